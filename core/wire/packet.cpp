@@ -1,0 +1,146 @@
+#include "wire/packet.h"
+
+#include <cstring>
+
+namespace softmrc::wire {
+namespace {
+
+constexpr std::size_t write_headers_before_imm(bool timestamped) {
+  return Bth::size + Meth::size + (timestamped ? Timestamp::size : 0) + Reth::size;
+}
+
+Refusal parse_write(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
+  const Bth& bth = out.bth;
+  std::size_t at = write_headers_before_imm(bth.timestamped);
+  if (size < at) return Refusal::truncated;
+  Write& w = out.body.emplace<Write>();
+  const std::uint8_t* cursor = p + Bth::size;
+  w.meth = Meth::parse(cursor);
+  cursor += Meth::size;
+  if (bth.timestamped) {
+    w.tseth = Timestamp::parse(cursor);
+    cursor += Timestamp::size;
+  }
+  w.reth = Reth::parse(cursor);
+  if (options.trimmed) return Refusal::none;
+  if (has_imm(bth.opcode)) {
+    if (size < at + 4) return Refusal::truncated;
+    w.imm = load32(p + at);
+    at += 4;
+  }
+  const std::size_t padded = size - at + options.elided_payload;
+  if (padded % 4 != 0) return Refusal::bad_padding;
+  if (padded < bth.pad + 1u) return padded == 0 ? Refusal::truncated : Refusal::bad_padding;
+  w.payload_size = static_cast<std::uint32_t>(padded - bth.pad);
+  w.payload = options.elided_payload ? nullptr : p + at;
+  return Refusal::none;
+}
+
+template <typename Body>
+Refusal parse_control(const std::uint8_t* p, std::size_t size, Packet& out) {
+  if (size < Bth::size + Body::size) return Refusal::truncated;
+  if (size > Bth::size + Body::size) return Refusal::trailing_bytes;
+  if (out.bth.pad != 0) return Refusal::bad_padding;
+  out.body.emplace<Body>(Body::parse(p + Bth::size));
+  return Refusal::none;
+}
+
+constexpr unsigned padding(std::uint32_t payload_size) { return (4 - payload_size % 4) % 4; }
+
+}  // namespace
+
+Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out) {
+  const std::uint8_t* p = bytes.data();
+  std::size_t size = bytes.size();
+  if (options.has_icrc) {
+    if (size < icrc_size) return Refusal::truncated;
+    size -= icrc_size;
+  }
+  if (size < Bth::size) return Refusal::truncated;
+  out.bth = Bth::parse(p);
+  if (out.bth.version != 0) return Refusal::bad_version;
+  switch (out.bth.opcode) {
+    case Opcode::write_first:
+    case Opcode::write_middle:
+    case Opcode::write_last:
+    case Opcode::write_last_imm:
+    case Opcode::write_only:
+    case Opcode::write_only_imm:
+      return parse_write(p, size, options, out);
+    case Opcode::acknowledge:
+      return parse_control<Aeth>(p, size, out);
+    case Opcode::sack:
+      if (Refusal r = parse_control<Sack>(p, size, out); r != Refusal::none) return r;
+      return std::get<Sack>(out.body).mark > Mark::always_skip ? Refusal::bad_field : Refusal::none;
+    case Opcode::nack:
+      return parse_control<Nack>(p, size, out);
+    case Opcode::probe:
+      return parse_control<Probe>(p, size, out);
+    case Opcode::endpoint_request:
+      if (Refusal r = parse_control<EndpointRequest>(p, size, out); r != Refusal::none) return r;
+      return std::get<EndpointRequest>(out.body).op > EndpointOp::ev_probe ? Refusal::bad_field : Refusal::none;
+    case Opcode::endpoint_response:
+      if (Refusal r = parse_control<EndpointResponse>(p, size, out); r != Refusal::none) return r;
+      return std::get<EndpointResponse>(out.body).op > EndpointOp::ev_probe ? Refusal::bad_field : Refusal::none;
+  }
+  return Refusal::unknown_opcode;
+}
+
+std::size_t header_size(const Packet& packet) {
+  if (std::holds_alternative<Write>(packet.body))
+    return write_headers_before_imm(packet.bth.timestamped) + (has_imm(packet.bth.opcode) ? 4 : 0);
+  return Bth::size + std::visit([](const auto& body) -> std::size_t {
+           if constexpr (requires { body.size; }) return body.size;
+           return 0;
+         }, packet.body);
+}
+
+std::size_t packet_size(const Packet& packet) {
+  std::size_t size = header_size(packet);
+  if (const auto* w = std::get_if<Write>(&packet.body)) size += w->payload_size + padding(w->payload_size);
+  return size;
+}
+
+std::size_t emit_headers(const Packet& packet, std::uint8_t* out) {
+  const auto* w = std::get_if<Write>(&packet.body);
+  if (!w) {
+    packet.bth.emit(out);
+    return std::visit([out](const auto& body) -> std::size_t {
+      if constexpr (requires { body.emit(out); }) {
+        body.emit(out + Bth::size);
+        return Bth::size + body.size;
+      }
+      return 0;
+    }, packet.body);
+  }
+  Bth bth = packet.bth;
+  bth.pad = static_cast<std::uint8_t>(padding(w->payload_size));
+  bth.emit(out);
+  std::uint8_t* cursor = out + Bth::size;
+  w->meth.emit(cursor);
+  cursor += Meth::size;
+  if (bth.timestamped) {
+    w->tseth.emit(cursor);
+    cursor += Timestamp::size;
+  }
+  w->reth.emit(cursor);
+  cursor += Reth::size;
+  if (has_imm(bth.opcode)) {
+    store32(cursor, w->imm);
+    cursor += 4;
+  }
+  return static_cast<std::size_t>(cursor - out);
+}
+
+std::size_t emit(const Packet& packet, MutableBytes out) {
+  std::size_t at = emit_headers(packet, out.data());
+  if (const auto* w = std::get_if<Write>(&packet.body); w && w->payload_size) {
+    if (w->payload) std::memcpy(out.data() + at, w->payload, w->payload_size);
+    else std::memset(out.data() + at, 0, w->payload_size);
+    at += w->payload_size;
+    for (unsigned i = padding(w->payload_size); i; --i) out[at++] = 0;
+  }
+  return at;
+}
+
+}  // namespace softmrc::wire

@@ -1,0 +1,26 @@
+"""The `softmrc` command. Each verb lives in a module of its own; this file only puts them side by side."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from softmrc.errors import MrcError
+
+app = typer.Typer(
+    name="softmrc",
+    help="MRC (Multipath Reliable Connection) in software.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line on stderr, not a traceback."""
+    try:
+        app()
+    except MrcError as error:
+        print(f"softmrc: {error}", file=sys.stderr)
+        sys.exit(1)

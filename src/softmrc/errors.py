@@ -1,0 +1,44 @@
+"""What can go wrong, as a caller sees it.
+
+MrcError
+├── ConfigError    a value in a configuration is not allowed; names the field, the value, and what is
+├── UsageError     a call that its object's state does not permit
+├── DeviceError    the machine underneath refused: a socket, an interface, a permission
+├── RemoteError    the peer did it: it died, refused, or answered nonsense
+└── InternalError  we did it: a broken promise of our own code; please report it with the seed
+
+What the network does (loss, reordering, garbage on the wire) is never an exception: it is a counter and an event.
+A failed work request is a completion with a status.
+"""
+
+from __future__ import annotations
+
+
+class MrcError(Exception):
+    """The root of every exception that SoftMRC raises on purpose."""
+
+
+class ConfigError(MrcError, ValueError):
+    """A configuration value that is not allowed."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} = {value!r} is not allowed: {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+class UsageError(MrcError, RuntimeError):
+    """A call that the object's present state does not permit."""
+
+
+class DeviceError(MrcError, OSError):
+    """The machine underneath refused."""
+
+
+class RemoteError(MrcError, ConnectionError):
+    """The peer died, refused, or answered nonsense."""
+
+
+class InternalError(MrcError, AssertionError):
+    """A broken promise of our own code."""
