@@ -3,8 +3,40 @@
 
 #include <nanobind/nanobind.h>
 
+#include "proto/config.h"
+
 namespace softmrc::bind {
 
 void bind_wire(nanobind::module_& m);
+void bind_config(nanobind::module_& m);
+void bind_endpoint(nanobind::module_& m);
+void bind_pair(nanobind::module_& m);
+void bind_allocations(nanobind::module_& m);
+
+// Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
+void raise_if(const proto::Verdict& verdict);
+
+// Durations cross the boundary as microseconds.
+template <typename Class, typename Struct>
+void def_us(Class& c, const char* name, Duration Struct::*member) {
+  c.def_prop_rw(
+      name, [member](const Struct& s) { return static_cast<double>((s.*member).ps) / 1e6; },
+      [member](Struct& s, double us) { s.*member = Duration{static_cast<std::int64_t>(us * 1e6 + 0.5)}; });
+}
+
+// A Python object's memory, held by the buffer protocol for as long as this lives.
+class Buffer {
+ public:
+  explicit Buffer(nanobind::object owner, bool writable);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::uint8_t* data() const { return static_cast<std::uint8_t*>(view_.buf); }
+  std::size_t size() const { return static_cast<std::size_t>(view_.len); }
+
+ private:
+  Py_buffer view_{};
+};
 
 }  // namespace softmrc::bind

@@ -1,7 +1,49 @@
+#include <nanobind/nanobind.h>
+
+#include "base/check.h"
 #include "bind/bind.h"
 
+namespace nb = nanobind;
+
+namespace softmrc::bind {
+
+void raise_if(const proto::Verdict& verdict) {
+  if (!verdict) return;
+  const nb::object errors = nb::module_::import_("softmrc.errors");
+  if (verdict->kind == proto::Problem::Kind::config) {
+    const nb::object type = errors.attr("ConfigError");
+    const nb::object error = type(verdict->field, verdict->value, verdict->allowed);
+    PyErr_SetObject(type.ptr(), error.ptr());
+  } else {
+    const std::string text = verdict->field + " " + verdict->value + ": expected " + verdict->allowed;
+    PyErr_SetString(errors.attr("UsageError").ptr(), text.c_str());
+  }
+  throw nb::python_error();
+}
+
+Buffer::Buffer(nb::object owner, bool writable) {
+  const int flags = PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+  if (PyObject_GetBuffer(owner.ptr(), &view_, flags) != 0) throw nb::python_error();
+}
+
+Buffer::~Buffer() { PyBuffer_Release(&view_); }
+
+}  // namespace softmrc::bind
+
 NB_MODULE(_core, m) {
+  using namespace softmrc::bind;
   m.doc() = "The native core of SoftMRC.";
-  nanobind::module_ wire = m.def_submodule("wire");
-  softmrc::bind::bind_wire(wire);
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const softmrc::CheckFailure& failure) {
+      PyErr_SetString(nb::module_::import_("softmrc.errors").attr("InternalError").ptr(), failure.what());
+    }
+  });
+  nb::module_ wire = m.def_submodule("wire");
+  bind_wire(wire);
+  bind_config(m);
+  bind_endpoint(m);
+  bind_pair(m);
+  bind_allocations(m);
 }

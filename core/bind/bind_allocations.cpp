@@ -1,0 +1,47 @@
+// Counts what the core allocates, so that a test can say "nothing per packet" and a bench "so many bytes per queue
+// pair". The operators below serve this extension module only; the rest of the process keeps its own.
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "bind/bind.h"
+
+namespace {
+
+constinit std::atomic<std::uint64_t> allocation_count{0};
+constinit std::atomic<std::int64_t> allocated_bytes{0};
+
+void* counted(std::size_t size) {
+  void* p = std::malloc(size ? size : 1);
+  if (!p) throw std::bad_alloc();
+  allocation_count.fetch_add(1, std::memory_order_relaxed);
+  allocated_bytes.fetch_add(static_cast<std::int64_t>(malloc_usable_size(p)), std::memory_order_relaxed);
+  return p;
+}
+
+void released(void* p) {
+  if (!p) return;
+  allocated_bytes.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(p)), std::memory_order_relaxed);
+  std::free(p);
+}
+
+}  // namespace
+
+__attribute__((visibility("hidden"))) void* operator new(std::size_t size) { return counted(size); }
+__attribute__((visibility("hidden"))) void* operator new[](std::size_t size) { return counted(size); }
+__attribute__((visibility("hidden"))) void operator delete(void* p) noexcept { released(p); }
+__attribute__((visibility("hidden"))) void operator delete[](void* p) noexcept { released(p); }
+__attribute__((visibility("hidden"))) void operator delete(void* p, std::size_t) noexcept { released(p); }
+__attribute__((visibility("hidden"))) void operator delete[](void* p, std::size_t) noexcept { released(p); }
+
+namespace softmrc::bind {
+
+void bind_allocations(nanobind::module_& m) {
+  m.def("allocations", [] {
+    return nanobind::make_tuple(allocation_count.load(std::memory_order_relaxed), allocated_bytes.load(std::memory_order_relaxed));
+  }, "How often the core has allocated so far, and how many bytes it holds now.");
+}
+
+}  // namespace softmrc::bind

@@ -1,0 +1,264 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "bind/bind.h"
+#include "proto/endpoint.h"
+
+namespace nb = nanobind;
+
+namespace softmrc::bind {
+
+using namespace proto;
+
+namespace {
+
+template <typename Stats>
+nb::dict stats_dict(const Stats& stats);
+
+template <>
+nb::dict stats_dict(const QpStats& stats) {
+  nb::dict d;
+#define X(name) d[#name] = stats.name;
+  SOFTMRC_QP_COUNTERS(X)
+#undef X
+  return d;
+}
+
+template <>
+nb::dict stats_dict(const EndpointStats& stats) {
+  nb::dict d;
+#define X(name) d[#name] = stats.name;
+  SOFTMRC_ENDPOINT_COUNTERS(X)
+#undef X
+  return d;
+}
+
+QueuePair& existing(Endpoint& e, std::uint32_t qpn) {
+  QueuePair* pair = e.qp(qpn);
+  if (!pair) raise_if(Problem{Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that left RESET"});
+  return *pair;
+}
+
+void check_ev(QueuePair& pair, std::uint32_t ev) {
+  pair.requester().build_evs();
+  if (ev < pair.requester().evs().size()) return;
+  raise_if(Problem{Problem::Kind::config, "ev", std::to_string(ev), "an index below " + std::to_string(pair.requester().evs().size())});
+}
+
+PostStatus post_write(Endpoint& e, std::int64_t now_ps, std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t length,
+                      std::uint64_t remote_va, std::uint32_t rkey, const Buffer* source, std::uint64_t offset,
+                      std::optional<std::uint32_t> imm, bool is_signaled) {
+  WorkRequest request;
+  request.wr_id = wr_id;
+  request.remote_va = remote_va;
+  request.rkey = rkey;
+  request.length = length;
+  request.imm = imm.value_or(0);
+  request.has_imm = imm.has_value();
+  request.is_signaled = is_signaled;
+  if (source) {
+    if (offset > source->size() || length > source->size() - offset)
+      raise_if(Problem{Problem::Kind::config, "length", std::to_string(length),
+                       "at most the " + std::to_string(source->size()) + " bytes of the source, from offset " + std::to_string(offset)});
+    request.data = source->data() + offset;
+  }
+  return e.post_write(Time{now_ps}, qpn, request);
+}
+
+// (bytes, peer, port, entropy, traffic class) of the next packet to send, or None.
+nb::object poll_transmit(Endpoint& e, std::int64_t now_ps, std::uint32_t free_ports) {
+  Transmit t;
+  if (!e.poll_transmit(Time{now_ps}, free_ports, t)) return nb::none();
+  std::vector<std::uint8_t> bytes(wire::packet_size(t.packet));
+  const std::size_t size = wire::emit(t.packet, bytes);
+  return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(bytes.data()), size), t.peer, t.port, t.entropy, t.traffic_class);
+}
+
+void handle_datagram(Endpoint& e, std::int64_t now_ps, nb::bytes bytes, std::uint32_t peer, std::uint8_t port,
+                     std::uint32_t entropy, bool congestion, Trim trim, bool has_icrc) {
+  Arrival arrival;
+  arrival.peer = peer;
+  arrival.port = port;
+  arrival.entropy = entropy;
+  arrival.congestion = congestion;
+  arrival.trim = trim;
+  wire::ParseOptions options;
+  options.has_icrc = has_icrc && trim == Trim::none;
+  options.trimmed = trim != Trim::none;
+  e.handle_datagram(Time{now_ps}, {reinterpret_cast<const std::uint8_t*>(bytes.c_str()), bytes.size()}, arrival, options);
+}
+
+nb::bytes poll_completions(Endpoint& e, std::uint32_t cq, std::size_t most) {
+  std::vector<Completion> found(std::min(most, e.completions_waiting(cq)));
+  const std::size_t count = e.poll_completions(cq, found);
+  return nb::bytes(reinterpret_cast<const char*>(found.data()), count * sizeof(Completion));
+}
+
+nb::bytes poll_events(Endpoint& e, std::size_t most) {
+  std::vector<Event> found;
+  Event event;
+  while (found.size() < most && e.poll_event(event)) found.push_back(event);
+  return nb::bytes(reinterpret_cast<const char*>(found.data()), found.size() * sizeof(Event));
+}
+
+nb::dict query_qp(Endpoint& e, std::uint32_t qpn) {
+  nb::dict d;
+  const auto state = e.qp_state(qpn);
+  if (!state) raise_if(Problem{Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that exists"});
+  d["state"] = *state;
+  QueuePair* pair = e.qp(qpn);
+  if (!pair) return d;
+  const Requester& requester = pair->requester();
+  d["dest_qpn"] = pair->dest_qpn();
+  d["peer"] = pair->peer();
+  d["window_bytes"] = requester.window();
+  d["bytes_in_flight"] = requester.bytes_in_flight();
+  d["packets_in_flight"] = requester.packets_in_flight();
+  d["messages"] = requester.messages();
+  d["next_psn"] = requester.next_psn().value;
+  d["expected_psn"] = pair->responder().expected().value;
+  d["out_of_order"] = pair->responder().out_of_order();
+  d["base_rtt_us"] = static_cast<double>(requester.rtt().base().ps) / 1e6;
+  d["smoothed_rtt_us"] = static_cast<double>(requester.rtt().smoothed().ps) / 1e6;
+  d["receives_posted"] = pair->responder().receives_posted();
+  return d;
+}
+
+// One row an EV: value, port, state, drops, damping, spare.
+nb::list query_evs(Endpoint& e, std::uint32_t qpn) {
+  QueuePair& pair = existing(e, qpn);
+  pair.requester().build_evs();
+  nb::list rows;
+  const EvSet& evs = pair.requester().evs();
+  for (std::uint16_t i = 0; i < evs.size(); ++i)
+    rows.append(nb::make_tuple(evs[i].value, evs[i].port, evs[i].state, evs[i].drops, evs[i].damping, evs[i].is_spare));
+  return rows;
+}
+
+void bind_enums(nb::module_& m) {
+  nb::enum_<QpState>(m, "QpState")
+      .value("RESET", QpState::reset).value("INIT", QpState::init).value("RTR", QpState::rtr)
+      .value("RTS", QpState::rts).value("ERROR", QpState::error);
+  nb::enum_<EvState>(m, "EvState")
+      .value("GOOD", EvState::good).value("SKIP", EvState::skip)
+      .value("ASSUMED_BAD", EvState::assumed_bad).value("DENIED", EvState::denied);
+  nb::enum_<PostStatus>(m, "PostStatus")
+      .value("OK", PostStatus::ok).value("WRONG_STATE", PostStatus::wrong_state)
+      .value("QUEUE_FULL", PostStatus::queue_full).value("BAD_LENGTH", PostStatus::bad_length);
+  nb::enum_<TrafficClass>(m, "TrafficClass")
+      .value("DATA", TrafficClass::data).value("DATA_NO_TRIM", TrafficClass::data_no_trim)
+      .value("DATA_RETRANSMIT", TrafficClass::data_retransmit).value("CONTROL", TrafficClass::control);
+  nb::enum_<Trim>(m, "Trim")
+      .value("NONE", Trim::none).value("TRIMMED", Trim::trimmed).value("TRIMMED_LAST_HOP", Trim::trimmed_last_hop);
+  nb::enum_<CompletionStatus>(m, "CompletionStatus", nb::is_arithmetic())
+      .value("SUCCESS", CompletionStatus::success).value("FLUSHED", CompletionStatus::flushed)
+      .value("RETRY_EXCEEDED", CompletionStatus::retry_exceeded).value("REMOTE_ACCESS", CompletionStatus::remote_access)
+      .value("REMOTE_INVALID", CompletionStatus::remote_invalid).value("REMOTE_OPERATION", CompletionStatus::remote_operation)
+      .value("LOCAL_PROTOCOL", CompletionStatus::local_protocol).value("PEER_ERROR", CompletionStatus::peer_error);
+  nb::enum_<CompletionKind>(m, "CompletionKind", nb::is_arithmetic())
+      .value("WRITE", CompletionKind::write).value("WRITE_IMM", CompletionKind::write_imm)
+      .value("RECEIVE_IMM", CompletionKind::receive_imm);
+  nb::enum_<RefusedPacket>(m, "RefusedPacket", nb::is_arithmetic())
+      .value("MALFORMED", RefusedPacket::malformed).value("BAD_ICRC", RefusedPacket::bad_icrc)
+      .value("UNKNOWN_QP", RefusedPacket::unknown_qp).value("WRONG_PEER", RefusedPacket::wrong_peer)
+      .value("WRONG_STATE", RefusedPacket::wrong_state).value("UNKNOWN_PEER", RefusedPacket::unknown_peer)
+      .value("OUT_OF_WINDOW", RefusedPacket::out_of_window).value("REMOTE_ACCESS", RefusedPacket::remote_access)
+      .value("INVALID_REQUEST", RefusedPacket::invalid_request)
+      .value("BAD_ACKNOWLEDGEMENT", RefusedPacket::bad_acknowledgement).value("UNKNOWN_ANSWER", RefusedPacket::unknown_answer);
+  nb::enum_<EventType> events(m, "EventType", nb::is_arithmetic());
+#define X(name, notable, meaning) events.value(#name, EventType::name);
+  SOFTMRC_EVENTS(X)
+#undef X
+}
+
+}  // namespace
+
+void bind_endpoint(nb::module_& m) {
+  bind_enums(m);
+  m.attr("NO_PEER") = no_peer;
+
+  nb::class_<Endpoint>(m, "Endpoint")
+      .def("__init__", [](Endpoint* self, const EndpointConfig& config) {
+        raise_if(validate(config));
+        new (self) Endpoint(config);
+      })
+      .def("add_ev_profile", [](Endpoint& e, const EvProfile& profile) {
+        std::uint32_t id = 0;
+        raise_if(e.add_ev_profile(std::make_shared<EvProfile>(profile), id));
+        return id;
+      })
+      .def("add_cc_profile", [](Endpoint& e, const CcProfile& profile) {
+        std::uint32_t id = 0;
+        raise_if(e.add_cc_profile(std::make_shared<CcProfile>(profile), id));
+        return id;
+      })
+      .def("create_cq", &Endpoint::create_cq)
+      .def("add_peer", &Endpoint::add_peer)
+      .def("add_region", [](Endpoint& e, std::uint32_t rkey, std::uint64_t va, std::uint64_t length, const Buffer* buffer) {
+        if (buffer && length > buffer->size())
+          raise_if(Problem{Problem::Kind::config, "length", std::to_string(length), "at most the buffer's " + std::to_string(buffer->size()) + " bytes"});
+        return e.add_region({buffer ? buffer->data() : nullptr, va, length, rkey});
+      }, nb::arg("rkey"), nb::arg("va"), nb::arg("length"), nb::arg("buffer").none())
+      .def("remove_region", &Endpoint::remove_region)
+      .def("create_qp", [](Endpoint& e, std::uint32_t qpn) { raise_if(e.create_qp(qpn)); })
+      .def("modify_init", [](Endpoint& e, std::uint32_t qpn, const InitAttributes& a) { raise_if(e.modify_init(qpn, a)); })
+      .def("modify_rtr", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, const RtrAttributes& a) { raise_if(e.modify_rtr(Time{now}, qpn, a)); })
+      .def("modify_rts", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, const RtsAttributes& a) { raise_if(e.modify_rts(Time{now}, qpn, a)); })
+      .def("modify_error", [](Endpoint& e, std::int64_t now, std::uint32_t qpn) { raise_if(e.modify_error(Time{now}, qpn)); })
+      .def("destroy_qp", &Endpoint::destroy_qp)
+      .def("query_qp", &query_qp)
+      .def("query_evs", &query_evs)
+      .def("qp_stats", [](Endpoint& e, std::uint32_t qpn) { return stats_dict(existing(e, qpn).stats()); })
+      .def("stats", [](Endpoint& e) { return stats_dict(e.stats()); })
+      .def("handle_datagram", &handle_datagram, nb::arg("now_ps"), nb::arg("bytes"), nb::arg("peer"), nb::arg("port"),
+           nb::arg("entropy"), nb::arg("congestion"), nb::arg("trim"), nb::arg("has_icrc"))
+      .def("handle_timeout", [](Endpoint& e, std::int64_t now) { e.handle_timeout(Time{now}); })
+      .def("post_write", &post_write, nb::arg("now_ps"), nb::arg("qpn"), nb::arg("wr_id"), nb::arg("length"),
+           nb::arg("remote_va"), nb::arg("rkey"), nb::arg("source").none(), nb::arg("offset"), nb::arg("imm").none(), nb::arg("is_signaled"))
+      .def("post_receive", &Endpoint::post_receive)
+      .def("set_port", [](Endpoint& e, std::int64_t now, std::uint32_t port, bool up) { e.set_port(Time{now}, port, up); })
+      .def("probe", [](Endpoint& e, std::int64_t now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token) {
+        e.probe(Time{now}, peer, port, entropy, token);
+      })
+      .def("deny_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) {
+        QueuePair& pair = existing(e, qpn);
+        check_ev(pair, ev);
+        pair.requester().deny_ev(Time{now}, static_cast<std::uint16_t>(ev));
+        e.wake(qpn);
+      })
+      .def("allow_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) {
+        QueuePair& pair = existing(e, qpn);
+        check_ev(pair, ev);
+        pair.requester().allow_ev(Time{now}, static_cast<std::uint16_t>(ev));
+        e.wake(qpn);
+      })
+      .def("replace_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
+        QueuePair& pair = existing(e, qpn);
+        check_ev(pair, ev);
+        pair.requester().replace_ev(Time{now}, static_cast<std::uint16_t>(ev), value);
+        e.wake(qpn);
+      })
+      .def("set_receive_window", [](Endpoint& e, std::uint32_t qpn, std::uint32_t units) {
+        if (units < 8 || units > 255) raise_if(Problem{Problem::Kind::config, "mpr_dest", std::to_string(units), "8 to 255"});
+        existing(e, qpn).responder().set_window(units);
+      })
+      .def("set_receiver_penalty", [](Endpoint& e, std::uint32_t qpn, std::uint32_t penalty) {
+        if (penalty > 127) raise_if(Problem{Problem::Kind::config, "penalty", std::to_string(penalty), "0 to 127"});
+        existing(e, qpn).responder().set_penalty(static_cast<std::uint8_t>(penalty));
+      })
+      .def("poll_transmit", &poll_transmit)
+      .def("poll_completions", &poll_completions)
+      .def("poll_events", &poll_events)
+      .def("poll_timeout", [](Endpoint& e) -> std::optional<std::int64_t> {
+        const Time at = e.poll_timeout();
+        if (at == Time::never()) return std::nullopt;
+        return at.ps;
+      })
+      .def_prop_ro("up_ports", &Endpoint::up_ports);
+}
+
+}  // namespace softmrc::bind

@@ -1,0 +1,104 @@
+// What the responder owes its peer: SACKs, NACKs and transport ACKs, in the order they should leave.
+// Plain SACKs overwrite each other while they wait, since the newest says all that the older did; marked ones, answers
+// to probes and NACKs each report on one packet's path and are kept apart. Bitmaps are filled in when a reply leaves.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ring.h"
+#include "base/serial.h"
+#include "proto/transmit.h"
+#include "wire/packet.h"
+
+namespace softmrc::proto {
+
+// The packet that a reply is about.
+struct Trigger {
+  Psn psn;
+  std::uint32_t entropy = 0;
+  std::uint16_t ticks = 0;
+  std::uint8_t port = 0;
+};
+
+struct Reply {
+  enum class Kind : std::uint8_t { sack, nack, ack };
+  Kind kind = Kind::sack;
+  wire::Mark mark = wire::Mark::none;
+  wire::NackReason reason{};
+  wire::Syndrome syndrome = wire::Syndrome::ack;
+  bool answers_probe = false;
+  std::uint16_t probe_id = 0;
+  Trigger trigger;
+};
+
+class AckMaker {
+ public:
+  explicit AckMaker(std::uint32_t threshold_bytes) : threshold_(threshold_bytes) {}
+
+  // A data packet was taken. `must` is set when this packet asks for a SACK by itself.
+  void on_packet(const Trigger& trigger, std::uint32_t bytes, bool must, bool congestion) {
+    counted_ += bytes < 1024 ? 1024 : bytes;
+    if (congestion) {
+      Reply& r = keep(Reply::Kind::sack, trigger);
+      r.mark = wire::Mark::skip_once;
+      counted_ = 0;
+    } else if (must || counted_ >= threshold_) {
+      plain_ = trigger;
+      has_plain_ = true;
+      counted_ = 0;
+    }
+  }
+  void on_probe(const Trigger& trigger, std::uint16_t probe_id) {
+    Reply& r = keep(Reply::Kind::sack, trigger);
+    r.answers_probe = true;
+    r.probe_id = probe_id;
+  }
+  void nack(const Trigger& trigger, wire::NackReason reason) { keep(Reply::Kind::nack, trigger).reason = reason; }
+  void ack(std::uint8_t port) {
+    ack_wanted_ = true;
+    ack_port_ = port;
+  }
+  // A refusal of the request itself; it outlives the queue pair's fall into error.
+  void nak(const Trigger& trigger, wire::Syndrome syndrome) { keep(Reply::Kind::ack, trigger).syndrome = syndrome; }
+
+  bool empty() const { return kept_.empty() && !has_plain_ && !ack_wanted_; }
+
+  Reply take() {
+    Reply r;
+    if (!kept_.empty()) {
+      r = kept_.front();
+      kept_.pop();
+    } else if (has_plain_) {
+      r.trigger = plain_;
+      has_plain_ = false;
+    } else {
+      r.kind = Reply::Kind::ack;
+      r.trigger.port = ack_port_;
+      ack_wanted_ = false;
+    }
+    return r;
+  }
+
+ private:
+  // A peer that floods us with marks or trims must not make us hoard: the newest reports are the ones worth sending.
+  static constexpr std::size_t most_kept = 1024;
+
+  Reply& keep(Reply::Kind kind, const Trigger& trigger) {
+    if (kept_.size() >= most_kept) kept_.pop();
+    Reply r;
+    r.kind = kind;
+    r.trigger = trigger;
+    kept_.push(r);
+    return kept_.back();
+  }
+
+  std::uint32_t threshold_;
+  std::uint32_t counted_ = 0;
+  Ring<Reply> kept_;
+  Trigger plain_;
+  bool has_plain_ = false;
+  bool ack_wanted_ = false;
+  std::uint8_t ack_port_ = 0;
+};
+
+}  // namespace softmrc::proto

@@ -1,0 +1,123 @@
+// Everything that can be set, with its default and its allowed range; config.cpp is the one place that refuses values.
+// Profiles are shared by queue pairs; queue pair attributes are given at the state transition that needs them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/serial.h"
+#include "base/time.h"
+
+namespace softmrc::proto {
+
+constexpr std::uint32_t max_ports = 16;
+constexpr std::uint32_t max_evs = 1024;
+constexpr std::uint32_t mpr_unit = 128;
+constexpr std::uint32_t retry_forever = 25;
+
+// What is wrong with a request of the caller: a value (config) or the moment (usage).
+struct Problem {
+  enum class Kind : std::uint8_t { config, usage };
+  Kind kind = Kind::config;
+  std::string field;
+  std::string value;
+  std::string allowed;
+};
+using Verdict = std::optional<Problem>;
+
+struct EvEntry {
+  std::uint32_t value = 0;
+  std::uint8_t port = 0;
+};
+
+enum class EvMode : std::uint8_t {
+  automatic,  // each queue pair draws its own values, as an ECMP fabric wants them
+  explicit_,  // a controller gave the list
+  generated,  // values of `value_bits` bits, expanded by the driver from field descriptors
+};
+
+struct EvProfile {
+  EvMode mode = EvMode::automatic;
+  std::uint32_t count = 128;       // active EVs of a queue pair, the same number on every port
+  std::uint32_t spares = 0;        // held back to replace a withdrawn EV of the same port
+  std::uint32_t min_active = 0;    // 0: a quarter of count
+  std::uint32_t value_bits = 32;   // width of a drawn value
+  std::uint32_t spray_quantum = 1; // packets in a row that may share an EV
+  std::vector<EvEntry> entries;    // for explicit_
+
+  std::uint32_t floor() const { return min_active ? min_active : count / 4; }
+};
+
+enum class CcAlgorithm : std::uint8_t { nscc, fixed_window };
+
+struct CcProfile {
+  CcAlgorithm algorithm = CcAlgorithm::nscc;
+  std::uint64_t rate_bps = 400'000'000'000;  // of the whole NIC, all ports together
+  Duration base_rtt = microseconds(8);
+  bool learn_base_rtt = false;  // take the smallest round trip seen even where it is longer than base_rtt
+  bool trimming = true;         // the network trims: a tighter delay target, no quick adapt on delay
+  Duration target_delay{0};     // 0: 0.75 base_rtt with trimming, else 1.0
+  std::uint64_t window_bytes = 1 << 20;  // fixed_window
+  double max_window_bdp = 1.5;
+  double gamma = 0.8;
+  double max_md_jump = 0.5;
+  std::uint32_t qa_gate = 3;
+};
+
+// RESET -> INIT.
+struct InitAttributes {
+  std::uint32_t ev_profile = 0;
+  std::uint32_t cc_profile = 0;
+  std::uint32_t send_cq = 0;
+  std::uint32_t recv_cq = 0;
+  // The controller's hint: how many queue pairs share a peer, how many peers are sent to and received from.
+  std::uint16_t hint_qps_per_peer = 1;
+  std::uint16_t hint_send_peers = 1;
+  std::uint16_t hint_receive_peers = 1;
+};
+
+// INIT -> RTR: what is needed to receive.
+struct RtrAttributes {
+  std::uint32_t peer = 0;
+  std::uint32_t dest_qpn = 0;
+  Psn first_psn;                     // the first PSN that the peer will send
+  std::uint32_t mtu = 4096;          // payload bytes of a full packet
+  std::uint32_t max_wimm_dest = 128; // immediates that may wait here for their turn
+  std::uint32_t mpr_dest = 8;        // window offered, in units of 128 PSNs
+  bool dynamic_mpr = false;
+};
+
+// RTR -> RTS: what is needed to send.
+struct RtsAttributes {
+  Psn first_psn;
+  std::uint32_t max_wimm = 128;
+  std::uint32_t mpr = 8;
+  std::uint32_t timeout = 8;         // 1.024 us * 2^timeout
+  std::uint32_t retry_linear = 7;
+  std::uint32_t retry_exponential = retry_forever;
+  std::uint32_t max_send_wr = 4096;
+};
+
+struct EndpointConfig {
+  std::uint64_t seed = 1;
+  std::uint32_t ports = 1;
+  std::uint32_t sack_threshold_bytes = 16 * 1024;
+  bool sack_first_packet = false;    // acknowledge a queue pair's very first packet at once
+  bool timestamps = true;            // send TSETH
+  bool trim_nack = true;             // answer trimmed packets with a NACK, and say so to the peer
+  bool peer_trim_nack = true;        // the peers can; if not, data is marked NO_TRIM
+  Duration probe_interval = milliseconds(1);
+  Duration probe_interval_max = seconds(1);
+  std::uint32_t revival_answers = 3;
+  std::uint32_t max_events = 4096;   // older events are dropped, and counted, beyond this
+};
+
+Verdict validate(const EndpointConfig& config);
+Verdict validate(const EvProfile& profile, std::uint32_t ports);
+Verdict validate(const CcProfile& profile);
+Verdict validate(const RtrAttributes& attributes);
+Verdict validate(const RtsAttributes& attributes);
+
+}  // namespace softmrc::proto

@@ -1,0 +1,166 @@
+#include "proto/congestion/nscc.h"
+
+#include <algorithm>
+
+namespace softmrc::proto {
+
+Nscc::Nscc(const CcProfile& profile, std::uint32_t nominal_mtu)
+    : rate_bytes_per_ps_(static_cast<double>(profile.rate_bps) / 8e12),
+      mtu_(nominal_mtu),
+      target_setting_ps_(static_cast<double>(profile.target_delay.ps)),
+      max_window_bdp_(profile.max_window_bdp),
+      gamma_(profile.gamma),
+      max_md_jump_(profile.max_md_jump),
+      qa_gate_(profile.qa_gate),
+      trimming_(profile.trimming) {
+  scale(profile.base_rtt);
+  window_ = max_window_;
+}
+
+// The constants of the algorithm were tuned for a BDP of 150 000 bytes and a target of 12 us; a and b carry them over.
+void Nscc::scale(Duration base_rtt) {
+  const double r = static_cast<double>(base_rtt.ps);
+  if (r == base_rtt_ps_) return;
+  base_rtt_ps_ = r;
+  target_ps_ = target_setting_ps_ > 0 ? target_setting_ps_ : (trimming_ ? 0.75 : 1.0) * r;
+  const double bdp = rate_bytes_per_ps_ * r;
+  const double a = bdp / 150'000.0;
+  const double b = target_ps_ / 12e6;
+  max_window_ = std::max(max_window_bdp_ * bdp, mtu_);
+  alpha_ = 4.0 * mtu_ * a * b / target_ps_;
+  fair_increase_ = 5.0 * mtu_ * a;
+  eta_ = 0.15 * mtu_ * a;
+  fast_scale_ = 0.25 * a;
+  // "No queue at all" is 1 us where the base RTT is around ten; networks of sockets are slower in proportion.
+  near_zero_ps_ = std::max(1e6, r / 12.0);
+  clamp();
+}
+
+void Nscc::clamp() { window_ = std::clamp(window_, mtu_, std::max(max_window_, mtu_)); }
+
+void Nscc::update_average(const AckFacts& facts) {
+  double sample = static_cast<double>(facts.delay->ps);
+  if (!facts.marked && sample > target_ps_) sample = 0.25 * base_rtt_ps_;
+  average_delay_ps_ += 0.0125 * (sample - average_delay_ps_);
+}
+
+void Nscc::grow(const AckFacts& facts) {
+  const double n = static_cast<double>(facts.new_bytes);
+  const double d = static_cast<double>(facts.delay->ps);
+  if (d >= target_ps_) {
+    fast_ = false;
+    idle_delay_bytes_ = 0;
+    increase_ += fair_increase_ * n;
+    return;
+  }
+  if (d < near_zero_ps_) {
+    idle_delay_bytes_ += n;
+    if (idle_delay_bytes_ > window_) fast_ = true;
+  } else {
+    idle_delay_bytes_ = 0;
+    fast_ = false;
+  }
+  if (fast_) window_ += fast_scale_ * n;
+  else increase_ += alpha_ * n * (target_ps_ - d);
+}
+
+void Nscc::shrink(Time now, const AckFacts& facts) {
+  fast_ = false;
+  idle_delay_bytes_ = 0;
+  if (static_cast<double>(facts.delay->ps) < target_ps_) return;
+  if (average_delay_ps_ <= target_ps_) return;
+  if (static_cast<double>((now - decreased_at_).ps) < base_rtt_ps_) return;
+  window_ *= std::max(1.0 - gamma_ * (average_delay_ps_ - target_ps_) / average_delay_ps_, max_md_jump_);
+  decreased_at_ = now;
+}
+
+// Once a period of base + target; never at the end of the first, which has nothing to compare with.
+bool Nscc::quick_adapt(Time now, bool urgent, std::uint64_t in_flight) {
+  bool adapted = false;
+  if (urgent) adapt_armed_ = true;
+  if (now <= period_ends_) return false;
+  if (period_ends_.ps != 0 && adapt_armed_ && achieved_bytes_ < max_window_ / static_cast<double>(1u << qa_gate_) &&
+      achieved_bytes_ < window_) {
+    window_ = std::max(achieved_bytes_, mtu_);
+    ignore_bytes_ = static_cast<double>(in_flight);
+    increase_ = 0;
+    fast_ = false;
+    idle_delay_bytes_ = 0;
+    adapted = true;
+  }
+  adapt_armed_ = false;
+  achieved_bytes_ = 0;
+  period_ends_ = now + Duration{static_cast<std::int64_t>(base_rtt_ps_ + target_ps_)};
+  return adapted;
+}
+
+void Nscc::pay_out(Time now) {
+  const bool period_over = static_cast<double>((now - adjusted_at_).ps) >= base_rtt_ps_;
+  if (bytes_since_adjust_ < 8 * mtu_ && !period_over) return;
+  window_ += increase_ / window_;
+  if (period_over) {
+    window_ += eta_;
+    adjusted_at_ = now;
+  }
+  increase_ = 0;
+  bytes_since_adjust_ = 0;
+}
+
+void Nscc::apply_penalty(const AckFacts& facts) {
+  if (saved_window_ == 0) saved_window_ = window_;
+  window_ = std::min(window_, static_cast<double>(facts.in_flight)) -
+            facts.penalty * static_cast<double>(facts.new_bytes) / 128.0;
+}
+
+void Nscc::on_ack(Time now, Duration base_rtt, const AckFacts& facts) {
+  scale(base_rtt);
+  const double n = static_cast<double>(facts.new_bytes);
+  achieved_bytes_ += n;
+  bytes_since_adjust_ += n;
+  if (facts.delay) update_average(facts);
+  if (facts.restore && saved_window_ > 0) {
+    window_ = std::max(window_, saved_window_);
+    saved_window_ = 0;
+  }
+  if (facts.penalty) {
+    apply_penalty(facts);
+    clamp();
+    return;
+  }
+  const bool late = !trimming_ && facts.delay && static_cast<double>(facts.delay->ps) > 4 * target_ps_;
+  if (quick_adapt(now, late, facts.in_flight)) {
+    clamp();
+    return;
+  }
+  const bool ignored = ignore_bytes_ > 0;
+  ignore_bytes_ = std::max(0.0, ignore_bytes_ - n);
+  if (ignored && facts.marked) return;
+  if (facts.delay) {
+    if (facts.marked) shrink(now, facts);
+    else grow(facts);
+  }
+  pay_out(now);
+  clamp();
+}
+
+void Nscc::on_trim(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
+  average_delay_ps_ += 0.0125 * (base_rtt_ps_ - average_delay_ps_);
+  fast_ = false;
+  idle_delay_bytes_ = 0;
+  if (quick_adapt(now, true, in_flight)) {
+    clamp();
+    return;
+  }
+  if (ignore_bytes_ > 0) ignore_bytes_ = std::max(0.0, ignore_bytes_ - static_cast<double>(packet_bytes));
+  else window_ -= static_cast<double>(packet_bytes);
+  clamp();
+}
+
+void Nscc::on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
+  fast_ = false;
+  idle_delay_bytes_ = 0;
+  if (!quick_adapt(now, true, in_flight)) window_ -= static_cast<double>(packet_bytes);
+  clamp();
+}
+
+}  // namespace softmrc::proto

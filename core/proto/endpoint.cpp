@@ -1,0 +1,324 @@
+// Set-up, demultiplexing and polling. Requests from node to node are in endpoint_ops.cpp.
+#include "proto/endpoint.h"
+
+#include <algorithm>
+
+namespace softmrc::proto {
+namespace {
+
+Verdict bad_moment(const char* field, std::uint64_t value, std::string allowed) {
+  return Problem{Problem::Kind::usage, field, std::to_string(value), std::move(allowed)};
+}
+
+Verdict bad_value(const char* field, std::uint64_t value, std::string allowed) {
+  return Problem{Problem::Kind::config, field, std::to_string(value), std::move(allowed)};
+}
+
+}  // namespace
+
+Endpoint::Endpoint(const EndpointConfig& config)
+    : config_(config), journal_(config.max_events), up_ports_((1u << config.ports) - 1) {}
+
+Verdict Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
+  if (auto v = validate(*profile, config_.ports)) return v;
+  id = static_cast<std::uint32_t>(ev_profiles_.size());
+  ev_profiles_.push_back(std::move(profile));
+  return std::nullopt;
+}
+
+Verdict Endpoint::add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id) {
+  if (auto v = validate(*profile)) return v;
+  id = static_cast<std::uint32_t>(cc_profiles_.size());
+  cc_profiles_.push_back(std::move(profile));
+  return std::nullopt;
+}
+
+std::uint32_t Endpoint::create_cq() {
+  cqs_.push_back(std::make_unique<CompletionQueue>());
+  return static_cast<std::uint32_t>(cqs_.size() - 1);
+}
+
+Verdict Endpoint::create_qp(std::uint32_t qpn) {
+  if (qpn < 3 || qpn > 0xFFFFFF) return bad_value("qpn", qpn, "3 to 16777215");
+  if (qpns_.find(qpn)) return bad_moment("qpn", qpn, "a number that is not in use");
+  std::uint32_t slot = static_cast<std::uint32_t>(slots_.size());
+  if (free_slots_.empty()) {
+    slots_.emplace_back();
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  slots_[slot].qpn = qpn;
+  qpns_.insert(qpn, slot);
+  return std::nullopt;
+}
+
+Verdict Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
+  const auto slot = qpns_.find(qpn);
+  if (!slot) return bad_moment("qpn", qpn, "a queue pair that exists");
+  if (at(*slot)) return bad_moment("qpn", qpn, "a queue pair in RESET, to go to INIT");
+  if (a.ev_profile >= ev_profiles_.size()) return bad_value("ev_profile", a.ev_profile, "a profile that was added");
+  if (a.cc_profile >= cc_profiles_.size()) return bad_value("cc_profile", a.cc_profile, "a profile that was added");
+  if (a.send_cq >= cqs_.size()) return bad_value("send_cq", a.send_cq, "a completion queue that was created");
+  if (a.recv_cq >= cqs_.size()) return bad_value("recv_cq", a.recv_cq, "a completion queue that was created");
+  slots_[*slot].qp = std::make_unique<QueuePair>(qpn, config_, *ev_profiles_[a.ev_profile], *cc_profiles_[a.cc_profile],
+                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], journal_);
+  return std::nullopt;
+}
+
+Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes) {
+  QueuePair* pair = qp(qpn);
+  if (!pair) return bad_moment("qpn", qpn, "a queue pair in INIT, to go to RTR");
+  if (!peers_.contains(attributes.peer)) return bad_value("peer", attributes.peer, "a peer that was added");
+  if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
+  Peer& peer = peers_[attributes.peer];
+  if (!peer.has_qp) peer.first_qp = *qpns_.find(qpn);
+  peer.has_qp = true;
+  return std::nullopt;
+}
+
+Verdict Endpoint::modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes) {
+  QueuePair* pair = qp(qpn);
+  if (!pair) return bad_moment("qpn", qpn, "a queue pair in RTR, to go to RTS");
+  return pair->to_rts(attributes, now);
+}
+
+Verdict Endpoint::modify_error(Time now, std::uint32_t qpn) {
+  QueuePair* pair = qp(qpn);
+  if (!pair) return bad_moment("qpn", qpn, "a queue pair that left RESET");
+  pair->to_error(now, CompletionStatus::flushed);
+  return std::nullopt;
+}
+
+bool Endpoint::destroy_qp(std::uint32_t qpn) {
+  const auto slot = qpns_.find(qpn);
+  if (!slot) return false;
+  if (const QueuePair* pair = at(*slot); pair && pair->state() != QpState::init) {
+    Peer& peer = peers_[pair->peer()];
+    if (peer.first_qp == *slot) {
+      peer.has_qp = false;
+      for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+        const QueuePair* other = at(i);
+        if (i == *slot || !other || other->state() == QpState::init || other->peer() != pair->peer()) continue;
+        peer.first_qp = i;
+        peer.has_qp = true;
+        break;
+      }
+      if (!peer.has_qp) peers_.forget_update(peer);
+    }
+  }
+  for (PendingProbe& probe : pending_probes_)
+    if (probe.owner == PendingProbe::Owner::queue_pair && probe.slot == *slot) probe = PendingProbe{};
+  slots_[*slot] = Slot{};
+  free_slots_.push_back(*slot);
+  qpns_.erase(qpn);
+  return true;
+}
+
+QueuePair* Endpoint::qp(std::uint32_t qpn) {
+  const auto slot = qpns_.find(qpn);
+  return slot ? at(*slot) : nullptr;
+}
+
+std::optional<QpState> Endpoint::qp_state(std::uint32_t qpn) const {
+  const auto slot = qpns_.find(qpn);
+  if (!slot) return std::nullopt;
+  const QueuePair* pair = slots_[*slot].qp.get();
+  return pair ? pair->state() : QpState::reset;
+}
+
+void Endpoint::refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival) {
+  ++counter;
+  Event e;
+  e.at_ps = now.ps;
+  e.type = EventType::packet_refused;
+  e.code = static_cast<std::uint32_t>(why);
+  e.ev = arrival.entropy;
+  e.port = arrival.port;
+  if (bth) {
+    e.qpn = bth->dqp;
+    e.psn = bth->psn;
+  }
+  journal_.note(e);
+}
+
+void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options) {
+  ++journal_.stats.datagrams_received;
+  if (arrival.integrity == Integrity::bad)
+    return refuse(now, RefusedPacket::bad_icrc, journal_.stats.refused_bad_icrc, nullptr, arrival);
+  wire::Packet packet;
+  if (wire::parse(bytes, options, packet) != wire::Refusal::none)
+    return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, nullptr, arrival);
+  handle_packet(now, packet, arrival);
+}
+
+void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
+    return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);
+  if (packet.bth.dqp == wire::endpoint_qpn) {
+    if (!peers_.contains(arrival.peer))
+      return refuse(now, RefusedPacket::unknown_peer, journal_.stats.refused_unknown_peer, &packet.bth, arrival);
+    if (packet.bth.opcode == wire::Opcode::endpoint_request) return handle_request(now, packet, arrival);
+    if (packet.bth.opcode == wire::Opcode::endpoint_response) return handle_response(now, packet, arrival);
+  }
+  const auto slot = qpns_.find(packet.bth.dqp);
+  const bool is_node_operation = std::holds_alternative<wire::EndpointRequest>(packet.body) ||
+                                 std::holds_alternative<wire::EndpointResponse>(packet.body);
+  if (!slot || is_node_operation)
+    return refuse(now, RefusedPacket::unknown_qp, journal_.stats.refused_unknown_qp, &packet.bth, arrival);
+  QueuePair* pair = at(*slot);
+  if (!pair) return refuse(now, RefusedPacket::wrong_state, journal_.stats.refused_wrong_state, &packet.bth, arrival);
+  pair->handle(now, packet, arrival);
+  after_input(now, *slot);
+}
+
+void Endpoint::list(std::uint32_t slot) {
+  QueuePair& pair = *at(slot);
+  if (!pair.in_reply_list && pair.has_reply()) {
+    pair.in_reply_list = true;
+    reply_list_.push(slot);
+  }
+  if (!pair.in_data_list) {
+    pair.in_data_list = true;
+    data_list_.push(slot);
+  }
+}
+
+void Endpoint::after_input(Time, std::uint32_t slot) {
+  list(slot);
+  arm(slot);
+}
+
+void Endpoint::arm(std::uint32_t slot) {
+  QueuePair& pair = *at(slot);
+  const Time deadline = pair.deadline();
+  if (deadline >= pair.armed_at) return;
+  pair.armed_at = deadline;
+  timers_.push(deadline, slot);
+}
+
+void Endpoint::wake(std::uint32_t qpn) {
+  const auto slot = qpns_.find(qpn);
+  if (slot && at(*slot)) after_input(Time{}, *slot);
+}
+
+void Endpoint::handle_timeout(Time now) {
+  while (!timers_.empty() && timers_.front().at <= now) {
+    const auto entry = timers_.pop();
+    QueuePair* pair = entry.slot < slots_.size() ? at(entry.slot) : nullptr;
+    if (!pair || pair->armed_at != entry.at) continue;
+    pair->armed_at = Time::never();
+    pair->handle_timeout(now);
+    list(entry.slot);
+    // What is due but not yet polled (a probe) fires again only after the outputs were drained.
+    const Time next = std::max(pair->deadline(), now + picoseconds(1));
+    if (next == Time::never()) continue;
+    pair->armed_at = next;
+    timers_.push(next, entry.slot);
+  }
+}
+
+Time Endpoint::poll_timeout() {
+  while (!timers_.empty()) {
+    const QueuePair* pair = at(timers_.front().slot);
+    if (pair && pair->armed_at == timers_.front().at) break;
+    timers_.pop();
+  }
+  const Time first = timers_.empty() ? Time::never() : timers_.front().at;
+  return std::min(first, peers_.deadline());
+}
+
+PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& request) {
+  const auto slot = qpns_.find(qpn);
+  if (!slot || !at(*slot)) return PostStatus::wrong_state;
+  const PostStatus status = at(*slot)->post(now, request);
+  if (status == PostStatus::ok) after_input(now, *slot);
+  return status;
+}
+
+PostStatus Endpoint::post_receive(std::uint32_t qpn, std::uint64_t wr_id) {
+  QueuePair* pair = qp(qpn);
+  return pair ? pair->post_receive(wr_id) : PostStatus::wrong_state;
+}
+
+bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) {
+  free_ports &= up_ports_;
+  if (free_ports == 0) return false;
+  if (!answers_.empty() && poll_answer(free_ports, out)) return true;
+  if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
+  if (peers_.deadline() <= now && poll_port_update(now, free_ports, out)) return true;
+  if (!caller_probes_.empty() && poll_caller_probe(now, free_ports, out)) return true;
+  return !data_list_.empty() && poll_data(now, free_ports, out);
+}
+
+bool Endpoint::poll_replies(Time now, std::uint32_t free_ports, Transmit& out) {
+  for (std::size_t turns = reply_list_.size(); turns; --turns) {
+    const std::uint32_t slot = reply_list_.front();
+    QueuePair* pair = at(slot);
+    if (pair && pair->poll_reply(now, free_ports, out)) {
+      if (!pair->has_reply()) {
+        pair->in_reply_list = false;
+        reply_list_.pop();
+      }
+      return true;
+    }
+    reply_list_.pop();
+    if (!pair) continue;
+    if (pair->has_reply()) reply_list_.push(slot);  // its ports are busy: let others go first
+    else pair->in_reply_list = false;
+  }
+  return false;
+}
+
+// Round robin over the queue pairs, a spray quantum at a time.
+bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
+  for (std::size_t turns = data_list_.size(); turns; --turns) {
+    const std::uint32_t slot = data_list_.front();
+    QueuePair* pair = at(slot);
+    if (!pair) {
+      data_list_.pop();
+      continue;
+    }
+    if (const auto wanted = pair->next_probe(now, free_ports)) {
+      const std::uint16_t id =
+          register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
+      fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);
+      arm(slot);
+      return true;
+    }
+    const auto result = pair->poll_data(now, free_ports, out);
+    if (result == Requester::Poll::sent) {
+      arm(slot);
+      if (burst_left_ == 0) burst_left_ = pair->requester().spray_quantum();
+      if (--burst_left_ == 0 && data_list_.size() > 1) {
+        data_list_.pop();
+        data_list_.push(slot);
+      }
+      return true;
+    }
+    burst_left_ = 0;
+    data_list_.pop();
+    if (result == Requester::Poll::no_port) data_list_.push(slot);
+    else pair->in_data_list = false;
+  }
+  return false;
+}
+
+std::size_t Endpoint::poll_completions(std::uint32_t cq, std::span<Completion> out) {
+  CompletionQueue& queue = *cqs_[cq];
+  std::size_t count = 0;
+  while (count < out.size() && !queue.empty()) {
+    out[count++] = queue.front();
+    queue.pop();
+  }
+  return count;
+}
+
+bool Endpoint::poll_event(Event& out) {
+  if (journal_.queue().empty()) return false;
+  out = journal_.queue().front();
+  journal_.queue().pop();
+  return true;
+}
+
+}  // namespace softmrc::proto

@@ -1,0 +1,136 @@
+// The engine's face: one node, its ports, its queue pairs. It knows no clock, socket, thread or randomness of its own.
+//
+//   in   handle_datagram, handle_packet, handle_timeout, post_write, post_receive, set_port
+//   out  poll_transmit, poll_completions, poll_event, poll_timeout
+//
+// After any input, drain the outputs. `now` never goes backwards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/id_table.h"
+#include "proto/completion.h"
+#include "proto/config.h"
+#include "proto/journal.h"
+#include "proto/memory.h"
+#include "proto/peers.h"
+#include "proto/queue_pair.h"
+#include "proto/timers.h"
+#include "proto/transmit.h"
+
+namespace softmrc::proto {
+
+class Endpoint {
+ public:
+  // The configuration must have passed validate().
+  explicit Endpoint(const EndpointConfig& config);
+
+  // Set-up. Profiles are shared, so that a hundred thousand endpoints can hold the same one.
+  Verdict add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id);
+  Verdict add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id);
+  std::uint32_t create_cq();
+  std::uint32_t add_peer() { return peers_.add(); }
+  bool add_region(const Region& region) { return memory_.add(region); }
+  bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
+  Verdict create_qp(std::uint32_t qpn);
+  Verdict modify_init(std::uint32_t qpn, const InitAttributes& attributes);
+  Verdict modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes);
+  Verdict modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes);
+  Verdict modify_error(Time now, std::uint32_t qpn);
+  bool destroy_qp(std::uint32_t qpn);
+  // nullptr for a number that does not exist or is still in RESET.
+  QueuePair* qp(std::uint32_t qpn);
+  std::optional<QpState> qp_state(std::uint32_t qpn) const;
+
+  // In.
+  void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});
+  void handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival);
+  void handle_timeout(Time now);
+  PostStatus post_write(Time now, std::uint32_t qpn, const WorkRequest& request);
+  PostStatus post_receive(std::uint32_t qpn, std::uint64_t wr_id);
+  void set_port(Time now, std::uint32_t port, bool is_up);
+  // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`.
+  void probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token);
+  // Something outside the packet flow changed this queue pair (an EV allowed, a window widened): look at it again.
+  void wake(std::uint32_t qpn);
+
+  // Out.
+  bool poll_transmit(Time now, std::uint32_t free_ports, Transmit& out);
+  std::size_t poll_completions(std::uint32_t cq, std::span<Completion> out);
+  bool poll_event(Event& out);
+  Time poll_timeout();
+
+  void set_trace(TraceSink* sink) { journal_.set_sink(sink); }
+  const EndpointStats& stats() const { return journal_.stats; }
+  const EndpointConfig& config() const { return config_; }
+  std::uint32_t up_ports() const { return up_ports_; }
+  std::size_t completions_waiting(std::uint32_t cq) const { return cqs_[cq]->size(); }
+
+ private:
+  struct Slot {
+    std::uint32_t qpn = 0;
+    std::unique_ptr<QueuePair> qp;  // null in RESET
+  };
+  // An EV probe that is out: whose it is and when it left.
+  struct PendingProbe {
+    enum class Owner : std::uint8_t { nobody, queue_pair, caller };
+    Owner owner = Owner::nobody;
+    std::uint16_t id = 0;
+    std::uint32_t slot = 0;   // the queue pair's, or the caller's token
+    std::uint32_t peer = 0;
+    WantedProbe probe;
+    Time sent_at{};
+  };
+  struct Answer {
+    std::uint32_t peer = 0;
+    std::uint16_t id = 0;
+    std::uint8_t port = 0;
+    wire::EndpointOp op{};
+    wire::Timestamp timestamp;
+  };
+
+  void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);
+  void after_input(Time now, std::uint32_t slot);
+  void list(std::uint32_t slot);
+  void arm(std::uint32_t slot);
+  void handle_request(Time now, const wire::Packet& packet, const Arrival& arrival);
+  void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
+  bool poll_answer(std::uint32_t free_ports, Transmit& out);
+  bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_replies(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_data(Time now, std::uint32_t free_ports, Transmit& out);
+  void fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std::uint32_t peer, std::uint8_t port,
+                    std::uint32_t entropy, Transmit& out);
+  std::uint16_t register_probe(const PendingProbe& probe);
+  std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
+  void refresh_live_ports(Time now, std::uint32_t peer);
+  QueuePair* at(std::uint32_t slot) { return slots_[slot].qp.get(); }
+
+  EndpointConfig config_;
+  Journal journal_;
+  std::vector<std::shared_ptr<const EvProfile>> ev_profiles_;
+  std::vector<std::shared_ptr<const CcProfile>> cc_profiles_;
+  std::vector<std::unique_ptr<CompletionQueue>> cqs_;
+  Memory memory_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> free_slots_;
+  IdTable qpns_;
+  Peers peers_;
+  Timers timers_;
+  Ring<std::uint32_t> reply_list_;
+  Ring<std::uint32_t> data_list_;
+  std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
+  Ring<Answer> answers_;
+  Ring<PendingProbe> caller_probes_;
+  std::vector<PendingProbe> pending_probes_;
+  std::uint16_t next_probe_id_ = 0;
+  std::uint16_t next_update_id_ = 0;
+  std::uint32_t up_ports_ = 0;
+};
+
+}  // namespace softmrc::proto

@@ -1,0 +1,189 @@
+// Requests from node to node: EV probes and port status updates, asked and answered.
+#include <algorithm>
+#include <bit>
+
+#include "proto/endpoint.h"
+
+namespace softmrc::proto {
+namespace {
+
+// On the wire ports count from 1 and bit 0 is zero; here plane p is port p.
+std::uint32_t to_wire(std::uint32_t ports) { return ports << 1; }
+std::uint32_t from_wire(std::uint32_t mask) { return mask >> 1; }
+
+// A probe not answered for this long gives its number back.
+constexpr Duration probe_lifetime = milliseconds(50);
+
+}  // namespace
+
+void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  const auto& request = std::get<wire::EndpointRequest>(packet.body);
+  ++journal_.stats.endpoint_requests;
+  answers_.push({arrival.peer, static_cast<std::uint16_t>(packet.bth.psn), arrival.port, request.op, request.timestamp});
+  if (request.op != wire::EndpointOp::port_status_update) return;
+  ++journal_.stats.port_updates_received;
+  Peer& peer = peers_[arrival.peer];
+  // Copies travel on every plane and may overtake each other; an older one must not undo a newer.
+  const Serial<16> id(packet.bth.psn);
+  if (peer.has_reported && id - peer.newest_report < 0) return;
+  peer.has_reported = true;
+  peer.newest_report = id;
+  const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
+  if (peer.usable_ports == ports) return;
+  peer.usable_ports = ports;
+  Event e;
+  e.at_ps = now.ps;
+  e.type = EventType::peer_ports;
+  e.code = arrival.peer;
+  e.value = ports;
+  journal_.note(e);
+  refresh_live_ports(now, arrival.peer);
+}
+
+void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  const auto& response = std::get<wire::EndpointResponse>(packet.body);
+  const auto id = static_cast<std::uint16_t>(packet.bth.psn);
+  ++journal_.stats.endpoint_responses;
+  if (response.op == wire::EndpointOp::port_status_update) {
+    if (!peers_.on_answer(arrival.peer, id))
+      refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+    return;
+  }
+  if (pending_probes_.empty())
+    return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+  PendingProbe& pending = pending_probes_[id % pending_probes_.size()];
+  if (pending.owner == PendingProbe::Owner::nobody || pending.id != id || pending.peer != arrival.peer)
+    return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+  const PendingProbe probe = pending;
+  pending = PendingProbe{};
+  if (probe.owner == PendingProbe::Owner::caller) {
+    Event e;
+    e.at_ps = now.ps;
+    e.type = EventType::probe_answer;
+    e.code = probe.peer;
+    e.psn = probe.slot;
+    e.ev = probe.probe.entropy;
+    e.port = arrival.port;
+    e.value = static_cast<std::uint64_t>((now - probe.sent_at).ps);
+    journal_.note(e);
+  } else if (QueuePair* pair = at(probe.slot)) {
+    pair->on_probe_answer(now, probe.probe);
+    after_input(now, probe.slot);
+  }
+}
+
+// Numbers are handed out in order; the table doubles while the number's place is taken by a probe still worth awaiting.
+std::uint16_t Endpoint::register_probe(const PendingProbe& probe) {
+  if (pending_probes_.empty()) pending_probes_.resize(16);
+  const std::uint16_t id = next_probe_id_++;
+  const auto is_taken = [&] {
+    const PendingProbe& old = pending_probes_[id % pending_probes_.size()];
+    return old.owner != PendingProbe::Owner::nobody && probe.sent_at - old.sent_at < probe_lifetime;
+  };
+  while (is_taken() && pending_probes_.size() < 65536) {
+    std::vector<PendingProbe> wider(pending_probes_.size() * 2);
+    for (const PendingProbe& old : pending_probes_)
+      if (old.owner != PendingProbe::Owner::nobody) wider[old.id % wider.size()] = old;
+    pending_probes_ = std::move(wider);
+  }
+  PendingProbe& place = pending_probes_[id % pending_probes_.size()];
+  place = probe;
+  place.id = id;
+  return id;
+}
+
+void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std::uint32_t peer, std::uint8_t port,
+                            std::uint32_t entropy, Transmit& out) {
+  out.peer = peer;
+  out.port = port;
+  out.entropy = entropy;
+  out.traffic_class = config_.peer_trim_nack ? TrafficClass::data : TrafficClass::data_no_trim;
+  out.packet.bth = wire::Bth{};
+  out.packet.bth.opcode = wire::Opcode::endpoint_request;
+  out.packet.bth.dqp = wire::endpoint_qpn;
+  out.packet.bth.psn = id;
+  auto& request = out.packet.body.emplace<wire::EndpointRequest>();
+  request.op = op;
+  request.timestamp.ticks = timestamp_ticks(now);
+  if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(up_ports_);
+}
+
+bool Endpoint::poll_answer(std::uint32_t free_ports, Transmit& out) {
+  const Answer answer = answers_.front();
+  const Peer& peer = peers_[answer.peer];
+  // Back the way it came; that the request arrived there is the best evidence at hand.
+  std::uint8_t port = answer.port;
+  if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
+  answers_.pop();
+  const QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr;
+  out.peer = answer.peer;
+  out.port = port;
+  out.entropy = pair ? pair->reverse_entropy(port) : 0;
+  out.traffic_class = TrafficClass::control;
+  out.packet.bth = wire::Bth{};
+  out.packet.bth.opcode = wire::Opcode::endpoint_response;
+  out.packet.bth.dqp = wire::endpoint_qpn;
+  out.packet.bth.psn = answer.id;
+  out.packet.body = wire::EndpointResponse{answer.op, answer.timestamp};
+  return true;
+}
+
+void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
+  if (port >= config_.ports || (up_ports_ >> port & 1) == static_cast<std::uint32_t>(is_up)) return;
+  up_ports_ ^= 1u << port;
+  Event e;
+  e.at_ps = now.ps;
+  e.type = EventType::port_state;
+  e.port = static_cast<std::uint8_t>(port);
+  e.code = is_up;
+  journal_.note(e);
+  peers_.announce(now, next_update_id_++, up_ports_);
+  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_live_ports(now, peer);
+}
+
+void Endpoint::refresh_live_ports(Time now, std::uint32_t peer) {
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    QueuePair* pair = at(slot);
+    if (!pair || pair->state() == QpState::init || pair->peer() != peer) continue;
+    pair->set_live_ports(now, live_ports(peer));
+    after_input(now, slot);
+  }
+}
+
+bool Endpoint::poll_port_update(Time now, std::uint32_t free_ports, Transmit& out) {
+  for (std::uint32_t id = 0; id < peers_.size(); ++id) {
+    Peer& peer = peers_[id];
+    if (!peer.update_pending || peer.update_at > now) continue;
+    const std::uint32_t ports = peer.update_ports & free_ports;
+    if (ports == 0) {
+      peers_.repeat(peer, now, up_ports_);
+      continue;
+    }
+    const auto port = static_cast<std::uint8_t>(std::countr_zero(ports));
+    peer.update_ports &= ~(1u << port);
+    const QueuePair* pair = at(peer.first_qp);
+    const std::uint32_t entropy = pair ? pair->reverse_entropy(port) : 0;
+    fill_request(now, wire::EndpointOp::port_status_update, peer.update_id, id, port, entropy, out);
+    ++journal_.stats.port_updates_sent;
+    if (peer.update_ports == 0) peers_.repeat(peer, now, up_ports_);
+    return true;
+  }
+  return false;
+}
+
+void Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token) {
+  if (!peers_.contains(peer) || port >= config_.ports) return;
+  caller_probes_.push({PendingProbe::Owner::caller, 0, token, peer, {no_ev, port, entropy}, Time{}});
+}
+
+bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out) {
+  PendingProbe probe = caller_probes_.front();
+  if (!(free_ports >> probe.probe.port & 1)) return false;
+  caller_probes_.pop();
+  probe.sent_at = now;
+  const std::uint16_t id = register_probe(probe);
+  fill_request(now, wire::EndpointOp::ev_probe, id, probe.peer, probe.probe.port, probe.probe.entropy, out);
+  return true;
+}
+
+}  // namespace softmrc::proto

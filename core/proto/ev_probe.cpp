@@ -1,0 +1,76 @@
+#include "proto/ev_probe.h"
+
+#include <algorithm>
+
+namespace softmrc::proto {
+
+void EvProbe::add(std::uint16_t ev, std::uint8_t port, std::uint8_t damping, Time now) {
+  remove(ev);
+  Patient p;
+  p.ev = ev;
+  p.port = port;
+  p.damping = damping;
+  p.interval = interval_;
+  p.due = damping && !desperate_ ? now + std::min(interval_ * (1 << (damping - 1)), interval_max_) : now;
+  patients_.push_back(p);
+  refresh_deadline();
+}
+
+void EvProbe::remove(std::uint16_t ev) {
+  std::erase_if(patients_, [ev](const Patient& p) { return p.ev == ev; });
+  refresh_deadline();
+}
+
+void EvProbe::set_desperate(bool desperate, Time now) {
+  if (desperate && !desperate_)
+    for (Patient& p : patients_) p.due = now;
+  desperate_ = desperate;
+  refresh_deadline();
+}
+
+void EvProbe::hurry_port(std::uint8_t port, Time now) {
+  for (Patient& p : patients_) {
+    if (p.port != port) continue;
+    p.interval = interval_;
+    p.awaiting = false;
+    p.due = std::min(p.due, now + (p.damping ? interval_ : Duration{0}));
+  }
+  refresh_deadline();
+}
+
+std::optional<std::uint16_t> EvProbe::next_due(Time now, std::uint32_t ports) {
+  for (Patient& p : patients_) {
+    if (p.due > now) continue;
+    if (p.awaiting) {
+      p.answers = 0;
+      p.interval = std::min(p.interval * 2, interval_max_);
+    }
+    p.awaiting = ports >> p.port & 1;
+    p.due = now + p.interval;
+    if (!p.awaiting) continue;
+    refresh_deadline();
+    return p.ev;
+  }
+  refresh_deadline();
+  return std::nullopt;
+}
+
+bool EvProbe::on_answer(std::uint16_t ev, Time now) {
+  for (Patient& p : patients_) {
+    if (p.ev != ev) continue;
+    if (!p.awaiting) return false;
+    p.awaiting = false;
+    p.interval = interval_;
+    p.due = p.damping ? now + interval_ : now;
+    refresh_deadline();
+    return ++p.answers >= (desperate_ ? 1 : answers_needed_);
+  }
+  return false;
+}
+
+void EvProbe::refresh_deadline() {
+  deadline_ = Time::never();
+  for (const Patient& p : patients_) deadline_ = std::min(deadline_, p.due);
+}
+
+}  // namespace softmrc::proto

@@ -1,0 +1,238 @@
+#include "proto/ev_set.h"
+
+#include <algorithm>
+
+namespace softmrc::proto {
+
+namespace {
+// So many losses in a row on one port, over more than one EV where it has several, mean that the port is silent.
+constexpr std::uint16_t silent_port_strikes = 3;
+// An EV that carried fewer packets than this between two losses is ill rather than unlucky.
+constexpr std::uint8_t healthy_carry = 32;
+constexpr std::uint8_t max_damping = 10;
+}  // namespace
+
+void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
+  prng_ = prng;
+  floor_ = profile.floor();
+  ports_.assign(ports, PortFacts{});
+  const std::uint32_t total = profile.count + profile.spares;
+  active_per_port_ = profile.count / ports;
+  evs_.reserve(total);
+  order_.reserve(total);
+
+  // Explicit entries are dealt at random, so that senders do not all prefer the head of the controller's list.
+  std::vector<EvEntry> pool = profile.entries;
+  for (std::size_t i = pool.size(); i > 1; --i) std::swap(pool[i - 1], pool[prng_.below(static_cast<std::uint32_t>(i))]);
+  std::size_t next_in_pool = 0;
+  const std::uint32_t value_mask = profile.value_bits == 32 ? ~0u : (1u << profile.value_bits) - 1;
+
+  for (std::uint32_t port = 0; port < ports; ++port) {
+    next_in_pool = 0;
+    for (std::uint32_t i = 0; i < total / ports; ++i) {
+      Ev ev;
+      ev.port = static_cast<std::uint8_t>(port);
+      ev.is_spare = i >= active_per_port_;
+      if (profile.mode == EvMode::explicit_) {
+        while (pool[next_in_pool].port != port) ++next_in_pool;
+        ev.value = pool[next_in_pool++].value;
+      } else {
+        ev.value = static_cast<std::uint32_t>(prng_.bits() >> 32) & value_mask;
+      }
+      evs_.push_back(ev);
+      if (!ev.is_spare) enter_rotation(static_cast<std::uint16_t>(evs_.size() - 1));
+    }
+  }
+}
+
+std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
+  const std::uint32_t count = static_cast<std::uint32_t>(order_.size());
+  ports &= live_ports_;
+  if (ports == 0 || count == 0) return no_ev;
+  bool restored_one = false;
+  std::uint16_t last_resort = no_ev;
+  for (std::uint32_t step = 0; step < 2 * count; ++step) {
+    if (cursor_ >= count) cursor_ = 0;
+    const std::uint32_t drawn = cursor_ + prng_.below(count - cursor_);
+    const std::uint16_t chosen = order_[drawn];
+    put(drawn, order_[cursor_]);
+    put(cursor_++, chosen);
+    Ev& ev = evs_[chosen];
+    if (!(ports >> ev.port & 1)) continue;
+    if (ev.state == EvState::skip) {
+      if (!restored_one) ev.state = EvState::good;
+      restored_one = true;
+      continue;
+    }
+    if (chosen != avoid) return chosen;
+    last_resort = chosen;
+  }
+  return last_resort;
+}
+
+void EvSet::enter_rotation(std::uint16_t ev) {
+  order_.push_back(ev);
+  evs_[ev].place = static_cast<std::uint16_t>(order_.size() - 1);
+  ++ports_[evs_[ev].port].in_rotation;
+}
+
+// The places before the cursor have had their turn this lap, those after have not; removing keeps it so.
+void EvSet::leave_rotation(std::uint16_t ev) {
+  std::uint32_t place = evs_[ev].place;
+  if (place == no_ev) return;
+  const std::uint32_t last = static_cast<std::uint32_t>(order_.size()) - 1;
+  if (place < cursor_) {
+    --cursor_;
+    put(place, order_[cursor_]);
+    place = cursor_;
+  }
+  put(place, order_[last]);
+  order_.pop_back();
+  evs_[ev].place = no_ev;
+  --ports_[evs_[ev].port].in_rotation;
+}
+
+std::uint32_t EvSet::usable() const {
+  std::uint32_t sum = 0;
+  for (std::size_t port = 0; port < ports_.size(); ++port)
+    if (live_ports_ >> port & 1) sum += ports_[port].in_rotation;
+  return sum;
+}
+
+void EvSet::demote(std::uint16_t ev) {
+  Ev& e = evs_[ev];
+  if (e.state == EvState::assumed_bad || e.state == EvState::denied) return;
+  if (e.carried < healthy_carry) e.damping = std::min<std::uint8_t>(e.damping + 1, max_damping);
+  else if (e.damping) --e.damping;
+  e.state = EvState::assumed_bad;
+  e.fell_with_port = false;
+  leave_rotation(ev);
+  changes_.push(ev);
+}
+
+void EvSet::on_always_skip(std::uint16_t ev) {
+  if (evs_[ev].place == no_ev) return;
+  demote(ev);
+  activate_spare(evs_[ev].port);
+}
+
+void EvSet::activate_spare(std::uint8_t port) {
+  for (std::uint16_t i = 0; i < size(); ++i) {
+    Ev& spare = evs_[i];
+    if (!spare.is_spare || spare.port != port || spare.state != EvState::good) continue;
+    spare.is_spare = false;
+    enter_rotation(i);
+    return;
+  }
+}
+
+bool EvSet::port_fell_silent(std::uint16_t ev, Time sent_at) {
+  PortFacts& port = ports_[evs_[ev].port];
+  if (sent_at <= port.acked_sent_at) {
+    port.strikes = 0;
+    return false;
+  }
+  if (port.strikes == 0) port.several_evs_struck = false;
+  else if (port.last_struck != ev) port.several_evs_struck = true;
+  port.last_struck = ev;
+  ++port.strikes;
+  return port.strikes >= silent_port_strikes && (port.several_evs_struck || port.in_rotation <= 1);
+}
+
+void EvSet::silence_port(std::uint8_t port) {
+  for (std::uint16_t i = 0; i < size(); ++i) {
+    Ev& ev = evs_[i];
+    if (ev.port != port || ev.place == no_ev) continue;
+    const std::uint8_t damping = ev.damping;
+    demote(i);
+    ev.damping = damping;  // a healthy EV is not to blame for its port
+    ev.fell_with_port = true;
+  }
+}
+
+void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Duration three_rtt) {
+  Ev& e = evs_[ev];
+  ++e.drops;
+  const bool another_port_lives = usable() > ports_[e.port].in_rotation;
+  if (port_fell_silent(ev, sent_at) && another_port_lives) {
+    silence_port(e.port);
+    return;
+  }
+  if (e.state == EvState::assumed_bad || e.state == EvState::denied) return;
+  const bool silent = e.unacked_since != Time::never() && latest_acked_sent - e.unacked_since > three_rtt;
+  if (usable() <= floor_ && !silent) return;
+  demote(ev);
+  // A port that just lost a packet and acknowledged nothing since would only lose the spare's packets too.
+  if (ports_[e.port].strikes <= 1) activate_spare(e.port);
+}
+
+void EvSet::on_spurious(std::uint16_t ev) {
+  const std::uint8_t port = evs_[ev].port;
+  ports_[port].strikes = 0;
+  const bool whole_port = evs_[ev].fell_with_port;
+  for (std::uint16_t i = 0; i < size(); ++i) {
+    Ev& e = evs_[i];
+    if (e.state != EvState::assumed_bad || e.port != port) continue;
+    if (i != ev && !(whole_port && e.fell_with_port)) continue;
+    return_to_service(i);
+    e.carried = 255;
+  }
+}
+
+void EvSet::revive(std::uint16_t ev) {
+  return_to_service(ev);
+  evs_[ev].carried = 0;
+}
+
+void EvSet::return_to_service(std::uint16_t ev) {
+  Ev& e = evs_[ev];
+  e.state = EvState::good;
+  e.fell_with_port = false;
+  e.unacked_since = Time::never();
+  PortFacts& port = ports_[e.port];
+  port.strikes = 0;
+  // Its place may have been taken by a spare meanwhile; then it is the spare now, and the port keeps its share.
+  e.is_spare = port.in_rotation >= active_per_port_;
+  if (!e.is_spare) enter_rotation(ev);
+  changes_.push(ev);
+}
+
+void EvSet::deny(std::uint16_t ev) {
+  Ev& e = evs_[ev];
+  if (e.state == EvState::denied) return;
+  const bool was_active = e.place != no_ev;
+  leave_rotation(ev);
+  e.state = EvState::denied;
+  e.is_spare = false;
+  if (was_active) activate_spare(e.port);
+}
+
+void EvSet::allow(std::uint16_t ev) {
+  Ev& e = evs_[ev];
+  if (e.state != EvState::denied) return;
+  return_to_service(ev);
+  e.carried = 255;
+}
+
+void EvSet::replace(std::uint16_t ev, std::uint32_t value) {
+  Ev& e = evs_[ev];
+  e.value = value;
+  e.drops = 0;
+  e.damping = 0;
+  if (e.state == EvState::assumed_bad) return_to_service(ev);
+  e.carried = 255;
+}
+
+std::optional<std::uint16_t> EvSet::find(std::uint32_t value) const {
+  for (std::uint16_t i = 0; i < size(); ++i)
+    if (evs_[i].value == value) return i;
+  return std::nullopt;
+}
+
+std::optional<std::uint16_t> EvSet::any_on(std::uint32_t port) const {
+  for (std::uint16_t ev : order_)
+    if (evs_[ev].port == port) return ev;
+  return std::nullopt;
+}
+
+}  // namespace softmrc::proto

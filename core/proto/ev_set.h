@@ -1,0 +1,133 @@
+// The entropy values (EVs, paths) of one queue pair, and which of them the next packet may take.
+//
+// state         usable  enters on                              leaves on
+// good          yes     start, recovery                        feedback
+// skip          no      one congestion mark or trim            the rotation reaches it: good again, for the next packet
+// assumed_bad   no      a real loss, or an always-skip mark    enough probes answered
+// denied        no      the controller                         the controller
+//
+// The rotation is a random permutation of the good and skipped EVs, drawn anew every lap. Every port starts with the
+// same number of EVs, and a withdrawn EV is replaced only by a spare of its own port, so ports stay equally loaded.
+// Ports themselves have a memory: when several packets in a row are lost on one port and nothing sent since has been
+// acknowledged there, all of its EVs are withdrawn together instead of one loss at a time.
+//
+// Sees facts (this EV was used, acknowledged, lost), never packets.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/prng.h"
+#include "base/ring.h"
+#include "base/time.h"
+#include "proto/config.h"
+
+namespace softmrc::proto {
+
+enum class EvState : std::uint8_t { good, skip, assumed_bad, denied };
+
+constexpr std::uint16_t no_ev = 0xFFFF;
+
+struct Ev {
+  Time unacked_since = Time::never();  // first use since its last acknowledgement
+  std::uint32_t value = 0;
+  std::uint32_t drops = 0;
+  std::uint16_t place = no_ev;         // in the rotation; no_ev when not in it
+  std::uint8_t port = 0;
+  EvState state = EvState::good;
+  std::uint8_t damping = 0;            // relapses: each one doubles the wait before it is trusted again
+  std::uint8_t carried = 255;          // acknowledged packets since its last revival, saturating
+  bool is_spare = false;
+  bool fell_with_port = false;         // withdrawn because its whole port fell silent
+};
+
+class EvSet {
+ public:
+  bool is_built() const { return !evs_.empty(); }
+  void build(const EvProfile& profile, std::uint32_t ports, Prng prng);
+
+  // The EV for the next packet: good, on one of `ports`, and not `avoid` unless nothing else is left.
+  std::uint16_t pick(std::uint32_t ports, std::uint16_t avoid);
+
+  void on_sent(std::uint16_t ev, Time now) {
+    Ev& e = evs_[ev];
+    if (e.unacked_since == Time::never()) e.unacked_since = now;
+  }
+  void on_acked(std::uint16_t ev, Time sent_at) {
+    Ev& e = evs_[ev];
+    e.unacked_since = Time::never();
+    if (e.carried < 255) ++e.carried;
+    PortFacts& port = ports_[e.port];
+    if (sent_at > port.acked_sent_at) port.acked_sent_at = sent_at;
+    port.strikes = 0;
+  }
+  // A congestion mark or a trim: step over it once.
+  void on_congestion(std::uint16_t ev) {
+    if (evs_[ev].state == EvState::good) evs_[ev].state = EvState::skip;
+  }
+  // The peer says never to use it again: as bad as a loss.
+  void on_always_skip(std::uint16_t ev);
+
+  // A packet sent on it at `sent_at` is lost. The floor shields it, unless packets sent three round trips after its
+  // first unacknowledged use have been acknowledged on other paths: then it is silent, not unlucky.
+  void on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Duration three_rtt);
+  // The verdict behind its withdrawal was wrong.
+  void on_spurious(std::uint16_t ev);
+  // Its probes were answered; it must be assumed_bad.
+  void revive(std::uint16_t ev);
+
+  // The controller's words.
+  void deny(std::uint16_t ev);
+  void allow(std::uint16_t ev);
+  void replace(std::uint16_t ev, std::uint32_t value);
+
+  // Ports that may carry anything at all: up here, and up at the peer.
+  void set_live_ports(std::uint32_t mask) { live_ports_ = mask; }
+  std::uint32_t live_ports() const { return live_ports_; }
+
+  const Ev& operator[](std::uint16_t ev) const { return evs_[ev]; }
+  std::uint16_t size() const { return static_cast<std::uint16_t>(evs_.size()); }
+  std::uint32_t usable() const;       // good or skip, on live ports
+  std::uint32_t usable_on(std::uint32_t port) const { return ports_[port].in_rotation; }
+  std::optional<std::uint16_t> find(std::uint32_t value) const;
+  // A usable EV of this port, for traffic that is not data.
+  std::optional<std::uint16_t> any_on(std::uint32_t port) const;
+
+  // EVs whose state changed to good or assumed_bad since last asked, oldest first.
+  Ring<std::uint16_t>& changes() { return changes_; }
+
+ private:
+  struct PortFacts {
+    Time acked_sent_at = Time::long_ago();  // the newest send on this port that was acknowledged
+    std::uint16_t in_rotation = 0;
+    std::uint16_t strikes = 0;              // losses in a row with nothing acknowledged since
+    std::uint16_t last_struck = no_ev;
+    bool several_evs_struck = false;
+  };
+
+  void demote(std::uint16_t ev);
+  void return_to_service(std::uint16_t ev);
+  void enter_rotation(std::uint16_t ev);
+  void leave_rotation(std::uint16_t ev);
+  void activate_spare(std::uint8_t port);
+  bool port_fell_silent(std::uint16_t ev, Time sent_at);
+  void silence_port(std::uint8_t port);
+  void put(std::uint32_t place, std::uint16_t ev) {
+    order_[place] = ev;
+    evs_[ev].place = static_cast<std::uint16_t>(place);
+  }
+
+  std::vector<Ev> evs_;
+  std::vector<std::uint16_t> order_;
+  std::uint32_t cursor_ = 0;
+  std::uint32_t live_ports_ = ~0u;
+  std::uint32_t floor_ = 0;
+  std::uint32_t active_per_port_ = 0;
+  std::vector<PortFacts> ports_;
+  Ring<std::uint16_t> changes_;
+  Prng prng_;
+};
+
+}  // namespace softmrc::proto

@@ -1,0 +1,57 @@
+// Where events go: notable ones into a bounded queue for poll_event, all of them to a TraceSink while one listens.
+#pragma once
+
+#include "base/ring.h"
+#include "proto/event.h"
+#include "proto/stats.h"
+
+namespace softmrc::proto {
+
+class Journal {
+ public:
+  explicit Journal(std::uint32_t max_events) : max_events_(max_events) {}
+
+  void set_sink(TraceSink* sink) { sink_ = sink; }
+  bool is_traced() const { return sink_ != nullptr; }
+
+  void note(const Event& event) {
+    if (sink_) sink_->on(event);
+    if (queue_.size() >= max_events_) {
+      queue_.pop();
+      ++stats.events_dropped;
+    }
+    queue_.push(event);
+  }
+  void trace(const Event& event) {
+    if (sink_) [[unlikely]] sink_->on(event);
+  }
+
+  Ring<Event>& queue() { return queue_; }
+
+  EndpointStats stats;
+
+ private:
+  Ring<Event> queue_;
+  TraceSink* sink_ = nullptr;
+  std::uint32_t max_events_;
+};
+
+// What both halves of a queue pair know about it.
+struct QpContext {
+  std::uint32_t qpn = 0;
+  std::uint32_t dest_qpn = 0;
+  std::uint32_t peer = 0;
+  std::uint32_t mtu = 0;
+  Journal* journal = nullptr;
+  QpStats stats;
+
+  Event event(EventType type, Time now) const {
+    Event e;
+    e.at_ps = now.ps;
+    e.qpn = qpn;
+    e.type = type;
+    return e;
+  }
+};
+
+}  // namespace softmrc::proto

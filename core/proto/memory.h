@@ -1,0 +1,59 @@
+// Registered memory: what a peer may write to. Decides whether an incoming packet's address is allowed; a region
+// without backing store (data == nullptr) checks and counts but copies nothing, which is how a simulator uses it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "base/id_table.h"
+
+namespace softmrc::proto {
+
+struct Region {
+  std::uint8_t* data = nullptr;
+  std::uint64_t va = 0;      // the address by which the peer names the first byte
+  std::uint64_t length = 0;
+  std::uint32_t rkey = 0;
+};
+
+class Memory {
+ public:
+  // False when the key is in use or the region would wrap the address space.
+  bool add(const Region& region) {
+    if (region.length == 0 || region.va + (region.length - 1) < region.va) return false;
+    if (!index_.insert(region.rkey, static_cast<std::uint32_t>(regions_.size()))) return false;
+    regions_.push_back(region);
+    return true;
+  }
+
+  bool remove(std::uint32_t rkey) {
+    const auto at = index_.find(rkey);
+    if (!at) return false;
+    index_.erase(rkey);
+    const std::uint32_t last = static_cast<std::uint32_t>(regions_.size()) - 1;
+    if (*at != last) {
+      regions_[*at] = regions_[last];
+      index_.erase(regions_[*at].rkey);
+      index_.insert(regions_[*at].rkey, *at);
+    }
+    regions_.pop_back();
+    return true;
+  }
+
+  // Writes `size` bytes at `va` if the key allows it. A null source is a packet whose payload is elided.
+  [[nodiscard]] bool place(std::uint32_t rkey, std::uint64_t va, const std::uint8_t* source, std::uint32_t size) const {
+    const auto at = index_.find(rkey);
+    if (!at) return false;
+    const Region& region = regions_[*at];
+    if (va < region.va || va - region.va > region.length || size > region.length - (va - region.va)) return false;
+    if (region.data && source) std::memcpy(region.data + (va - region.va), source, size);
+    return true;
+  }
+
+ private:
+  std::vector<Region> regions_;
+  IdTable index_;
+};
+
+}  // namespace softmrc::proto

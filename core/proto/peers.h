@@ -1,0 +1,83 @@
+// The nodes on the other side, and what we and they have told each other about ports.
+// A change of our ports goes to every peer on every live plane and is repeated until one copy is answered.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/serial.h"
+#include "base/time.h"
+
+namespace softmrc::proto {
+
+struct Peer {
+  std::uint32_t usable_ports = ~0u;  // as the peer reported them
+  Serial<16> newest_report;
+  bool has_reported = false;
+  std::uint32_t first_qp = 0;        // slot of a queue pair to this peer, for its paths
+  bool has_qp = false;
+  // The port status update under way.
+  bool update_pending = false;
+  std::uint16_t update_id = 0;
+  std::uint32_t update_ports = 0;    // planes that still want a copy in this round
+  Time update_at = Time::never();
+  Duration update_interval{};
+};
+
+class Peers {
+ public:
+  std::uint32_t add() {
+    peers_.emplace_back();
+    return static_cast<std::uint32_t>(peers_.size() - 1);
+  }
+  bool contains(std::uint32_t id) const { return id < peers_.size(); }
+  Peer& operator[](std::uint32_t id) { return peers_[id]; }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
+
+  void announce(Time now, std::uint16_t id, std::uint32_t live_ports) {
+    for (Peer& peer : peers_) {
+      if (!peer.has_qp) continue;
+      peer.update_pending = true;
+      peer.update_id = id;
+      peer.update_ports = live_ports;
+      peer.update_at = now;
+      peer.update_interval = first_repeat;
+    }
+    refresh();
+  }
+  // A round is over: the next one waits twice as long, up to a second.
+  void repeat(Peer& peer, Time now, std::uint32_t live_ports) {
+    peer.update_ports = live_ports;
+    peer.update_at = now + peer.update_interval;
+    peer.update_interval = std::min(peer.update_interval * 2, seconds(1));
+    refresh();
+  }
+  bool on_answer(std::uint32_t id, std::uint16_t update_id) {
+    Peer& peer = peers_[id];
+    if (!peer.update_pending || peer.update_id != update_id) return false;
+    peer.update_pending = false;
+    refresh();
+    return true;
+  }
+  void forget_update(Peer& peer) {
+    peer.update_pending = false;
+    refresh();
+  }
+  Time deadline() const { return deadline_; }
+
+ private:
+  static constexpr Duration first_repeat = microseconds(100);
+
+  void refresh() {
+    deadline_ = Time::never();
+    for (const Peer& peer : peers_)
+      if (peer.update_pending) deadline_ = std::min(deadline_, peer.update_at);
+  }
+
+  std::vector<Peer> peers_;
+  Time deadline_ = Time::never();
+};
+
+}  // namespace softmrc::proto

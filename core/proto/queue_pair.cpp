@@ -1,0 +1,186 @@
+#include "proto/queue_pair.h"
+
+#include <algorithm>
+
+namespace softmrc::proto {
+namespace {
+
+Verdict wrong_state(QpState state, const char* allowed) {
+  constexpr const char* names[] = {"RESET", "INIT", "RTR", "RTS", "ERROR"};
+  return Problem{Problem::Kind::usage, "state", names[static_cast<std::size_t>(state)], allowed};
+}
+
+}  // namespace
+
+QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, const EvProfile& ev_profile,
+                     const CcProfile& cc_profile, const Memory& memory, CompletionQueue& send_cq,
+                     CompletionQueue& recv_cq, Journal& journal)
+    : config_(config),
+      ev_profile_(ev_profile),
+      requester_(context_, config, ev_profile, cc_profile, send_cq),
+      responder_(context_, config, memory, recv_cq) {
+  context_.qpn = qpn;
+  context_.journal = &journal;
+}
+
+Verdict QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now) {
+  if (state_ != QpState::init) return wrong_state(state_, "INIT, to go to RTR");
+  if (auto v = validate(attributes)) return v;
+  context_.peer = attributes.peer;
+  context_.dest_qpn = attributes.dest_qpn;
+  context_.mtu = attributes.mtu;
+  responder_.start(attributes);
+  reverse_.build(ev_profile_, config_.ports, Prng(config_.seed, "reverse", context_.qpn));
+  set_live_ports(now, live_ports);
+  enter(QpState::rtr, now, CompletionStatus::success);
+  return std::nullopt;
+}
+
+Verdict QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
+  if (state_ != QpState::rtr) return wrong_state(state_, "RTR, to go to RTS");
+  if (auto v = validate(attributes)) return v;
+  requester_.start(attributes);
+  enter(QpState::rts, now, CompletionStatus::success);
+  return std::nullopt;
+}
+
+void QueuePair::to_error(Time now, CompletionStatus status) {
+  if (state_ == QpState::error) return;
+  requester_.fail(status);
+  responder_.fail();
+  enter(QpState::error, now, status);
+}
+
+void QueuePair::enter(QpState state, Time now, CompletionStatus cause) {
+  state_ = state;
+  Event e = context_.event(EventType::qp_state, now);
+  e.code = static_cast<std::uint32_t>(state);
+  e.value = static_cast<std::uint64_t>(cause);
+  context_.journal->note(e);
+}
+
+PostStatus QueuePair::post(Time now, const WorkRequest& request) {
+  if (state_ != QpState::rts) return PostStatus::wrong_state;
+  return requester_.post(now, request);
+}
+
+PostStatus QueuePair::post_receive(std::uint64_t wr_id) {
+  if (state_ == QpState::error || state_ == QpState::reset) return PostStatus::wrong_state;
+  responder_.post_receive(wr_id);
+  return PostStatus::ok;
+}
+
+void QueuePair::refuse(Time now, RefusedPacket why, const wire::Packet& packet, const Arrival& arrival) {
+  Event e = context_.event(EventType::packet_refused, now);
+  e.psn = packet.bth.psn;
+  e.ev = arrival.entropy;
+  e.port = arrival.port;
+  e.code = static_cast<std::uint32_t>(why);
+  context_.journal->note(e);
+}
+
+void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  if (state_ == QpState::reset || state_ == QpState::init) {
+    ++context_.journal->stats.refused_wrong_state;
+    refuse(now, RefusedPacket::wrong_state, packet, arrival);
+    return;
+  }
+  if (arrival.peer != context_.peer) {
+    ++context_.journal->stats.refused_wrong_peer;
+    refuse(now, RefusedPacket::wrong_peer, packet, arrival);
+    return;
+  }
+  const bool asks = wire::is_write(packet.bth.opcode) || packet.bth.opcode == wire::Opcode::probe;
+  if (state_ == QpState::error) {
+    ++context_.journal->stats.refused_wrong_state;
+    if (asks) responder_.refuse_in_error(packet.bth, arrival);
+    return;
+  }
+  if (!asks && state_ != QpState::rts) {
+    ++context_.journal->stats.refused_wrong_state;
+    refuse(now, RefusedPacket::wrong_state, packet, arrival);
+    return;
+  }
+  CompletionStatus status = CompletionStatus::success;
+  if (const auto* write = std::get_if<wire::Write>(&packet.body)) {
+    if (arrival.trim != Trim::none) {
+      responder_.on_trimmed(packet.bth, *write, arrival);
+    } else {
+      reverse_.on_received(now);
+      status = responder_.on_write(now, packet.bth, *write, arrival);
+    }
+  } else if (const auto* sack = std::get_if<wire::Sack>(&packet.body)) {
+    note_reverse(now, *sack);
+    status = requester_.on_sack(now, *sack);
+  } else if (const auto* nack = std::get_if<wire::Nack>(&packet.body)) {
+    status = requester_.on_nack(now, *nack);
+  } else if (const auto* aeth = std::get_if<wire::Aeth>(&packet.body)) {
+    status = requester_.on_ack(now, *aeth, Psn(packet.bth.psn));
+  } else if (const auto* probe = std::get_if<wire::Probe>(&packet.body)) {
+    responder_.on_probe(*probe, arrival);
+  }
+  if (status != CompletionStatus::success) to_error(now, status);
+}
+
+// An unmarked SACK names a path that just carried our data: good enough to answer on.
+void QueuePair::note_reverse(Time now, const wire::Sack& sack) {
+  if (sack.mark != wire::Mark::none || sack.answers_probe) return;
+  const Psn trigger = Psn(sack.cack_psn) + sack.ack_psn_offset;
+  if (const auto ev = requester_.ev_of(trigger)) {
+    const Ev& e = requester_.evs()[*ev];
+    reverse_.on_data_acked(e.port, e.value, now);
+  }
+}
+
+void QueuePair::handle_timeout(Time now) {
+  if (state_ != QpState::rts) return;
+  if (const auto status = requester_.on_timer(now); status != CompletionStatus::success) to_error(now, status);
+}
+
+Time QueuePair::deadline() const {
+  if (state_ == QpState::rts) return std::min(requester_.deadline(), reverse_.deadline());
+  if (state_ == QpState::rtr) return reverse_.deadline();
+  return Time::never();
+}
+
+bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
+  if (!responder_.has_reply()) return false;
+  const std::uint32_t ports = free_ports & live_ports_;
+  if (ports == 0) return false;
+  const std::uint8_t came_from = responder_.take_reply(now, out);
+  const auto port = reverse_.choose(came_from, ports);
+  out.port = port.value_or(came_from);
+  out.entropy = reverse_.entropy(out.port);
+  return true;
+}
+
+Requester::Poll QueuePair::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
+  if (state_ != QpState::rts) return Requester::Poll::idle;
+  return requester_.poll(now, free_ports, out);
+}
+
+std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_ports) {
+  if (state_ == QpState::rts) {
+    if (const auto ev = requester_.next_probe(now, free_ports)) {
+      const Ev& e = requester_.evs()[*ev];
+      return WantedProbe{*ev, e.port, e.value};
+    }
+  }
+  if (state_ != QpState::rts && state_ != QpState::rtr) return std::nullopt;
+  const auto port = reverse_.next_probe(now, free_ports & live_ports_, requester_.rtt().smoothed());
+  if (!port) return std::nullopt;
+  return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
+}
+
+void QueuePair::on_probe_answer(Time now, const WantedProbe& probe) {
+  if (state_ == QpState::error) return;
+  if (probe.ev == no_ev) reverse_.on_answer(probe.port, now);
+  else requester_.on_probe_answer(now, probe.ev);
+}
+
+void QueuePair::set_live_ports(Time now, std::uint32_t mask) {
+  live_ports_ = mask;
+  requester_.set_live_ports(now, mask);
+}
+
+}  // namespace softmrc::proto

@@ -1,0 +1,84 @@
+// A queue pair: the state machine, and the two halves it feeds. Neither half calls the other; what one learns that the
+// other needs (which way back works) passes through here.
+//
+//   RESET --init--> INIT --rtr--> RTR --rts--> RTS
+//                                  \            /
+//                                   +-> ERROR <+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "proto/config.h"
+#include "proto/requester.h"
+#include "proto/responder.h"
+#include "proto/reverse_paths.h"
+
+namespace softmrc::proto {
+
+enum class QpState : std::uint8_t { reset, init, rtr, rts, error };
+
+// A path that wants an EV probe: one of the rotation's, or a port's way back.
+struct WantedProbe {
+  std::uint16_t ev = no_ev;  // no_ev: the reverse path of `port`
+  std::uint8_t port = 0;
+  std::uint32_t entropy = 0;
+};
+
+class QueuePair {
+ public:
+  QueuePair(std::uint32_t qpn, const EndpointConfig& config, const EvProfile& ev_profile, const CcProfile& cc_profile,
+            const Memory& memory, CompletionQueue& send_cq, CompletionQueue& recv_cq, Journal& journal);
+
+  Verdict to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now);
+  Verdict to_rts(const RtsAttributes& attributes, Time now);
+  // Both queues are flushed; the first send in line carries `status`.
+  void to_error(Time now, CompletionStatus status);
+
+  PostStatus post(Time now, const WorkRequest& request);
+  PostStatus post_receive(std::uint64_t wr_id);
+
+  void handle(Time now, const wire::Packet& packet, const Arrival& arrival);
+  void handle_timeout(Time now);
+  Time deadline() const;
+
+  bool has_reply() const { return responder_.has_reply(); }
+  bool poll_reply(Time now, std::uint32_t free_ports, Transmit& out);
+  Requester::Poll poll_data(Time now, std::uint32_t free_ports, Transmit& out);
+  std::optional<WantedProbe> next_probe(Time now, std::uint32_t free_ports);
+  void on_probe_answer(Time now, const WantedProbe& probe);
+
+  void set_live_ports(Time now, std::uint32_t mask);
+
+  QpState state() const { return state_; }
+  std::uint32_t qpn() const { return context_.qpn; }
+  std::uint32_t peer() const { return context_.peer; }
+  std::uint32_t dest_qpn() const { return context_.dest_qpn; }
+  const QpStats& stats() const { return context_.stats; }
+  Requester& requester() { return requester_; }
+  const Requester& requester() const { return requester_; }
+  Responder& responder() { return responder_; }
+  const Responder& responder() const { return responder_; }
+  std::uint32_t reverse_entropy(std::uint8_t port) const { return reverse_.is_built() ? reverse_.entropy(port) : 0; }
+
+  // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.
+  bool in_reply_list = false;
+  bool in_data_list = false;
+  Time armed_at = Time::never();
+
+ private:
+  void enter(QpState state, Time now, CompletionStatus cause);
+  void refuse(Time now, RefusedPacket why, const wire::Packet& packet, const Arrival& arrival);
+  void note_reverse(Time now, const wire::Sack& sack);
+
+  QpContext context_;
+  const EndpointConfig& config_;
+  const EvProfile& ev_profile_;
+  QpState state_ = QpState::init;
+  std::uint32_t live_ports_ = ~0u;
+  Requester requester_;
+  Responder responder_;
+  ReversePaths reverse_;
+};
+
+}  // namespace softmrc::proto

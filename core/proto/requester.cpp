@@ -1,0 +1,357 @@
+// The sending side of Requester: posting, gates, path choice, packets. Acknowledgements and loss: requester_acks.cpp.
+#include "proto/requester.h"
+
+#include <algorithm>
+
+namespace softmrc::proto {
+namespace {
+
+wire::Opcode write_opcode(bool is_first, bool is_last, bool has_imm) {
+  using wire::Opcode;
+  if (is_last) {
+    if (is_first) return has_imm ? Opcode::write_only_imm : Opcode::write_only;
+    return has_imm ? Opcode::write_last_imm : Opcode::write_last;
+  }
+  return is_first ? Opcode::write_first : Opcode::write_middle;
+}
+
+}  // namespace
+
+void Requester::start(const RtsAttributes& attributes) {
+  attributes_ = attributes;
+  constexpr std::uint32_t data_headers = wire::Bth::size + wire::Meth::size + wire::Timestamp::size + wire::Reth::size + 4;
+  nominal_mtu_ = context_.mtu + data_headers + nominal_overhead;
+  next_psn_ = attributes.first_psn;
+  window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
+  sent_.start(next_psn_, 0);
+  rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt);
+  controller_ = Controller(cc_profile_, nominal_mtu_);
+  ev_probe_.configure(config_);
+}
+
+void Requester::build_evs() {
+  if (evs_.is_built()) return;
+  evs_.build(ev_profile_, config_.ports, Prng(config_.seed, "ev", context_.qpn));
+  evs_.set_live_ports(live_ports_);
+  sent_.start(sent_.first(), evs_.size());
+}
+
+PostStatus Requester::post(Time now, const WorkRequest& request) {
+  if (request.length == 0) return PostStatus::bad_length;
+  if (messages_.size() >= attributes_.max_send_wr) return PostStatus::queue_full;
+  build_evs();
+  Message m;
+  m.wr_id = request.wr_id;
+  m.data = request.data;
+  m.remote_va = request.remote_va;
+  m.rkey = request.rkey;
+  m.length = request.length;
+  m.imm = request.imm;
+  m.packets = static_cast<std::uint32_t>((static_cast<std::uint64_t>(request.length) + context_.mtu - 1) / context_.mtu);
+  m.msn = next_msn_++;
+  m.rqmsn = next_rqmsn_;
+  m.has_imm = request.has_imm;
+  m.is_signaled = request.is_signaled;
+  if (request.has_imm) ++next_rqmsn_;
+  if (messages_.empty()) progress_at_ = active_at_ = now;
+  messages_.push(m);
+  ++context_.stats.messages_posted;
+  return PostStatus::ok;
+}
+
+bool Requester::window_allows() const {
+  if (next_psn_ - window_edge_ >= 0) return false;
+  const Message& m = messages_[sending_];
+  return !(m.has_imm && packets_cut_ == 0 && immediates_outstanding_ >= attributes_.max_wimm);
+}
+
+// Ask for a SACK when nothing will follow that could push the receiver's byte counter over its threshold.
+bool Requester::is_last_for_now() const {
+  if (sending_ == messages_.size() || next_psn_ == window_edge_) return true;
+  const std::uint64_t window = controller_.window();
+  return window < 2 * config_.sack_threshold_bytes && bytes_in_flight_ + nominal_mtu_ > window;
+}
+
+std::uint16_t Requester::choose_ev(std::uint32_t free_ports, std::uint16_t avoid) {
+  if (quantum_left_ > 0 && quantum_ev_ != avoid) {
+    const Ev& ev = evs_[quantum_ev_];
+    if (ev.state == EvState::good && ev.place != no_ev && (free_ports & live_ports_) >> ev.port & 1) {
+      --quantum_left_;
+      return quantum_ev_;
+    }
+  }
+  const std::uint16_t ev = evs_.pick(free_ports, avoid);
+  if (ev_profile_.spray_quantum > 1 && ev != no_ev) {
+    quantum_ev_ = ev;
+    quantum_left_ = ev_profile_.spray_quantum - 1;
+  }
+  return ev;
+}
+
+void Requester::address(std::uint16_t ev, TrafficClass traffic_class, Transmit& out) {
+  const Ev& e = evs_[ev];
+  out.peer = context_.peer;
+  out.entropy = e.value;
+  out.port = e.port;
+  out.traffic_class = traffic_class;
+}
+
+void Requester::fill(Time now, const Message& message, Psn psn, std::uint16_t ev, bool is_again, Transmit& out) {
+  const std::uint32_t index = (psn.value - message.first_psn.value) & Psn::mask;
+  const std::uint64_t offset = static_cast<std::uint64_t>(index) * context_.mtu;
+  const bool is_last = index + 1 == message.packets;
+
+  TrafficClass traffic_class = is_again ? TrafficClass::data_retransmit : TrafficClass::data;
+  if (!config_.peer_trim_nack) traffic_class = TrafficClass::data_no_trim;
+  address(ev, traffic_class, out);
+
+  wire::Bth& bth = out.packet.bth;
+  bth = wire::Bth{};
+  bth.opcode = write_opcode(index == 0, is_last, message.has_imm);
+  bth.dqp = context_.dest_qpn;
+  bth.psn = psn.value;
+  bth.timestamped = config_.timestamps;
+  bth.retransmission = is_again;
+
+  wire::Write& w = out.packet.body.emplace<wire::Write>();
+  w.meth = {message.rqmsn, message.msn};
+  w.tseth.ticks = timestamp_ticks(now);
+  w.reth = {message.remote_va + offset, message.rkey, message.length};
+  w.imm = message.imm;
+  w.payload = message.data ? message.data + offset : nullptr;
+  w.payload_size = is_last ? static_cast<std::uint32_t>(message.length - offset) : context_.mtu;
+}
+
+void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit& out) {
+  SentRecord& r = sent_[psn];
+  r.sent_at = now;
+  r.ev = ev;
+  r.state = SentState::in_flight;
+  r.bytes = static_cast<std::uint16_t>(wire::packet_size(out.packet) + nominal_overhead);
+  if (r.tx_count < 255) ++r.tx_count;
+  sent_.link(psn);
+  evs_.on_sent(ev, now);
+  bytes_in_flight_ += r.bytes;
+  active_at_ = now;
+  ++context_.stats.packets_sent;
+  if (context_.journal->is_traced()) [[unlikely]] {
+    Event e = context_.event(EventType::packet_sent, now);
+    e.psn = psn.value;
+    e.ev = out.entropy;
+    e.port = out.port;
+    e.code = r.tx_count;
+    e.value = r.bytes;
+    context_.journal->trace(e);
+  }
+}
+
+Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit& out) {
+  const std::uint16_t ev = choose_ev(free_ports, no_ev);
+  if (ev == no_ev) return Poll::no_port;
+  const Psn psn = next_psn_;
+  const std::uint32_t span = static_cast<std::uint32_t>(psn - sent_.first()) + 1;
+  sent_.reserve(span);
+  acked_.reserve(sent_.first().value, span);
+  lost_.reserve(sent_.first().value, span);
+  suspects_.reserve(sent_.first().value, span);
+
+  Message& message = messages_[sending_];
+  if (packets_cut_ == 0) {
+    message.first_psn = psn;
+    if (message.has_imm) ++immediates_outstanding_;
+    if (sent_.in_flight() == 0 && lost_count_ == 0) progress_at_ = now;
+  }
+  fill(now, message, psn, ev, false, out);
+  context_.stats.bytes_sent += std::get<wire::Write>(out.packet.body).payload_size;
+
+  SentRecord& r = sent_[psn];
+  r = SentRecord{};
+  r.msn = message.msn;
+  record_sent(now, psn, ev, out);
+  ++next_psn_;
+  if (++packets_cut_ == message.packets) {
+    message.is_sent = true;
+    ++sending_;
+    packets_cut_ = 0;
+  }
+  out.packet.bth.ack_request = is_last_for_now();
+  return Poll::sent;
+}
+
+Requester::Poll Requester::resend(Time now, std::uint32_t free_ports, Psn psn, Transmit& out) {
+  SentRecord& r = sent_[psn];
+  const std::uint16_t ev = choose_ev(free_ports, r.ev);
+  if (ev == no_ev) return Poll::no_port;
+  if (r.state == SentState::lost) {
+    lost_.clear(psn.value);
+    --lost_count_;
+  } else {
+    clear_suspect(psn);
+    sent_.unlink(psn);
+    bytes_in_flight_ -= r.bytes;
+  }
+  r.previous_ev = r.ev;
+  fill(now, message_of(r.msn), psn, ev, true, out);
+  record_sent(now, psn, ev, out);
+  ++context_.stats.packets_retransmitted;
+  return Poll::sent;
+}
+
+// Every packet is acknowledged but the operation is not: its last packet again makes the peer repeat the ACK.
+Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports, Transmit& out) {
+  const std::uint16_t ev = choose_ev(free_ports, no_ev);
+  if (ev == no_ev) return Poll::no_port;
+  const Message& message = messages_.front();
+  fill(now, message, message.last_psn(), ev, true, out);
+  active_at_ = now;
+  ++context_.stats.packets_sent;
+  ++context_.stats.packets_retransmitted;
+  return Poll::sent;
+}
+
+Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out) {
+  const std::uint16_t ev = choose_ev(free_ports, no_ev);
+  if (ev == no_ev) return Poll::no_port;
+  address(ev, config_.peer_trim_nack ? TrafficClass::data : TrafficClass::data_no_trim, out);
+  out.packet.bth = wire::Bth{};
+  out.packet.bth.opcode = wire::Opcode::probe;
+  out.packet.bth.dqp = context_.dest_qpn;
+  wire::Probe& probe = out.packet.body.emplace<wire::Probe>();
+  probe.probe_id = ++probe_id_;
+  probe.spdcid = static_cast<std::uint16_t>(context_.qpn);
+  probe.dpdcid = static_cast<std::uint16_t>(context_.dest_qpn);
+  probe.timestamp.ticks = timestamp_ticks(now);
+  probe_sent_at_ = now;
+  active_at_ = now;
+  return Poll::sent;
+}
+
+// What silence asked for goes out whatever the congestion window says; a wish that finds no port stays a wish.
+std::optional<Requester::Poll> Requester::poll_urgent(Time now, std::uint32_t free_ports, Transmit& out) {
+  if (tail_resend_ && sent_.in_flight() == 0) tail_resend_ = false;
+  if (tail_resend_) {
+    const Poll result = resend(now, free_ports, sent_.newest(), out);
+    tail_resend_ = result == Poll::no_port;
+    return result;
+  }
+  if (probe_wanted_) {
+    const Poll result = send_reliability_probe(now, free_ports, out);
+    probe_wanted_ = result == Poll::no_port;
+    return result;
+  }
+  const bool all_settled = has_unacknowledged_operation() && messages_.front().last_psn() - sent_.first() < 0;
+  if (solicitation_wanted_ && all_settled) {
+    const Poll result = send_solicitation(now, free_ports, out);
+    solicitation_wanted_ = result == Poll::no_port;
+    return result;
+  }
+  solicitation_wanted_ = false;
+  return std::nullopt;
+}
+
+Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& out) {
+  if (messages_.empty()) return Poll::idle;
+  if (const auto urgent = poll_urgent(now, free_ports, out)) return *urgent;
+  if (!cwnd_allows()) return Poll::idle;
+  if (lost_count_) {
+    const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
+    const Psn psn = sent_.first() + lost_.distance_to_set(sent_.first().value, window);
+    SOFTMRC_CHECK(sent_[psn].state == SentState::lost);
+    return resend(now, free_ports, psn, out);
+  }
+  if (sending_ == messages_.size() || !window_allows()) return Poll::idle;
+  return send_new(now, free_ports, out);
+}
+
+std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t ports) {
+  if (ev_probe_.deadline() > now) return std::nullopt;
+  const auto ev = ev_probe_.next_due(now, ports & live_ports_);
+  if (ev) ++context_.stats.ev_probes_sent;
+  return ev;
+}
+
+void Requester::on_probe_answer(Time now, std::uint16_t ev) {
+  if (ev >= evs_.size() || evs_[ev].state != EvState::assumed_bad) return;
+  ++context_.stats.ev_probes_answered;
+  if (!ev_probe_.on_answer(ev, now)) return;
+  evs_.revive(ev);
+  ++context_.stats.evs_revived;
+  drain_ev_changes(now);
+}
+
+void Requester::set_live_ports(Time now, std::uint32_t mask) {
+  const std::uint32_t risen = mask & ~live_ports_;
+  live_ports_ = mask;
+  if (!evs_.is_built()) return;
+  evs_.set_live_ports(mask);
+  for (std::uint32_t port = 0; port < config_.ports; ++port)
+    if (risen >> port & 1) ev_probe_.hurry_port(static_cast<std::uint8_t>(port), now);
+  drain_ev_changes(now);
+}
+
+void Requester::deny_ev(Time now, std::uint16_t ev) {
+  build_evs();
+  ev_probe_.remove(ev);
+  evs_.deny(ev);
+  drain_ev_changes(now);
+}
+
+void Requester::allow_ev(Time now, std::uint16_t ev) {
+  build_evs();
+  evs_.allow(ev);
+  drain_ev_changes(now);
+}
+
+void Requester::replace_ev(Time now, std::uint16_t ev, std::uint32_t value) {
+  build_evs();
+  evs_.replace(ev, value);
+  drain_ev_changes(now);
+}
+
+// Turns state changes into events, and keeps the prober in step with them.
+void Requester::drain_ev_changes(Time now) {
+  while (!evs_.changes().empty()) {
+    const std::uint16_t ev = evs_.changes().front();
+    evs_.changes().pop();
+    const Ev& e = evs_[ev];
+    if (e.state == EvState::assumed_bad) {
+      ev_probe_.add(ev, e.port, e.damping, now);
+      ++context_.stats.evs_demoted;
+    } else {
+      ev_probe_.remove(ev);
+    }
+    Event event = context_.event(EventType::ev_state, now);
+    event.ev = e.value;
+    event.port = e.port;
+    event.code = static_cast<std::uint32_t>(e.state);
+    event.value = e.drops;
+    context_.journal->note(event);
+  }
+  ev_probe_.set_desperate(evs_.usable() == 0, now);
+}
+
+void Requester::complete(const Message& message, CompletionStatus status) {
+  if (status == CompletionStatus::success && !message.is_signaled) return;
+  Completion c;
+  c.wr_id = message.wr_id;
+  c.qpn = context_.qpn;
+  c.length = message.length;
+  c.imm = message.has_imm ? message.imm : 0;
+  c.status = status;
+  c.kind = message.has_imm ? CompletionKind::write_imm : CompletionKind::write;
+  c.msn = message.msn;
+  completions_.push(c);
+}
+
+void Requester::fail(CompletionStatus status) {
+  while (!messages_.empty()) {
+    complete(messages_.front(), status);
+    messages_.pop();
+    status = CompletionStatus::flushed;
+  }
+  lost_count_ = suspect_count_ = 0;
+  bytes_in_flight_ = 0;
+  sending_ = packets_cut_ = 0;
+}
+
+}  // namespace softmrc::proto

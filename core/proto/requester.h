@@ -1,0 +1,194 @@
+// The sending half of a queue pair: cuts messages into packets, chooses a path for each at the moment it is sent,
+// resends what is lost and completes operations in order. It never calls the responder half.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bitmap.h"
+#include "proto/completion.h"
+#include "proto/config.h"
+#include "proto/congestion/controller.h"
+#include "proto/ev_probe.h"
+#include "proto/ev_set.h"
+#include "proto/journal.h"
+#include "proto/loss.h"
+#include "proto/rtt.h"
+#include "proto/sent_ring.h"
+#include "proto/transmit.h"
+
+namespace softmrc::proto {
+
+struct WorkRequest {
+  std::uint64_t wr_id = 0;
+  const std::uint8_t* data = nullptr;  // null: a message without bytes, for simulators
+  std::uint64_t remote_va = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t length = 0;
+  std::uint32_t imm = 0;
+  bool has_imm = false;
+  bool is_signaled = true;
+};
+
+enum class PostStatus : std::uint8_t { ok, wrong_state, queue_full, bad_length };
+
+class Requester {
+ public:
+  Requester(QpContext& context, const EndpointConfig& config, const EvProfile& ev_profile, const CcProfile& cc_profile,
+            CompletionQueue& completions)
+      : context_(context), config_(config), ev_profile_(ev_profile), cc_profile_(cc_profile), completions_(completions) {}
+
+  void start(const RtsAttributes& attributes);
+
+  PostStatus post(Time now, const WorkRequest& request);
+
+  enum class Poll : std::uint8_t { sent, idle, no_port };
+  // Fills `out` with the next packet if the gates allow one on `free_ports`.
+  Poll poll(Time now, std::uint32_t free_ports, Transmit& out);
+
+  // A SACK, NACK or transport ACK arrived. `fatal` in the result means that the queue pair must go to error.
+  CompletionStatus on_sack(Time now, const wire::Sack& sack);
+  CompletionStatus on_nack(Time now, const wire::Nack& nack);
+  CompletionStatus on_ack(Time now, const wire::Aeth& aeth, Psn cack);
+
+  CompletionStatus on_timer(Time now);
+  Time deadline() const;
+
+  // The EVs that need a probe: the endpoint sends it and reports the answer.
+  std::optional<std::uint16_t> next_probe(Time now, std::uint32_t ports);
+  void on_probe_answer(Time now, std::uint16_t ev);
+
+  void set_live_ports(Time now, std::uint32_t mask);
+  void deny_ev(Time now, std::uint16_t ev);
+  void allow_ev(Time now, std::uint16_t ev);
+  void replace_ev(Time now, std::uint16_t ev, std::uint32_t value);
+
+  // Completes everything that is left: the first with `status`, the others flushed.
+  void fail(CompletionStatus status);
+
+  const EvSet& evs() const { return evs_; }
+  // The EV that carried this PSN last, while its record is kept.
+  std::optional<std::uint16_t> ev_of(Psn psn) const {
+    if (!evs_.is_built() || !is_outstanding(psn)) return std::nullopt;
+    return sent_[psn].ev;
+  }
+  void build_evs();
+  const Rtt& rtt() const { return rtt_; }
+  std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
+  std::uint64_t window() const { return controller_.window(); }
+  std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
+  std::uint32_t packets_in_flight() const { return sent_.in_flight(); }
+  std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
+  Psn next_psn() const { return next_psn_; }
+  bool has_work() const { return !messages_.empty(); }
+
+ private:
+  struct Message {
+    std::uint64_t wr_id = 0;
+    const std::uint8_t* data = nullptr;
+    std::uint64_t remote_va = 0;
+    std::uint32_t rkey = 0;
+    std::uint32_t length = 0;
+    std::uint32_t imm = 0;
+    std::uint32_t packets = 0;
+    Psn first_psn;
+    std::uint16_t msn = 0;
+    std::uint16_t rqmsn = 0;
+    bool has_imm = false;
+    bool is_signaled = true;
+    bool is_sent = false;  // its last packet has gone out at least once
+
+    Psn last_psn() const { return first_psn + (packets - 1); }
+  };
+
+  // sending
+  bool window_allows() const;
+  bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= controller_.window(); }
+  bool is_last_for_now() const;
+  std::uint16_t choose_ev(std::uint32_t free_ports, std::uint16_t avoid);
+  std::optional<Poll> poll_urgent(Time now, std::uint32_t free_ports, Transmit& out);
+  Poll send_new(Time now, std::uint32_t free_ports, Transmit& out);
+  Poll resend(Time now, std::uint32_t free_ports, Psn psn, Transmit& out);
+  Poll send_solicitation(Time now, std::uint32_t free_ports, Transmit& out);
+  Poll send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out);
+  void fill(Time now, const Message& message, Psn psn, std::uint16_t ev, bool is_again, Transmit& out);
+  void address(std::uint16_t ev, TrafficClass traffic_class, Transmit& out);
+  void record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit& out);
+
+  // acknowledgements
+  bool acknowledge_through(Time now, Psn cack);
+  void acknowledge_bits(Time now, Psn base, std::uint64_t bits);
+  void settle(Time now, Psn psn);
+  void settle_undone(Time now, Psn psn, SentRecord& record);
+  void suspect_older_on_ev(std::uint16_t ev, Psn acked);
+  std::optional<Duration> sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks);
+  void apply_mark(Psn psn, const wire::Sack& sack);
+  std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
+  void on_progress(Time now);
+
+  // loss
+  void confirm_suspects(Time now, const wire::Sack& sack);
+  void detect_across_evs(Time now);
+  void declare_lost(Time now, Psn psn, LossCause cause);
+  void clear_suspect(Psn psn);
+  Duration timeout() const;
+  CompletionStatus on_timeout(Time now);
+  void on_silence(Time now);
+  void drain_ev_changes(Time now);
+  void complete(const Message& message, CompletionStatus status);
+
+  bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }
+  bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }
+  Message& message_of(std::uint16_t msn) { return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)]; }
+  Duration target() const {
+    if (cc_profile_.target_delay.ps) return cc_profile_.target_delay;
+    return cc_profile_.trimming ? rtt_.base() * 3 / 4 : rtt_.base();
+  }
+
+  QpContext& context_;
+  const EndpointConfig& config_;
+  const EvProfile& ev_profile_;
+  const CcProfile& cc_profile_;
+  CompletionQueue& completions_;
+
+  RtsAttributes attributes_;
+  std::uint32_t nominal_mtu_ = 0;
+  Ring<Message> messages_;         // front: the oldest that the peer has not confirmed
+  std::uint32_t sending_ = 0;      // index in messages_ of the one being cut
+  std::uint32_t packets_cut_ = 0;  // of that one
+  std::uint16_t next_msn_ = 0;
+  std::uint16_t next_rqmsn_ = 0;
+  std::uint32_t immediates_outstanding_ = 0;
+
+  Psn next_psn_;
+  Psn window_edge_;                // the first PSN that may not be sent yet
+  SentRing sent_;
+  WindowBitmap acked_;
+  WindowBitmap lost_;
+  WindowBitmap suspects_;
+  std::uint32_t lost_count_ = 0;
+  std::uint32_t suspect_count_ = 0;
+  std::uint64_t suspect_clock_ = 0;
+  std::uint64_t bytes_in_flight_ = 0;
+  std::uint64_t clock_ = 0;        // the receiver's rcvd_bytes, widened: the order in which SACKs were written
+
+  EvSet evs_;
+  EvProbe ev_probe_;
+  std::uint16_t quantum_ev_ = no_ev;
+  std::uint32_t quantum_left_ = 0;
+  std::uint32_t live_ports_ = ~0u;
+
+  Loss loss_;
+  Rtt rtt_;
+  Controller controller_;
+  Time progress_at_{};
+  Time active_at_{};
+  std::uint32_t retries_ = 0;
+  std::uint32_t silences_ = 0;     // tail probes sent since the last progress
+  std::uint16_t probe_id_ = 0;
+  Time probe_sent_at_ = Time::never();
+  bool tail_resend_ = false;
+  bool probe_wanted_ = false;
+  bool solicitation_wanted_ = false;
+};
+
+}  // namespace softmrc::proto

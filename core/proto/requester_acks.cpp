@@ -1,0 +1,381 @@
+// The receiving side of Requester: SACKs, NACKs, transport ACKs, the verdicts of loss, the timers.
+#include <algorithm>
+#include <bit>
+
+#include "proto/requester.h"
+
+namespace softmrc::proto {
+namespace {
+
+constexpr std::int64_t timer_unit_ps = 1'024'000;
+
+CompletionStatus status_of(wire::Syndrome syndrome) {
+  switch (syndrome) {
+    case wire::Syndrome::ack: return CompletionStatus::success;
+    case wire::Syndrome::invalid_request: return CompletionStatus::remote_invalid;
+    case wire::Syndrome::remote_access: return CompletionStatus::remote_access;
+    case wire::Syndrome::remote_operation: return CompletionStatus::remote_operation;
+  }
+  return CompletionStatus::remote_invalid;
+}
+
+}  // namespace
+
+// The receiver's byte count orders its SACKs; an old one that arrives late brings no new bytes.
+std::uint64_t Requester::advance_clock(const wire::CcState& cc, bool& is_newest) {
+  const std::int32_t ahead = Serial<24>(cc.rcvd_bytes) - Serial<24>(static_cast<std::uint32_t>(clock_));
+  is_newest = ahead >= 0;
+  if (ahead <= 0) return 0;
+  clock_ += static_cast<std::uint64_t>(ahead);
+  return static_cast<std::uint64_t>(ahead) * 256;
+}
+
+// Valid when it is certain which transmission the SACK answers: the only one, or the one whose timestamp it reflects.
+std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks) {
+  if (!is_outstanding(psn)) return std::nullopt;
+  const SentRecord& r = sent_[psn];
+  if (r.state != SentState::in_flight) return std::nullopt;
+  if (config_.timestamps ? reflected_ticks != timestamp_ticks(r.sent_at) : r.tx_count != 1) return std::nullopt;
+  const Duration rtt = now - r.sent_at;
+  rtt_.on_sample(rtt);
+  return rtt - rtt_.base();
+}
+
+// Our own record says which EV carried the packet; the echo is for packets whose record is gone.
+void Requester::apply_mark(Psn psn, const wire::Sack& sack) {
+  if (sack.mark == wire::Mark::none) return;
+  ++context_.stats.marks_received;
+  std::uint16_t ev = no_ev;
+  if (is_outstanding(psn)) ev = sent_[psn].ev;
+  else if (const auto found = evs_.find(sack.entropy)) ev = *found;
+  if (ev == no_ev) return;
+  if (sack.mark == wire::Mark::always_skip) evs_.on_always_skip(ev);
+  else evs_.on_congestion(ev);
+}
+
+void Requester::on_progress(Time now) {
+  progress_at_ = active_at_ = now;
+  retries_ = 0;
+  silences_ = 0;
+}
+
+CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
+  ++context_.stats.sacks_received;
+  const Psn cack(sack.cack_psn);
+  if (!evs_.is_built() || cack - next_psn_ >= 0) {
+    ++context_.stats.acks_refused;
+    return CompletionStatus::success;
+  }
+  AckFacts facts;
+  bool is_newest = false;
+  facts.new_bytes = advance_clock(sack.cc, is_newest);
+  facts.marked = sack.mark != wire::Mark::none;
+
+  const Psn trigger = cack + sack.ack_psn_offset;
+  if (sack.answers_probe) {
+    if (sack.probe_id() == probe_id_ && probe_sent_at_ != Time::never()) {
+      loss_.on_probe_answered(probe_sent_at_);
+      rtt_.on_sample(now - probe_sent_at_);
+      probe_sent_at_ = Time::never();
+      silences_ = 0;
+    }
+  } else {
+    facts.delay = sample_rtt(now, trigger, sack.cc.tx_timestamp);
+    apply_mark(trigger, sack);
+    if (is_outstanding(trigger)) acknowledge_bits(now, trigger, 1);
+  }
+  acknowledge_through(now, cack);
+  if (sack.bitmap) acknowledge_bits(now, cack + sack.sack_offset, sack.bitmap);
+  if (sack.mpr) {
+    attributes_.mpr = sack.mpr;
+    const Psn edge = cack + 1 + sack.mpr * mpr_unit;
+    if (edge - window_edge_ > 0) window_edge_ = edge;
+  }
+  if (suspect_count_ && is_newest && clock_ >= suspect_clock_) confirm_suspects(now, sack);
+  detect_across_evs(now);
+
+  facts.in_flight = bytes_in_flight_;
+  facts.penalty = sack.cc.rcv_cwnd_pen;
+  facts.restore = sack.cc.restore_cwnd;
+  controller_.on_ack(now, rtt_.base(), facts);
+  drain_ev_changes(now);
+  if (context_.journal->is_traced()) [[unlikely]] {
+    Event e = context_.event(EventType::window, now);
+    e.value = controller_.window();
+    e.psn = static_cast<std::uint32_t>(bytes_in_flight_);
+    context_.journal->trace(e);
+  }
+  return CompletionStatus::success;
+}
+
+// Everything up to and including cack has arrived. True when that was news.
+bool Requester::acknowledge_through(Time now, Psn cack) {
+  const Psn first = sent_.first();
+  const std::int32_t count = cack - first + 1;
+  if (count <= 0) return false;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const Psn psn = first + i;
+    if (sent_[psn].state != SentState::settled) settle(now, psn);
+  }
+  acked_.clear_run(first.value, static_cast<std::uint32_t>(count));
+  sent_.advance(cack + 1);
+  const Psn edge = sent_.first() + attributes_.mpr * mpr_unit;
+  if (edge - window_edge_ > 0) window_edge_ = edge;
+  on_progress(now);
+  return true;
+}
+
+void Requester::acknowledge_bits(Time now, Psn base, std::uint64_t bits) {
+  const std::int32_t behind = sent_.first() - base;
+  if (behind >= 64) return;
+  if (behind > 0) {
+    bits >>= behind;
+    base = sent_.first();
+  }
+  const std::int32_t room = next_psn_ - base;
+  if (room <= 0) return;
+  if (room < 64) bits &= (1ull << room) - 1;
+  std::uint64_t fresh = bits & ~acked_.window(base.value);
+  while (fresh) {
+    const Psn psn = base + std::countr_zero(fresh);
+    fresh &= fresh - 1;
+    acked_.set(psn.value);
+    settle(now, psn);
+    on_progress(now);
+  }
+}
+
+void Requester::settle(Time now, Psn psn) {
+  SentRecord& r = sent_[psn];
+  if (context_.journal->is_traced()) [[unlikely]] {
+    Event e = context_.event(EventType::packet_acked, now);
+    e.psn = psn.value;
+    e.ev = evs_[r.ev].value;
+    e.port = evs_[r.ev].port;
+    e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
+    context_.journal->trace(e);
+  }
+  // An acknowledgement sooner than any round trip can be answers the transmission before the last.
+  const bool is_earlier_copy = r.tx_count > 1 && now - r.sent_at < rtt_.base() * 7 / 8;
+  if (r.state == SentState::lost || is_earlier_copy) {
+    settle_undone(now, psn, r);
+    return;
+  }
+  clear_suspect(psn);
+  suspect_older_on_ev(r.ev, psn);
+  sent_.unlink(psn);
+  bytes_in_flight_ -= r.bytes;
+  r.state = SentState::settled;
+  evs_.on_acked(r.ev, r.sent_at);
+  loss_.on_acked(now, r.sent_at, rtt_.smoothed());
+}
+
+// The packet was declared lost, and here it is: the verdict on its path falls.
+void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
+  const bool was_waiting = r.state == SentState::lost;
+  const std::uint16_t ev = was_waiting ? r.ev : r.previous_ev;
+  if (was_waiting) {
+    lost_.clear(psn.value);
+    --lost_count_;
+    if (loss_.latest_acked_sent() > r.sent_at) loss_.on_lag(loss_.latest_acked_sent() - r.sent_at);
+  } else {
+    clear_suspect(psn);
+    sent_.unlink(psn);
+    bytes_in_flight_ -= r.bytes;
+  }
+  r.state = SentState::settled;
+  ++context_.stats.loss_spurious;
+  if (r.path_blamed && ev != no_ev && evs_[ev].state == EvState::assumed_bad) {
+    evs_.on_spurious(ev);
+    ++context_.stats.evs_restored;
+  }
+  Event e = context_.event(EventType::packet_spurious, now);
+  e.psn = psn.value;
+  if (ev != no_ev) {
+    e.ev = evs_[ev].value;
+    e.port = evs_[ev].port;
+  }
+  context_.journal->trace(e);
+}
+
+void Requester::suspect_older_on_ev(std::uint16_t ev, Psn acked) {
+  if (!sent_[acked].on_ev_list) return;
+  for (Psn older = sent_.oldest_on(ev); older != acked; older = sent_.oldest_on(ev)) {
+    sent_.unlink_from_ev(older);
+    suspects_.set(older.value);
+    ++suspect_count_;
+    suspect_clock_ = clock_;
+  }
+}
+
+void Requester::clear_suspect(Psn psn) {
+  if (suspect_count_ == 0 || !suspects_.test(psn.value)) return;
+  suspects_.clear(psn.value);
+  --suspect_count_;
+}
+
+// This SACK is no older than the evidence; what it covers and leaves out did not arrive. The PSN after cack is always
+// covered: had it arrived, cack would include it.
+void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
+  const Psn after_cack = Psn(sack.cack_psn) + 1;
+  if (is_outstanding(after_cack) && suspects_.test(after_cack.value)) declare_lost(now, after_cack, LossCause::same_ev);
+  if (sack.bitmap == 0 || suspect_count_ == 0) return;
+  Psn base = Psn(sack.cack_psn) + sack.sack_offset;
+  std::uint64_t left_out = ~sack.bitmap;
+  const std::int32_t behind = sent_.first() - base;
+  if (behind >= 64) return;
+  if (behind > 0) {
+    left_out >>= behind;
+    base = sent_.first();
+  }
+  std::uint64_t confirmed = left_out & suspects_.window(base.value);
+  while (confirmed) {
+    const Psn psn = base + std::countr_zero(confirmed);
+    confirmed &= confirmed - 1;
+    if (is_outstanding(psn)) declare_lost(now, psn, LossCause::same_ev);
+  }
+}
+
+void Requester::detect_across_evs(Time now) {
+  if (sent_.in_flight() == 0) return;
+  const Time latest = loss_.latest_acked_sent();
+  const Duration window = loss_.reorder_window(std::max(rtt_.base(), rtt_.smoothed()), target());
+  while (sent_.in_flight()) {
+    const Psn psn = sent_.oldest();
+    if (sent_[psn].sent_at + window >= latest) return;
+    declare_lost(now, psn, LossCause::across_evs);
+  }
+}
+
+void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
+  SentRecord& r = sent_[psn];
+  SOFTMRC_CHECK(r.state == SentState::in_flight);
+  clear_suspect(psn);
+  sent_.unlink(psn);
+  bytes_in_flight_ -= r.bytes;
+  r.state = SentState::lost;
+  lost_.set(psn.value);
+  ++lost_count_;
+  switch (cause) {
+    case LossCause::same_ev: ++context_.stats.lost_same_ev; break;
+    case LossCause::across_evs: ++context_.stats.lost_across_evs; break;
+    case LossCause::timeout: ++context_.stats.lost_timeout; break;
+    case LossCause::nacked: ++context_.stats.lost_nacked; break;
+  }
+  // A timer proves nothing about one path, since none answered; only a second in a row is held against them.
+  const bool blames_path = cause == LossCause::same_ev || cause == LossCause::across_evs ||
+                           (cause == LossCause::timeout && retries_ > 1);
+  r.path_blamed = blames_path;
+  if (blames_path) evs_.on_loss(r.ev, r.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
+  if (cause != LossCause::nacked) controller_.on_loss(now, r.bytes, bytes_in_flight_);
+  if (context_.journal->is_traced()) [[unlikely]] {
+    Event e = context_.event(EventType::packet_lost, now);
+    e.psn = psn.value;
+    e.ev = evs_[r.ev].value;
+    e.port = evs_[r.ev].port;
+    e.code = static_cast<std::uint32_t>(cause);
+    e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
+    context_.journal->trace(e);
+  }
+}
+
+CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
+  ++context_.stats.nacks_received;
+  if (nack.reason == wire::NackReason::unexpected_event) return CompletionStatus::peer_error;
+  const Psn psn(nack.nack_psn);
+  if (!evs_.is_built() || !is_outstanding(psn)) return CompletionStatus::success;
+  SentRecord& r = sent_[psn];
+  if (r.state != SentState::in_flight) return CompletionStatus::success;
+  // A NACK of an earlier transmission says nothing about the one under way.
+  if (config_.timestamps && r.tx_count > 1 && nack.tx_timestamp != timestamp_ticks(r.sent_at)) return CompletionStatus::success;
+  const bool is_trim = nack.reason == wire::NackReason::trimmed || nack.reason == wire::NackReason::trimmed_last_hop;
+  if (is_trim) {
+    // A header that came through is proof that the path lives.
+    evs_.on_acked(r.ev, r.sent_at);
+    if (nack.reason == wire::NackReason::trimmed) evs_.on_congestion(r.ev);
+  }
+  const std::uint64_t bytes = r.bytes;
+  declare_lost(now, psn, LossCause::nacked);
+  if (is_trim) controller_.on_trim(now, bytes, bytes_in_flight_);
+  on_progress(now);
+  drain_ev_changes(now);
+  return CompletionStatus::success;
+}
+
+CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
+  ++context_.stats.acks_received;
+  if (aeth.syndrome != wire::Syndrome::ack) return status_of(aeth.syndrome);
+  if (!evs_.is_built() || cack - next_psn_ >= 0) {
+    ++context_.stats.acks_refused;
+    return CompletionStatus::success;
+  }
+  acknowledge_through(now, cack);
+  const Msn confirmed(aeth.msn);
+  while (has_unacknowledged_operation() && confirmed - Msn(messages_.front().msn) >= 0 &&
+         messages_.front().last_psn() - sent_.first() < 0) {
+    const Message& m = messages_.front();
+    complete(m, CompletionStatus::success);
+    ++context_.stats.messages_completed;
+    if (m.has_imm) --immediates_outstanding_;
+    messages_.pop();
+    --sending_;
+    on_progress(now);
+  }
+  detect_across_evs(now);
+  drain_ev_changes(now);
+  return CompletionStatus::success;
+}
+
+Duration Requester::timeout() const {
+  const Duration base = std::max(Duration{timer_unit_ps << attributes_.timeout}, rtt_.silence() * 2);
+  if (retries_ < attributes_.retry_linear) return base;
+  const std::uint32_t doublings = std::min(retries_ - attributes_.retry_linear + 1, 24u);
+  const Duration longest = attributes_.retry_exponential == retry_forever ? std::max(base, seconds(1))
+                                                                         : Duration{timer_unit_ps << 24};
+  return std::min(Duration{base.ps << std::min(doublings, 20u)}, std::max(base, longest));
+}
+
+Time Requester::deadline() const {
+  Time at = ev_probe_.deadline();
+  const bool waits = sent_.in_flight() || lost_count_ || has_unacknowledged_operation();
+  if (!waits) return at;
+  at = std::min(at, progress_at_ + timeout());
+  if (silences_ < 3) at = std::min(at, active_at_ + rtt_.silence() * (1 << silences_));
+  return at;
+}
+
+CompletionStatus Requester::on_timer(Time now) {
+  if (!(sent_.in_flight() || lost_count_ || has_unacknowledged_operation())) return CompletionStatus::success;
+  if (now >= progress_at_ + timeout()) return on_timeout(now);
+  if (silences_ < 3 && now >= active_at_ + rtt_.silence() * (1 << silences_)) on_silence(now);
+  return CompletionStatus::success;
+}
+
+// Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes.
+void Requester::on_silence(Time now) {
+  active_at_ = now;
+  if (sent_.in_flight()) {
+    ++context_.stats.tail_probes;
+    if (silences_ == 0) tail_resend_ = true;
+    else probe_wanted_ = true;
+  } else if (has_unacknowledged_operation()) {
+    solicitation_wanted_ = true;
+  }
+  ++silences_;
+}
+
+CompletionStatus Requester::on_timeout(Time now) {
+  ++context_.stats.timeouts;
+  ++retries_;
+  const bool forever = attributes_.retry_exponential == retry_forever;
+  if (!forever && retries_ > attributes_.retry_linear + attributes_.retry_exponential) return CompletionStatus::retry_exceeded;
+  progress_at_ = active_at_ = now;
+  silences_ = 0;
+  for (std::uint32_t left = sent_.in_flight(); left && sent_[sent_.oldest()].sent_at + rtt_.silence() <= now; --left)
+    declare_lost(now, sent_.oldest(), LossCause::timeout);
+  if (has_unacknowledged_operation()) solicitation_wanted_ = true;
+  drain_ev_changes(now);
+  return CompletionStatus::success;
+}
+
+}  // namespace softmrc::proto

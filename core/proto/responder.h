@@ -1,0 +1,95 @@
+// The receiving half of a queue pair: the window rules, placement in any order, release in order, immediates.
+//
+//   PSN against the window [e, e + MPR)     what happens
+//   older than e                            transport ACK and SACK again
+//   inside, seen before                     SACK
+//   inside, new                             place, remember, SACK when it is time
+//   beyond                                  drop, NACK out-of-window
+#pragma once
+
+#include <cstdint>
+
+#include "base/bitmap.h"
+#include "proto/ack_maker.h"
+#include "proto/completion.h"
+#include "proto/config.h"
+#include "proto/journal.h"
+#include "proto/memory.h"
+
+namespace softmrc::proto {
+
+class Responder {
+ public:
+  Responder(QpContext& context, const EndpointConfig& config, const Memory& memory, CompletionQueue& completions)
+      : context_(context), config_(config), memory_(memory), completions_(completions), acks_(config.sack_threshold_bytes) {}
+
+  void start(const RtrAttributes& attributes);
+
+  void post_receive(std::uint64_t wr_id) { receives_.push(wr_id); }
+  std::size_t receives_posted() const { return receives_.size(); }
+
+  // Anything but success means that the queue pair must go to error; the refusal for the peer is already queued.
+  [[nodiscard]] CompletionStatus on_write(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival);
+  void on_trimmed(const wire::Bth& bth, const wire::Write& write, const Arrival& arrival);
+  void on_probe(const wire::Probe& probe, const Arrival& arrival);
+  // A packet for a queue pair that is in error: tell the peer, so that it need not wait for its timer.
+  void refuse_in_error(const wire::Bth& bth, const Arrival& arrival);
+
+  bool has_reply() const { return !acks_.empty(); }
+  // Fills in the next reply and names the port that its trigger came from.
+  std::uint8_t take_reply(Time now, Transmit& out);
+
+  void set_window(std::uint32_t mpr_units) { mpr_ = mpr_units; }
+  void set_penalty(std::uint8_t penalty);
+  void fail();
+
+  Psn expected() const { return expected_; }
+  std::uint32_t out_of_order() const { return out_of_order_; }
+
+ private:
+  struct Immediate {
+    std::uint32_t value = 0;
+    std::uint32_t length = 0;
+    Psn psn;
+    std::uint16_t msn = 0;
+    bool present = false;
+  };
+
+  CompletionStatus accept(Time now, const wire::Bth& bth, const wire::Write& write, const Trigger& trigger);
+  CompletionStatus refuse(Time now, const Trigger& trigger, wire::Syndrome syndrome);
+  bool is_well_formed(const wire::Bth& bth, const wire::Write& write) const;
+  CompletionStatus release(Time now, const Trigger& trigger);
+  void fill_sack(Time now, const Reply& reply, Transmit& out);
+  void fill_bitmap(const Reply& reply, wire::Sack& sack);
+  std::uint32_t choose_block(const Reply& reply);
+
+  QpContext& context_;
+  const EndpointConfig& config_;
+  const Memory& memory_;
+  CompletionQueue& completions_;
+
+  std::uint32_t mpr_ = 8;          // window, in units of 128 PSNs
+  bool dynamic_mpr_ = false;
+  std::uint32_t max_wimm_ = 128;
+  Psn expected_;                   // the oldest PSN not yet received
+  Psn highest_;                    // the newest PSN received
+  std::uint32_t out_of_order_ = 0; // received beyond expected_
+  WindowBitmap received_;
+  WindowBitmap message_ends_;
+  WindowBitmap unreported_;        // blocks of 64 PSNs in which something arrived since they were last reported
+  std::uint32_t next_block_ = 0;   // where the search for one goes on, so that every block gets its turn
+  std::uint64_t received_bytes_ = 0;
+  std::uint16_t released_messages_ = 0;
+  bool has_released_ = false;
+
+  SerialRing<Immediate> immediates_;
+  std::uint16_t next_rqmsn_ = 0;
+  Ring<std::uint64_t> receives_;
+
+  AckMaker acks_;
+  std::uint8_t penalty_ = 0;
+  std::uint8_t restores_left_ = 0; // SACKs that still carry restore_cwnd, in case one is lost
+  bool is_first_packet_ = true;
+};
+
+}  // namespace softmrc::proto

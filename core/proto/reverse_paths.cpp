@@ -1,0 +1,85 @@
+#include "proto/reverse_paths.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace softmrc::proto {
+
+void ReversePaths::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
+  profile_ = &profile;
+  prng_ = prng;
+  paths_.resize(ports);
+  for (std::uint32_t port = 0; port < ports; ++port) paths_[port].value = draw(port);
+}
+
+std::uint32_t ReversePaths::draw(std::uint32_t port) {
+  if (profile_->mode != EvMode::explicit_) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(prng_.bits() >> 32);
+    return profile_->value_bits == 32 ? bits : bits & ((1u << profile_->value_bits) - 1);
+  }
+  // Start anywhere in the controller's list and take the next entry of this port; validation promised that there is one.
+  const std::uint32_t count = static_cast<std::uint32_t>(profile_->entries.size());
+  std::uint32_t at = prng_.below(count);
+  while (profile_->entries[at].port != port) at = (at + 1) % count;
+  return profile_->entries[at].value;
+}
+
+std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std::uint32_t ports) const {
+  const auto is_free = [ports](std::uint32_t port) { return ports >> port & 1; };
+  if (arrival_port < paths_.size() && is_free(arrival_port) && paths_[arrival_port].is_healthy) return arrival_port;
+  const std::uint32_t count = static_cast<std::uint32_t>(paths_.size());
+  std::optional<std::uint8_t> fallback;
+  for (std::uint32_t i = 1; i <= count; ++i) {
+    const std::uint32_t port = (arrival_port + i) % count;
+    if (!is_free(port)) continue;
+    if (paths_[port].is_healthy) return static_cast<std::uint8_t>(port);
+    fallback = static_cast<std::uint8_t>(port);
+  }
+  return fallback;
+}
+
+void ReversePaths::on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now) {
+  if (port >= paths_.size()) return;
+  Path& path = paths_[port];
+  path.value = entropy;
+  path.confirmed_at = now;
+  path.is_healthy = true;
+  path.is_awaiting = false;
+}
+
+std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t ports, Duration rtt) {
+  if (paths_.empty() || now < deadline()) return std::nullopt;
+  if (receiving_ && to_probe_ == 0) {
+    receiving_ = false;
+    for (std::uint32_t port = 0; port < paths_.size(); ++port) {
+      Path& path = paths_[port];
+      if (now - path.confirmed_at < interval_) continue;
+      if (path.is_awaiting) {
+        path.is_healthy = false;
+        path.is_awaiting = false;
+        path.value = draw(port);
+      }
+      to_probe_ |= 1u << port;
+    }
+    interval_ = std::max(rtt, milliseconds(1));
+  }
+  to_probe_ &= ports;
+  if (to_probe_ == 0) {
+    round_at_ = now + interval_;
+    return std::nullopt;
+  }
+  const auto port = static_cast<std::uint8_t>(std::countr_zero(to_probe_));
+  to_probe_ &= to_probe_ - 1;
+  if (to_probe_ == 0) round_at_ = now + interval_;
+  paths_[port].is_awaiting = true;
+  return port;
+}
+
+void ReversePaths::on_answer(std::uint8_t port, Time now) {
+  if (port >= paths_.size()) return;
+  paths_[port].confirmed_at = now;
+  paths_[port].is_healthy = true;
+  paths_[port].is_awaiting = false;
+}
+
+}  // namespace softmrc::proto

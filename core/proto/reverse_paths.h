@@ -1,0 +1,58 @@
+// The paths that acknowledgements take: one EV per port, apart from the data's rotation.
+// A SACK goes back by the port its packet came in on, since that port just proved alive, unless the way back there is
+// known to be broken. What keeps that knowledge fresh is the queue pair's own data when it sends any, and otherwise an
+// EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/prng.h"
+#include "base/time.h"
+#include "proto/config.h"
+
+namespace softmrc::proto {
+
+class ReversePaths {
+ public:
+  void build(const EvProfile& profile, std::uint32_t ports, Prng prng);
+  bool is_built() const { return !paths_.empty(); }
+
+  // The port to answer on, among `ports`; nullopt when none of them is free.
+  std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports) const;
+  std::uint32_t entropy(std::uint8_t port) const { return paths_[port].value; }
+
+  // Data of our own was acknowledged on this path.
+  void on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now);
+  // Data came in: the way back matters.
+  void on_received(Time now) {
+    if (!receiving_) round_at_ = now + interval_;
+    receiving_ = true;
+  }
+
+  Time deadline() const { return receiving_ || to_probe_ ? round_at_ : Time::never(); }
+  // The port whose path should be probed now.
+  std::optional<std::uint8_t> next_probe(Time now, std::uint32_t ports, Duration rtt);
+  void on_answer(std::uint8_t port, Time now);
+
+ private:
+  struct Path {
+    Time confirmed_at = Time::long_ago();
+    std::uint32_t value = 0;
+    bool is_healthy = true;
+    bool is_awaiting = false;
+  };
+
+  std::uint32_t draw(std::uint32_t port);
+
+  std::vector<Path> paths_;
+  const EvProfile* profile_ = nullptr;
+  Prng prng_;
+  Time round_at_ = Time::never();
+  Duration interval_ = milliseconds(1);
+  std::uint32_t to_probe_ = 0;
+  bool receiving_ = false;
+};
+
+}  // namespace softmrc::proto

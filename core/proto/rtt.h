@@ -1,0 +1,46 @@
+// Round-trip time: the base (an empty network), the smoothed value and its deviation.
+#pragma once
+
+#include <algorithm>
+
+#include "base/time.h"
+
+namespace softmrc::proto {
+
+class Rtt {
+ public:
+  Rtt() = default;
+  // With `learn`, the first sample replaces the configured base even when it is longer; otherwise the base only shrinks.
+  Rtt(Duration configured, bool learn) : base_(configured), smoothed_(configured), deviation_(configured / 4), learn_(learn) {}
+
+  void on_sample(Duration sample) {
+    if (sample <= Duration{0}) return;
+    if (samples_ == 0) {
+      if (learn_) base_ = sample;
+      smoothed_ = sample;
+      deviation_ = sample / 4;
+    } else {
+      const Duration error = sample - smoothed_;
+      smoothed_ = smoothed_ + error / 8;
+      deviation_ = deviation_ + ((error < Duration{0} ? -error : error) - deviation_) / 4;
+    }
+    base_ = std::min(base_, sample);
+    if (samples_ < 255) ++samples_;
+  }
+
+  Duration base() const { return base_; }
+  Duration smoothed() const { return smoothed_; }
+  bool has_sample() const { return samples_ > 0; }
+
+  // How long silence may last before it means something.
+  Duration silence() const { return smoothed_ + std::max(deviation_ * 4, base_ / 2); }
+
+ private:
+  Duration base_{};
+  Duration smoothed_{};
+  Duration deviation_{};
+  std::uint8_t samples_ = 0;
+  bool learn_ = false;
+};
+
+}  // namespace softmrc::proto

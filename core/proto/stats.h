@@ -1,0 +1,71 @@
+// Counters, each declared once. A queue pair has its own; the endpoint has those that belong to no queue pair.
+#pragma once
+
+#include <cstdint>
+
+namespace softmrc::proto {
+
+#define SOFTMRC_QP_COUNTERS(X)                                                      \
+  X(packets_sent)          /* data packets, retransmissions included */             \
+  X(packets_retransmitted)                                                          \
+  X(packets_received)      /* data packets that reached the window rules */         \
+  X(packets_placed)                                                                 \
+  X(packets_duplicate)     /* seen before, or older than the window */              \
+  X(packets_out_of_window)                                                          \
+  X(packets_trimmed)       /* arrived as a bare header */                           \
+  X(bytes_sent)            /* payload, first transmissions only */                  \
+  X(bytes_placed)                                                                   \
+  X(sacks_sent)                                                                     \
+  X(sacks_received)                                                                 \
+  X(nacks_sent)                                                                     \
+  X(nacks_received)                                                                 \
+  X(acks_sent)                                                                      \
+  X(acks_received)                                                                  \
+  X(acks_refused)          /* acknowledgements of what was never sent */            \
+  X(lost_same_ev)          /* by evidence (a): overtaken on its own path */         \
+  X(lost_across_evs)       /* by evidence (b): one sent much later was acknowledged */ \
+  X(lost_timeout)          /* by the timer */                                       \
+  X(lost_nacked)                                                                    \
+  X(loss_spurious)         /* verdicts that a late acknowledgement undid */         \
+  X(tail_probes)                                                                    \
+  X(timeouts)                                                                       \
+  X(marks_received)        /* SACKs that reported congestion on an EV */            \
+  X(evs_demoted)                                                                    \
+  X(evs_revived)                                                                    \
+  X(evs_restored)          /* demotions undone because the verdict was spurious */  \
+  X(ev_probes_sent)                                                                 \
+  X(ev_probes_answered)                                                             \
+  X(messages_posted)                                                                \
+  X(messages_completed)                                                             \
+  X(immediates_received)
+
+struct QpStats {
+#define X(name) std::uint64_t name = 0;
+  SOFTMRC_QP_COUNTERS(X)
+#undef X
+};
+
+#define SOFTMRC_ENDPOINT_COUNTERS(X)                                                \
+  X(datagrams_received)                                                             \
+  X(refused_malformed)                                                              \
+  X(refused_bad_icrc)                                                               \
+  X(refused_unknown_qp)                                                             \
+  X(refused_wrong_peer)                                                             \
+  X(refused_wrong_state)                                                            \
+  X(refused_unknown_peer)                                                           \
+  X(refused_remote_access)                                                          \
+  X(refused_invalid_request)                                                        \
+  X(refused_unknown_answer)                                                         \
+  X(endpoint_requests)                                                              \
+  X(endpoint_responses)                                                             \
+  X(port_updates_sent)                                                              \
+  X(port_updates_received)                                                          \
+  X(events_dropped)
+
+struct EndpointStats {
+#define X(name) std::uint64_t name = 0;
+  SOFTMRC_ENDPOINT_COUNTERS(X)
+#undef X
+};
+
+}  // namespace softmrc::proto

@@ -1,0 +1,49 @@
+// One packet that the engine wants sent. The driver turns it into bytes on the named port; the simulator may skip the
+// bytes. The payload pointer is the user's memory and stays valid until the message completes.
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+#include "wire/packet.h"
+
+namespace softmrc::proto {
+
+// How the network should treat a packet; the driver maps it to a DSCP code point.
+enum class TrafficClass : std::uint8_t {
+  data,             // trimmable
+  data_no_trim,     // the receiver cannot answer trimmed packets
+  data_retransmit,  // trimmable, and has been sent before
+  control,          // high priority, never trimmed or marked
+};
+
+struct Transmit {
+  wire::Packet packet;
+  std::uint32_t peer = 0;
+  std::uint32_t entropy = 0;
+  std::uint8_t port = 0;
+  TrafficClass traffic_class = TrafficClass::data;
+};
+
+// What the driver saw around a packet that arrived.
+enum class Integrity : std::uint8_t { unchecked, verified, bad };
+enum class Trim : std::uint8_t { none, trimmed, trimmed_last_hop };
+
+struct Arrival {
+  std::uint32_t peer = 0;      // whose address it came from; no_peer when nobody's we know
+  std::uint32_t entropy = 0;   // as far as the headers carried it
+  std::uint8_t port = 0;
+  bool congestion = false;     // ECN: CE
+  Trim trim = Trim::none;
+  Integrity integrity = Integrity::unchecked;
+};
+
+constexpr std::uint32_t no_peer = 0xFFFFFFFF;
+
+// IPv6 and UDP headers and the ICRC, which the congestion window counts with every packet.
+constexpr std::uint32_t nominal_overhead = 40 + 8 + wire::icrc_size;
+
+// A moment as the wire carries it: 16 bits that wrap every 8.4 ms.
+inline std::uint16_t timestamp_ticks(Time t) { return static_cast<std::uint16_t>(t.ps / wire::Timestamp::unit_ps); }
+
+}  // namespace softmrc::proto

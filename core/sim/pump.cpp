@@ -1,0 +1,38 @@
+#include "sim/pump.h"
+
+#include <array>
+
+namespace softmrc::sim {
+
+PumpResult pump(Pair& pair, const PumpPlan& plan, Time limit) {
+  PumpResult result;
+  proto::Endpoint& endpoint = pair.side(plan.side);
+  std::array<proto::Completion, 64> completions;
+  std::uint64_t posted = 0;
+  std::uint64_t finished = 0;
+  while (finished < plan.count) {
+    while (posted < plan.count && posted - finished < plan.depth) {
+      const std::uint64_t offset = plan.region_length ? posted * plan.length % plan.region_length : 0;
+      proto::WorkRequest request;
+      request.wr_id = posted;
+      request.data = plan.source ? plan.source + offset : nullptr;
+      request.remote_va = plan.remote_va + offset;
+      request.rkey = plan.rkey;
+      request.length = plan.length;
+      if (endpoint.post_write(pair.now(), plan.qpn, request) != proto::PostStatus::ok) return result;
+      ++posted;
+    }
+    pair.run_until_completions(limit, plan.side, plan.cq, 1);
+    const std::size_t count = endpoint.poll_completions(plan.cq, completions);
+    if (count == 0) return result;
+    for (std::size_t i = 0; i < count; ++i) {
+      result.out_of_order += completions[i].wr_id != finished;
+      if (completions[i].status == proto::CompletionStatus::success) ++result.completed;
+      else ++result.failed;
+      ++finished;
+    }
+  }
+  return result;
+}
+
+}  // namespace softmrc::sim

@@ -1,0 +1,126 @@
+"""Everything that can be set, as plain dataclasses.
+
+The native core is the one place that decides which values are allowed; a refused one is a `ConfigError` that names the
+field, the value and what would be right. Durations end in `_us` and are microseconds; rates are bits per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from softmrc import _core
+from softmrc.errors import ConfigError
+
+EvMode = _core.EvMode
+CcAlgorithm = _core.CcAlgorithm
+
+RETRY_FOREVER = 25
+
+
+@dataclass(frozen=True)
+class EndpointConfig:
+    """One node."""
+
+    seed: int = 1
+    ports: int = 1
+    sack_threshold_bytes: int = 16 * 1024
+    sack_first_packet: bool = False
+    timestamps: bool = True
+    trim_nack: bool = True
+    peer_trim_nack: bool = True
+    probe_interval_us: float = 1_000.0
+    probe_interval_max_us: float = 1_000_000.0
+    revival_answers: int = 3
+    max_events: int = 4096
+
+
+@dataclass(frozen=True)
+class EvProfile:
+    """The paths of a queue pair: how many, and where their entropy values come from."""
+
+    mode: Any = EvMode.AUTOMATIC
+    count: int = 128
+    spares: int = 0
+    min_active: int = 0  # 0: a quarter of count
+    value_bits: int = 32
+    spray_quantum: int = 1
+    entries: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # (value, port), for EXPLICIT
+
+
+@dataclass(frozen=True)
+class CcProfile:
+    """Congestion control: NSCC, or a fixed window."""
+
+    algorithm: Any = CcAlgorithm.NSCC
+    rate_bps: int = 400_000_000_000
+    base_rtt_us: float = 8.0
+    learn_base_rtt: bool = False
+    trimming: bool = True
+    target_delay_us: float = 0.0  # 0: 0.75 base RTT with trimming, else 1.0
+    window_bytes: int = 1 << 20
+    max_window_bdp: float = 1.5
+    gamma: float = 0.8
+    max_md_jump: float = 0.5
+    qa_gate: int = 3
+
+
+@dataclass(frozen=True)
+class InitAttributes:
+    """RESET → INIT."""
+
+    ev_profile: int = 0
+    cc_profile: int = 0
+    send_cq: int = 0
+    recv_cq: int = 0
+    hint_qps_per_peer: int = 1
+    hint_send_peers: int = 1
+    hint_receive_peers: int = 1
+
+
+@dataclass(frozen=True)
+class RtrAttributes:
+    """INIT → RTR: what is needed to receive."""
+
+    peer: int = 0
+    dest_qpn: int = 0
+    first_psn: int = 0
+    mtu: int = 4096
+    max_wimm_dest: int = 128
+    mpr_dest: int = 8
+    dynamic_mpr: bool = False
+
+
+@dataclass(frozen=True)
+class RtsAttributes:
+    """RTR → RTS: what is needed to send."""
+
+    first_psn: int = 0
+    max_wimm: int = 128
+    mpr: int = 8
+    timeout: int = 8  # 1.024 µs · 2^timeout
+    retry_linear: int = 7
+    retry_exponential: int = RETRY_FOREVER
+    max_send_wr: int = 4096
+
+
+def to_native(config: Any, native: Any = None) -> Any:
+    """The native twin of a configuration; a value that does not fit its type is refused by name."""
+    if native is None:
+        native = getattr(_core, type(config).__name__)()
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if item.name == "entries":
+            for entropy, port in value:
+                try:
+                    native.add_entry(entropy, port)
+                except TypeError:
+                    raise ConfigError("entries", (entropy, port), "pairs of a 32-bit value and a port") from None
+            continue
+        try:
+            setattr(native, item.name, value)
+        except TypeError:
+            kind = type(getattr(native, item.name)).__name__
+            allowed = "a whole number that is not negative" if kind == "int" else f"a {kind}"
+            raise ConfigError(item.name, value, allowed) from None
+    return native
