@@ -91,6 +91,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
     const Psn edge = cack + 1 + sack.mpr * mpr_unit;
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }
+  loss_.on_sack_done();
   if (suspect_count_ && is_newest && clock_ >= suspect_clock_) confirm_suspects(now, sack);
   detect_across_evs(now);
 
@@ -239,11 +240,20 @@ void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
 void Requester::detect_across_evs(Time now) {
   if (sent_.in_flight() == 0) return;
   const Time latest = loss_.latest_acked_sent();
-  const Duration window = loss_.reorder_window(std::max(rtt_.base(), rtt_.smoothed()), target());
+  const Duration window = loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target());
+  if (sent_[sent_.oldest()].sent_at + window >= latest) return;
+  drain_ev_changes(now);
   while (sent_.in_flight()) {
     const Psn psn = sent_.oldest();
-    if (sent_[psn].sent_at + window >= latest) return;
+    if (sent_[psn].sent_at + window >= latest) break;
     declare_lost(now, psn, LossCause::across_evs);
+  }
+  // Nothing sent later on these paths has come back either; waiting for each packet's own evidence would cost a round
+  // trip per packet. A path condemned by (a) is different: it just delivered.
+  for (std::size_t i = 0; i < evs_.changes().size(); ++i) {
+    const std::uint16_t ev = evs_.changes()[i];
+    while (evs_[ev].state == EvState::assumed_bad && sent_.in_flight_on(ev))
+      declare_lost(now, sent_.oldest_on(ev), LossCause::with_path);
   }
 }
 
@@ -259,6 +269,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   switch (cause) {
     case LossCause::same_ev: ++context_.stats.lost_same_ev; break;
     case LossCause::across_evs: ++context_.stats.lost_across_evs; break;
+    case LossCause::with_path: ++context_.stats.lost_with_path; break;
     case LossCause::timeout: ++context_.stats.lost_timeout; break;
     case LossCause::nacked: ++context_.stats.lost_nacked; break;
   }
@@ -321,6 +332,7 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
     --sending_;
     on_progress(now);
   }
+  loss_.on_sack_done();
   detect_across_evs(now);
   drain_ev_changes(now);
   return CompletionStatus::success;

@@ -79,6 +79,7 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
     e.code = write.reth.rkey;
     e.value = write.reth.va;
     e.ev = write.payload_size;
+    e.port = trigger.port;
     context_.journal->trace(e);
   }
   return trigger.psn == expected_ ? release(now, trigger) : CompletionStatus::success;

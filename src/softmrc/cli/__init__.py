@@ -1,20 +1,12 @@
-"""The `softmrc` command. Each verb lives in a module of its own; this file only puts them side by side."""
+"""The `softmrc` command. Each verb lives in a module of its own, which registers it when imported here."""
 
 from __future__ import annotations
 
 import sys
 
-import typer
-
+from softmrc.cli import bench, demo  # noqa: F401
+from softmrc.cli.app import app
 from softmrc.errors import MrcError
-
-app = typer.Typer(
-    name="softmrc",
-    help="MRC (Multipath Reliable Connection) in software.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
 
 def main() -> None:
