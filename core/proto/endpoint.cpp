@@ -184,22 +184,24 @@ void Endpoint::list(std::uint32_t slot) {
   }
 }
 
-void Endpoint::after_input(Time, std::uint32_t slot) {
+void Endpoint::after_input(Time now, std::uint32_t slot) {
   list(slot);
-  arm(slot);
+  arm(now, slot);
 }
 
-void Endpoint::arm(std::uint32_t slot) {
+// A probe that is due already waits for a free port, not for a timer: its queue pair stays on the data list.
+void Endpoint::arm(Time now, std::uint32_t slot) {
   QueuePair& pair = *at(slot);
-  const Time deadline = pair.deadline();
+  Time deadline = pair.timer_deadline();
+  if (const Time probe = pair.probe_deadline(); probe > now) deadline = std::min(deadline, probe);
   if (deadline >= pair.armed_at) return;
   pair.armed_at = deadline;
   timers_.push(deadline, slot);
 }
 
-void Endpoint::wake(std::uint32_t qpn) {
+void Endpoint::wake(Time now, std::uint32_t qpn) {
   const auto slot = qpns_.find(qpn);
-  if (slot && at(*slot)) after_input(Time{}, *slot);
+  if (slot && at(*slot)) after_input(now, *slot);
 }
 
 void Endpoint::handle_timeout(Time now) {
@@ -209,12 +211,7 @@ void Endpoint::handle_timeout(Time now) {
     if (!pair || pair->armed_at != entry.at) continue;
     pair->armed_at = Time::never();
     pair->handle_timeout(now);
-    list(entry.slot);
-    // What is due but not yet polled (a probe) fires again only after the outputs were drained.
-    const Time next = std::max(pair->deadline(), now + picoseconds(1));
-    if (next == Time::never()) continue;
-    pair->armed_at = next;
-    timers_.push(next, entry.slot);
+    after_input(now, entry.slot);
   }
 }
 
@@ -283,12 +280,12 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       const std::uint16_t id =
           register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);
-      arm(slot);
+      arm(now, slot);
       return true;
     }
     const auto result = pair->poll_data(now, free_ports, out);
     if (result == Requester::Poll::sent) {
-      arm(slot);
+      arm(now, slot);
       if (burst_left_ == 0) burst_left_ = pair->requester().spray_quantum();
       if (--burst_left_ == 0 && data_list_.size() > 1) {
         data_list_.pop();
@@ -298,8 +295,12 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
     }
     burst_left_ = 0;
     data_list_.pop();
-    if (result == Requester::Poll::no_port) data_list_.push(slot);
-    else pair->in_data_list = false;
+    if (result == Requester::Poll::no_port || pair->probe_deadline() <= now) {
+      data_list_.push(slot);
+    } else {
+      pair->in_data_list = false;
+      arm(now, slot);
+    }
   }
   return false;
 }

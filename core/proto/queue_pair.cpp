@@ -137,8 +137,10 @@ void QueuePair::handle_timeout(Time now) {
   if (const auto status = requester_.on_timer(now); status != CompletionStatus::success) to_error(now, status);
 }
 
-Time QueuePair::deadline() const {
-  if (state_ == QpState::rts) return std::min(requester_.deadline(), reverse_.deadline());
+Time QueuePair::timer_deadline() const { return state_ == QpState::rts ? requester_.deadline() : Time::never(); }
+
+Time QueuePair::probe_deadline() const {
+  if (state_ == QpState::rts) return std::min(requester_.probe_deadline(), reverse_.deadline());
   if (state_ == QpState::rtr) return reverse_.deadline();
   return Time::never();
 }
@@ -167,7 +169,7 @@ std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_po
     }
   }
   if (state_ != QpState::rts && state_ != QpState::rtr) return std::nullopt;
-  const auto port = reverse_.next_probe(now, free_ports & live_ports_, requester_.rtt().smoothed());
+  const auto port = reverse_.next_probe(now, live_ports_, free_ports, requester_.rtt().smoothed());
   if (!port) return std::nullopt;
   return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
 }

@@ -40,7 +40,9 @@ class QueuePair {
 
   void handle(Time now, const wire::Packet& packet, const Arrival& arrival);
   void handle_timeout(Time now);
-  Time deadline() const;
+  // When handle_timeout is needed, and when next_probe may have something; the latter needs only polling.
+  Time timer_deadline() const;
+  Time probe_deadline() const;
 
   bool has_reply() const { return responder_.has_reply(); }
   bool poll_reply(Time now, std::uint32_t free_ports, Transmit& out);

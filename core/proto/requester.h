@@ -54,7 +54,8 @@ class Requester {
   Time deadline() const;
 
   // The EVs that need a probe: the endpoint sends it and reports the answer.
-  std::optional<std::uint16_t> next_probe(Time now, std::uint32_t ports);
+  std::optional<std::uint16_t> next_probe(Time now, std::uint32_t free_ports);
+  Time probe_deadline() const { return ev_probe_.deadline(); }
   void on_probe_answer(Time now, std::uint16_t ev);
 
   void set_live_ports(Time now, std::uint32_t mask);
