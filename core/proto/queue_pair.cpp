@@ -137,14 +137,6 @@ void QueuePair::handle_timeout(Time now) {
   if (const auto status = requester_.on_timer(now); status != CompletionStatus::success) to_error(now, status);
 }
 
-Time QueuePair::timer_deadline() const { return state_ == QpState::rts ? requester_.deadline() : Time::never(); }
-
-Time QueuePair::probe_deadline() const {
-  if (state_ == QpState::rts) return std::min(requester_.probe_deadline(), reverse_.deadline());
-  if (state_ == QpState::rtr) return reverse_.deadline();
-  return Time::never();
-}
-
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
   const std::uint32_t ports = free_ports & live_ports_;

@@ -6,6 +6,7 @@
 //                                   +-> ERROR <+
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -41,8 +42,11 @@ class QueuePair {
   void handle(Time now, const wire::Packet& packet, const Arrival& arrival);
   void handle_timeout(Time now);
   // When handle_timeout is needed, and when next_probe may have something; the latter needs only polling.
-  Time timer_deadline() const;
-  Time probe_deadline() const;
+  Time timer_deadline() const { return state_ == QpState::rts ? requester_.deadline() : Time::never(); }
+  Time probe_deadline() const {
+    if (state_ == QpState::rts) return std::min(requester_.probe_deadline(), reverse_.deadline());
+    return state_ == QpState::rtr ? reverse_.deadline() : Time::never();
+  }
 
   bool has_reply() const { return responder_.has_reply(); }
   bool poll_reply(Time now, std::uint32_t free_ports, Transmit& out);
