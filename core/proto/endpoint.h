@@ -64,7 +64,7 @@ class Endpoint {
   bool poll_event(Event& out);
   Time poll_timeout();
 
-  void set_trace(TraceSink* sink) { journal_.set_sink(sink); }
+  void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { journal_.set_sink(sink, wanted); }
   const EndpointStats& stats() const { return journal_.stats; }
   const EndpointConfig& config() const { return config_; }
   std::uint32_t up_ports() const { return up_ports_; }

@@ -60,6 +60,9 @@ enum class RefusedPacket : std::uint8_t {
   unknown_answer,
 };
 
+constexpr std::uint32_t all_events = ~0u;
+constexpr std::uint32_t wants(EventType type) { return 1u << static_cast<unsigned>(type); }
+
 struct TraceSink {
   virtual ~TraceSink() = default;
   virtual void on(const Event& event) = 0;

@@ -134,7 +134,7 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
   bytes_in_flight_ += r.bytes;
   active_at_ = now;
   ++context_.stats.packets_sent;
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::packet_sent)) [[unlikely]] {
     Event e = context_.event(EventType::packet_sent, now);
     e.psn = psn.value;
     e.ev = out.entropy;

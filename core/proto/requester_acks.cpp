@@ -100,7 +100,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   facts.restore = sack.cc.restore_cwnd;
   controller_.on_ack(now, rtt_.base(), facts);
   drain_ev_changes(now);
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
     e.value = controller_.window();
     e.psn = static_cast<std::uint32_t>(bytes_in_flight_);
@@ -148,7 +148,7 @@ void Requester::acknowledge_bits(Time now, Psn base, std::uint64_t bits) {
 
 void Requester::settle(Time now, Psn psn) {
   SentRecord& r = sent_[psn];
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::packet_acked)) [[unlikely]] {
     Event e = context_.event(EventType::packet_acked, now);
     e.psn = psn.value;
     e.ev = evs_[r.ev].value;
@@ -279,7 +279,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   r.path_blamed = blames_path;
   if (blames_path) evs_.on_loss(r.ev, r.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
   if (cause != LossCause::nacked) controller_.on_loss(now, r.bytes, bytes_in_flight_);
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
     e.psn = psn.value;
     e.ev = evs_[r.ev].value;

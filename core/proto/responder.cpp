@@ -73,7 +73,7 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
   }
   ++context_.stats.packets_placed;
   context_.stats.bytes_placed += write.payload_size;
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::packet_placed)) [[unlikely]] {
     Event e = context_.event(EventType::packet_placed, now);
     e.psn = psn;
     e.code = write.reth.rkey;
@@ -194,7 +194,7 @@ std::uint8_t Responder::take_reply(Time now, Transmit& out) {
       nack.nack_psn = reply.trigger.psn.value;
       nack.tx_timestamp = reply.trigger.ticks;
       ++context_.stats.nacks_sent;
-      if (context_.journal->is_traced()) [[unlikely]] {
+      if (context_.journal->traces(EventType::nack_sent)) [[unlikely]] {
         Event e = context_.event(EventType::nack_sent, now);
         e.psn = nack.nack_psn;
         e.ev = nack.entropy;
@@ -239,7 +239,7 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
     --restores_left_;
   }
   sack.cc.rcvd_bytes = static_cast<std::uint32_t>((received_bytes_ + 255) / 256) & 0xFFFFFF;
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::sack_sent)) [[unlikely]] {
     Event e = context_.event(EventType::sack_sent, now);
     e.psn = cack.value;
     e.ev = sack.entropy;
