@@ -1,5 +1,7 @@
 #include "bind/wire_tuples.h"
 
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <cctype>
 #include <string>

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from softmrc.cli import dissect
 from softmrc.errors import MrcError
 
 app = typer.Typer(
@@ -15,6 +16,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def verbs() -> None:
+    """MRC (Multipath Reliable Connection) in software."""
+
+
+app.command("dissect")(dissect.dissect)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from softmrc._core import wire as _native
-from softmrc.errors import ConfigError, UsageError
+from softmrc.errors import ConfigError, DeviceError, MrcError, UsageError
 from softmrc.wire.fields import as_integer
 
 LINKTYPE_ETHERNET = 1
@@ -17,11 +17,12 @@ LINKTYPE_RAW = 101
 _FLUSH_AT = 1 << 20
 
 
-class CaptureError(ConfigError):
+class CaptureError(MrcError, ValueError):
     """A file that is no capture, or one that ends in the middle."""
 
     def __init__(self, source: str, problem: str) -> None:
-        super().__init__("capture", source, problem)
+        super().__init__(f"{source}: {problem}")
+        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,10 @@ class PcapngWriter:
 def read_pcapng(source: str | FilePath | bytes) -> Iterator[Record]:
     """The records of a capture, in file order; what cannot be read raises CaptureError when it is reached."""
     name = "<bytes>" if isinstance(source, bytes) else str(source)
-    data = source if isinstance(source, bytes) else FilePath(source).read_bytes()
+    try:
+        data = source if isinstance(source, bytes) else FilePath(source).read_bytes()
+    except OSError as error:
+        raise DeviceError(f"{name}: {error.strerror}") from error
     return _records(name, data)
 
 
