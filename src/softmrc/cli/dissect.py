@@ -33,8 +33,8 @@ class Seen:
 class _Columns:
     """Pads each column to the widest value it has held, so that lines align without knowing what comes."""
 
-    def __init__(self) -> None:
-        self._widths: Counter[int] = Counter()
+    def __init__(self, at_least: dict[int, int]) -> None:
+        self._widths = Counter(at_least)
 
     def row(self, *cells: str) -> str:
         padded = []
@@ -77,7 +77,7 @@ def _look(record: wire.Record, port: int) -> Seen:
 
 
 def _print_lines(seen: Iterator[Seen]) -> None:
-    columns = _Columns()
+    columns = _Columns({5: len("ce"), 6: len("icrc absent")})
     start: int | None = None
     for one in seen:
         record, frame = one.record, one.frame
