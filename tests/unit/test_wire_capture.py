@@ -148,7 +148,7 @@ GOOD = section("<") + interface("<") + packet("<", 0, 1, b"1234")
         (section("<") + block("<", 1, b"1234"), "an interface block that is too short"),
         (section("<") + packet("<", 0, 1, b""), "a packet of interface 0, which the section does not have"),
         (section("<") + interface("<") + block("<", 6, b"1234"), "a packet block that is too short"),
-        (section("<") + interface("<") + block("<", 6, struct.pack("<5I", 0, 0, 0, 5, 5) + b"1234"), "longer than its block"),
+        (GOOD[:48] + block("<", 6, struct.pack("<5I", 0, 0, 0, 5, 5) + b"1234"), "longer than its block"),
         (section("<") + block("<", 3, b"1234"), "a packet before any interface"),
         (section("<") + interface("<") + block("<", 3, struct.pack("<I", 9)), "longer than its block"),
         (section("<") + interface("<") + block("<", 3, b""), "a packet block that is too short"),
