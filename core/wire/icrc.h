@@ -5,8 +5,8 @@
 // its checksum masked; BTH with byte 4 masked; the rest of the packet as it is. Lengths count the ICRC itself.
 // With IPv6-in-IPv6 the header that counts is the inner one: the outer is the path, and it shrinks on the way.
 //
-// Of an IPv4 header the identification and the fragment bits count too. A sender that leaves the header to its kernel
-// takes the default, 0 and "don't fragment": that is what Linux writes for an unconnected UDP socket.
+// Of an IPv4 header the identification and the fragment bits count too, but a sender on a socket cannot know what its
+// kernel will write there. Between sockets both ends therefore count the default, 0 and "don't fragment".
 #pragma once
 
 #include <initializer_list>

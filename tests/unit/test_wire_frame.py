@@ -126,6 +126,15 @@ def test_what_may_not_change_does(frame: Frame) -> None:
     assert Frame.parse(bytes(V4.replace(identification=1, dont_fragment=False))).icrc == Sum.GOOD
 
 
+def test_a_socket_cannot_know_its_identification() -> None:
+    """It seals with 0, its kernel writes another number, and the reader of the frame understands."""
+    data = bytearray(bytes(V4))
+    data[ETH + 4 : ETH + 6] = b"\xab\x18"
+    assert Frame.parse(with_ipv4_sum(bytes(data))).icrc == Sum.GOOD
+    data[-1] ^= 1
+    assert Frame.parse(with_ipv4_sum(bytes(data))).icrc == Sum.BAD
+
+
 @pytest.mark.parametrize("frame", [V6, V4, SHORT, LONG], ids=["v6", "v4", "outer", "srh"])
 def test_a_switch_trims(frame: Frame) -> None:
     cut = wire.trim(bytes(frame))
@@ -149,6 +158,14 @@ def test_a_switch_does_not_trim_everything() -> None:
     assert wire.trim(mine) is None
     cut = wire.trim(mine, dscp_map=own)
     assert cut is not None and Frame.parse(cut, dscp_map=own).dscp == 21
+
+
+def test_a_switch_reads_the_outer_header() -> None:
+    path = Path.through(0xFCBBBB00, [1, 2])
+    only_inner = Frame.build(WRITE, "fd00::1", "fd00::2", dscp=4, outer=Outer("fd00::9", path, dscp=0))
+    assert wire.trim(bytes(only_inner)) is None
+    only_outer = Frame.build(WRITE, "fd00::1", "fd00::2", dscp=0, outer=Outer("fd00::9", path, dscp=8))
+    assert wire.trim(bytes(only_outer)) is not None
 
 
 def test_a_path_that_was_decapsulated_still_says_trimmed() -> None:
@@ -199,6 +216,13 @@ def test_the_longest_packet_that_ip_can_tell_of(frame: Frame) -> None:
     assert Frame.parse(bytes(largest)) == largest
     with pytest.raises(ConfigError, match="65535"):
         bytes(frame.replace(packet=WRITE.replace(payload=payload + b"more")))
+
+
+def test_a_udp_checksum_of_zero_is_written_as_ones() -> None:
+    """Zero means absent, so the sum that comes out as zero is sent as its other form. This PSN makes one."""
+    frame = Frame.build(Packet("acknowledge", psn=18891), "fd00::1", "fd00::2")
+    assert bytes(frame)[ETH + IP6 + 6 : ETH + IP6 + 8] == b"\xff\xff"
+    assert Frame.parse(bytes(frame)).udp_checksum == Sum.GOOD
 
 
 def test_another_port_may_be_used() -> None:

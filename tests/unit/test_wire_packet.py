@@ -54,6 +54,8 @@ def test_a_repr_tells_the_story() -> None:
     sack = Packet("sack", dqp=1, cack_psn=10, sack_offset=1, bitmap=0b1011, ack_psn_offset=4, mark="skip_once")
     assert repr(sack).startswith("<Packet SACK qp 000001 cack 10 ack +4 ev 00000000 SKIP_ONCE sack +1..+2,+4 ")
     assert "answers probe 32769" in repr(Packet("sack", answers_probe=True, ack_psn_offset=-32767))
+    assert " sack +0..+63 " in repr(Packet("sack", bitmap=(1 << 64) - 1))
+    assert " sack -1,+62 " in repr(Packet("sack", sack_offset=-1, bitmap=1 << 63 | 1))
     assert "PSN_OOR_WINDOW" in repr(Packet("nack", reason="psn_oor_window"))
     assert "0x55" in repr(Packet("nack", reason=0x55))
     assert "EV_PROBE" in repr(Packet("endpoint_request"))

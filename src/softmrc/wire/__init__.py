@@ -19,7 +19,7 @@ from softmrc.wire.capture import (
     Record,
     read_pcapng,
 )
-from softmrc.wire.crc import CrcMethod, carryless_available, crc32, icrc, measure_crc, seal, verify
+from softmrc.wire.crc import CrcMethod, carryless_available, crc32, icrc, measure_crc, print_crc_rates, seal, verify
 from softmrc.wire.entropy import (
     EvField,
     EvFormat,
@@ -58,5 +58,5 @@ __all__ = [
     "Syndrome", "Timestamp", "Write",
     "carryless_available", "crc32", "entropy", "entropy_bits", "ev_of", "expand", "icrc", "measure_crc", "pack_stev",
     "path_of",
-    "ports_of", "read_pcapng", "seal", "srv6", "trim", "unpack_stev", "verify",
+    "ports_of", "print_crc_rates", "read_pcapng", "seal", "srv6", "trim", "unpack_stev", "verify",
 ]  # fmt: skip

@@ -74,6 +74,15 @@ def measure_crc(
     return {(method, size): _measure_one(method, size, seconds) for size in sizes for method in methods}
 
 
+def print_crc_rates(seconds: float = 0.1) -> None:
+    """Print what `measure_crc` measures, as a table."""
+    rates = measure_crc(seconds=seconds)
+    methods = sorted({method for method, _ in rates})
+    print("block", *(f"{method.name.lower():>14}" for method in methods))
+    for size in sorted({size for _, size in rates}):
+        print(f"{size:5d}", *(f"{rates[method, size]:9.1f} GB/s" for method in methods))
+
+
 def _measure_one(method: CrcMethod, size: int, seconds: float) -> float:
     data = bytes(i * 131 & 0xFF for i in range(size))
     rounds = max(1, 1_000_000 // size)
