@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <cctype>
 #include <string>
 
 namespace softmrc::bind {
@@ -148,7 +147,7 @@ nb::tuple to_tuple(const wire::Outer& o) {
 
 void raise_invalid(const wire::Invalid& invalid) {
   const std::string& text = invalid.value;
-  const bool is_number = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
+  const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   nb::object value = is_number ? nb::int_(nb::str(text.c_str())) : nb::object(nb::str(text.c_str()));
   nb::object type = nb::module_::import_("softmrc.errors").attr("ConfigError");
   nb::object error = type(invalid.field, value, invalid.allowed);
@@ -221,13 +220,16 @@ wire::Packet packet_from(const nb::tuple& t) {
     case Opcode::write_last_imm:
     case Opcode::write_only:
     case Opcode::write_only_imm: packet.body = write_from(body); break;
-    case Opcode::acknowledge: packet.body = wire::Aeth{enum_item<wire::Syndrome>(body, 0), item<std::uint32_t>(body, 1)}; break;
+    case Opcode::acknowledge:
+      packet.body = wire::Aeth{enum_item<wire::Syndrome>(body, 0), item<std::uint32_t>(body, 1)};
+      break;
     case Opcode::endpoint_request:
       packet.body = wire::EndpointRequest{enum_item<wire::EndpointOp>(body, 0), item<std::uint8_t>(body, 1),
                                           item<std::uint32_t>(body, 2), timestamp_from(item<nb::tuple>(body, 3))};
       break;
     case Opcode::endpoint_response:
-      packet.body = wire::EndpointResponse{enum_item<wire::EndpointOp>(body, 0), timestamp_from(item<nb::tuple>(body, 1))};
+      packet.body =
+          wire::EndpointResponse{enum_item<wire::EndpointOp>(body, 0), timestamp_from(item<nb::tuple>(body, 1))};
       break;
     case Opcode::sack: packet.body = sack_from(body); break;
     case Opcode::nack: packet.body = nack_from(body); break;

@@ -54,10 +54,10 @@ def test_ip_and_udp_are_read_as_they_were_written(tmp_path: File) -> None:
     v6 = Frame.build(WRITE, "fd00::1", "fd00::2", ev=0x0001C0DE, ecn=3)
     v4 = Frame.build(WRITE, "10.0.0.1", "10.0.0.2", ev=0x0001C0DE)
     file = capture(tmp_path / "ip.pcapng", v6, v4)
-    common = ("udp.srcport", "udp.dstport", "udp.length", "udp.checksum.status")
+    of_udp = ("udp.srcport", "udp.dstport", "udp.length", "udp.checksum.status")
     wanted = ("ipv6.flow", "ipv6.tclass.dscp", "ipv6.tclass.ecn", "ip.dsfield.dscp", "ip.checksum.status")
     size = str(8 + 32 + 8 + 4)
-    six, four = read(file, *common, *wanted)
+    six, four = read(file, *of_udp, *wanted)
     assert six == ["49374", "4791", size, "1", "0x000001", "4", "3", "", ""]
     assert four == ["49374", "4791", size, "1", "", "", "", "4", "1"]
 

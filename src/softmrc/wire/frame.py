@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv6Address
 from typing import Any, Self
 
 from softmrc._core import wire as _native
@@ -44,7 +45,7 @@ DEFAULT_DSCP = DscpMap()
 class Outer:
     """The IPv6 header in front of the real one. DSCP and ECN are the inner header's unless given."""
 
-    source: Any
+    source: IPv6Address
     path: Path
     flow_label: int
     dscp: int | None
