@@ -1,12 +1,24 @@
-"""The `softmrc` command. Each verb lives in a module of its own, which registers it when imported here."""
+"""The `softmrc` command. Each verb lives in a module of its own; this file only puts them side by side."""
 
 from __future__ import annotations
 
 import sys
 
-from softmrc.cli import bench, demo  # noqa: F401
-from softmrc.cli.app import app
+import typer
+
+from softmrc.cli import bench, demo, dissect
 from softmrc.errors import MrcError
+
+app = typer.Typer(
+    name="softmrc",
+    help="MRC (Multipath Reliable Connection) in software.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("dissect")(dissect.dissect)
+app.add_typer(bench.benches, name="bench")
 
 
 def main() -> None:

@@ -9,10 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from softmrc.bench import engine
-from softmrc.cli.app import app
 
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
-app.add_typer(benches, name="bench")
 
 
 @benches.command("engine")

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Table
 
 from softmrc import demo as story
-from softmrc.cli.app import app
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -46,7 +45,6 @@ def _facts(result: story.DemoResult) -> Table:
     return table
 
 
-@app.command("demo")
 def demo(seed: int = typer.Option(1, help="Another seed, another storm.")) -> None:
     """Move 64 MiB through 4 planes × 32 paths that lose, reorder, duplicate, corrupt, trim and mark; then cut a plane."""
     console = Console()
