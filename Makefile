@@ -21,7 +21,7 @@ test: $(VENV)/.test ## Run every test
 	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(VENV)/.dev ## Check style and types
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff check src tests tools examples
 	$(BIN)/mypy
 
 bench: build ## Measure the engine

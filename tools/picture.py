@@ -24,7 +24,8 @@ def draw(result: demo.DemoResult) -> str:
         return TOP + plot_h * (1 - bps / full)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         f'<text x="{LEFT}" y="20" font-size="14" font-weight="bold" fill="#222">One connection, four planes, 64 MiB: '
         f"plane {demo.LOST_PLANE} goes silent at {result.plane_lost_us:,.0f} µs</text>",
@@ -34,7 +35,8 @@ def draw(result: demo.DemoResult) -> str:
         top = [b + v for b, v in zip(base, result.goodput_bps[plane], strict=True)]
         edges = [(x(i * result.bin_us), x((i + 1) * result.bin_us)) for i in range(bins)]
         upper = " ".join(f"{px:.1f},{y(top[i]):.1f}" for i, pair in enumerate(edges) for px in pair)
-        lower = " ".join(f"{px:.1f},{y(base[i]):.1f}" for i, pair in reversed(list(enumerate(edges))) for px in reversed(pair))
+        backwards = reversed(list(enumerate(edges)))
+        lower = " ".join(f"{px:.1f},{y(base[i]):.1f}" for i, pair in backwards for px in reversed(pair))
         parts.append(f'<polygon points="{upper} {lower}" fill="{COLOURS[plane % len(COLOURS)]}" fill-opacity="0.9"/>')
         base = top
     for gbps in range(0, full // 10**9 + 1, 100):
@@ -45,9 +47,11 @@ def draw(result: demo.DemoResult) -> str:
         parts.append(f'<text x="{x(us):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" fill="#444">{us}</text>')
     cut = x(result.plane_lost_us)
     parts += [
-        f'<line x1="{cut:.1f}" x2="{cut:.1f}" y1="{TOP - 8}" y2="{HEIGHT - BOTTOM}" stroke="#c0392b" stroke-width="1.5" stroke-dasharray="5 3"/>',
+        f'<line x1="{cut:.1f}" x2="{cut:.1f}" y1="{TOP - 8}" y2="{HEIGHT - BOTTOM}" stroke="#c0392b" '
+        'stroke-width="1.5" stroke-dasharray="5 3"/>',
         f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end" fill="#444">simulated time, µs</text>',
-        f'<text x="16" y="{TOP + plot_h / 2}" transform="rotate(-90 16 {TOP + plot_h / 2})" text-anchor="middle" fill="#444">goodput, Gb/s</text>',
+        f'<text x="16" y="{TOP + plot_h / 2}" transform="rotate(-90 16 {TOP + plot_h / 2})" '
+        'text-anchor="middle" fill="#444">goodput, Gb/s</text>',
     ]
     for plane in range(planes):
         px = LEFT + plane * 84

@@ -40,7 +40,8 @@ def render() -> tuple[str, list[str]]:
     sections = tomllib.loads(RULES.read_text())
     code, tests = tags(CODE), tags(TESTS)
     known = {name for section in sections.values() for name in section["rules"]}
-    problems = [f"unknown rule {name!r} in {', '.join(where)}" for name, where in (code | tests).items() if name not in known]
+    strangers = {name: where for name, where in (code | tests).items() if name not in known}
+    problems = [f"unknown rule {name!r} in {', '.join(where)}" for name, where in strangers.items()]
     lines = [
         "# Where each rule lives",
         "",
@@ -57,7 +58,8 @@ def render() -> tuple[str, list[str]]:
             lines.append(f"| {name} | {text} | {cells[0]} | {cells[1]} | {state} |")
         lines.append("")
     total = sum(counts.values())
-    summary = f"{total} rules: {counts['tested']} tested, {counts['implemented']} without a test, {counts['missing']} missing."
+    untested, missing = counts["implemented"], counts["missing"]
+    summary = f"{total} rules: {counts['tested']} tested, {untested} without a test, {missing} missing."
     lines[3:3] = ["", summary]
     return "\n".join(lines).rstrip() + "\n", problems
 

@@ -52,8 +52,9 @@ class DemoResult:
 
     def rate_bps(self, start_us: float, end_us: float) -> float:
         """Goodput over all planes between two moments."""
-        bins = self.goodput_bps[:, int(start_us / self.bin_us) : max(int(end_us / self.bin_us), int(start_us / self.bin_us) + 1)]
-        return float(bins.sum(axis=0).mean())
+        start = int(start_us / self.bin_us)
+        end = max(int(end_us / self.bin_us), start + 1)
+        return float(self.goodput_bps[:, start:end].sum(axis=0).mean())
 
 
 def run(seed: int = 1, bins: int = 60) -> DemoResult:

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from softmrc import _core
-from softmrc.config import CcAlgorithm, CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes
+from softmrc.config import (
+    CcAlgorithm,
+    CcProfile,
+    EndpointConfig,
+    EvProfile,
+    InitAttributes,
+    RtrAttributes,
+    RtsAttributes,
+)
 from softmrc.engine import Endpoint, EventType, QueuePair
 from softmrc.errors import InternalError
 from softmrc.pair import Pair, PairConfig

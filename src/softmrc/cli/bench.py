@@ -30,7 +30,8 @@ def bench_engine(
     table.add_column("")
     for figure in engine.FIGURES:
         value = figures[figure.key]
-        bound = f"{'≥' if figure.at_least else '≤'} {figure.target:,.10g}" if figure.target or not figure.at_least else ""
+        is_bounded = figure.target or not figure.at_least
+        bound = f"{'≥' if figure.at_least else '≤'} {figure.target:,.10g}" if is_bounded else ""
         shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
         table.add_row(
             figure.meaning, f"{shown} {figure.unit}".strip(), bound, "[green]✓" if figure.holds(value) else "[red]✗"

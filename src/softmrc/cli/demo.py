@@ -46,7 +46,7 @@ def _facts(result: story.DemoResult) -> Table:
 
 
 def demo(seed: int = typer.Option(1, help="Another seed, another storm.")) -> None:
-    """Move 64 MiB through 4 planes × 32 paths that lose, reorder, duplicate, corrupt, trim and mark; then cut a plane."""
+    """Move 64 MiB through 4 planes × 32 paths that lose, reorder, corrupt, trim and mark; then cut a plane."""
     console = Console()
     console.print(
         f"[bold]SoftMRC demo[/]: {story.TOTAL_BYTES >> 20} MiB, one connection, {story.PLANES} planes × "
