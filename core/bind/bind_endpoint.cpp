@@ -228,19 +228,19 @@ void bind_endpoint(nb::module_& m) {
         QueuePair& pair = existing(e, qpn);
         check_ev(pair, ev);
         pair.requester().deny_ev(Time{now}, static_cast<std::uint16_t>(ev));
-        e.wake(qpn);
+        e.wake(Time{now}, qpn);
       })
       .def("allow_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) {
         QueuePair& pair = existing(e, qpn);
         check_ev(pair, ev);
         pair.requester().allow_ev(Time{now}, static_cast<std::uint16_t>(ev));
-        e.wake(qpn);
+        e.wake(Time{now}, qpn);
       })
       .def("replace_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
         QueuePair& pair = existing(e, qpn);
         check_ev(pair, ev);
         pair.requester().replace_ev(Time{now}, static_cast<std::uint16_t>(ev), value);
-        e.wake(qpn);
+        e.wake(Time{now}, qpn);
       })
       .def("set_receive_window", [](Endpoint& e, std::uint32_t qpn, std::uint32_t units) {
         if (units < 8 || units > 255) raise_if(Problem{Problem::Kind::config, "mpr_dest", std::to_string(units), "8 to 255"});

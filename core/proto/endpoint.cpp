@@ -184,37 +184,34 @@ void Endpoint::list(std::uint32_t slot) {
   }
 }
 
-void Endpoint::after_input(Time, std::uint32_t slot) {
+void Endpoint::after_input(Time now, std::uint32_t slot) {
   list(slot);
-  arm(slot);
+  arm(now, slot);
 }
 
-void Endpoint::arm(std::uint32_t slot) {
+// A probe that is already due waits for a port, which poll_data offers it; a timer for it would only spin.
+void Endpoint::arm(Time now, std::uint32_t slot) {
   QueuePair& pair = *at(slot);
-  const Time deadline = pair.deadline();
+  const Time deadline = pair.deadline(now);
   if (deadline >= pair.armed_at) return;
   pair.armed_at = deadline;
   timers_.push(deadline, slot);
 }
 
-void Endpoint::wake(std::uint32_t qpn) {
+void Endpoint::wake(Time now, std::uint32_t qpn) {
   const auto slot = qpns_.find(qpn);
-  if (slot && at(*slot)) after_input(Time{}, *slot);
+  if (slot && at(*slot)) after_input(now, *slot);
 }
 
 void Endpoint::handle_timeout(Time now) {
+  handled_at_ = now;
   while (!timers_.empty() && timers_.front().at <= now) {
     const auto entry = timers_.pop();
     QueuePair* pair = entry.slot < slots_.size() ? at(entry.slot) : nullptr;
     if (!pair || pair->armed_at != entry.at) continue;
     pair->armed_at = Time::never();
     pair->handle_timeout(now);
-    list(entry.slot);
-    // What is due but not yet polled (a probe) fires again only after the outputs were drained.
-    const Time next = std::max(pair->deadline(), now + picoseconds(1));
-    if (next == Time::never()) continue;
-    pair->armed_at = next;
-    timers_.push(next, entry.slot);
+    after_input(now, entry.slot);
   }
 }
 
@@ -225,7 +222,7 @@ Time Endpoint::poll_timeout() {
     timers_.pop();
   }
   const Time first = timers_.empty() ? Time::never() : timers_.front().at;
-  return std::min(first, peers_.deadline());
+  return peers_.deadline() > handled_at_ ? std::min(first, peers_.deadline()) : first;
 }
 
 PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& request) {
@@ -283,12 +280,12 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       const std::uint16_t id =
           register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);
-      arm(slot);
+      arm(now, slot);
       return true;
     }
     const auto result = pair->poll_data(now, free_ports, out);
     if (result == Requester::Poll::sent) {
-      arm(slot);
+      arm(now, slot);
       if (burst_left_ == 0) burst_left_ = pair->requester().spray_quantum();
       if (--burst_left_ == 0 && data_list_.size() > 1) {
         data_list_.pop();
@@ -298,7 +295,8 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
     }
     burst_left_ = 0;
     data_list_.pop();
-    if (result == Requester::Poll::no_port) data_list_.push(slot);
+    arm(now, slot);
+    if (result == Requester::Poll::no_port || pair->waits_to_probe(now)) data_list_.push(slot);
     else pair->in_data_list = false;
   }
   return false;

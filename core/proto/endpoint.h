@@ -56,7 +56,7 @@ class Endpoint {
   // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`.
   void probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token);
   // Something outside the packet flow changed this queue pair (an EV allowed, a window widened): look at it again.
-  void wake(std::uint32_t qpn);
+  void wake(Time now, std::uint32_t qpn);
 
   // Out.
   bool poll_transmit(Time now, std::uint32_t free_ports, Transmit& out);
@@ -96,7 +96,7 @@ class Endpoint {
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);
   void after_input(Time now, std::uint32_t slot);
   void list(std::uint32_t slot);
-  void arm(std::uint32_t slot);
+  void arm(Time now, std::uint32_t slot);
   void handle_request(Time now, const wire::Packet& packet, const Arrival& arrival);
   void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
   bool poll_answer(std::uint32_t free_ports, Transmit& out);
@@ -122,6 +122,7 @@ class Endpoint {
   IdTable qpns_;
   Peers peers_;
   Timers timers_;
+  Time handled_at_ = Time::long_ago();  // what was due by then waits for a port, not for the clock
   Ring<std::uint32_t> reply_list_;
   Ring<std::uint32_t> data_list_;
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
