@@ -189,11 +189,10 @@ void Endpoint::after_input(Time now, std::uint32_t slot) {
   arm(now, slot);
 }
 
-// A probe that is due already waits for a free port, not for a timer: its queue pair stays on the data list.
+// A probe that is already due waits for a port, which poll_data offers it; a timer for it would only spin.
 void Endpoint::arm(Time now, std::uint32_t slot) {
   QueuePair& pair = *at(slot);
-  Time deadline = pair.timer_deadline();
-  if (const Time probe = pair.probe_deadline(); probe > now) deadline = std::min(deadline, probe);
+  const Time deadline = pair.deadline(now);
   if (deadline >= pair.armed_at) return;
   pair.armed_at = deadline;
   timers_.push(deadline, slot);
@@ -205,6 +204,7 @@ void Endpoint::wake(Time now, std::uint32_t qpn) {
 }
 
 void Endpoint::handle_timeout(Time now) {
+  handled_at_ = now;
   while (!timers_.empty() && timers_.front().at <= now) {
     const auto entry = timers_.pop();
     QueuePair* pair = entry.slot < slots_.size() ? at(entry.slot) : nullptr;
@@ -222,7 +222,7 @@ Time Endpoint::poll_timeout() {
     timers_.pop();
   }
   const Time first = timers_.empty() ? Time::never() : timers_.front().at;
-  return std::min(first, peers_.deadline());
+  return peers_.deadline() > handled_at_ ? std::min(first, peers_.deadline()) : first;
 }
 
 PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& request) {
@@ -295,12 +295,9 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
     }
     burst_left_ = 0;
     data_list_.pop();
-    if (result == Requester::Poll::no_port || pair->probe_deadline() <= now) {
-      data_list_.push(slot);
-    } else {
-      pair->in_data_list = false;
-      arm(now, slot);
-    }
+    arm(now, slot);
+    if (result == Requester::Poll::no_port || pair->waits_to_probe(now)) data_list_.push(slot);
+    else pair->in_data_list = false;
   }
   return false;
 }

@@ -122,6 +122,7 @@ class Endpoint {
   IdTable qpns_;
   Peers peers_;
   Timers timers_;
+  Time handled_at_ = Time::long_ago();  // what was due by then waits for a port, not for the clock
   Ring<std::uint32_t> reply_list_;
   Ring<std::uint32_t> data_list_;
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn

@@ -40,9 +40,9 @@ void EvProbe::hurry_port(std::uint8_t port, Time now) {
 
 std::optional<std::uint16_t> EvProbe::next_due(Time now, std::uint32_t live_ports, std::uint32_t free_ports) {
   for (Patient& p : patients_) {
+    if (p.due > now) continue;
     const bool is_live = live_ports >> p.port & 1;
-    const bool is_free = free_ports >> p.port & 1;
-    if (p.due > now || (is_live && !is_free)) continue;
+    if (is_live && !(free_ports >> p.port & 1)) continue;
     if (p.awaiting) {
       p.answers = 0;
       p.interval = std::min(p.interval * 2, interval_max_);

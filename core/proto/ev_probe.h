@@ -29,8 +29,8 @@ class EvProbe {
   // The port works again: do not wait for the next slow probe.
   void hurry_port(std::uint8_t port, Time now);
 
-  // The EV to probe now. What was due but stayed unanswered is backed off; a dead port's EVs wait for the next turn, a
-  // busy port's only for the port.
+  // The EV to probe now, on a port that is live and has room; what was due but stayed unanswered is backed off. A port
+  // that is merely busy keeps its patients due: on a loaded port an interval's wait each time would be for ever.
   std::optional<std::uint16_t> next_due(Time now, std::uint32_t live_ports, std::uint32_t free_ports);
   // True when this answer makes the EV trustworthy again; the caller then removes it.
   bool on_answer(std::uint16_t ev, Time now);

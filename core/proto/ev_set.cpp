@@ -86,7 +86,7 @@ void EvSet::leave_rotation(std::uint16_t ev) {
     put(place, order_[cursor_]);
     place = cursor_;
   }
-  put(place, order_[last]);
+  if (place != last) put(place, order_[last]);
   order_.pop_back();
   evs_[ev].place = no_ev;
   --ports_[evs_[ev].port].in_rotation;

@@ -137,6 +137,12 @@ void QueuePair::handle_timeout(Time now) {
   if (const auto status = requester_.on_timer(now); status != CompletionStatus::success) to_error(now, status);
 }
 
+Time QueuePair::deadline(Time now) const {
+  if (state_ != QpState::rts && state_ != QpState::rtr) return Time::never();
+  const Time reverse = reverse_.deadline() > now ? reverse_.deadline() : Time::never();
+  return state_ == QpState::rts ? std::min(requester_.deadline(now), reverse) : reverse;
+}
+
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
   const std::uint32_t ports = free_ports & live_ports_;

@@ -41,17 +41,15 @@ class QueuePair {
 
   void handle(Time now, const wire::Packet& packet, const Arrival& arrival);
   void handle_timeout(Time now);
-  // When handle_timeout is needed, and when next_probe may have something; the latter needs only polling.
-  Time timer_deadline() const { return state_ == QpState::rts ? requester_.deadline() : Time::never(); }
-  Time probe_deadline() const {
-    if (state_ == QpState::rts) return std::min(requester_.probe_deadline(), reverse_.deadline());
-    return state_ == QpState::rtr ? reverse_.deadline() : Time::never();
-  }
+  // The next moment after `now` that needs handle_timeout. What is due already waits to be polled.
+  Time deadline(Time now) const;
 
   bool has_reply() const { return responder_.has_reply(); }
   bool poll_reply(Time now, std::uint32_t free_ports, Transmit& out);
   Requester::Poll poll_data(Time now, std::uint32_t free_ports, Transmit& out);
   std::optional<WantedProbe> next_probe(Time now, std::uint32_t free_ports);
+  // A probe is due, but its port had no room when it was last polled.
+  bool waits_to_probe(Time now) const { return state_ == QpState::rts && requester_.waits_to_probe(now); }
   void on_probe_answer(Time now, const WantedProbe& probe);
 
   void set_live_ports(Time now, std::uint32_t mask);

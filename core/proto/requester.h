@@ -51,11 +51,11 @@ class Requester {
   CompletionStatus on_ack(Time now, const wire::Aeth& aeth, Psn cack);
 
   CompletionStatus on_timer(Time now);
-  Time deadline() const;
+  Time deadline(Time now) const;
 
   // The EVs that need a probe: the endpoint sends it and reports the answer.
-  std::optional<std::uint16_t> next_probe(Time now, std::uint32_t free_ports);
-  Time probe_deadline() const { return ev_probe_.deadline(); }
+  std::optional<std::uint16_t> next_probe(Time now, std::uint32_t ports);
+  bool waits_to_probe(Time now) const { return ev_probe_.deadline() <= now; }
   void on_probe_answer(Time now, std::uint16_t ev);
 
   void set_live_ports(Time now, std::uint32_t mask);

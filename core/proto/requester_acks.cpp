@@ -347,7 +347,8 @@ Duration Requester::timeout() const {
   return std::min(Duration{base.ps << std::min(doublings, 20u)}, std::max(base, longest));
 }
 
-Time Requester::deadline() const {
+Time Requester::deadline(Time now) const {
+  Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
   const bool waits = sent_.in_flight() || lost_count_ || has_unacknowledged_operation();
   if (!waits) return Time::never();
   Time at = progress_at_ + timeout();

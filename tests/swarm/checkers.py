@@ -1,0 +1,171 @@
+"""The oracles: what must be true of a run, decided without asking the engine's code how it works.
+
+They know the plan, the two memories and the completions, and nothing else; every rule here can be read off the
+protocol's promises to its user.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from softmrc.engine import CompletionKind, CompletionStatus
+
+from .plan import Flow, Message, Plan
+
+GUARD = 4096
+FILL = 0xA5
+
+
+class Violation(AssertionError):
+    """A promise that was broken."""
+
+
+class Memories:
+    """Source and target memory of both sides; the target lies between guard bytes that nobody may touch."""
+
+    def __init__(self, plan: Plan) -> None:
+        noise = np.random.default_rng(plan.seed)
+        self.size = plan.memory_size
+        self.source = [noise.integers(0, 256, self.size, dtype=np.uint8) for _ in range(2)]
+        self._whole = [np.full(self.size + 2 * GUARD, FILL, dtype=np.uint8) for _ in range(2)]
+        self.target = [whole[GUARD : GUARD + self.size] for whole in self._whole]
+        self._posted = [np.zeros(self.size, dtype=bool) for _ in range(2)]
+
+    def on_posted(self, sender: int, message: Message) -> None:
+        self._posted[1 - sender][message.offset : message.offset + message.length] = True
+
+    def check_placed(self, sender: int, message: Message, why: str) -> None:
+        span = slice(message.offset, message.offset + message.length)
+        if not np.array_equal(self.target[1 - sender][span], self.source[sender][span]):
+            raise Violation(f"{why}, but its {message.length} bytes at {message.offset} are not all in place")
+
+    def check_nothing_else(self) -> None:
+        """Bytes outside every posted message still hold what they held before."""
+        for side in (0, 1):
+            whole = self._whole[side]
+            if (whole[:GUARD] != FILL).any() or (whole[GUARD + self.size :] != FILL).any():
+                raise Violation(f"side {side}: a write outside the registered region")
+            changed = (self.target[side] != FILL) & ~self._posted[side]
+            if changed.any():
+                raise Violation(f"side {side}: byte {int(changed.argmax())} was written, and no message covers it")
+
+
+class FlowChecker:
+    """One direction of one queue pair: completions once, in order, with the right words; bytes there when they show."""
+
+    def __init__(self, name: str, flow: Flow, memories: Memories) -> None:
+        self.name = name
+        self.flow = flow
+        self.memories = memories
+        self.posted = 0
+        self.sends: deque[int] = deque()
+        self.receives: deque[int] = deque(i for i, m in enumerate(flow.messages) if m.imm is not None)
+        self.expected_receives = len(self.receives)
+        self.next_receive_id = 0
+        self.send_failure: CompletionStatus | None = None
+        self.receive_failure = False
+
+    def on_posted(self, index: int) -> None:
+        message = self.flow.messages[index]
+        self.memories.on_posted(self.flow.side, message)
+        self.sends.append(index)
+        self.posted += 1
+
+    def on_send_completion(self, record: np.void) -> None:
+        status = CompletionStatus(int(record["status"]))
+        index = int(record["wr_id"])
+        if status != CompletionStatus.SUCCESS:
+            self._on_failed_send(index, status)
+            return
+        if self.send_failure is not None:
+            raise Violation(f"{self.name}: message {index} succeeded after an earlier one had failed")
+        while self.sends and not self.flow.messages[self.sends[0]].signaled and self.sends[0] != index:
+            self.sends.popleft()
+        if not self.sends or self.sends[0] != index:
+            raise Violation(f"{self.name}: completion of message {index}, expected {list(self.sends)[:3]}")
+        self.sends.popleft()
+        message = self.flow.messages[index]
+        kind = CompletionKind.WRITE if message.imm is None else CompletionKind.WRITE_IMM
+        found = (int(record["length"]), int(record["kind"]), int(record["imm"]))
+        if found != (message.length, int(kind.value), message.imm or 0):
+            raise Violation(f"{self.name}: completion of message {index} says {found}")
+        if int(record["msn"]) != index & 0xFFFF:
+            raise Violation(f"{self.name}: completion of message {index} has msn {int(record['msn'])}")
+        self.memories.check_placed(self.flow.side, message, f"{self.name}: message {index} completed at its sender")
+
+    def _on_failed_send(self, index: int, status: CompletionStatus) -> None:
+        if self.send_failure is None:
+            # Unsignaled messages that succeeded left no trace; the failure names the first that did not.
+            while self.sends and not self.flow.messages[self.sends[0]].signaled and self.sends[0] != index:
+                self.sends.popleft()
+            self.send_failure = status
+        elif status != CompletionStatus.FLUSHED:
+            raise Violation(f"{self.name}: message {index} failed with {status.name}, but the queue pair was in error")
+        if not self.sends or self.sends.popleft() != index:
+            raise Violation(f"{self.name}: message {index} was flushed out of order or twice")
+
+    def on_receive_completion(self, record: np.void) -> None:
+        wr_id = int(record["wr_id"])
+        if wr_id != self.next_receive_id:
+            raise Violation(f"{self.name}: receive {wr_id} completed, expected {self.next_receive_id}")
+        self.next_receive_id += 1
+        if int(record["status"]) != CompletionStatus.SUCCESS.value:
+            self.receive_failure = True
+            return
+        if self.receive_failure:
+            raise Violation(f"{self.name}: an immediate arrived after the receive queue was flushed")
+        if not self.receives:
+            raise Violation(f"{self.name}: one immediate too many: {int(record['imm']):#x}")
+        index = self.receives.popleft()
+        message = self.flow.messages[index]
+        if (int(record["imm"]), int(record["length"])) != (message.imm, message.length):
+            found = int(record["imm"])
+            raise Violation(f"{self.name}: immediate {found:#x}, expected message {index}'s {message.imm:#x}")
+        for earlier in range(index + 1):
+            why = f"{self.name}: the immediate of message {index} completed, so message {earlier} has arrived"
+            self.memories.check_placed(self.flow.side, self.flow.messages[earlier], why)
+
+    @property
+    def is_done(self) -> bool:
+        if self.send_failure is not None:
+            return True
+        return self.posted == len(self.flow.messages) and not self.sends and not self.receives
+
+    def check_end(self) -> None:
+        for index, message in enumerate(self.flow.messages):
+            self.memories.check_placed(self.flow.side, message, f"{self.name}: the run is over, message {index} too")
+
+
+def may_give_up(plan: Plan) -> bool:
+    """Whether the schedule left a queue pair without its anchor for as long as its patience lasts."""
+    longest = max((end - start for start, end in merged(plan.outages_us)), default=0.0)
+    return longest >= plan.patience_us
+
+
+def merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Overlapping intervals become one."""
+    result: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], end))
+        else:
+            result.append((start, end))
+    return result
+
+
+def check_planes_equal(plan: Plan, sent: list[int], retransmitted: int) -> None:
+    """While all planes are healthy they carry the same load.
+
+    The rotation gives every EV its turn, of one quantum, once a lap, and every plane has the same number of EVs. So per
+    queue pair two planes differ by at most one unfinished lap: the EVs of one plane times the quantum. Retransmissions
+    avoid the EV that failed and shift a lap by one each. With a link rate the choice is among ports with room, and
+    queue lengths take part in it; then a fifth of the mean is allowed on top.
+    """
+    per_plane = plan.ev_profile.count // plan.planes
+    slack = len(plan.connections) * per_plane * plan.ev_profile.spray_quantum + retransmitted
+    if plan.network.port_rate_bps:
+        slack += 8 + sum(sent) / plan.planes / 5
+    if max(sent) - min(sent) > slack:
+        raise Violation(f"planes unequally loaded though all are healthy: {sent}, allowed difference {slack:.0f}")

@@ -1,0 +1,172 @@
+"""One seed draws everything: the network, both endpoints, the queue pairs, the messages, and what goes wrong when.
+
+Nothing here looks at the engine, and the runner draws nothing of its own, so a seed that fails once fails every time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig, EvMode, EvProfile
+from softmrc.pair import PairConfig
+
+from .faults import draw_faults
+from .plan import Connection, Flow, Message, Plan
+
+PSN_SPACE = 1 << 24
+
+
+def draw_length(rng: Random) -> int:
+    """Mostly small: what breaks at packet edges breaks at two packets as well as at two thousand."""
+    roll = rng.random()
+    if roll < 0.3:
+        return rng.randint(1, 2048)
+    if roll < 0.65:
+        return rng.randint(1, 48 * 1024)
+    if roll < 0.98:
+        return rng.randint(1, 512 * 1024)
+    if roll < 0.998:
+        return rng.randint(1 << 19, 2 << 20)
+    return rng.randint(2 << 20, 16 << 20)
+
+
+def draw_flow(rng: Random, side: int, at_memory: int, most: int, horizon_us: float) -> tuple[Flow, int]:
+    messages: list[Message] = []
+    imm_share = rng.choice([0.0, 0.2, 0.5, 1.0])
+    spread_us = rng.choice([0.0, 50.0, horizon_us, 2 * horizon_us])
+    moments = sorted(rng.uniform(0, spread_us) for _ in range(rng.randint(0, most)))
+    tiny = rng.random() < 0.15
+    for i, at_us in enumerate(moments):
+        length = rng.randint(1, 64) if tiny else draw_length(rng)
+        imm = rng.getrandbits(32) if rng.random() < imm_share else None
+        signaled = i == len(moments) - 1 or rng.random() < 0.9
+        messages.append(Message(at_us, length, at_memory, imm, signaled))
+        at_memory += length + rng.randint(0, 64)
+    return Flow(side, messages), at_memory
+
+
+def draw_connection(
+    rng: Random, at_memory: int, most: int, dynamic_mpr: bool, horizon_us: float
+) -> tuple[Connection, int]:
+    def psn() -> int:
+        near_wrap = rng.random() < 0.6
+        return (PSN_SPACE - rng.randint(1, 600)) % PSN_SPACE if near_wrap else rng.randrange(PSN_SPACE)
+
+    there, at_memory = draw_flow(rng, 0, at_memory, most, horizon_us)
+    back, at_memory = draw_flow(rng, 1, at_memory, most if rng.random() < 0.4 else 0, horizon_us)
+    mpr_dest = rng.choice([8, 8, 8, 16, 64, 255])
+    mpr = mpr_dest if not dynamic_mpr or rng.random() < 0.5 else 8
+    connection = Connection(
+        first_psn=(psn(), psn()),
+        mpr=mpr,
+        mpr_dest=mpr_dest,
+        max_wimm=rng.choice([1, 2, 16, 128]),
+        max_send_wr=rng.choice([1, 4, 4096]),
+        flows=(there, back),
+    )
+    return connection, at_memory
+
+
+def draw_paths(rng: Random, planes: int) -> EvProfile:
+    per_plane = rng.choice([1, 2, 4, 16, 32] if planes > 1 else [1, 2, 8, 64, 128])
+    spares = rng.choice([0, 0, 1, per_plane])
+    count = per_plane * planes
+    entries: list[tuple[int, int]] = []
+    mode = EvMode.AUTOMATIC
+    if rng.random() < 0.2:
+        mode = EvMode.EXPLICIT
+        entries = [(rng.getrandbits(32), port) for port in range(planes) for _ in range(per_plane + spares)]
+        rng.shuffle(entries)
+    return EvProfile(
+        mode=mode,
+        count=count,
+        spares=spares * planes,
+        min_active=rng.choice([0, 0, 0, 1, max(1, count // 2), count]),
+        value_bits=rng.choice([32, 32, 16]),
+        spray_quantum=rng.choice([1, 1, 1, 4, 16]),
+        entries=tuple(entries),
+    )
+
+
+def draw_network(rng: Random, seed: int, planes: int) -> PairConfig:
+    rate = 0 if rng.random() < 0.65 else rng.choice([1_000_000_000, 10_000_000_000, 100_000_000_000])
+    return PairConfig(
+        seed=seed,
+        ports=planes,
+        one_way_delay_us=rng.choice([0.6, 2.0, 4.0, 4.0, 10.0, 50.0]) if rng.random() < 0.95 else 2_500.0,
+        port_rate_bps=rate,
+        mark_above_bytes=rng.choice([0, 2_000, 8_000]) if rate else 0,
+    )
+
+
+def draw_congestion(rng: Random, network: PairConfig) -> CcProfile:
+    rate = network.port_rate_bps * network.ports or 400_000_000_000
+    if rng.random() < 0.4:
+        return CcProfile(
+            algorithm=CcAlgorithm.FIXED_WINDOW,
+            rate_bps=rate,
+            window_bytes=rng.choice([2_000, 64_000, 1 << 20]),
+            base_rtt_us=2 * network.one_way_delay_us,
+        )
+    return CcProfile(
+        rate_bps=rate,
+        base_rtt_us=2 * network.one_way_delay_us * rng.choice([1.0, 1.0, 0.5, 3.0]),
+        learn_base_rtt=rng.random() < 0.3,
+        trimming=rng.random() < 0.5,
+    )
+
+
+def draw_plan(seed: int) -> Plan:
+    rng = Random(seed)
+    planes = rng.choice([1, 2, 2, 3, 4, 4, 5, 8])
+    knows_trim = rng.random() < 0.8
+    trims = rng.random() < 0.5
+    network = draw_network(rng, seed, planes)
+    endpoint = EndpointConfig(
+        ports=planes,
+        sack_threshold_bytes=rng.choice([16 * 1024, 16 * 1024, 4096, 1 << 20]),
+        sack_first_packet=rng.random() < 0.2,
+        timestamps=rng.random() < 0.8,
+        trim_nack=knows_trim,
+        peer_trim_nack=knows_trim or rng.random() < 0.3,
+        probe_interval_us=rng.choice([1_000.0, 1_000.0, 100.0]),
+        probe_interval_max_us=rng.choice([1_000_000.0, 20_000.0]),
+        revival_answers=rng.choice([3, 3, 1]),
+    )
+    dynamic_mpr = rng.random() < 0.3
+    connections = []
+    size = 0
+    most = rng.choice([1, 5, 12, 30])
+    horizon_us = rng.choice([50.0, 300.0, 2_000.0, 20_000.0, 100_000.0])
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        connection, size = draw_connection(rng, size, most, dynamic_mpr, horizon_us)
+        connections.append(connection)
+    size = max(size, 1)
+    at_top = rng.random() < 0.2
+    vas = ((1 << 64) - size, rng.getrandbits(40)) if at_top else (rng.getrandbits(48), 0)
+    gives_up = rng.random() < 0.2
+    cc_profile = draw_congestion(rng, network)
+    if trims and network.port_rate_bps and cc_profile.algorithm == CcAlgorithm.NSCC:
+        # A window that never shrinks would be trimmed for ever: the pair's only queue is the sender's own.
+        network = dataclasses.replace(network, trim_above_bytes=rng.choice([0, 6_000]))
+    plan = Plan(
+        seed=seed,
+        planes=planes,
+        anchor=rng.randrange(planes),
+        network=network,
+        endpoint=endpoint,
+        ev_profile=draw_paths(rng, planes),
+        cc_profile=cc_profile,
+        mtu=rng.choice([512, 1024, 1500, 4096, 4096, 9000]),
+        dynamic_mpr=dynamic_mpr,
+        timeout=rng.choice([0, 4, 8, 8, 8, 12]),
+        retry_linear=rng.randint(5, 7) if gives_up else rng.randint(0, 7),
+        retry_exponential=rng.randint(4, 8) if gives_up else RETRY_FOREVER,
+        connections=connections,
+        memory_size=size,
+        va=vas,
+    )
+    if rng.random() < 0.9:
+        draw_faults(rng, plan, trims, horizon_us)
+    return plan

@@ -1,0 +1,97 @@
+"""What one seed decides, as plain data: the network, both endpoints, the queue pairs, the messages, the faults.
+
+One plane, the anchor, is never lost for good and never badly lossy for good: "a path lives" is true by construction.
+What a plan does to the anchor for a while is written down in `outages_us`, for the checker that decides whether a queue
+pair had the right to give up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, EvProfile
+from softmrc.pair import PairConfig
+
+
+@dataclass(frozen=True)
+class Message:
+    """One write: where it comes from and goes to, as offsets into the two sides' memory."""
+
+    at_us: float
+    length: int
+    offset: int
+    imm: int | None
+    signaled: bool
+
+
+@dataclass
+class Flow:
+    """One direction of one queue pair."""
+
+    side: int
+    messages: list[Message]
+
+
+@dataclass
+class Connection:
+    first_psn: tuple[int, int]
+    mpr: int
+    mpr_dest: int
+    max_wimm: int
+    max_send_wr: int
+    flows: tuple[Flow, Flow]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens at a moment: the runner calls the method of that name with these arguments."""
+
+    at_us: float
+    act: str
+    args: tuple[Any, ...]
+
+
+@dataclass
+class Plan:
+    seed: int
+    planes: int
+    anchor: int
+    network: PairConfig
+    endpoint: EndpointConfig
+    ev_profile: EvProfile
+    cc_profile: CcProfile
+    mtu: int
+    dynamic_mpr: bool
+    timeout: int
+    retry_linear: int
+    retry_exponential: int
+    connections: list[Connection]
+    memory_size: int
+    va: tuple[int, int]
+    faults: list[Fault] = field(default_factory=list)
+    outages_us: list[tuple[float, float]] = field(default_factory=list)
+    flips_bits: bool = False
+    shrinks_window: bool = False
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing at all goes wrong."""
+        return not self.faults
+
+    @property
+    def last_change_us(self) -> float:
+        posts = [m.at_us for c in self.connections for f in c.flows for m in f.messages]
+        return max([0.0, *posts, *(f.at_us for f in self.faults)])
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(m.length for c in self.connections for f in c.flows for m in f.messages)
+
+    @property
+    def patience_us(self) -> float:
+        """The least time without any answer after which this plan's queue pairs may give up."""
+        if self.retry_exponential == RETRY_FOREVER:
+            return float("inf")
+        once = 1.024 * 2**self.timeout
+        return once * (self.retry_linear + sum(2**k for k in range(1, min(self.retry_exponential, 24) + 1)))

@@ -1,0 +1,418 @@
+"""Runs seeds: draws a plan, plays it on a pair of endpoints, and lets the checkers look.
+
+python -m tests.swarm.swarm --seed 7
+python -m tests.swarm.swarm --seeds 0:1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from softmrc.config import InitAttributes, RtrAttributes, RtsAttributes
+from softmrc.engine import CompletionStatus, QpState, QueuePair
+from softmrc.errors import UsageError
+from softmrc.pair import Pair
+
+from .checkers import FlowChecker, Memories, Violation, check_planes_equal, may_give_up
+from .draw import draw_plan
+from .plan import Connection, Fault, Plan
+
+# After the last fault and the last post a run must end within this much simulated time: room for two rounds of the
+# slowest timers there are, the one-second caps of the exponential timer and of the prober.
+PATIENCE_US = 20_000_000.0
+
+REPORTED = [
+    "packets_retransmitted",
+    "lost_same_ev",
+    "lost_across_evs",
+    "lost_timeout",
+    "lost_nacked",
+    "loss_spurious",
+    "evs_demoted",
+    "evs_revived",
+    "evs_restored",
+    "timeouts",
+    "tail_probes",
+    "marks_received",
+    "packets_trimmed",
+]
+HONEST = [
+    "refused_malformed",
+    "refused_unknown_qp",
+    "refused_wrong_peer",
+    "refused_remote_access",
+    "refused_invalid_request",
+    "refused_unknown_peer",
+    "acks_refused",
+]
+
+
+@dataclass
+class Outcome:
+    seed: int
+    trace_hash: int
+    simulated_us: float
+    after_last_change_us: float
+    packets: int
+    counters: Counter[str]
+    gave_up: bool
+
+
+class Run:
+    """One plan, played once."""
+
+    def __init__(self, plan: Plan, *, encode: bool = True) -> None:
+        self.plan = plan
+        network = dataclasses.replace(plan.network, encode=encode)
+        self.pair = Pair(
+            plan.planes,
+            plan.seed,
+            network=network,
+            endpoint=plan.endpoint,
+            ev_profile=plan.ev_profile,
+            cc_profile=plan.cc_profile,
+        )
+        self.memories = Memories(plan)
+        self.sources = []
+        for side, endpoint in enumerate(self.pair.sides):
+            endpoint.register(self.memories.target[side], va=plan.va[side], rkey=0x100 + side)
+            self.sources.append(endpoint.register(self.memories.source[side], rkey=0x200))
+        self.qps: list[tuple[QueuePair, QueuePair]] = []
+        self.checkers: list[tuple[FlowChecker, FlowChecker]] = []
+        for number, connection in enumerate(plan.connections):
+            self._connect(number, connection)
+        self.faults = list(reversed(plan.faults))
+        self.gave_up = False
+        self.entropies: dict[tuple[int, int, int, int], int] = {}
+
+    def _connect(self, number: int, connection: Connection) -> None:
+        plan, pair = self.plan, self.pair
+        qpns = (0x1000 + number, 0x2000 + number)
+        qps = (pair.a.create_qp(qpns[0]), pair.b.create_qp(qpns[1]))
+        for side, qp in enumerate(qps):
+            qp.init(InitAttributes(send_cq=pair.SEND_CQ, recv_cq=pair.RECV_CQ))
+            qp.rtr(
+                0,
+                RtrAttributes(
+                    peer=0,
+                    dest_qpn=qpns[1 - side],
+                    first_psn=connection.first_psn[1 - side],
+                    mtu=plan.mtu,
+                    max_wimm_dest=connection.max_wimm,
+                    mpr_dest=connection.mpr_dest,
+                    dynamic_mpr=plan.dynamic_mpr,
+                ),
+            )
+            qp.rts(
+                0,
+                RtsAttributes(
+                    first_psn=connection.first_psn[side],
+                    max_wimm=connection.max_wimm,
+                    mpr=connection.mpr,
+                    timeout=plan.timeout,
+                    retry_linear=plan.retry_linear,
+                    retry_exponential=plan.retry_exponential,
+                    max_send_wr=connection.max_send_wr,
+                ),
+            )
+        self.qps.append(qps)
+        checkers = tuple(FlowChecker(f"qp {number} from side {f.side}", f, self.memories) for f in connection.flows)
+        self.checkers.append((checkers[0], checkers[1]))
+        for checker in checkers:
+            for wr_id in range(checker.expected_receives):
+                qps[1 - checker.flow.side].post_receive(wr_id)
+
+    def play(self) -> Outcome:
+        pair, plan = self.pair, self.plan
+        limit_us = plan.last_change_us + PATIENCE_US + self._transfer_us()
+        slice_us = 10.0
+        watch = 0
+        while True:
+            self._post_what_is_due()
+            self._apply_what_is_due()
+            if self._is_done() and not self.faults:
+                break
+            if pair.now_us > limit_us:
+                raise Violation(f"stuck: {self._describe()}")
+            until_us = min([pair.now_us + slice_us, *self._next_moments()])
+            # One queue at a time is watched, so that its completions are looked at in the instant they show.
+            pair.run_until_completions(watch & 1, 1, max(until_us - pair.now_us, 0.001), cq=watch >> 1 & 1)
+            watch += 1
+            slice_us = 10.0 if self._take_completions() else min(slice_us * 1.5, 50_000.0)
+        return self._finish()
+
+    def _transfer_us(self) -> float:
+        """What the data alone may take: a twentieth of the anchor's rate, or one packet in two round trips."""
+        plan = self.plan
+        packets = plan.payload_bytes / plan.mtu + 1000
+        per_packet_us = 4 * plan.network.one_way_delay_us
+        if plan.network.port_rate_bps:
+            per_packet_us += 20 * plan.mtu * 8e6 / plan.network.port_rate_bps
+        return packets * per_packet_us
+
+    def _next_moments(self) -> list[float]:
+        moments = [self.faults[-1].at_us] if self.faults else []
+        for checker in self._flows():
+            if checker.posted < len(checker.flow.messages):
+                at_us = checker.flow.messages[checker.posted].at_us
+                if at_us > self.pair.now_us:
+                    moments.append(at_us)
+        return moments
+
+    def _flows(self) -> list[FlowChecker]:
+        return [checker for pair in self.checkers for checker in pair]
+
+    def _post_what_is_due(self) -> None:
+        for number, checkers in enumerate(self.checkers):
+            for checker in checkers:
+                messages = checker.flow.messages
+                while checker.posted < len(messages) and messages[checker.posted].at_us <= self.pair.now_us:
+                    if not self._post(number, checker):
+                        break
+
+    def _post(self, number: int, checker: FlowChecker) -> bool:
+        index, side = checker.posted, checker.flow.side
+        message = checker.flow.messages[index]
+        qp = self.qps[number][side]
+        # Posting may complete nothing, but from here on the bytes may appear at the target.
+        try:
+            qp.post_write(
+                self.pair.now_ps,
+                message.length,
+                remote_va=self.plan.va[1 - side] + message.offset,
+                rkey=0x100 + 1 - side,
+                source=self.sources[side],
+                offset=message.offset,
+                imm=message.imm,
+                wr_id=index,
+                signaled=message.signaled,
+            )
+        except UsageError:
+            if qp.state == QpState.ERROR:
+                checker.posted = len(checker.flow.messages)
+            return False
+        checker.on_posted(index)
+        return True
+
+    def _apply_what_is_due(self) -> None:
+        while self.faults and self.faults[-1].at_us <= self.pair.now_us + 1e-6:
+            fault: Fault = self.faults.pop()
+            getattr(self, f"_do_{fault.act}")(*fault.args)
+
+    def _do_weather(self, sender: int, plane: int, knobs: tuple[tuple[str, float], ...]) -> None:
+        weather = self.pair.weather(sender, plane)
+        for name, value in knobs:
+            is_flag = name in ("black_hole", "spares_control")
+            setattr(weather, name, bool(value) if is_flag else float(value))
+
+    def _do_port(self, side: int, plane: int, up: bool) -> None:
+        self.pair.sides[side].set_port(self.pair.now_ps, plane, up)
+
+    def _ev(self, side: int, connection: int, plane: int, nth: int) -> tuple[int, int]:
+        """(index, value) of the nth EV of a plane, as it was first drawn."""
+        evs = self.qps[connection][side].evs()
+        index = int((evs["port"] == plane).nonzero()[0][nth])
+        key = (side, connection, plane, nth)
+        return index, self.entropies.setdefault(key, int(evs["value"][index]))
+
+    def _do_ev_loss(self, sender: int, connection: int, plane: int, nth: int, loss: float) -> None:
+        _, value = self._ev(sender, connection, plane, nth)
+        self.pair.set_ev_dead(sender, plane, value, loss >= 1.0)
+        self.pair.set_ev_loss(sender, plane, value, loss if loss < 1.0 else 0.0)
+
+    def _do_deny_ev(self, side: int, connection: int, plane: int, nth: int) -> None:
+        self.qps[connection][side].deny_ev(self.pair.now_ps, self._ev(side, connection, plane, nth)[0])
+
+    def _do_allow_ev(self, side: int, connection: int, plane: int, nth: int) -> None:
+        self.qps[connection][side].allow_ev(self.pair.now_ps, self._ev(side, connection, plane, nth)[0])
+
+    def _do_replace_ev(self, side: int, connection: int, plane: int, nth: int, value: int) -> None:
+        self.qps[connection][side].replace_ev(self.pair.now_ps, self._ev(side, connection, plane, nth)[0], value)
+
+    def _do_stall(self, side: int, duration_us: float) -> None:
+        self.pair.stall_us(side, duration_us)
+
+    def _do_window(self, side: int, connection: int, units: int) -> None:
+        self.qps[connection][side].set_receive_window(units)
+
+    def _do_penalty(self, side: int, connection: int, penalty: int) -> None:
+        self.qps[connection][side].set_receiver_penalty(penalty)
+
+    def _take_completions(self) -> bool:
+        any_taken = False
+        for side, endpoint in enumerate(self.pair.sides):
+            for record in endpoint.poll_completions(Pair.SEND_CQ):
+                self.checkers[int(record["qpn"]) & 0xFFF][side].on_send_completion(record)
+                any_taken = True
+            for record in endpoint.poll_completions(Pair.RECV_CQ):
+                self.checkers[int(record["qpn"]) & 0xFFF][1 - side].on_receive_completion(record)
+                any_taken = True
+        return any_taken
+
+    def _is_done(self) -> bool:
+        for qps, checkers in zip(self.qps, self.checkers, strict=True):
+            if all(checker.is_done for checker in checkers):
+                continue
+            if all(qp.state == QpState.ERROR for qp in qps):
+                continue
+            # The other side of a dead queue pair hears of it only when it sends; with nothing to send it never does.
+            dead = [qp.state == QpState.ERROR for qp in qps]
+            if any(dead) and all(c.is_done or dead[c.flow.side] or not c.sends for c in checkers):
+                continue
+            return False
+        return True
+
+    def _finish(self) -> Outcome:
+        pair = self.pair
+        finished_us = pair.now_us
+        pair.run_us(100.0)
+        self._take_completions()
+        counters: Counter[str] = Counter()
+        for number, (qps, checkers) in enumerate(zip(self.qps, self.checkers, strict=True)):
+            if any(qp.state == QpState.ERROR for qp in qps):
+                self._check_gave_up(number, checkers)
+            else:
+                for checker in checkers:
+                    checker.check_end()
+                self._check_books(number)
+            for qp in qps:
+                counters.update(qp.stats())
+        self.memories.check_nothing_else()
+        for endpoint in pair.sides:
+            counters.update(endpoint.stats())
+        for name in HONEST:
+            if counters[name]:
+                raise Violation(f"{name} = {counters[name]} between two honest endpoints")
+        if self.plan.is_calm:
+            for side in (0, 1):
+                again = sum(qps[side].stats()["packets_retransmitted"] for qps in self.qps)
+                check_planes_equal(self.plan, pair.data_packets_sent(side), again)
+        after = finished_us - self.plan.last_change_us
+        packets = pair.packets_delivered
+        return Outcome(self.plan.seed, pair.trace_hash, pair.now_us, after, packets, counters, self.gave_up)
+
+    def _check_gave_up(self, number: int, checkers: tuple[FlowChecker, FlowChecker]) -> None:
+        self.gave_up = True
+        failures = [c.send_failure for c in checkers]
+        if not may_give_up(self.plan):
+            raise Violation(f"qp {number} is in error without cause: {failures}")
+        allowed = (None, CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, CompletionStatus.FLUSHED)
+        if any(f not in allowed for f in failures):
+            raise Violation(f"qp {number}: sends failed with {failures}")
+
+    def _check_books(self, number: int) -> None:
+        """Every packet was placed exactly once, and none was sent beyond the window that was offered."""
+        for checker in self.checkers[number]:
+            messages = checker.flow.messages
+            stats = self.qps[number][1 - checker.flow.side].stats()
+            packets = sum(-(-m.length // self.plan.mtu) for m in messages)
+            placed = (stats["packets_placed"], stats["bytes_placed"])
+            if placed != (packets, sum(m.length for m in messages)):
+                raise Violation(f"{checker.name}: placed {placed} packets and bytes, sent {packets}")
+            if stats["packets_out_of_window"] and not self.plan.shrinks_window:
+                raise Violation(f"{checker.name}: {stats['packets_out_of_window']} packets beyond the window")
+
+    def _describe(self) -> str:
+        parts = []
+        for number, qps in enumerate(self.qps):
+            for side, qp in enumerate(qps):
+                checker = self.checkers[number][side]
+                if checker.is_done:
+                    continue
+                q = qp.query()
+                states = Counter(int(s) for s in qp.evs()["state"])
+                parts.append(
+                    f"qp {number} side {side} {q['state'].name} messages {q['messages']} in flight "
+                    f"{q['packets_in_flight']} window {q['window_bytes']} evs {dict(states)} "
+                    f"awaiting {len(checker.sends)} sends {len(checker.receives)} receives"
+                )
+        return f"at {self.pair.now_us:.0f} µs: " + "; ".join(parts)
+
+
+def run_seed(seed: int, *, repeat: bool = False) -> Outcome:
+    """Plays one seed. With `repeat` once more, and with packets as structs: the trace must be the same."""
+    plan = draw_plan(seed)
+    outcome = Run(plan).play()
+    if not repeat:
+        return outcome
+    again = Run(plan).play()
+    if again.trace_hash != outcome.trace_hash:
+        raise Violation(f"not deterministic: {outcome.trace_hash:016x} then {again.trace_hash:016x}")
+    if not plan.flips_bits:
+        structs = Run(plan, encode=False).play()
+        if structs.trace_hash != outcome.trace_hash:
+            raise Violation(f"bytes give {outcome.trace_hash:016x}, structs {structs.trace_hash:016x}")
+    return outcome
+
+
+def is_repeated(seed: int) -> bool:
+    """One seed in eight is played three times."""
+    return seed % 8 == 0
+
+
+def run_guarded(seed: int, limit_s: float = 10.0) -> Outcome:
+    """A seed that never comes back stops the process, with the line that reproduces it."""
+
+    def stop() -> None:
+        print(f"make swarm SEED={seed}   # still running after {limit_s:.0f} s", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    watchdog = threading.Timer(limit_s, stop)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        return run_seed(seed, repeat=is_repeated(seed))
+    finally:
+        watchdog.cancel()
+
+
+def run_seeds(seeds: range | list[int]) -> tuple[list[Outcome], list[str]]:
+    """All of them; a failure is one line that reproduces it."""
+    outcomes, failures = [], []
+    for seed in seeds:
+        try:
+            outcomes.append(run_guarded(seed))
+        except AssertionError as error:
+            failures.append(f"make swarm SEED={seed}   # {error}")
+    return outcomes, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, help="one seed, played three times")
+    parser.add_argument("--seeds", default="0:200", help="FIRST:LAST, LAST left out")
+    parser.add_argument("--show", action="store_true", help="print the plan of --seed")
+    args = parser.parse_args()
+    if args.seed is not None:
+        seeds: range | list[int] = [args.seed]
+        if args.show:
+            print(draw_plan(args.seed))
+    else:
+        first, last = args.seeds.split(":")
+        seeds = range(int(first), int(last))
+    started = time.perf_counter()
+    outcomes, failures = run_seeds(seeds)
+    took = time.perf_counter() - started
+    total: Counter[str] = Counter()
+    for outcome in outcomes:
+        total.update(outcome.counters)
+    print("\n".join(failures))
+    slowest = max(outcomes, key=lambda o: o.after_last_change_us, default=None)
+    packets = sum(outcome.packets for outcome in outcomes)
+    print(f"{len(outcomes)} seeds passed, {len(failures)} failed, {took:.1f} s, {packets:,} packets")
+    if slowest is not None:
+        print(f"slowest to end after its last change: seed {slowest.seed}, {slowest.after_last_change_us:,.0f} µs")
+    print(f"gave up with cause: {sum(o.gave_up for o in outcomes)}")
+    print("  ".join(f"{name} {total[name]:,}" for name in REPORTED))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
