@@ -350,8 +350,8 @@ Duration Requester::timeout() const {
 Time Requester::deadline(Time now) const {
   Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
   const bool waits = sent_.in_flight() || lost_count_ || has_unacknowledged_operation();
-  if (!waits) return Time::never();
-  Time at = progress_at_ + timeout();
+  if (!waits) return at;
+  at = std::min(at, progress_at_ + timeout());
   if (silences_ < 3) at = std::min(at, active_at_ + rtt_.silence() * (1 << silences_));
   return at;
 }
