@@ -14,12 +14,6 @@ namespace softmrc::bind {
 
 using namespace proto;
 
-namespace {
-
-template <typename Stats>
-nb::dict stats_dict(const Stats& stats);
-
-template <>
 nb::dict stats_dict(const QpStats& stats) {
   nb::dict d;
 #define X(name) d[#name] = stats.name;
@@ -28,7 +22,6 @@ nb::dict stats_dict(const QpStats& stats) {
   return d;
 }
 
-template <>
 nb::dict stats_dict(const EndpointStats& stats) {
   nb::dict d;
 #define X(name) d[#name] = stats.name;
@@ -36,6 +29,8 @@ nb::dict stats_dict(const EndpointStats& stats) {
 #undef X
   return d;
 }
+
+namespace {
 
 QueuePair& existing(Endpoint& e, std::uint32_t qpn) {
   QueuePair* pair = e.qp(qpn);

@@ -45,5 +45,6 @@ NB_MODULE(_core, m) {
   bind_config(m);
   bind_endpoint(m);
   bind_pair(m);
+  bind_network(m);
   bind_allocations(m);
 }

@@ -28,7 +28,11 @@ class Scheduler {
   void push(Time at, std::uint32_t kind, std::uint32_t who, std::uint32_t what) {
     SOFTMRC_CHECK(at >= now_);
     const std::uint64_t span = span_of(at);
-    const Event event{at, kind, who, what};
+    Event event;
+    event.at = at;
+    event.kind = kind & 0xF;
+    event.who = who & 0xFFFFFFF;
+    event.what = what;
     ++size_;
     if (span <= current_) {
       soon_.push_back({event, order_++});
