@@ -7,6 +7,7 @@ NATIVE  := CMakeLists.txt pyproject.toml $(shell find core -name '*.h' -o -name 
 SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
+SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm
 
 .PHONY: help demo test lint bench sanitize fuzz swarm spec-map build clean
 .DEFAULT_GOAL := help
@@ -26,6 +27,30 @@ lint: $(VENV)/.dev ## Check style and types
 
 bench: build ## Measure the engine
 	$(BIN)/softmrc bench engine
+
+# The sanitized extension lies beside links to the sources; -S keeps the ordinary one, which .venv knows, out of the way.
+sanitize: $(VENV)/.test ## Run the tests with AddressSanitizer and UndefinedBehaviorSanitizer
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DSOFTMRC_SANITIZE=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
+	@PATH="$(abspath $(BIN)):$$PATH" cmake --build build/sanitize
+	@mkdir -p build/sanitize/site/softmrc
+	@ln -sf $(abspath src/softmrc)/* build/sanitize/site/softmrc/
+	@cp build/sanitize/_core*.so build/sanitize/site/softmrc/
+	PYTHONPATH=build/sanitize/site:$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') \
+	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 SOFTMRC_SWARM_SEEDS=200 \
+	  $(BIN)/python -S -m pytest -p no:xdist $(SANITIZE_TESTS)
+
+fuzz: ## Run the fuzzers, SECONDS each (needs clang)
+	@command -v clang++ >/dev/null || { echo "Fuzzing needs clang++ (on Debian: apt install clang)."; exit 1; }
+	@cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSOFTMRC_FUZZ=ON -DSOFTMRC_SANITIZE=ON >/dev/null
+	@cmake --build build/fuzz -j $(JOBS)
+	@for program in build/fuzz/fuzz_*; do \
+	  name=$${program##*/fuzz_}; mkdir -p build/fuzz/corpus-$$name; echo "== $$name"; \
+	  $$program -max_total_time=$(SECONDS) -print_final_stats=1 -verbosity=0 build/fuzz/corpus-$$name fuzz/corpus/$$name || exit 1; done
+
+spec-map: $(VENV)/.built ## Write docs/spec-map.md
+	$(BIN)/python tools/spec_map.py
 
 swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
 	$(BIN)/python -m tests.swarm.swarm --seed $(SEED)

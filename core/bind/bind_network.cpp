@@ -45,8 +45,26 @@ void bind_fabric(nb::module_& m) {
       .def_rw("last_hop_trim_bytes", &QueueConfig::last_hop_trim_bytes)
       .def_rw("ecn_on_last_hop", &QueueConfig::ecn_on_last_hop);
 
+  nb::enum_<Transport>(m, "Transport").value("MRC", Transport::mrc).value("ROCE", Transport::roce);
+  nb::class_<RoceConfig> roce(m, "RoceConfig");
+  roce.def(nb::init<>())
+      .def_rw("qps_per_pair", &RoceConfig::qps_per_pair)
+      .def_rw("dcqcn", &RoceConfig::dcqcn)
+      .def_rw("pfc", &RoceConfig::pfc)
+      .def_rw("pfc_xoff_bytes", &RoceConfig::pfc_xoff_bytes)
+      .def_rw("pfc_xon_bytes", &RoceConfig::pfc_xon_bytes)
+      .def_rw("ack_every_packets", &RoceConfig::ack_every_packets)
+      .def_rw("max_retries", &RoceConfig::max_retries)
+      .def_rw("line_rate_bps", &RoceConfig::line_rate_bps);
+  def_us(roce, "retransmit_timeout_us", &RoceConfig::retransmit_timeout);
+  def_us(roce, "cnp_interval_us", &RoceConfig::cnp_interval);
+  def_us(roce, "alpha_interval_us", &RoceConfig::alpha_interval);
+  def_us(roce, "increase_interval_us", &RoceConfig::increase_interval);
+
   nb::class_<NetworkConfig> network(m, "NetworkConfig");
   network.def(nb::init<>())
+      .def_rw("transport", &NetworkConfig::transport)
+      .def_rw("roce", &NetworkConfig::roce)
       .def_rw("seed", &NetworkConfig::seed)
       .def_rw("fabric", &NetworkConfig::fabric)
       .def_rw("queue", &NetworkConfig::queue)
@@ -69,6 +87,8 @@ void check(const NetworkConfig& c) {
   proto::EndpointConfig endpoint = c.endpoint;
   endpoint.ports = c.fabric.planes;
   raise_if(proto::validate(endpoint));
+  if (c.roce.qps_per_pair < 1 || c.roce.qps_per_pair > 16)
+    raise_if(Problem{Problem::Kind::config, "qps_per_pair", std::to_string(c.roce.qps_per_pair), "1 to 16"});
   if (!c.ev_profile || !c.cc_profile) raise_if(Problem{Problem::Kind::usage, "profiles", "none", "an EV profile and a CC profile"});
   raise_if(proto::validate(*c.ev_profile, c.fabric.planes));
   raise_if(proto::validate(*c.cc_profile));
@@ -132,6 +152,8 @@ nb::dict counters(const Network& n) {
   d["lost_to_faults"] = c.lost_to_faults;
   d["corrupted"] = c.corrupted;
   d["retransmitted"] = c.retransmitted;
+  d["pauses"] = c.pauses;
+  d["broken_connections"] = c.broken_connections;
   return d;
 }
 

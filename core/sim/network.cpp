@@ -30,6 +30,7 @@ Network::Network(const NetworkConfig& config) : config_(config), fabric_(config.
     links_[link].is_last_hop = fabric_.is_last_hop(link);
   }
   hosts_.resize(config.fabric.hosts);
+  is_lossless_ = config.transport == Transport::roce && config.roce.pfc;
 }
 
 Network::~Network() = default;
@@ -115,31 +116,39 @@ void Network::sample_every(Duration bin, Time until) {
   bad_evs_.assign(bins_, 0);
 }
 
+std::uint32_t Network::bin_of(Time t) const {
+  return bin_.ps ? std::min(static_cast<std::uint32_t>(t.ps / bin_.ps), bins_ - 1) : 0;
+}
+
 // The checker. Every packet of every flow is placed exactly once, where the plan says; anything else is our bug.
+void Network::check_placement(std::uint32_t id, std::uint64_t offset, std::uint32_t bytes, std::uint8_t port, std::uint32_t bin) {
+  const Flow& flow = flows_[id];
+  SOFTMRC_CHECK(offset % config_.mtu == 0 && offset < flow.bytes);
+  SOFTMRC_CHECK(bytes == std::min<std::uint64_t>(config_.mtu, flow.bytes - offset));
+  const std::uint64_t bit = flow.first_packet + offset / config_.mtu;
+  SOFTMRC_CHECK(!(placed_[bit / 64] >> (bit % 64) & 1));
+  placed_[bit / 64] |= 1ull << (bit % 64);
+  if (bin_.ps) goodput_[static_cast<std::size_t>(port) * bins_ + bin] += bytes;
+}
+
 void Network::on(const proto::Event& event) {
-  const std::uint32_t bin = bin_.ps ? std::min(static_cast<std::uint32_t>(event.at_ps / bin_.ps), bins_ - 1) : 0;
+  const std::uint32_t bin = bin_of(Time{event.at_ps});
   if (event.type == proto::EventType::ev_state) {
     bad_evs_now_ += event.code == static_cast<std::uint32_t>(proto::EvState::assumed_bad) ? 1 : -1;
     if (bin_.ps) bad_evs_[bin] = bad_evs_now_;
     return;
   }
-  const std::uint64_t flow_id = event.value >> 32;
-  const std::uint64_t offset = event.value & 0xFFFFFFFF;
-  SOFTMRC_CHECK(flow_id < flows_.size() && event.code == rkey);
-  const Flow& flow = flows_[flow_id];
-  SOFTMRC_CHECK(offset % config_.mtu == 0 && offset < flow.bytes);
-  SOFTMRC_CHECK(event.ev == std::min<std::uint64_t>(config_.mtu, flow.bytes - offset));
+  const std::uint64_t flow = event.value >> 32;
+  SOFTMRC_CHECK(flow < flows_.size() && event.code == rkey);
   const auto [source, destination] = connection_ends_[event.qpn - first_qpn];
-  SOFTMRC_CHECK(source == flow.source && destination == flow.destination);
-  const std::uint64_t bit = flow.first_packet + offset / config_.mtu;
-  SOFTMRC_CHECK(!(placed_[bit / 64] >> (bit % 64) & 1));
-  placed_[bit / 64] |= 1ull << (bit % 64);
-  if (bin_.ps) goodput_[static_cast<std::size_t>(event.port) * bins_ + bin] += event.ev;
+  SOFTMRC_CHECK(source == flows_[flow].source && destination == flows_[flow].destination);
+  check_placement(static_cast<std::uint32_t>(flow), event.value & 0xFFFFFFFF, event.ev, event.port, bin);
 }
 
 void Network::start_flow(std::uint32_t id) {
   Flow& flow = flows_[id];
   flow.start = now();
+  if (config_.transport == Transport::roce) return start_roce_flow(id);
   const std::uint32_t qpn = first_qpn + connection(flow.source, flow.destination);
   hosts_[flow.destination].endpoint->post_receive(qpn, id);
   proto::WorkRequest request;
@@ -188,14 +197,20 @@ void Network::collect_completions(std::uint32_t host) {
 void Network::drain(std::uint32_t host) {
   Host& h = hosts_[host];
   const std::uint32_t ports = (1u << config_.fabric.planes) - 1;
-  while ((ports & ~h.busy_ports) && h.endpoint->poll_transmit(now(), ports & ~h.busy_ports, scratch_)) inject(host, scratch_);
-  collect_completions(host);
+  if (h.roce) {
+    RoceSend send;
+    while ((ports & ~h.busy_ports) && h.roce->poll(now(), ports & ~h.busy_ports, ports & ~h.busy_ports & ~h.paused_ports, send))
+      inject_roce(host, send);
+  } else {
+    while ((ports & ~h.busy_ports) && h.endpoint->poll_transmit(now(), ports & ~h.busy_ports, scratch_)) inject(host, scratch_);
+    collect_completions(host);
+  }
   arm_timer(host);
 }
 
 void Network::arm_timer(std::uint32_t host) {
   Host& h = hosts_[host];
-  const Time at = h.endpoint->poll_timeout();
+  const Time at = h.roce ? h.roce->deadline(now()) : h.endpoint->poll_timeout();
   if (at >= h.timer_at) return;
   h.timer_at = std::max(at, now());
   scheduler_.push(h.timer_at, timer, host, 0);
@@ -214,6 +229,7 @@ void Network::inject(std::uint32_t host, const proto::Transmit& t) {
   p.is_control = t.traffic_class == proto::TrafficClass::control;
   p.congestion = p.is_corrupt = false;
   p.trim = proto::Trim::none;
+  p.came_from = none;
   const bool is_write = wire::is_write(t.packet.bth.opcode);
   p.is_trimmable = is_write && t.traffic_class != proto::TrafficClass::data_no_trim;
   p.bytes = is_write ? std::get<wire::Write>(t.packet.body).payload_size + config_.data_overhead_bytes : config_.control_packet_bytes;
@@ -226,6 +242,12 @@ void Network::inject(std::uint32_t host, const proto::Transmit& t) {
 
 void Network::deliver(std::uint32_t host, std::uint32_t id) {
   Parcel& p = parcel(id);
+  if (hosts_[host].roce) {
+    mix(static_cast<std::uint64_t>(now().ps) ^ static_cast<std::uint64_t>(host) << 40 ^ p.roce.psn);
+    if (!p.is_corrupt) hosts_[host].roce->handle(now(), p.roce, p.congestion);
+    drop_parcel(id);
+    return drain(host);
+  }
   proto::Arrival arrival;
   arrival.peer = p.peer;
   arrival.entropy = p.entropy;
@@ -308,12 +330,14 @@ bool Network::run(Time until, std::uint64_t max_events) {
         Host& host = hosts_[event.who];
         if (host.timer_at != event.at) break;
         host.timer_at = Time::never();
-        host.endpoint->handle_timeout(now());
+        if (host.roce) host.roce->handle_timeout(now());
+        else host.endpoint->handle_timeout(now());
         drain(event.who);
         break;
       }
       case flow_start: start_flow(event.what); break;
       case fault: apply_fault(faults_[event.what]); break;
+      case pause: on_pause(event.who, event.what != 0); break;
     }
   }
   return true;
@@ -328,6 +352,7 @@ std::vector<std::uint32_t> Network::stuck_flows() const {
 
 proto::QpStats Network::total_stats() const {
   proto::QpStats sum;
+  if (config_.transport == Transport::roce) return sum;
   for (std::uint32_t i = 0; i < connection_ends_.size(); ++i)
     for (const std::uint32_t host : {connection_ends_[i].first, connection_ends_[i].second}) {
       const proto::QpStats& one = hosts_[host].endpoint->qp(first_qpn + i)->stats();

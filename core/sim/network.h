@@ -13,6 +13,7 @@
 
 #include "base/prng.h"
 #include "proto/endpoint.h"
+#include "sim/baselines/roce.h"
 #include "sim/fabric.h"
 #include "sim/scheduler.h"
 
@@ -23,6 +24,8 @@ enum class Forwarding : std::uint8_t {
   ecmp,        // a hash of the flow and its EV at each switch; dead links leave the group after a delay
   structured,  // fields of the EV name the uplink of each tier
 };
+
+enum class Transport : std::uint8_t { mrc, roce };
 
 struct QueueConfig {
   std::uint32_t data_bytes = 0;          // tail drop above this
@@ -39,6 +42,8 @@ struct NetworkConfig {
   FabricConfig fabric;
   QueueConfig queue;
   Forwarding forwarding = Forwarding::srv6;
+  Transport transport = Transport::mrc;
+  RoceConfig roce;                                  // with Transport::roce
   Duration convergence_delay = milliseconds(100);  // until ECMP groups leave out a dead link
   std::uint32_t data_overhead_bytes = 104;          // on the link, beside the payload
   std::uint32_t control_packet_bytes = 128;
@@ -62,6 +67,8 @@ struct Flow {
   Time delivered = Time::never();   // the immediate reached the destination's completion queue
   Time completed = Time::never();   // the source saw its completion
   std::uint64_t first_packet = 0;   // where its packets lie in the checker's bitmap
+  std::uint32_t bytes_placed = 0;   // with RoCE, whose parts arrive by several queue pairs
+  std::uint32_t bytes_acknowledged = 0;
 };
 
 enum class FaultKind : std::uint8_t {
@@ -80,7 +87,7 @@ struct Fault {
   double value = 0;
 };
 
-class Network : private proto::TraceSink {
+class Network : private proto::TraceSink, private RoceObserver {
  public:
   explicit Network(const NetworkConfig& config);
   ~Network() override;
@@ -105,7 +112,7 @@ class Network : private proto::TraceSink {
   struct Counters {
     std::uint64_t events = 0, link_hops = 0, data_packets = 0, control_packets = 0;
     std::uint64_t trimmed = 0, marked = 0, dropped = 0, lost_to_faults = 0, corrupted = 0;
-    std::uint64_t retransmitted = 0;
+    std::uint64_t retransmitted = 0, pauses = 0, broken_connections = 0;
   };
   const Counters& counters() const { return counters_; }
   std::uint64_t trace_hash() const { return hash_; }
@@ -123,6 +130,8 @@ class Network : private proto::TraceSink {
   std::vector<std::uint32_t> stuck_flows() const;
 
  private:
+  static constexpr std::uint32_t none = 0xFFFFFFFF;
+
   // Which way a packet goes: up to six uSIDs, the next one first.
   struct Route {
     std::uint64_t head = 0;
@@ -140,12 +149,14 @@ class Network : private proto::TraceSink {
   };
   struct Parcel {
     wire::Packet packet;
-    Route route;
+    Route route{};
     std::uint32_t entropy = 0;
     std::uint32_t source = 0;
     std::uint32_t destination = 0;
     std::uint32_t peer = 0;   // the source, as the destination's endpoint numbers it
     std::uint32_t next = 0;   // in a queue or on the free list
+    LinkId came_from = none;  // the link that brought it to this switch, for PFC
+    RocePacket roce;
     std::uint32_t bytes = 0;
     std::uint8_t plane = 0;
     bool is_control = false;
@@ -154,7 +165,6 @@ class Network : private proto::TraceSink {
     bool is_corrupt = false;
     proto::Trim trim = proto::Trim::none;
   };
-  static constexpr std::uint32_t none = 0xFFFFFFFF;
   struct Fifo {
     std::uint32_t head = none;
     std::uint32_t tail = none;
@@ -170,12 +180,15 @@ class Network : private proto::TraceSink {
     std::uint32_t control_bytes = 0;
     std::uint32_t max_queue = 0;
     std::uint32_t ps_per_byte_q8 = 0; // serialisation time of a byte, in 1/256 ps
+    std::uint32_t buffered = 0;       // bytes that came in by this link and wait in the switch at its end
     float loss = 0;
     float corrupt = 0;
     bool is_ready_armed = false;
     bool is_down = false;
     bool is_black_hole = false;
     bool is_last_hop = false;
+    bool is_paused = false;           // PFC: no data until told otherwise
+    bool pause_asked = false;
   };
   struct RemotePeer {
     std::uint32_t host = 0;
@@ -186,10 +199,20 @@ class Network : private proto::TraceSink {
     std::vector<RemotePeer> peers;
     Time timer_at = Time::never();
     std::uint32_t busy_ports = 0;
+    std::uint32_t paused_ports = 0;
+    std::unique_ptr<RoceHost> roce;
   };
-  enum Kind : std::uint32_t { arrive, ready, timer, flow_start, fault };
+  enum Kind : std::uint32_t { arrive, ready, timer, flow_start, fault, pause };
 
   void on(const proto::Event& event) override;
+  void on_roce_placed(std::uint32_t flow, std::uint32_t offset, std::uint32_t bytes, std::uint8_t port) override;
+  void on_roce_acknowledged(std::uint32_t flow, std::uint32_t bytes) override;
+  void on_roce_broken(std::uint32_t qp) override;
+  RoceHost& roce_of(std::uint32_t host);
+  void start_roce_flow(std::uint32_t flow);
+  void inject_roce(std::uint32_t host, const RoceSend& send);
+  void check_placement(std::uint32_t flow, std::uint64_t offset, std::uint32_t bytes, std::uint8_t port, std::uint32_t bin);
+  std::uint32_t bin_of(Time t) const;
   proto::Endpoint& endpoint_of(std::uint32_t host);
   std::uint32_t connection(std::uint32_t source, std::uint32_t destination);
   void start_flow(std::uint32_t flow);
@@ -209,6 +232,9 @@ class Network : private proto::TraceSink {
   void cut(Parcel& parcel, bool last_hop);
   bool should_mark(const Link& link);
   void transmit(LinkId link, std::uint32_t parcel);
+  void kick(LinkId link);
+  void count_buffered(LinkId came_from, std::int64_t bytes);
+  void on_pause(LinkId link, bool is_paused);
   void push(Fifo& fifo, std::uint32_t parcel);
   std::uint32_t pop(Fifo& fifo);
 
@@ -219,6 +245,7 @@ class Network : private proto::TraceSink {
   LinkId choose_uplink(const Node& at, const Parcel& parcel) const;
   bool is_routable(LinkId link) const;
 
+  static constexpr std::uint32_t max_roce_qps = 16;
   Parcel& parcel(std::uint32_t id) { return parcel_chunks_[id >> chunk_bits][id & (chunk_size - 1)]; }
   std::uint32_t take_parcel();
   void drop_parcel(std::uint32_t id);
@@ -246,6 +273,7 @@ class Network : private proto::TraceSink {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> connection_ends_;
   std::vector<std::uint64_t> placed_;  // a bit per packet of every flow
   std::uint64_t packets_planned_ = 0;
+  bool is_lossless_ = false;           // PFC: the switch's shared buffer takes what pausing let through
   std::vector<Fault> faults_;
   std::uint32_t flows_completed_ = 0;
   bool has_started_ = false;

@@ -73,7 +73,7 @@ bool Network::admit(Link& link, std::uint32_t id) {
         std::swap(p->next, newest.next);
       }
       cut(*p, link.is_last_hop);
-    } else if (q.data_bytes && link.data_bytes + p->bytes > q.data_bytes) {
+    } else if (q.data_bytes && link.data_bytes + p->bytes > q.data_bytes && !is_lossless_) {
       return false;
     }
   }
@@ -85,6 +85,7 @@ bool Network::admit(Link& link, std::uint32_t id) {
     link.data_bytes += p->bytes;
     link.max_queue = std::max(link.max_queue, link.data_bytes);
     push(link.data, id);
+    count_buffered(p->came_from, p->bytes);
   }
   return true;
 }
@@ -96,7 +97,8 @@ void Network::enqueue(LinkId at, std::uint32_t id) {
     drop_parcel(id);
     return;
   }
-  if (!link.is_ready_armed && link.busy_until <= now()) {
+  const bool may_go = !link.is_paused || parcel(id).is_control;
+  if (!link.is_ready_armed && link.busy_until <= now() && may_go) {
     transmit(at, id);
     return;
   }
@@ -105,9 +107,16 @@ void Network::enqueue(LinkId at, std::uint32_t id) {
     drop_parcel(id);
     return;
   }
-  if (link.is_ready_armed) return;
+  kick(at);
+}
+
+// Makes sure that a link with something to send will be looked at when it is free.
+void Network::kick(LinkId at) {
+  Link& link = links_[at];
+  const bool has_work = link.control.head != none || (link.data.head != none && !link.is_paused);
+  if (link.is_ready_armed || !has_work) return;
   link.is_ready_armed = true;
-  scheduler_.push(link.busy_until, ready, at, 0);
+  scheduler_.push(std::max(link.busy_until, now()), ready, at, 0);
 }
 
 void Network::on_ready(LinkId at) {
@@ -123,6 +132,8 @@ void Network::on_ready(LinkId at) {
   if (link.control.head != none) {
     id = pop(link.control);
     link.control_bytes -= parcel(id).bytes;
+  } else if (link.data.head == none || link.is_paused) {
+    return;
   } else {
     id = link.data.head;
     Parcel& p = parcel(id);
@@ -132,11 +143,10 @@ void Network::on_ready(LinkId at) {
     }
     pop(link.data);
     link.data_bytes -= p.bytes;
+    count_buffered(p.came_from, -static_cast<std::int64_t>(p.bytes));
   }
   transmit(at, id);
-  if (link.control.head == none && link.data.head == none) return;
-  link.is_ready_armed = true;
-  scheduler_.push(link.busy_until, ready, at, 0);
+  kick(at);
 }
 
 void Network::transmit(LinkId at, std::uint32_t id) {
@@ -174,6 +184,7 @@ void Network::on_arrive(LinkId at, std::uint32_t id) {
     deliver(node.index, id);
     return;
   }
+  parcel(id).came_from = at;
   const LinkId next = next_link(node, parcel(id));
   if (next == none) {
     ++counters_.dropped;
