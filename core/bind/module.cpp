@@ -46,4 +46,6 @@ NB_MODULE(_core, m) {
   bind_endpoint(m);
   bind_pair(m);
   bind_allocations(m);
+  nb::module_ parts = m.def_submodule("parts");
+  bind_parts(parts);
 }
