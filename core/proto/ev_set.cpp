@@ -49,8 +49,8 @@ std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
   const std::uint32_t count = static_cast<std::uint32_t>(order_.size());
   ports &= live_ports_;
   if (ports == 0 || count == 0) return no_ev;
-  bool restored_one = false;
-  std::uint16_t last_resort = no_ev;
+  std::uint16_t restored = no_ev;
+  bool may_repeat = false;
   for (std::uint32_t step = 0; step < 2 * count; ++step) {
     if (cursor_ >= count) cursor_ = 0;
     const std::uint32_t drawn = cursor_ + prng_.below(count - cursor_);
@@ -60,14 +60,16 @@ std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
     Ev& ev = evs_[chosen];
     if (!(ports >> ev.port & 1)) continue;
     if (ev.state == EvState::skip) {
-      if (!restored_one) ev.state = EvState::good;
-      restored_one = true;
+      if (restored != no_ev) continue;
+      ev.state = EvState::good;
+      restored = chosen;
       continue;
     }
-    if (chosen != avoid) return chosen;
-    last_resort = chosen;
+    if (chosen == avoid) may_repeat = true;
+    else if (chosen != restored) return chosen;
   }
-  return last_resort;
+  // Nothing else is left: the one just restored, sooner than the one to avoid.
+  return may_repeat && restored == no_ev ? avoid : restored;
 }
 
 void EvSet::enter_rotation(std::uint16_t ev) {
