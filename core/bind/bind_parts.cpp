@@ -85,7 +85,9 @@ void bind_ev_probe(nb::module_& m) {
       .def("remove", &EvProbe::remove)
       .def("set_desperate", [](EvProbe& p, bool desperate, std::int64_t now) { p.set_desperate(desperate, Time{now}); })
       .def("hurry_port", [](EvProbe& p, std::uint8_t port, std::int64_t now) { p.hurry_port(port, Time{now}); })
-      .def("next_due", [](EvProbe& p, std::int64_t now, std::uint32_t live, std::uint32_t free) { return p.next_due(Time{now}, live, free); })
+      .def("next_due", [](EvProbe& p, std::int64_t now, std::uint32_t live, std::uint32_t free, std::int64_t round_trip) {
+        return p.next_due(Time{now}, live, free, Duration{round_trip});
+      }, nb::arg("now"), nb::arg("live_ports"), nb::arg("free_ports"), nb::arg("round_trip") = 0)
       .def("on_answer", [](EvProbe& p, std::uint16_t ev, std::int64_t now) { return p.on_answer(ev, Time{now}); })
       .def_prop_ro("is_empty", &EvProbe::empty)
       .def_prop_ro("deadline", [](const EvProbe& p) -> std::optional<std::int64_t> {
