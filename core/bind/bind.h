@@ -16,6 +16,7 @@ void bind_endpoint(nanobind::module_& m);
 void bind_pair(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
 void bind_allocations(nanobind::module_& m);
+void bind_parts(nanobind::module_& m);
 
 nanobind::dict stats_dict(const proto::QpStats& stats);
 nanobind::dict stats_dict(const proto::EndpointStats& stats);

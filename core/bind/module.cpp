@@ -47,4 +47,6 @@ NB_MODULE(_core, m) {
   bind_pair(m);
   bind_network(m);
   bind_allocations(m);
+  nb::module_ parts = m.def_submodule("parts");
+  bind_parts(parts);
 }

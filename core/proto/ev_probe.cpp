@@ -38,7 +38,8 @@ void EvProbe::hurry_port(std::uint8_t port, Time now) {
   refresh_deadline();
 }
 
-std::optional<std::uint16_t> EvProbe::next_due(Time now, std::uint32_t live_ports, std::uint32_t free_ports) {
+std::optional<std::uint16_t> EvProbe::next_due(Time now, std::uint32_t live_ports, std::uint32_t free_ports,
+                                               Duration round_trip) {
   for (Patient& p : patients_) {
     if (p.due > now) continue;
     const bool is_live = live_ports >> p.port & 1;
@@ -48,7 +49,7 @@ std::optional<std::uint16_t> EvProbe::next_due(Time now, std::uint32_t live_port
       p.interval = std::min(p.interval * 2, interval_max_);
     }
     p.awaiting = is_live;
-    p.due = now + p.interval;
+    p.due = now + std::max(p.interval, round_trip);
     if (!p.awaiting) continue;
     refresh_deadline();
     return p.ev;

@@ -49,8 +49,8 @@ std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
   const std::uint32_t count = static_cast<std::uint32_t>(order_.size());
   ports &= live_ports_;
   if (ports == 0 || count == 0) return no_ev;
-  bool restored_one = false;
-  std::uint16_t last_resort = no_ev;
+  std::uint16_t restored = no_ev;
+  bool may_repeat = false;
   for (std::uint32_t step = 0; step < 2 * count; ++step) {
     if (cursor_ >= count) cursor_ = 0;
     const std::uint32_t drawn = cursor_ + prng_.below(count - cursor_);
@@ -60,14 +60,16 @@ std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
     Ev& ev = evs_[chosen];
     if (!(ports >> ev.port & 1)) continue;
     if (ev.state == EvState::skip) {
-      if (!restored_one) ev.state = EvState::good;
-      restored_one = true;
+      if (restored != no_ev) continue;
+      ev.state = EvState::good;
+      restored = chosen;
       continue;
     }
-    if (chosen != avoid) return chosen;
-    last_resort = chosen;
+    if (chosen == avoid) may_repeat = true;
+    else if (chosen != restored) return chosen;
   }
-  return last_resort;
+  // Nothing else is left: the one just restored, sooner than the one to avoid.
+  return may_repeat && restored == no_ev ? avoid : restored;
 }
 
 void EvSet::enter_rotation(std::uint16_t ev) {
@@ -116,22 +118,28 @@ void EvSet::on_always_skip(std::uint16_t ev) {
   activate_spare(evs_[ev].port);
 }
 
-void EvSet::activate_spare(std::uint8_t port) {
+bool EvSet::activate_spare(std::uint8_t port) {
   for (std::uint16_t i = 0; i < size(); ++i) {
     Ev& spare = evs_[i];
     if (!spare.is_spare || spare.port != port || spare.state != EvState::good) continue;
     spare.is_spare = false;
     enter_rotation(i);
-    return;
+    return true;
+  }
+  return false;
+}
+
+// The port lives after all. What it lost while that was in doubt is made up for now, so that it carries its share.
+void EvSet::acquit(std::uint8_t port) {
+  ports_[port].strikes = 0;
+  while (ports_[port].in_rotation < active_per_port_ && activate_spare(port)) {
   }
 }
 
 bool EvSet::port_fell_silent(std::uint16_t ev, Time sent_at) {
   PortFacts& port = ports_[evs_[ev].port];
-  if (sent_at <= port.acked_sent_at) {
-    port.strikes = 0;
-    return false;
-  }
+  // Lost before the port last answered: no news about the port, either way.
+  if (sent_at <= port.acked_sent_at) return false;
   if (port.strikes == 0) port.several_evs_struck = false;
   else if (port.last_struck != ev) port.several_evs_struck = true;
   port.last_struck = ev;
@@ -153,7 +161,7 @@ void EvSet::silence_port(std::uint8_t port) {
 void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Duration three_rtt) {
   Ev& e = evs_[ev];
   ++e.drops;
-  const bool another_port_lives = usable() > ports_[e.port].in_rotation;
+  const bool another_port_lives = usable() > (live_ports_ >> e.port & 1 ? ports_[e.port].in_rotation : 0u);
   if (port_fell_silent(ev, sent_at) && another_port_lives) {
     silence_port(e.port);
     return;
@@ -161,14 +169,14 @@ void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Dura
   if (e.state == EvState::assumed_bad || e.state == EvState::denied) return;
   const bool silent = e.unacked_since != Time::never() && latest_acked_sent - e.unacked_since > three_rtt;
   if (usable() <= floor_ && !silent) return;
+  const bool was_active = e.place != no_ev;
   demote(ev);
   // A port that just lost a packet and acknowledged nothing since would only lose the spare's packets too.
-  if (ports_[e.port].strikes <= 1) activate_spare(e.port);
+  if (was_active && ports_[e.port].strikes <= 1) activate_spare(e.port);
 }
 
 void EvSet::on_spurious(std::uint16_t ev) {
   const std::uint8_t port = evs_[ev].port;
-  ports_[port].strikes = 0;
   const bool whole_port = evs_[ev].fell_with_port;
   for (std::uint16_t i = 0; i < size(); ++i) {
     Ev& e = evs_[i];
@@ -177,11 +185,13 @@ void EvSet::on_spurious(std::uint16_t ev) {
     return_to_service(i);
     e.carried = 255;
   }
+  acquit(port);
 }
 
 void EvSet::revive(std::uint16_t ev) {
   return_to_service(ev);
   evs_[ev].carried = 0;
+  acquit(evs_[ev].port);
 }
 
 void EvSet::return_to_service(std::uint16_t ev) {
@@ -189,10 +199,8 @@ void EvSet::return_to_service(std::uint16_t ev) {
   e.state = EvState::good;
   e.fell_with_port = false;
   e.unacked_since = Time::never();
-  PortFacts& port = ports_[e.port];
-  port.strikes = 0;
   // Its place may have been taken by a spare meanwhile; then it is the spare now, and the port keeps its share.
-  e.is_spare = port.in_rotation >= active_per_port_;
+  e.is_spare = ports_[e.port].in_rotation >= active_per_port_;
   if (!e.is_spare) enter_rotation(ev);
   changes_.push(ev);
 }

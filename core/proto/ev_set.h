@@ -61,11 +61,11 @@ class EvSet {
     if (e.carried < 255) ++e.carried;
     PortFacts& port = ports_[e.port];
     if (sent_at > port.acked_sent_at) port.acked_sent_at = sent_at;
-    port.strikes = 0;
+    if (port.strikes) [[unlikely]] acquit(e.port);
   }
-  // A congestion mark or a trim: step over it once.
+  // A congestion mark or a trim: step over it once. A spare has no turn to miss.
   void on_congestion(std::uint16_t ev) {
-    if (evs_[ev].state == EvState::good) evs_[ev].state = EvState::skip;
+    if (evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
   }
   // The peer says never to use it again: as bad as a loss.
   void on_always_skip(std::uint16_t ev);
@@ -111,7 +111,8 @@ class EvSet {
   void return_to_service(std::uint16_t ev);
   void enter_rotation(std::uint16_t ev);
   void leave_rotation(std::uint16_t ev);
-  void activate_spare(std::uint8_t port);
+  bool activate_spare(std::uint8_t port);
+  void acquit(std::uint8_t port);
   bool port_fell_silent(std::uint16_t ev, Time sent_at);
   void silence_port(std::uint8_t port);
   void put(std::uint32_t place, std::uint16_t ev) {

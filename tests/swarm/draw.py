@@ -168,5 +168,8 @@ def draw_plan(seed: int) -> Plan:
         va=vas,
     )
     if rng.random() < 0.9:
+        if rng.random() < 0.7:
+            # Most faults should find traffic under way.
+            horizon_us = min(max(plan.ideal_us * rng.choice([0.3, 1.0, 3.0]), 10.0), 100_000.0)
         draw_faults(rng, plan, trims, horizon_us)
     return plan

@@ -70,7 +70,7 @@ class FaultWriter:
         elif roll == "mark":
             knobs["mark"] = rng.choice([0.05, 0.5])
         else:
-            knobs["path_jitter_us"] = rng.choice([1.0, 8.0, 40.0])
+            knobs["path_jitter_us"] = rng.choice([0.25, 1.0, 4.0]) * self.plan.network.one_way_delay_us
         for plane in planes:
             for sender in self.directions():
                 self.add(start, "weather", sender, plane, tuple(knobs.items()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, EvProfile
+from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig, EvProfile
 from softmrc.pair import PairConfig
 
 
@@ -87,6 +87,25 @@ class Plan:
     @property
     def payload_bytes(self) -> int:
         return sum(m.length for c in self.connections for f in c.flows for m in f.messages)
+
+    @property
+    def ideal_us(self) -> float:
+        """About how long the messages take when all are posted at once and nothing goes wrong."""
+        rtt_us = 2 * self.network.one_way_delay_us
+        window = self.cc_profile.window_bytes
+        if self.cc_profile.algorithm == CcAlgorithm.NSCC:
+            window = int(1.5 * self.cc_profile.rate_bps / 8e6 * min(rtt_us, self.cc_profile.base_rtt_us))
+        total = 0.0
+        for connection in self.connections:
+            for flow in connection.flows:
+                overhead = 1 + 100 / self.mtu
+                size = sum(max(m.length, 64) * overhead for m in flow.messages)
+                rounds = size / max(min(window, connection.mpr * 128 * self.mtu), self.mtu)
+                slots = len(flow.messages) / min(connection.max_send_wr, connection.max_wimm)
+                total = max(total, (1 + rounds + slots) * rtt_us)
+        if self.network.port_rate_bps:
+            total += self.payload_bytes * 8e6 / self.network.port_rate_bps / self.planes
+        return total
 
     @property
     def patience_us(self) -> float:

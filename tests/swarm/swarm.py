@@ -24,10 +24,6 @@ from .checkers import FlowChecker, Memories, Violation, check_planes_equal, may_
 from .draw import draw_plan
 from .plan import Connection, Fault, Plan
 
-# After the last fault and the last post a run must end within this much simulated time: room for two rounds of the
-# slowest timers there are, the one-second caps of the exponential timer and of the prober.
-PATIENCE_US = 20_000_000.0
-
 REPORTED = [
     "packets_retransmitted",
     "lost_same_ev",
@@ -130,8 +126,8 @@ class Run:
                 qps[1 - checker.flow.side].post_receive(wr_id)
 
     def play(self) -> Outcome:
-        pair, plan = self.pair, self.plan
-        limit_us = plan.last_change_us + PATIENCE_US + self._transfer_us()
+        pair = self.pair
+        limit_us = self._limit_us()
         slice_us = 10.0
         watch = 0
         while True:
@@ -145,17 +141,25 @@ class Run:
             # One queue at a time is watched, so that its completions are looked at in the instant they show.
             pair.run_until_completions(watch & 1, 1, max(until_us - pair.now_us, 0.001), cq=watch >> 1 & 1)
             watch += 1
-            slice_us = 10.0 if self._take_completions() else min(slice_us * 1.5, 50_000.0)
+            slice_us = 10.0 if self._take_completions() else min(slice_us * 1.5, 1_000.0 + pair.now_us / 50)
         return self._finish()
 
-    def _transfer_us(self) -> float:
-        """What the data alone may take: a twentieth of the anchor's rate, or one packet in two round trips."""
+    def _limit_us(self) -> float:
+        """When the run must be over.
+
+        After the last post and the last fault there is the transfer itself, eight times slower than ideal for the
+        planes and the window that faults may have cost, and a hundred round trips for its tails. A plan that took the
+        anchor away may have driven timers and probes to their caps of one second, of which two may follow each other.
+        Congestion that the pair's single queue answers with trims is resolved at one packet a round trip.
+        """
         plan = self.plan
-        packets = plan.payload_bytes / plan.mtu + 1000
-        per_packet_us = 4 * plan.network.one_way_delay_us
-        if plan.network.port_rate_bps:
-            per_packet_us += 20 * plan.mtu * 8e6 / plan.network.port_rate_bps
-        return packets * per_packet_us
+        rtt_us = 2 * plan.network.one_way_delay_us
+        limit = plan.last_change_us + 8 * plan.ideal_us + 100 * rtt_us + 20_000
+        if plan.outages_us:
+            limit += 2_500_000
+        if plan.network.trim_above_bytes:
+            limit += 2 * rtt_us * plan.payload_bytes / plan.mtu
+        return limit
 
     def _next_moments(self) -> list[float]:
         moments = [self.faults[-1].at_us] if self.faults else []

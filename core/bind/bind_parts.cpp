@@ -1,0 +1,144 @@
+// Parts of the engine by themselves, for tests that put one of them next to a plain model: `_core.parts`.
+// Times are picoseconds.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind/bind.h"
+#include "proto/congestion/nscc.h"
+#include "proto/ev_probe.h"
+#include "proto/ev_set.h"
+#include "proto/loss.h"
+
+namespace nb = nanobind;
+
+namespace softmrc::bind {
+
+using namespace proto;
+
+namespace {
+
+void check_index(const EvSet& set, std::uint32_t ev) {
+  if (ev < set.size()) return;
+  raise_if(Problem{Problem::Kind::config, "ev", std::to_string(ev), "an index below " + std::to_string(set.size())});
+}
+
+std::vector<std::uint16_t> take_changes(EvSet& set) {
+  std::vector<std::uint16_t> taken;
+  for (; !set.changes().empty(); set.changes().pop()) taken.push_back(set.changes().front());
+  return taken;
+}
+
+// A method of EvSet that takes an EV, with its index checked.
+template <typename... Args>
+auto on_ev(void (EvSet::*method)(std::uint16_t, Args...)) {
+  return [method](EvSet& set, std::uint32_t ev, Args... args) {
+    check_index(set, ev);
+    (set.*method)(static_cast<std::uint16_t>(ev), args...);
+  };
+}
+
+void bind_ev_set(nb::module_& m) {
+  m.attr("NO_EV") = no_ev;
+  nb::class_<EvSet>(m, "EvSet")
+      .def("__init__", [](EvSet* self, const EvProfile& profile, std::uint32_t ports, std::uint64_t seed) {
+        raise_if(validate(profile, ports));
+        new (self) EvSet();
+        self->build(profile, ports, Prng(seed, "ev"));
+      })
+      .def("pick", &EvSet::pick)
+      .def("on_sent", [](EvSet& s, std::uint32_t ev, std::int64_t now) { check_index(s, ev); s.on_sent(static_cast<std::uint16_t>(ev), Time{now}); })
+      .def("on_acked", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) { check_index(s, ev); s.on_acked(static_cast<std::uint16_t>(ev), Time{sent_at}); })
+      .def("on_loss", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at, std::int64_t latest_acked_sent, std::int64_t three_rtt) {
+        check_index(s, ev);
+        s.on_loss(static_cast<std::uint16_t>(ev), Time{sent_at}, Time{latest_acked_sent}, Duration{three_rtt});
+      })
+      .def("on_congestion", on_ev(&EvSet::on_congestion))
+      .def("on_always_skip", on_ev(&EvSet::on_always_skip))
+      .def("on_spurious", on_ev(&EvSet::on_spurious))
+      .def("revive", on_ev(&EvSet::revive))
+      .def("deny", on_ev(&EvSet::deny))
+      .def("allow", on_ev(&EvSet::allow))
+      .def("replace", on_ev(&EvSet::replace))
+      .def("set_live_ports", &EvSet::set_live_ports)
+      .def("take_changes", &take_changes)
+      .def("usable", &EvSet::usable)
+      .def("usable_on", &EvSet::usable_on)
+      .def("find", &EvSet::find)
+      .def("any_on", &EvSet::any_on)
+      .def("__len__", &EvSet::size)
+      .def("rows", [](const EvSet& s) {
+        nb::list rows;
+        for (std::uint16_t i = 0; i < s.size(); ++i)
+          rows.append(nb::make_tuple(s[i].value, s[i].port, s[i].state, s[i].is_spare, s[i].place != no_ev, s[i].damping, s[i].drops));
+        return rows;
+      }, "One row an EV: value, port, state, is spare, is in the rotation, damping, drops.");
+}
+
+void bind_ev_probe(nb::module_& m) {
+  nb::class_<EvProbe>(m, "EvProbe")
+      .def("__init__", [](EvProbe* self, const EndpointConfig& config) {
+        raise_if(validate(config));
+        new (self) EvProbe();
+        self->configure(config);
+      })
+      .def("add", [](EvProbe& p, std::uint16_t ev, std::uint8_t port, std::uint8_t damping, std::int64_t now) { p.add(ev, port, damping, Time{now}); })
+      .def("remove", &EvProbe::remove)
+      .def("set_desperate", [](EvProbe& p, bool desperate, std::int64_t now) { p.set_desperate(desperate, Time{now}); })
+      .def("hurry_port", [](EvProbe& p, std::uint8_t port, std::int64_t now) { p.hurry_port(port, Time{now}); })
+      .def("next_due", [](EvProbe& p, std::int64_t now, std::uint32_t live, std::uint32_t free, std::int64_t round_trip) {
+        return p.next_due(Time{now}, live, free, Duration{round_trip});
+      }, nb::arg("now"), nb::arg("live_ports"), nb::arg("free_ports"), nb::arg("round_trip") = 0)
+      .def("on_answer", [](EvProbe& p, std::uint16_t ev, std::int64_t now) { return p.on_answer(ev, Time{now}); })
+      .def_prop_ro("is_empty", &EvProbe::empty)
+      .def_prop_ro("deadline", [](const EvProbe& p) -> std::optional<std::int64_t> {
+        if (p.deadline() == Time::never()) return std::nullopt;
+        return p.deadline().ps;
+      });
+}
+
+void bind_loss(nb::module_& m) {
+  nb::class_<Loss>(m, "Loss")
+      .def(nb::init<>())
+      .def("on_acked", [](Loss& l, std::int64_t now, std::int64_t sent_at, std::int64_t rtt) { l.on_acked(Time{now}, Time{sent_at}, Duration{rtt}); })
+      .def("on_lag", [](Loss& l, std::int64_t lag) { l.on_lag(Duration{lag}); })
+      .def("on_probe_answered", [](Loss& l, std::int64_t sent_at) { l.on_probe_answered(Time{sent_at}); })
+      .def_prop_ro("latest_acked_sent", [](const Loss& l) { return l.latest_acked_sent().ps; })
+      .def("on_sack_done", &Loss::on_sack_done)
+      .def("reorder_window", [](const Loss& l, std::int64_t base_rtt, std::int64_t smoothed_rtt, std::int64_t target) {
+        return l.reorder_window(Duration{base_rtt}, Duration{smoothed_rtt}, Duration{target}).ps;
+      });
+}
+
+void bind_nscc(nb::module_& m) {
+  nb::class_<Nscc>(m, "Nscc")
+      .def("__init__", [](Nscc* self, const CcProfile& profile, std::uint32_t nominal_mtu) {
+        raise_if(validate(profile));
+        new (self) Nscc(profile, nominal_mtu);
+      })
+      .def("on_ack", [](Nscc& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
+                        std::optional<std::int64_t> delay, std::uint64_t in_flight, std::uint8_t penalty, bool restore) {
+        AckFacts facts;
+        facts.new_bytes = new_bytes;
+        facts.marked = marked;
+        if (delay) facts.delay = Duration{*delay};
+        facts.in_flight = in_flight;
+        facts.penalty = penalty;
+        facts.restore = restore;
+        c.on_ack(Time{now}, Duration{base_rtt}, facts);
+      }, nb::arg("now"), nb::arg("base_rtt"), nb::arg("new_bytes"), nb::arg("marked"), nb::arg("delay").none(),
+         nb::arg("in_flight"), nb::arg("penalty") = 0, nb::arg("restore") = false)
+      .def("on_trim", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_trim(Time{now}, bytes, in_flight); })
+      .def("on_loss", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_loss(Time{now}, bytes, in_flight); })
+      .def_prop_ro("window", &Nscc::window);
+}
+
+}  // namespace
+
+void bind_parts(nb::module_& m) {
+  bind_ev_set(m);
+  bind_ev_probe(m);
+  bind_loss(m);
+  bind_nscc(m);
+}
+
+}  // namespace softmrc::bind
