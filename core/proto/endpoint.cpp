@@ -152,6 +152,7 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
   handle_packet(now, packet, arrival);
 }
 
+// spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
     return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);

@@ -17,6 +17,7 @@
 
 namespace softmrc::proto {
 
+// spec: qp-states
 enum class QpState : std::uint8_t { reset, init, rtr, rts, error };
 
 // A path that wants an EV probe: one of the rotation's, or a port's way back.

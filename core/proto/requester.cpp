@@ -59,6 +59,7 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
   return PostStatus::ok;
 }
 
+// spec: mpr-gate
 bool Requester::window_allows() const {
   if (next_psn_ - window_edge_ >= 0) return false;
   const Message& m = messages_[sending_];
@@ -96,6 +97,7 @@ void Requester::address(std::uint16_t ev, TrafficClass traffic_class, Transmit& 
   out.traffic_class = traffic_class;
 }
 
+// spec: trim-absent
 void Requester::fill(Time now, const Message& message, Psn psn, std::uint16_t ev, bool is_again, Transmit& out) {
   const std::uint32_t index = (psn.value - message.first_psn.value) & Psn::mask;
   const std::uint64_t offset = static_cast<std::uint64_t>(index) * context_.mtu;
@@ -178,6 +180,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   return Poll::sent;
 }
 
+// spec: ev-other-path retransmit-order
 Requester::Poll Requester::resend(Time now, std::uint32_t free_ports, Psn psn, Transmit& out) {
   SentRecord& r = sent_[psn];
   const std::uint16_t ev = choose_ev(free_ports, r.ev);
@@ -198,6 +201,7 @@ Requester::Poll Requester::resend(Time now, std::uint32_t free_ports, Psn psn, T
 }
 
 // Every packet is acknowledged but the operation is not: its last packet again makes the peer repeat the ACK.
+// spec: transport-ack
 Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports, Transmit& out) {
   const std::uint16_t ev = choose_ev(free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
@@ -209,6 +213,7 @@ Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports,
   return Poll::sent;
 }
 
+// spec: reliability-probe
 Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out) {
   const std::uint16_t ev = choose_ev(free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;

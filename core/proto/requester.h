@@ -103,6 +103,7 @@ class Requester {
 
   // sending
   bool window_allows() const;
+// spec: cwnd-gate
   bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= controller_.window(); }
   bool is_last_for_now() const;
   std::uint16_t choose_ev(std::uint32_t free_ports, std::uint16_t avoid);

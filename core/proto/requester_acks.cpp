@@ -31,6 +31,7 @@ std::uint64_t Requester::advance_clock(const wire::CcState& cc, bool& is_newest)
 }
 
 // Valid when it is certain which transmission the SACK answers: the only one, or the one whose timestamp it reflects.
+// spec: rtt-valid
 std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks) {
   if (!is_outstanding(psn)) return std::nullopt;
   const SentRecord& r = sent_[psn];
@@ -59,6 +60,7 @@ void Requester::on_progress(Time now) {
   silences_ = 0;
 }
 
+// spec: mpr-dynamic
 CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   ++context_.stats.sacks_received;
   const Psn cack(sack.cack_psn);
@@ -172,6 +174,7 @@ void Requester::settle(Time now, Psn psn) {
 }
 
 // The packet was declared lost, and here it is: the verdict on its path falls.
+// spec: loss-undone
 void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
   const bool was_waiting = r.state == SentState::lost;
   const std::uint16_t ev = was_waiting ? r.ev : r.previous_ev;
@@ -217,6 +220,7 @@ void Requester::clear_suspect(Psn psn) {
 
 // This SACK is no older than the evidence; what it covers and leaves out did not arrive. The PSN after cack is always
 // covered: had it arrived, cack would include it.
+// spec: loss-same-ev
 void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
   const Psn after_cack = Psn(sack.cack_psn) + 1;
   if (is_outstanding(after_cack) && suspects_.test(after_cack.value)) declare_lost(now, after_cack, LossCause::same_ev);
@@ -237,6 +241,7 @@ void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
   }
 }
 
+// spec: loss-across-evs
 void Requester::detect_across_evs(Time now) {
   if (sent_.in_flight() == 0) return;
   const Time latest = loss_.latest_acked_sent();
@@ -313,6 +318,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   return CompletionStatus::success;
 }
 
+// spec: in-order nak
 CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   ++context_.stats.acks_received;
   if (aeth.syndrome != wire::Syndrome::ack) return status_of(aeth.syndrome);
@@ -338,6 +344,7 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   return CompletionStatus::success;
 }
 
+// spec: timer
 Duration Requester::timeout() const {
   const Duration base = std::max(Duration{timer_unit_ps << attributes_.timeout}, rtt_.silence() * 2);
   if (retries_ < attributes_.retry_linear) return base;
@@ -364,6 +371,7 @@ CompletionStatus Requester::on_timer(Time now) {
 }
 
 // Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes.
+// spec: tail-probe
 void Requester::on_silence(Time now) {
   active_at_ = now;
   if (sent_.in_flight()) {

@@ -14,6 +14,7 @@
 
 namespace softmrc::proto {
 
+// spec: reverse-paths
 class ReversePaths {
  public:
   void build(const EvProfile& profile, std::uint32_t ports, Prng prng);

@@ -9,6 +9,7 @@
 // Formats: UDP, the source port alone; STEV, a structured value with a subfield for each tier; SRV6, an outer
 // destination address. In explicit SRV6 mode the EV is the index of a path in the controller's list.
 // A GENERATED value is expanded from field descriptors, see `expand`.
+// spec: entropy-split ev-formats ev-expansion
 #pragma once
 
 #include <bit>

@@ -4,6 +4,7 @@
 //
 // Decides the bytes of these layers and what is refused in them; leaves the packet to packet.h and the path to srv6.h.
 // Also what a switch does to a frame that it has no room for: `trim`.
+// spec: trimmed-layout
 #pragma once
 
 #include "wire/entropy.h"

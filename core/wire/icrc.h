@@ -29,6 +29,7 @@ std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, CrcMethod method = 
 
 // The ICRC of one packet, taken over its pieces in order: header, payload, padding. Nothing is copied but the first
 // few bytes, where BTH hides its masked one.
+// spec: icrc
 class Icrc {
  public:
   // `udp_payload_size` counts everything after the UDP header, the four bytes of the ICRC included.

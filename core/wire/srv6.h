@@ -8,6 +8,7 @@
 // A switch whose route matches the first 48 bits (uN: the block and its own uSID) shifts everything after the block
 // left by 16 bits, fills with zero, and looks the new first 48 bits up. When nothing is left in the carrier, the next
 // carrier comes out of the segment routing header (SRH). Decides the bytes of a path; which path is the caller's.
+// spec: usid-carrier usid-shift
 #pragma once
 
 #include <optional>

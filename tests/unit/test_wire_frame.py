@@ -37,6 +37,7 @@ def with_ipv4_sum(data: bytes) -> bytes:
     return data[:ETH] + bytes(header) + data[ETH + IP4 :]
 
 
+# spec: entropy-split
 def test_an_ev_travels_as_port_and_label() -> None:
     assert (V6.route.source_port, V6.flow_label, V6.ev) == (0xC000, 1, 0x0001C000)
     assert (V4.route.source_port, V4.flow_label, V4.ev) == (0xC000, 0, 0xC000), "IPv4 carries the lower half only"
@@ -135,6 +136,7 @@ def test_a_socket_cannot_know_its_identification() -> None:
     assert Frame.parse(with_ipv4_sum(bytes(data))).icrc == Sum.BAD
 
 
+# spec: trimmed-layout
 @pytest.mark.parametrize("frame", [V6, V4, SHORT, LONG], ids=["v6", "v4", "outer", "srh"])
 def test_a_switch_trims(frame: Frame) -> None:
     cut = wire.trim(bytes(frame))

@@ -37,6 +37,7 @@ def test_scapy_computes_the_same(packet: Packet, addresses: tuple[str, str]) -> 
     assert bth.compute_icrc(None) == bytes(frame)[-4:]
 
 
+# spec: icrc
 def test_by_hand() -> None:
     """One packet with every masked field spelt out."""
     ack = bytes(Packet("acknowledge", dqp=0x21, psn=258, msn=8))

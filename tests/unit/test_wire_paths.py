@@ -14,6 +14,7 @@ from softmrc.wire import EvField, EvFormat, Path, PathTemplate, Refused, Srh, sr
 BLOCK = 0xFCBBBB00
 
 
+# spec: usid-shift
 def test_a_switch_shifts_its_own_usid_out() -> None:
     address = srv6.carrier(BLOCK, [0x100, 0x203, 0x101, 0x1002, 0xD006])
     assert str(address) == "fcbb:bb00:100:203:101:1002:d006:0"
@@ -29,6 +30,7 @@ def test_a_carrier_ends_at_the_first_zero() -> None:
     assert srv6.split("fcbb:bb00::") == (BLOCK, [])
 
 
+# spec: usid-carrier
 def test_the_seventh_usid_goes_into_a_reduced_srh() -> None:
     path = Path.through(BLOCK, range(1, 15))
     assert str(path.destination) == "fcbb:bb00:1:2:3:4:5:6"
@@ -95,6 +97,7 @@ def test_the_values_replace_what_the_template_holds() -> None:
 # Entropy
 
 
+# spec: ev-expansion
 def test_generated_values_by_hand() -> None:
     fields = [EvField(4, init_val=0b1001, min=0, max=15, mask=0b0110), EvField(8, init_val=0xA0, max=255, mask=0x0F)]
     # EV 110101.. : 11 into the first field's mask, 0101 into the second's; four bits of format are left over.
@@ -110,6 +113,7 @@ def test_a_generated_srv6_address() -> None:
     assert str(address) == "fcbb:bb00:100:242:101::"
 
 
+# spec: ev-formats
 def test_structured_values() -> None:
     ev = wire.pack_stev([10, 8, 4], [0x3FF, 0, 0xF])
     assert ev == 0b1111111111_00000000_1111_0000000000

@@ -60,11 +60,13 @@ MEANING = {
 READ_ONLY = {"endpoint_response_other_reading"}
 
 
+# spec: opcodes
 def test_every_page_has_a_meaning_and_every_opcode_a_page() -> None:
     assert names() == sorted(MEANING)
     assert {packet.opcode for packet in MEANING.values()} == set(Opcode)
 
 
+# spec: bth-flags psn-meaning reth-everywhere meth-counts sack-layout nack-reasons
 @pytest.mark.parametrize("name", MEANING)
 def test_bytes_are_read_as_they_were_meant(name: str) -> None:
     assert Packet.parse(load(name)) == MEANING[name]
@@ -75,6 +77,7 @@ def test_meaning_is_written_byte_for_byte(name: str) -> None:
     assert bytes(MEANING[name]).hex(" ") == load(name).hex(" ")
 
 
+# spec: endpoint-op-position
 def test_both_readings_of_an_endpoint_response_mean_the_same() -> None:
     assert Packet.parse(load("endpoint_response")) == Packet.parse(load("endpoint_response_other_reading"))
 
