@@ -111,11 +111,13 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
 bool Endpoint::poll_answer(std::uint32_t free_ports, Transmit& out) {
   const Answer answer = answers_.front();
   const Peer& peer = peers_[answer.peer];
-  // Back the way it came; that the request arrived there is the best evidence at hand.
-  std::uint8_t port = answer.port;
-  if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
+  // Back the way it came, unless that way is known to be broken; that the request arrived there is evidence too.
+  const std::uint32_t live = free_ports & live_ports(answer.peer);
+  const std::uint32_t ports = live ? live : free_ports;
   answers_.pop();
-  const QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr;
+  QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr;
+  std::uint8_t port = pair ? pair->reply_port(answer.port, ports) : answer.port;
+  if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
   out.peer = answer.peer;
   out.port = port;
   out.entropy = pair ? pair->reverse_entropy(port) : 0;

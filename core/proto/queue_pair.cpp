@@ -147,9 +147,7 @@ bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
   const std::uint32_t ports = free_ports & live_ports_;
   if (ports == 0) return false;
-  const std::uint8_t came_from = responder_.take_reply(now, out);
-  const auto port = reverse_.choose(came_from, ports);
-  out.port = port.value_or(came_from);
+  out.port = reply_port(responder_.take_reply(now, out), ports);
   out.entropy = reverse_.entropy(out.port);
   return true;
 }

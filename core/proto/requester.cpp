@@ -332,7 +332,8 @@ void Requester::drain_ev_changes(Time now) {
     event.value = e.drops;
     context_.journal->note(event);
   }
-  ev_probe_.set_desperate(evs_.usable() == 0, now);
+  // Two timers without any answer: the EVs that are left have proved no better than those that are gone.
+  ev_probe_.set_desperate(evs_.usable() == 0 || retries_ > 1, now);
 }
 
 void Requester::complete(const Message& message, CompletionStatus status) {

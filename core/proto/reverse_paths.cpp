@@ -24,18 +24,19 @@ std::uint32_t ReversePaths::draw(std::uint32_t port) {
   return profile_->entries[at].value;
 }
 
-std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std::uint32_t ports) const {
+std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std::uint32_t ports) {
   const auto is_free = [ports](std::uint32_t port) { return ports >> port & 1; };
   if (arrival_port < paths_.size() && is_free(arrival_port) && paths_[arrival_port].is_healthy) return arrival_port;
   const std::uint32_t count = static_cast<std::uint32_t>(paths_.size());
-  std::optional<std::uint8_t> fallback;
   for (std::uint32_t i = 1; i <= count; ++i) {
     const std::uint32_t port = (arrival_port + i) % count;
-    if (!is_free(port)) continue;
-    if (paths_[port].is_healthy) return static_cast<std::uint8_t>(port);
-    fallback = static_cast<std::uint8_t>(port);
+    if (is_free(port) && paths_[port].is_healthy) return static_cast<std::uint8_t>(port);
   }
-  return fallback;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    turn_ = (turn_ + 1) % count;
+    if (is_free(turn_)) return static_cast<std::uint8_t>(turn_);
+  }
+  return std::nullopt;
 }
 
 void ReversePaths::on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now) {
@@ -49,18 +50,11 @@ void ReversePaths::on_data_acked(std::uint8_t port, std::uint32_t entropy, Time 
 
 std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt) {
   if (paths_.empty() || now < deadline()) return std::nullopt;
+  if (to_probe_ == 0) judge_silent();
   if (receiving_ && to_probe_ == 0) {
     receiving_ = false;
-    for (std::uint32_t port = 0; port < paths_.size(); ++port) {
-      Path& path = paths_[port];
-      if (now - path.confirmed_at < interval_) continue;
-      if (path.is_awaiting) {
-        path.is_healthy = false;
-        path.is_awaiting = false;
-        path.value = draw(port);
-      }
-      to_probe_ |= 1u << port;
-    }
+    for (std::uint32_t port = 0; port < paths_.size(); ++port)
+      if (now - paths_[port].confirmed_at >= interval_) to_probe_ |= 1u << port;
     interval_ = std::max(rtt, milliseconds(1));
   }
   to_probe_ &= live_ports;
@@ -73,7 +67,20 @@ std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t liv
   to_probe_ &= ~(1u << port);
   if (to_probe_ == 0) round_at_ = now + interval_;
   paths_[port].is_awaiting = true;
+  awaits_ = true;
   return port;
+}
+
+// The round is over: paths whose probe was not answered are held to be broken, and try another EV next time.
+void ReversePaths::judge_silent() {
+  awaits_ = false;
+  for (std::uint32_t port = 0; port < paths_.size(); ++port) {
+    Path& path = paths_[port];
+    if (!path.is_awaiting) continue;
+    path.is_healthy = false;
+    path.is_awaiting = false;
+    path.value = draw(port);
+  }
 }
 
 void ReversePaths::on_answer(std::uint8_t port, Time now) {

@@ -20,19 +20,20 @@ class ReversePaths {
   void build(const EvProfile& profile, std::uint32_t ports, Prng prng);
   bool is_built() const { return !paths_.empty(); }
 
-  // The port to answer on, among `ports`; nullopt when none of them is free.
-  std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports) const;
+  // The port to answer on, among `ports`; nullopt when none of them is free. With no healthy one among them, they take
+  // turns: the verdict rests on probes whose own answers may have been lost.
+  std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports);
   std::uint32_t entropy(std::uint8_t port) const { return paths_[port].value; }
 
   // Data of our own was acknowledged on this path.
   void on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now);
   // Data came in: the way back matters.
   void on_received(Time now) {
-    if (!receiving_) round_at_ = now + interval_;
+    if (!receiving_ && !awaits_) round_at_ = now + interval_;
     receiving_ = true;
   }
 
-  Time deadline() const { return receiving_ || to_probe_ ? round_at_ : Time::never(); }
+  Time deadline() const { return receiving_ || to_probe_ || awaits_ ? round_at_ : Time::never(); }
   // The port whose path should be probed now.
   std::optional<std::uint8_t> next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt);
   void on_answer(std::uint8_t port, Time now);
@@ -46,6 +47,7 @@ class ReversePaths {
   };
 
   std::uint32_t draw(std::uint32_t port);
+  void judge_silent();
 
   std::vector<Path> paths_;
   const EvProfile* profile_ = nullptr;
@@ -53,7 +55,9 @@ class ReversePaths {
   Time round_at_ = Time::never();
   Duration interval_ = milliseconds(1);
   std::uint32_t to_probe_ = 0;
+  std::uint32_t turn_ = 0;
   bool receiving_ = false;
+  bool awaits_ = false;  // a round of probes is out, and its end will be judged even if nothing more comes in
 };
 
 }  // namespace softmrc::proto

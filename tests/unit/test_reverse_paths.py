@@ -1,0 +1,59 @@
+"""The way back: acknowledgements and answers when a plane works in one direction only."""
+
+from __future__ import annotations
+
+import pytest
+
+from softmrc.config import CcAlgorithm, CcProfile, EvProfile
+from softmrc.pair import Pair
+
+PROFILE = EvProfile(count=16)
+CONTROL = CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=256 * 1024)
+
+
+def one_way_pair(planes: int) -> tuple[Pair, object, object]:
+    pair = Pair(planes, seed=3, ev_profile=PROFILE, cc_profile=CONTROL)
+    a, _ = pair.connect()
+    return pair, a, pair.b.register(length=1 << 26, rkey=1)
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_plane_dead_in_one_direction_costs_one_plane_at_most(direction: int) -> None:
+    pair, a, remote = one_way_pair(4)
+    pair.pump(a, remote, count=8, length=1 << 18)
+    pair.weather(direction, 2).black_hole = True
+    assert pair.pump(a, remote, count=400, length=1 << 18, limit_us=200_000) == (400, 0, 0)
+    assert a.stats()["timeouts"] <= 2
+
+
+def test_replies_leave_a_dead_way_back_within_a_few_milliseconds() -> None:
+    """Data keeps arriving on the plane; its acknowledgements must not go on vanishing there."""
+    pair, a, remote = one_way_pair(2)
+    pair.weather(1, 0).black_hole = True
+    pair.pump(a, remote, count=1000, length=1 << 18)
+    swallowed = pair.counters()["swallowed"]
+    pair.pump(a, remote, count=200, length=1 << 18)
+    probes = pair.counters()["swallowed"] - swallowed
+    assert probes < 40, "only probes of the dead way may still be lost there"
+    sent = pair.data_packets_sent(0)
+    assert min(sent) > 0.3 * max(sent), f"a plane that carries data well should go on doing so: {sent}"
+
+
+def test_out_on_one_plane_and_back_on_another() -> None:
+    """No plane works both ways, yet a path lives in each direction. Every probe's answer tries the wrong way first."""
+    pair, a, remote = one_way_pair(2)
+    pair.weather(0, 1).black_hole = True
+    pair.weather(1, 0).black_hole = True
+    assert pair.pump(a, remote, count=20, length=1 << 16, limit_us=3_000_000) == (20, 0, 0)
+    started = pair.now_us
+    assert pair.pump(a, remote, count=50, length=1 << 18, limit_us=3_000_000) == (50, 0, 0)
+    assert pair.now_us - started < 500_000
+
+
+def test_an_idle_receiver_stops_probing() -> None:
+    pair, a, remote = one_way_pair(4)
+    pair.pump(a, remote, count=4, length=1 << 18)
+    pair.run_us(10_000)
+    before = pair.packets_delivered
+    pair.run_us(1_000_000)
+    assert pair.packets_delivered == before
