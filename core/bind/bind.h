@@ -13,6 +13,7 @@ void bind_capture(nanobind::module_& m);  // pcapng, likewise
 void bind_config(nanobind::module_& m);
 void bind_endpoint(nanobind::module_& m);
 void bind_pair(nanobind::module_& m);
+void bind_device(nanobind::module_& m);
 void bind_allocations(nanobind::module_& m);
 
 // Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
