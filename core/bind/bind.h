@@ -4,7 +4,6 @@
 #include <nanobind/nanobind.h>
 
 #include "proto/config.h"
-#include "proto/stats.h"
 
 namespace softmrc::bind {
 
@@ -15,11 +14,9 @@ void bind_config(nanobind::module_& m);
 void bind_endpoint(nanobind::module_& m);
 void bind_pair(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
+void bind_device(nanobind::module_& m);
 void bind_allocations(nanobind::module_& m);
 void bind_parts(nanobind::module_& m);
-
-nanobind::dict stats_dict(const proto::QpStats& stats);
-nanobind::dict stats_dict(const proto::EndpointStats& stats);
 
 // Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
 void raise_if(const proto::Verdict& verdict);

@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
+#include "bind/engine_views.h"
 #include "sim/network.h"
 
 namespace nb = nanobind;

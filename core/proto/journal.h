@@ -31,6 +31,7 @@ class Journal {
   }
 
   Ring<Event>& queue() { return queue_; }
+  const Ring<Event>& queue() const { return queue_; }
 
   EndpointStats stats;
 

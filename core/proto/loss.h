@@ -45,12 +45,12 @@ class Loss {
 
   Time latest_acked_sent() const { return latest_acked_sent_; }
 
-  // W. Until the spread has been watched for a while it is taken at its worst.
-  Duration reorder_window(Duration base_rtt, Duration smoothed_rtt, Duration target) const {
+  // W, at least `least`. Until the spread has been watched for a while it is taken at its worst.
+  Duration reorder_window(Duration base_rtt, Duration smoothed_rtt, Duration target, Duration least) const {
     const Duration quarter = base_rtt / 4;
-    const Duration most = target + std::max(base_rtt, smoothed_rtt) / 4;
+    const Duration most = std::max(target + std::max(base_rtt, smoothed_rtt) / 4, least * 4);
     if (epochs_ < warm_epochs) return most;
-    return std::min(quarter + std::max(lag_now_, lag_before_), most);
+    return std::clamp(quarter + std::max(lag_now_, lag_before_), least, most);
   }
 
  private:

@@ -24,7 +24,7 @@ void Requester::start(const RtsAttributes& attributes) {
   next_psn_ = attributes.first_psn;
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
   sent_.start(next_psn_, 0);
-  rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt);
+  rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
   controller_ = Controller(cc_profile_, nominal_mtu_);
   ev_probe_.configure(config_);
 }

@@ -39,7 +39,7 @@ std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t r
   if (config_.timestamps ? reflected_ticks != timestamp_ticks(r.sent_at) : r.tx_count != 1) return std::nullopt;
   const Duration rtt = now - r.sent_at;
   rtt_.on_sample(rtt);
-  return rtt - rtt_.base();
+  return std::max(rtt - rtt_.base(), Duration{0});
 }
 
 // Our own record says which EV carried the packet; the echo is for packets whose record is gone.
@@ -159,7 +159,7 @@ void Requester::settle(Time now, Psn psn) {
     context_.journal->trace(e);
   }
   // An acknowledgement sooner than any round trip can be answers the transmission before the last.
-  const bool is_earlier_copy = r.tx_count > 1 && now - r.sent_at < rtt_.base() * 7 / 8;
+  const bool is_earlier_copy = r.tx_count > 1 && now - r.sent_at < rtt_.fastest() * 7 / 8;
   if (r.state == SentState::lost || is_earlier_copy) {
     settle_undone(now, psn, r);
     return;
@@ -245,7 +245,7 @@ void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
 void Requester::detect_across_evs(Time now) {
   if (sent_.in_flight() == 0) return;
   const Time latest = loss_.latest_acked_sent();
-  const Duration window = loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target());
+  const Duration window = loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
   if (sent_[sent_.oldest()].sent_at + window >= latest) return;
   drain_ev_changes(now);
   while (sent_.in_flight()) {

@@ -120,8 +120,6 @@ std::size_t emit_pseudo_header(const Route& route, std::size_t udp_payload_size,
   return static_cast<std::size_t>(p + 8 - out);
 }
 
-constexpr std::size_t masked_byte = 4;  // of BTH: the bits that InfiniBand gave to congestion marks
-
 std::uint32_t icrc_of(const Route& route, const Bytes* pieces, std::size_t count) {
   std::size_t size = icrc_size;
   for (std::size_t i = 0; i < count; ++i) size += pieces[i].size();
@@ -148,6 +146,24 @@ std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, [[maybe_unused]] Cr
   return update_table(state, bytes.data(), bytes.size());
 }
 
+std::uint32_t icrc_seed(const Route& route, std::size_t udp_payload_size, std::uint32_t ipv4_identity) {
+  std::uint8_t pseudo[max_pseudo_size];
+  const std::size_t size = emit_pseudo_header(route, udp_payload_size, ipv4_identity, pseudo);
+  return crc32_update(~0u, {pseudo, size});
+}
+
+bool verify_from(std::uint32_t seed, Bytes udp_payload) {
+  if (udp_payload.size() < Bth::size + icrc_size) return false;
+  const std::size_t covered = udp_payload.size() - icrc_size;
+  std::uint8_t head[max_header_size];
+  const std::size_t size = std::min(covered, sizeof head);
+  std::memcpy(head, udp_payload.data(), size);
+  head[icrc_masked_byte] = 0xFF;
+  const std::uint32_t state = crc32_update(crc32_update(seed, {head, size}), udp_payload.subspan(size, covered - size));
+  const std::uint32_t sum = ~state;
+  return std::memcmp(&sum, udp_payload.data() + covered, icrc_size) == 0;
+}
+
 Icrc::Icrc(const Route& route, std::size_t udp_payload_size, CrcMethod method, std::uint32_t ipv4_identity)
     : state_(~0u), method_(method) {
   std::uint8_t pseudo[max_pseudo_size];
@@ -156,11 +172,11 @@ Icrc::Icrc(const Route& route, std::size_t udp_payload_size, CrcMethod method, s
 }
 
 Icrc& Icrc::add(Bytes piece) {
-  if (at_ <= masked_byte && at_ + piece.size() > masked_byte) {
+  if (at_ <= icrc_masked_byte && at_ + piece.size() > icrc_masked_byte) {
     std::uint8_t head[max_header_size];
     const std::size_t size = std::min(piece.size(), sizeof head);
     std::memcpy(head, piece.data(), size);
-    head[masked_byte - at_] = 0xFF;
+    head[icrc_masked_byte - at_] = 0xFF;
     state_ = crc32_update(state_, {head, size}, method_);
     at_ += size;
     piece = piece.subspan(size);

@@ -27,6 +27,14 @@ constexpr std::uint32_t default_ipv4_identity = 0x00004000;
 // at the end; that is the caller's to do, so that a checksum may be taken over pieces.
 std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, CrcMethod method = CrcMethod::automatic);
 
+// The register after everything in front of the UDP payload. It is the same for all packets of one flow and size, so a
+// sender of many may keep it; what follows goes through crc32_update, with byte 4 of BTH as ones.
+std::uint32_t icrc_seed(const Route& route, std::size_t udp_payload_size, std::uint32_t ipv4_identity = default_ipv4_identity);
+constexpr std::size_t icrc_masked_byte = 4;  // of BTH: the bits that InfiniBand gave to congestion marks
+
+// Whether `udp_payload`, a whole packet with its ICRC, agrees with the register that icrc_seed gave for its size.
+bool verify_from(std::uint32_t seed, Bytes udp_payload);
+
 // The ICRC of one packet, taken over its pieces in order: header, payload, padding. Nothing is copied but the first
 // few bytes, where BTH hides its masked one.
 // spec: icrc
