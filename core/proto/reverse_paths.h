@@ -23,6 +23,8 @@ class ReversePaths {
   // The port to answer on, among `ports`; nullopt when none of them is free. With no healthy one among them, they take
   // turns: the verdict rests on probes whose own answers may have been lost.
   std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports);
+  // No free port is healthy, but a busy one is: better to wait for it than to answer into a hole.
+  bool should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const;
   std::uint32_t entropy(std::uint8_t port) const { return paths_[port].value; }
 
   // Data of our own was acknowledged on this path.

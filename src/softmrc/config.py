@@ -45,6 +45,7 @@ class EvProfile:
     min_active: int = 0  # 0: a quarter of count
     value_bits: int = 32
     spray_quantum: int = 1
+    skips_congested: bool = True  # False: oblivious spraying, which a mark or a trim does not steer
     entries: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # (value, port), for EXPLICIT
 
 
