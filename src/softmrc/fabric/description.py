@@ -90,14 +90,14 @@ class SwitchSettings:
 class Failures:
     """How often things break and how long they stay broken. The defaults are assumptions, not measurements."""
 
-    link_per_year: float = 0.2
-    nic_port_per_year: float = 0.1
-    switch_per_year: float = 0.05
-    flap_per_link_year: float = 1.0
+    link_per_year: float = 0.01
+    nic_port_per_year: float = 0.005
+    switch_per_year: float = 0.02
+    flap_per_link_year: float = 0.1
     link_repair_h: float = 24.0
-    nic_port_repair_h: float = 24.0
-    switch_repair_h: float = 2.0
-    flap_s: float = 5.0
+    nic_port_repair_h: float = 48.0
+    switch_repair_h: float = 4.0
+    flap_s: float = 3.0
 
     def __post_init__(self) -> None:
         ranges = {f.name: (0.0, 1e4) if "per" in f.name and "year" in f.name else (1e-6, 1e5) for f in fields(self)}
@@ -112,10 +112,11 @@ class Job:
     communication_share: float = 0.3  # of a step spent waiting for the network, at full capacity
     checkpoint_every_min: float = 30.0
     restart_min: float = 15.0
+    rides_out_s: float = 5.0  # without MRC: how long an outage may last before the job has to restart
 
     def __post_init__(self) -> None:
         ranges = {"gpus_per_host": (1, 64), "communication_share": (0, 1)}
-        _in_range("job", self, **ranges, checkpoint_every_min=(0, 1e5), restart_min=(0, 1e5))
+        _in_range("job", self, **ranges, checkpoint_every_min=(0, 1e5), restart_min=(0, 1e5), rides_out_s=(0, 1e5))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from softmrc.wire.srv6 import Path
 ANCHOR = "sr0"  # segment routes need a device that is not lo, where they would be accepted and drop everything
 MAX_ENCAP_ROUTES = 8192
 CONTROL_CLASS, DATA_CLASS = "1:10", "1:20"
+HOST_QUEUE_BYTES = 8 << 20  # longer than any socket's buffer, so that a sender is made to wait and loses nothing
 FRAME_OVERHEAD_BYTES = 24  # preamble, FCS and gap, which a shaper has to pay for
 
 
@@ -84,7 +85,7 @@ def _tc_lines(description: Description, port: Port, is_switch: bool) -> list[str
     """A shaper; where packets are trimmed, with a lane in front for headers and control."""
     rate = f"{port.rate_bps}bit"
     burst = max(5000, 2 * description.lab.mtu)
-    limit = thresholds(description, port).limit
+    limit = thresholds(description, port).limit if is_switch else HOST_QUEUE_BYTES
     shaper = f"qdisc replace dev {port.name} root handle 1: stab overhead {FRAME_OVERHEAD_BYTES} linklayer ethernet"
     if not (is_switch and description.switch.trim):
         return [f"{shaper} tbf rate {rate} burst {burst} limit {limit}"]
