@@ -81,8 +81,8 @@ def plan(
     for start in range(0, len(designs), DESIGNS_A_TABLE):
         console.print(_plan_table(designs[start : start + DESIGNS_A_TABLE]))
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
-        console.print(f"{refused.planes} planes, {refused.tiers} tiers: not possible; {refused.reason}", style="yellow")
-    console.print(reports.plan_note(book), style="dim")
+        console.print(f"{refused.planes} planes, {refused.tiers} tiers: {refused.reason}", style="yellow", highlight=False)
+    console.print(reports.plan_note(book), style="dim", highlight=False)
     _say_written(console, report)
 
 
@@ -112,7 +112,7 @@ def assess(
         print(json.dumps(found.to_json(), indent=2))
         return
     console = Console()
-    console.print(f"[bold]Fabric {found.description.name}[/]: {reports_summary(found)}\n")
+    console.print(f"[bold]Fabric {found.description.name}[/]: {_summary(found)}\n", highlight=False)
     for title, head, rows in (
         ("Ways between two hosts", reports.DIVERSITY_HEAD, reports.diversity_rows(found)),
         ("Failure domains, the largest first", reports.DOMAIN_HEAD, reports.domain_rows(found)),
@@ -130,7 +130,7 @@ def assess(
     _say_written(console, report)
 
 
-def reports_summary(found: judge.Assessment) -> str:
+def _summary(found: judge.Assessment) -> str:
     shape = found.description.fabric
     nic = rate_text(shape.planes * shape.host_link_bps)
     return (

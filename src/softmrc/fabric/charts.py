@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -17,8 +18,11 @@ def _text(x: float, y: float, words: str, anchor: str = "start", fill: str = INK
     return f"<text x='{x:.1f}' y='{y:.1f}' font-size='12' text-anchor='{anchor}' fill='{fill}'>{escape(words)}</text>"
 
 
-def bars(rows: Sequence[tuple[str, float, str]], colours: Sequence[str] = ()) -> str:
-    """Horizontal bars: name, value, and what to write at its end."""
+def bars(rows: Sequence[tuple[str, float, str]], colours: Sequence[str] = (), logarithmic: bool = False) -> str:
+    """Horizontal bars: name, value, and what to write at its end. A logarithmic scale begins below the least value."""
+    if logarithmic:
+        least = min((value for _, value, _ in rows if value > 0), default=1.0) / 2
+        rows = [(name, math.log(value / least) if value > 0 else 0.0, words) for name, value, words in rows]
     top = max((value for _, value, _ in rows), default=0) or 1
     body = []
     for i, (name, value, words) in enumerate(rows):

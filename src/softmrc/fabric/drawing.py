@@ -13,7 +13,7 @@ from html import escape
 from softmrc.fabric.shape import Node, Shape, Tier, cable_name
 from softmrc.units import rate_text
 
-PANEL_W, ROW_H, LEFT, TOP, GAP = 620, 92, 128, 34, 18
+PANEL_W, ROW_H, LEFT, TOP, GAP, HEAD = 620, 92, 128, 34, 18, 74
 MOST_SHOWN, SHOWN_FIRST, SHOWN_LAST = 10, 5, 3
 MOST_PANELS = 4
 FONT = "font-family='ui-sans-serif,system-ui,sans-serif'"
@@ -52,19 +52,20 @@ def draw(shape: Shape, title: str = "", broken: Collection[str] = ()) -> str:
         hit = sorted({int(name.split(".")[0][1:]) for name in broken if name.startswith("p")})
         shown = (hit or [0])[:MOST_PANELS]
     columns = 1 if len(shown) == 1 else 2
-    panel_h = TOP + ROW_H * len(_rows(shape)) + 8
+    panel_h = TOP + ROW_H * len(_rows(shape)) - 18
     stacked = min(shape.planes - len(shown), 4) if len(shown) == 1 else 0
     width = columns * (PANEL_W + GAP) + GAP + stacked * 7
-    height = 56 + -(-len(shown) // columns) * (panel_h + GAP) + stacked * 7
+    height = HEAD + -(-len(shown) // columns) * (panel_h + GAP) + stacked * 7
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' {FONT}>",
         f"<rect width='{width}' height='{height}' fill='white'/>",
         f"<text x='{GAP}' y='26' font-size='17' font-weight='600' fill='#0f172a'>{escape(title or 'Fabric')}</text>",
-        f"<text x='{GAP}' y='45' font-size='12' fill='#475569'>{escape(_summary(shape))}</text>",
     ]
+    for i, line in enumerate(_summary(shape)):
+        parts.append(f"<text x='{GAP}' y='{45 + 16 * i}' font-size='12' fill='#475569'>{escape(line)}</text>")
     for i, plane in enumerate(shown):
         x = GAP + (i % columns) * (PANEL_W + GAP)
-        y = 56 + (i // columns) * (panel_h + GAP)
+        y = HEAD + (i // columns) * (panel_h + GAP)
         for card in range(stacked, 0, -1):
             parts.append(_frame(x + 7 * card, y + 7 * card, panel_h, "#f1f5f9"))
         label = f"plane {plane}" if len(shown) == shape.planes else f"plane {plane} of {shape.planes}, all alike"
@@ -72,13 +73,13 @@ def draw(shape: Shape, title: str = "", broken: Collection[str] = ()) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _summary(shape: Shape) -> str:
+def _summary(shape: Shape) -> tuple[str, str]:
     nic = rate_text(shape.planes * shape.host_link_bps)
     planes = f"{shape.planes} plane{'s' * (shape.planes > 1)}"
     farthest = shape.planes * shape.paths(0, shape.hosts - 1)
     return (
-        f"{shape.hosts:,} NICs of {nic} · {planes} of {shape.tiers} tiers · {shape.switches:,} switches · "
-        f"{shape.cables:,} cables · {farthest:,} paths between the farthest two"
+        f"{shape.hosts:,} NICs of {nic} · {planes} of {shape.tiers} tiers",
+        f"{shape.switches:,} switches · {shape.cables:,} cables · {farthest:,} paths between the farthest two NICs",
     )
 
 

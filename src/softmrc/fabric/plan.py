@@ -249,6 +249,6 @@ def compare(
                 try:
                     fits.append(design(question, prices, n, t, o))
                 except ConfigError as error:
-                    refused.append(Impossible(n, t, o, error.allowed))
+                    refused.append(Impossible(n, t, o, str(error)))
             found += fits or refused[-1:]
     return found

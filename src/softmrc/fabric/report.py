@@ -53,6 +53,7 @@ def power(watts: float) -> str:
 # Label and figure; a label alone opens a group.
 PLAN_ROWS: tuple[tuple[str, str], ...] = (
     ("ports of a switch", "radix"),
+    ("down : up at a T0", "split"),
     ("most NICs", "max_nics"),
     ("switches", "switches"),
     ("optics (800G)", "optics"),
@@ -61,7 +62,7 @@ PLAN_ROWS: tuple[tuple[str, str], ...] = (
     ("NICs one hop away", "neighbours_one_hop"),
     ("paths, farthest NICs", "paths"),
     ("a NIC loses, with one", ""),
-    (" T0–T1 link, in its plane", "link_share_in_plane"),
+    (" T0–T1 link, in plane", "link_share_in_plane"),
     (" T0–T1 link, in all", "link_share"),
     (" NIC port or its cable", "port_share"),
     (" T1 above it", "t1_share"),
@@ -81,8 +82,8 @@ def count_text(value: float) -> str:
 def plan_cell(design: Design, key: str) -> str:
     """One figure of a design, as text."""
     special = {
-        "shape": lambda: f"{design.planes} × {design.tiers}"
-        + (f" (1:{float(design.oversubscription):g})" if design.oversubscription != 1 else ""),
+        "shape": lambda: f"{design.planes} × {design.tiers}",
+        "split": lambda: f"{float(design.oversubscription):g} : 1",
         "radix": lambda: f"{design.radix} × {rate_text(design.port_bps)}",
         "optics": lambda: f"{design.optics_800g:,.0f}",
         "t0_share": lambda: share_text(design.port_share),
@@ -112,6 +113,10 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
     title = f"{question.gpus:,} GPUs, NICs of {rate_text(question.nic_bps)}, switches of {rate_text(question.switch_bps)}"
     rows = [[label, *(plan_cell(d, key) for d in designs)] for label, key in PLAN_ROWS]
     names = [plan_cell(d, "shape") for d in designs]
+    slim = len({d.oversubscription for d in designs}) > 1
+    labels = [
+        f"{d.planes} planes, {d.tiers} tiers" + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs
+    ]
     parts = [f"<h1>{escape(title)}</h1><p class='note'>{escape(plan_note(prices))}</p>"]
     parts.append(table(["planes × tiers", *names], rows))
     parts += [f"<p>{d.planes} planes, {d.tiers} tiers: {escape(d.reason)}</p>" for d in found if isinstance(d, Impossible)]
@@ -123,7 +128,7 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
         ("Cost", lambda d: d.cost_usd, lambda d: money(d.cost_usd)),
     ):
         parts.append(f"<h2>{heading}</h2>")
-        parts.append(charts.bars([(f"{n} planes × tiers", value(d), words(d)) for n, d in zip(names, designs, strict=True)]))
+        parts.append(charts.bars([(n, value(d), words(d)) for n, d in zip(labels, designs, strict=True)]))
     return page(title, parts)
 
 
@@ -179,11 +184,11 @@ def assess_html(found: Assessment) -> str:
     m, title = found.month, f"Fabric {found.description.name}"
     month = "".join(f"<p class='big'>{escape(line)}</p>" for line in month_lines(found))
     parts = [
-        f"<h1>{escape(title)}</h1>{draw(found.description.fabric, title)}",
+        f"<h1>{escape(title)}</h1>", draw(found.description.fabric, "Topology"),
         "<h2>Ways between two hosts</h2>", table(DIVERSITY_HEAD, diversity_rows(found)),
         "<h2>Failure domains, the largest first</h2>", table(DOMAIN_HEAD, domain_rows(found)),
-        "<h3>What one failure takes away, in hosts' worth of capacity</h3>",
-        charts.bars([(d.what, d.fabric_hosts, count_text(d.fabric_hosts)) for d in found.domains]),
+        "<h3>What one failure takes away, in hosts' worth of capacity (logarithmic)</h3>",
+        charts.bars([(d.what, d.fabric_hosts, count_text(d.fabric_hosts)) for d in found.domains], logarithmic=True),
         f"<h2>A month of failures</h2>{month}",
         "<h3>The slowest host, hour by hour, in the first of the months</h3>",
         charts.steps(m.timeline, "hour", "lowest share of its capacity in the hour", MONTH_H),

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from softmrc.errors import ConfigError, UsageError
+from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.fabric import Cable, Node, Tier, cable_name
 from softmrc.fabric.config.linux import LinuxPort
 from softmrc.lab import kernel, record
@@ -189,11 +189,13 @@ def _filter(port: str, share: float) -> None:
     chain = f"netdev {_TABLE} {port}"
     lines = [f"add table netdev {_TABLE}", f"add chain {chain} {{ type filter hook egress device {port} priority 0; }}"]
     lines.append(f"flush chain {chain}")
-    if share:
+    if share >= 1:
+        lines.append(f"add rule {chain} drop")
+    elif share:
         lines.append(f"add rule {chain} numgen random mod 1000000 < {round(share * 1e6)} drop")
     done = kernel.run(["nft", "-f", "-"], lines)
     if done.returncode:
-        raise UsageError(f"nft cannot drop packets at {port}: {' '.join(done.stderr.split())[:200]}")
+        raise DeviceError(f"nft cannot drop packets at {port}: {' '.join(done.stderr.split())[:200]}")
 
 
 # Flapping.

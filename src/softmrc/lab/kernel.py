@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -37,7 +38,8 @@ def require_root() -> None:
 def require_tools(*tools: str) -> None:
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
-        raise DeviceError(f"a lab needs {' and '.join(missing)}, which is not installed (Debian: apt install iproute2)")
+        package = "nftables" if "nft" in missing else "iproute2"
+        raise DeviceError(f"this needs {' and '.join(missing)}, which is not installed (Debian: apt install {package})")
 
 
 def run(command: Sequence[str], lines: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -150,11 +152,21 @@ def ports_up(ports: Sequence[str]) -> dict[str, bool]:
     return found
 
 
-def sent_by_port() -> dict[str, tuple[int, int, int]]:
-    """Packets, bytes and drops that each port of the calling thread's namespace has sent."""
+def sent_by_port() -> dict[str, tuple[int, int]]:
+    """Packets and bytes that each port of the calling thread's namespace has sent."""
     found = {}
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]:
         name, _, numbers = line.partition(":")
         values = [int(number) for number in numbers.split()]
-        found[name.strip()] = (values[9], values[8], values[11])
+        found[name.strip()] = (values[9], values[8])
     return found
+
+
+def queues_by_port() -> dict[str, tuple[int, int]]:
+    """Packets that each port's queue had no room for, and the bytes that wait in it now."""
+    done = run(["tc", "-s", "-j", "qdisc", "show"])
+    try:
+        found = json.loads(done.stdout or "[]")
+    except ValueError:
+        found = []
+    return {q["dev"]: (q.get("drops", 0), q.get("backlog", 0)) for q in found if q.get("root")}

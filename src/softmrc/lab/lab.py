@@ -12,13 +12,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from softmrc.errors import DeviceError, MrcError, UsageError
+from softmrc.errors import DeviceError, UsageError
 from softmrc.fabric import AddressPlan, Description, Node, Tier, parse
 from softmrc.fabric.config.linux import ANCHOR, LinuxNode, configure
+from softmrc.fabric.config.ports import Port
 from softmrc.fabric.config.queues import thresholds
 from softmrc.lab import bpf, kernel, record
 from softmrc.lab.record import Record, namespace_of
@@ -39,8 +40,9 @@ class PortState:
     is_up: bool
     packets: int
     bytes: int
-    dropped: int
     counts: bpf.PortCounts
+    dropped: int = 0  # by the queue; only where queues were asked for
+    waiting_bytes: int = 0
 
 
 class Lab:
@@ -124,7 +126,7 @@ class Lab:
         kernel.add_namespaces(list(self.record.namespaces))
         self.record.namespaces = {name: kernel.inode_of(name) or 0 for name in self.record.namespaces}
         self.record.save()
-        ends = {port.port.link: (self.namespace(node), port.port.name) for node, n in self.nodes.items() for port in n.ports}
+        ends = {p.port.link: (self.namespace(node), p.port.name) for node, told in self.nodes.items() for p in told.ports}
         lines = []
         for link in sorted(ends):
             up, down = self.shape.links_of(self.shape.cable_of(link))
@@ -152,7 +154,7 @@ class Lab:
                 for port in told.ports:
                     maps.add(FIRST_INDEX + port.port.link, self._rule(node, port.port))
 
-    def _rule(self, node: Node, port) -> bpf.PortRule:  # type: ignore[no-untyped-def]
+    def _rule(self, node: Node, port: Port) -> bpf.PortRule:
         """A host's port only fails; a switch's marks (not on the last hop) and trims."""
         if node.tier is Tier.HOST:
             return bpf.PortRule()
@@ -167,16 +169,13 @@ class Lab:
 
     def _configure(self, told: LinuxNode) -> None:
         with kernel.inside(self.namespace(told.node)):
-            first = [f"link add {ANCHOR} type ifb"] if told.is_switch else []
+            if told.is_switch:
+                kernel.batch("ip", [f"link add {ANCHOR} type ifb"], told.name, attempts=1)
             kernel.write_sysctls(told.sysctls)
-            kernel.batch("ip", first + told.ip_lines, told.name) if not first else self._first(first, told)
+            kernel.batch("ip", told.ip_lines, told.name)
             kernel.batch("tc", told.tc_lines + self._attachments(told), told.name)
             if not told.is_switch and self.description.lab.checksums:
                 kernel.turn_off_checksum_offload([port.port.name for port in told.ports])
-
-    def _first(self, first: list[str], told: LinuxNode) -> None:
-        kernel.batch("ip", first, told.name, attempts=1)
-        kernel.batch("ip", told.ip_lines, told.name)
 
     def _attachments(self, told: LinuxNode) -> list[str]:
         if not self.record.acts:
@@ -197,7 +196,7 @@ class Lab:
         with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
             return list(pool.map(work, items))
 
-    def inside(self, node: str | Node):  # type: ignore[no-untyped-def]
+    def inside(self, node: str | Node) -> AbstractContextManager[None]:
         """Run the calling thread inside a node: `with lab.inside("host0"):`."""
         found = self.shape.parse_node(node) if isinstance(node, str) else node
         return kernel.inside(self.namespace(found))
@@ -217,20 +216,23 @@ class Lab:
 
     # What it does.
 
-    def ports(self) -> list[PortState]:
+    def ports(self, queues: bool = False) -> list[PortState]:
         """Every port with its state and what it has sent, in the order of nodes and ports."""
         with self._maps() as maps:
-            return [state for found in self._each(list(self.nodes.values()), lambda n: self._look(n, maps)) for state in found]
+            found = self._each(list(self.nodes.values()), lambda told: self._look(told, maps, queues))
+        return [state for states in found for state in states]
 
-    def _look(self, told: LinuxNode, maps: bpf.Maps | None) -> list[PortState]:
+    def _look(self, told: LinuxNode, maps: bpf.Maps | None, queues: bool) -> list[PortState]:
         names = [port.port.name for port in told.ports]
         with kernel.inside(self.namespace(told.node)):
             up, sent = kernel.ports_up(names), kernel.sent_by_port()
+            waiting = kernel.queues_by_port() if queues else {}
         found = []
         for port in told.ports:
             link, name = port.port.link, port.port.name
             counts = maps.counts(FIRST_INDEX + link) if maps else bpf.PortCounts()
-            found.append(PortState(link, told.node, name, up[name], *sent.get(name, (0, 0, 0)), counts))
+            state = PortState(link, told.node, name, up[name], *sent.get(name, (0, 0)), counts, *waiting.get(name, (0, 0)))
+            found.append(state)
         return found
 
     def packets(self) -> dict[int, int]:
@@ -295,5 +297,3 @@ def take_down(name: str | None, everything: bool = False) -> list[str]:
                 gone.append(each)
     return gone
 
-
-__all__ = ["Lab", "MrcError", "PortState", "take_down"]
