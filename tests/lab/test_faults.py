@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, bound, drain
 
 from softmrc.errors import ConfigError, UsageError
 from softmrc.lab import Lab, record
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, bound, drain
 
 pytestmark = [NEEDS_ROOT, NEEDS_TOOLS]
 SOURCE, DESTINATION = 0, 3
@@ -105,5 +105,5 @@ def test_what_cannot_be_broken_or_healed_is_refused(plain: Lab) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             plain.fail(target, mode)
-    with pytest.raises(UsageError, match="p0.leaf0-spine0 is not broken; nothing is"):
+    with pytest.raises(UsageError, match=r"p0\.leaf0-spine0 is not broken; nothing is"):
         plain.heal("leaf0-spine0")

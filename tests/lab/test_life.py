@@ -7,13 +7,13 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS, SMALL
 
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.lab import Lab, kernel, record
 from softmrc.lab.lab import take_down
-from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS, SMALL
 
-TINY = "[fabric]\nplanes = 1\nhosts = 2\nhosts_per_leaf = 1\nspines = 1\nhost_link_bps = '10M'\nfabric_link_bps = '10M'\n"
+TINY = "[fabric]\nplanes = 1\nhosts = 2\nhosts_per_leaf = 1\nspines = 1\nfabric_link_bps = '10M'\n"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def namespaces() -> set[str]:
 
 def test_without_root_there_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(DeviceError, match="^a lab needs root, because .*: run this with sudo$"):
+    with pytest.raises(DeviceError, match=r"^a lab needs root, because .*: run this with sudo$"):
         Lab.up(SMALL)
 
 

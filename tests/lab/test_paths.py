@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS, SMALL, a_lab, bound, drain, wait_for_quiet
 
 from softmrc.fabric import AddressPlan, Tier, link_name
 from softmrc.fabric.config.linux import text
 from softmrc.lab import Lab
-from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS, SMALL, a_lab, bound, drain, wait_for_quiet
 
 pytestmark = [NEEDS_ROOT, NEEDS_TOOLS]
 COUNT = 4
@@ -68,7 +68,7 @@ def test_what_nobody_knows_is_dropped_at_the_first_switch(plain: Lab) -> None:
     ids=["loose", "plane in every uSID", "strict, with an SRH"],
 )
 def test_three_tiers(extra: str) -> None:
-    shape = SMALL.replace("hosts = 4\nhosts_per_leaf = 2", "hosts = 4\nhosts_per_leaf = 1\npods = 2\ncores_per_spine = 2")
+    shape = SMALL.replace("hosts_per_leaf = 2", "hosts_per_leaf = 1\npods = 2\ncores_per_spine = 2")
     with a_lab(shape + extra) as lab:
         wait_for_quiet(lab)
         neutral = lab.description.addressing.plane_in == "block"
@@ -78,7 +78,7 @@ def test_three_tiers(extra: str) -> None:
 
 def test_the_linux_target_can_be_run_again_on_a_lab(plain: Lab) -> None:
     for node in plain.shape.nodes():
-        if node.index == 0 and node.plane == 0 or node.tier is Tier.HOST:
+        if (node.index == 0 and node.plane == 0) or node.tier is Tier.HOST:
             script = text(plain.description, plain.plan, node)
             with plain.inside(node):
                 done = subprocess.run(["sh"], input=script, capture_output=True, text=True, timeout=30, check=False)

@@ -6,11 +6,11 @@ import socket
 from collections import Counter
 
 import pytest
+from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, bound, drain
 
 from softmrc import wire
 from softmrc.lab import Lab
 from softmrc.wire.frame import DscpMap
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, bound, drain
 
 pytestmark = [NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF]
 DSCP = DscpMap()
@@ -44,8 +44,8 @@ def receive_all(receiver: socket.socket, least: int) -> list[tuple[bytes, int]]:
     try:
         while len(found) < least:
             data, ancillary, _, _ = receiver.recvmsg(65536, 256)
-            tclass = next(int.from_bytes(value[:4], "little") for _, kind, value in ancillary if kind == socket.IPV6_TCLASS)
-            found.append((data, tclass))
+            tclass = next(value for _, kind, value in ancillary if kind == socket.IPV6_TCLASS)
+            found.append((data, int.from_bytes(tclass[:4], "little")))
     except TimeoutError:
         pass
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,7 +25,7 @@ DESIGNS_A_TABLE = 4  # as many as fit 80 columns
 fabric_app = typer.Typer(help="Configure, draw and trace a fabric.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A fabric file (TOML).", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Report = Annotated[Path | None, typer.Option("--report", help="Also write a report, one HTML file.", show_default=False)]
+Report = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report.", show_default=False)]
 
 
 def _write(path: Path, text: str) -> None:
@@ -76,12 +76,12 @@ def plan(
         return
     console = Console()
     designs = [d for d in found if isinstance(d, plans.Design)]
-    title = f"{gpus:,} GPUs, NICs of {rate_text(question.nic_bps)}, switches of {rate_text(question.switch_bps)}"
-    console.print(f"[bold]{title}[/]", highlight=False)
+    console.print(f"[bold]{reports.plan_title(question)}[/]", highlight=False)
     for start in range(0, len(designs), DESIGNS_A_TABLE):
         console.print(_plan_table(designs[start : start + DESIGNS_A_TABLE]))
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
-        console.print(f"{refused.planes} planes, {refused.tiers} tiers: {refused.reason}", style="yellow", highlight=False)
+        words = f"{refused.planes} planes, {refused.tiers} tiers: {refused.reason}"
+        console.print(words, style="yellow", highlight=False)
     console.print(reports.plan_note(book), style="dim", highlight=False)
     _say_written(console, report)
 
@@ -181,7 +181,7 @@ def routes(
     over: Annotated[str | None, typer.Option(help="Only EVs that cross this cable. p0.leaf0-spine1")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A switch's static table, or the paths between two hosts: `routes FILE p0.leaf0`, `routes FILE --from host0 --to host7`."""
+    """A switch's static table (`routes FILE p0.leaf0`), or the paths between two hosts (`--from host0 --to host7`)."""
     description = load(file)
     plan_ = AddressPlan(description.fabric, description.addressing)
     if source is not None and to is not None:
@@ -212,7 +212,7 @@ def _print_paths(plan_: AddressPlan, source: str, to: str, ev: int | None, over:
         crossing = {e for link in links for e in plan_.evs_over(link, a, b)}
         wanted = [e for e in wanted if e in crossing]
     neutral = plan_.addressing.plane_in == "block"
-    rows = []
+    rows: list[dict[str, Any]] = []
     for e in wanted:
         place = (a, b, *plan_.place_of(e))
         names = [link_name(plan_.shape, link) for link in plan_.links(*place)]
@@ -235,10 +235,14 @@ def _print_table(plan_: AddressPlan, name: str, as_json: bool) -> None:
         raise ConfigError("node", name, "a switch: hosts have no table; see --from and --to")
     entries = table_of(plan_, node).entries
     rows = [
-        {"prefix": str(e.prefix), "action": e.action.value, "link": None if e.link is None else link_name(plan_.shape, e.link),
-         "meaning": e.meaning}
+        {
+            "prefix": str(e.prefix),
+            "action": e.action.value,
+            "link": None if e.link is None else link_name(plan_.shape, e.link),
+            "meaning": e.meaning,
+        }
         for e in entries
-    ]  # fmt: skip
+    ]
     if as_json:
         print(json.dumps(rows, indent=2))
         return

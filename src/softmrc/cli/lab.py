@@ -46,7 +46,8 @@ def up(file: Annotated[Path, typer.Argument(help="A lab file (TOML).", show_defa
     if lab.record.without:
         print(f"without ECN and trimming: {lab.record.without}")
     elif wanted.ecn or wanted.trim:
-        print(" and ".join(word for word, on in (("ECN", wanted.ecn), ("trimming", wanted.trim)) if on) + " in the kernel")
+        acts = [word for word, on in (("ECN", wanted.ecn), ("trimming", wanted.trim)) if on]
+        print(" and ".join(acts) + " in the kernel")
 
 
 @lab_app.command("down")
@@ -84,12 +85,23 @@ def inspect(
 
 
 def _as_json(lab: Lab, states: list[PortState]) -> dict[str, object]:
-    ports = [
-        {"link": link_name(lab.shape, s.link), "node": lab.shape.name_of(s.node), "port": s.port,
-         "up": s.is_up, "packets": s.packets, "bytes": s.bytes, "dropped": s.dropped, "waiting_bytes": s.waiting_bytes, "marked": s.counts.marked,
-         "trimmed": s.counts.trimmed, "lost": s.counts.lost, "swallowed": s.counts.swallowed}
+    ports: list[dict[str, object]] = [
+        {
+            "link": link_name(lab.shape, s.link),
+            "node": lab.shape.name_of(s.node),
+            "port": s.port,
+            "up": s.is_up,
+            "packets": s.packets,
+            "bytes": s.bytes,
+            "dropped": s.dropped,
+            "waiting_bytes": s.waiting_bytes,
+            "marked": s.counts.marked,
+            "trimmed": s.counts.trimmed,
+            "lost": s.counts.lost,
+            "swallowed": s.counts.swallowed,
+        }
         for s in states
-    ]  # fmt: skip
+    ]
     return {"name": lab.name, "failures": lab.record.failures, "ports": ports}
 
 

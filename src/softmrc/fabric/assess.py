@@ -1,9 +1,9 @@
-"""One fabric, judged: how many ways there are between two hosts, what each failure takes away and from how many, and what
-a month of failures costs a job that spans the whole fabric, with MRC and without.
+"""One fabric, judged: how many ways there are between two hosts, what each failure takes away and from how many, and
+what a month of failures costs a job that spans the whole fabric, with MRC and without.
 
-The month is drawn (Monte Carlo, seeded): failures come at random times at the given rates, repairs take exponential time.
-With MRC a job runs on at the speed of its slowest host. Without, whatever lasts longer than the transport rides out stops
-the job, which restarts from its last checkpoint. Overlapping failures add up, which errs on the dark side.
+The month is drawn (Monte Carlo, seeded): failures come at random times at the given rates, repairs take exponential
+time. With MRC a job runs on at the speed of its slowest host. Without, whatever lasts longer than the transport rides
+out stops the job, which restarts from its last checkpoint. Overlapping failures add up, which errs on the dark side.
 """
 
 from __future__ import annotations
@@ -297,4 +297,5 @@ def _thin(hours: np.ndarray, capacity: np.ndarray) -> list[tuple[float, float]]:
 
 def assess(description: Description, trials: int = 20, seed: int = 1) -> Assessment:
     """All answers about one fabric."""
-    return Assessment(description, diversity(description.fabric), domains(description), month(description, trials, seed))
+    drawn = month(description, trials, seed)
+    return Assessment(description, diversity(description.fabric), domains(description), drawn)

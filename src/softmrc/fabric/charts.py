@@ -11,7 +11,8 @@ INK, FAINT, BLUE, RED = "#0f172a", "#64748b", "#2563eb", "#dc2626"
 
 
 def _svg(height: float, body: Sequence[str]) -> str:
-    return f"<svg viewBox='0 0 {WIDTH} {height}' width='100%' style='max-width:{WIDTH}px' role='img'>{''.join(body)}</svg>"
+    size = f"viewBox='0 0 {WIDTH} {height}' width='100%' style='max-width:{WIDTH}px'"
+    return f"<svg {size} role='img'>{''.join(body)}</svg>"
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", fill: str = INK) -> str:

@@ -1,7 +1,7 @@
 """A picture of a fabric, as SVG, that can be read at 8 NICs and at 131 072.
 
-Up to four planes get a panel each; more of them are a stack of which the first is open. A row that is too long shows its
-first and last nodes and says how many there are. Broken cables and nodes are red.
+Up to four planes get a panel each; more of them are a stack of which the first is open. A row that is too long shows
+its first and last nodes and says how many there are. Broken cables and nodes are red.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from softmrc.fabric.shape import Node, Shape, Tier, cable_name
 from softmrc.units import rate_text
@@ -57,7 +58,8 @@ def draw(shape: Shape, title: str = "", broken: Collection[str] = ()) -> str:
     width = columns * (PANEL_W + GAP) + GAP + stacked * 7
     height = HEAD + -(-len(shown) // columns) * (panel_h + GAP) + stacked * 7
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' {FONT}>",
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' "
+        f"{FONT}>",
         f"<rect width='{width}' height='{height}' fill='white'/>",
         f"<text x='{GAP}' y='26' font-size='17' font-weight='600' fill='#0f172a'>{escape(title or 'Fabric')}</text>",
     ]
@@ -95,14 +97,17 @@ def _panel(shape: Shape, plane: int, label: str, height: float, broken: Collecti
         _frame(0, 0, height, "#f8fafc"),
         f"<text x='14' y='22' font-size='13' font-weight='600' fill='#334155'>{label}</text>",
     ]
-    for (upper, _), (lower, _) in zip(rows, rows[1:], strict=False):
+    for (upper, _), (lower, _) in pairwise(rows):
         for top in slots[upper]:
             for bottom in slots[lower]:
                 parts.append(_cable(shape, plane, upper, lower, top, bottom, heights, broken))
     for tier, count in rows:
         parts.append(_row_label(shape, tier, count, heights[tier]))
-        parts += [_node(shape, Node(tier, plane, s.index), s.x, heights[tier], broken) for s in slots[tier] if s.index is not None]
-        parts += [_gap(s.x, heights[tier], count) for s in slots[tier] if s.index is None]
+        for slot in slots[tier]:
+            if slot.index is None:
+                parts.append(_gap(slot.x, heights[tier], count))
+            else:
+                parts.append(_node(shape, Node(tier, plane, slot.index), slot.x, heights[tier], broken))
     return "".join(parts)
 
 
@@ -127,11 +132,11 @@ def _node(shape: Shape, node: Node, x: float, y: float, broken: Collection[str])
     size = 11 if node.index < 10000 else 9
     if node.tier is Tier.HOST:
         body = f"<circle cx='{x:.1f}' cy='{y}' r='11' fill='{fill}'/>"
-        text = f"<text x='{x:.1f}' y='{y + 24}' font-size='{size}' text-anchor='middle' fill='#475569'>{node.index}</text>"
+        text = f"<text x='{x:.1f}' y='{y + 24}' font-size='{size}' text-anchor='middle' fill='#475569'>"
     else:
         body = f"<rect x='{x - 20:.1f}' y='{y - 11}' width='40' height='22' rx='4' fill='{fill}'/>"
-        text = f"<text x='{x:.1f}' y='{y + 4}' font-size='{size}' text-anchor='middle' fill='white'>{node.index}</text>"
-    return f"<g><title>{escape(name)}</title>{body}{text}</g>"
+        text = f"<text x='{x:.1f}' y='{y + 4}' font-size='{size}' text-anchor='middle' fill='white'>"
+    return f"<g><title>{escape(name)}</title>{body}{text}{node.index}</text></g>"
 
 
 def _gap(x: float, y: float, count: int) -> str:
@@ -143,7 +148,7 @@ def _gap(x: float, y: float, count: int) -> str:
 
 
 def _cable(
-    shape: Shape, plane: int, upper: Tier, lower: Tier, top: _Slot, bottom: _Slot, heights: dict[Tier, float],
+    shape: Shape, plane: int, upper: Tier, lower: Tier, top: _Slot, bottom: _Slot, heights: dict[Tier, int],
     broken: Collection[str],
 ) -> str:  # fmt: skip
     """A line where there is a cable; a faint one where either end stands for many."""

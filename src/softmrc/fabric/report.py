@@ -32,7 +32,8 @@ def table(head: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> str:
 
 def page(title: str, parts: Sequence[str]) -> str:
     head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{escape(title)}</title>"
-    return f"<!doctype html><html lang='en'><head>{head}<style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    body = "".join(parts)
+    return f"<!doctype html><html lang='en'><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>\n"
 
 
 def money(usd: float) -> str:
@@ -99,27 +100,29 @@ def plan_cell(design: Design, key: str) -> str:
     return share_text(value) if key.endswith(("share", "in_plane")) else f"{value:,}"
 
 
+def plan_title(question: Question) -> str:
+    rates = f"NICs of {rate_text(question.nic_bps)}, switches of {rate_text(question.switch_bps)}"
+    return f"{question.gpus:,} GPUs, {rates}"
+
+
 def plan_note(prices: Prices) -> str:
-    if prices.are_assumptions:
-        book = "assumed prices, not quotes; pass your own with --prices"
-    else:
-        book = "your price file"
+    assumed = "assumed prices, not quotes; pass your own with --prices"
+    book = assumed if prices.are_assumptions else "your price file"
     return f"Cost, power and energy over {prices.energy.years:g} years rest on {book}."
 
 
 def plan_html(question: Question, found: Sequence[Design | Impossible], prices: Prices) -> str:
     """The comparison as a report."""
     designs = [d for d in found if isinstance(d, Design)]
-    title = f"{question.gpus:,} GPUs, NICs of {rate_text(question.nic_bps)}, switches of {rate_text(question.switch_bps)}"
+    title = plan_title(question)
     rows = [[label, *(plan_cell(d, key) for d in designs)] for label, key in PLAN_ROWS]
     names = [plan_cell(d, "shape") for d in designs]
     slim = len({d.oversubscription for d in designs}) > 1
-    labels = [
-        f"{d.planes} planes, {d.tiers} tiers" + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs
-    ]
+    labels = [f"{d.planes} planes, {d.tiers} tiers" + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
     parts = [f"<h1>{escape(title)}</h1><p class='note'>{escape(plan_note(prices))}</p>"]
     parts.append(table(["planes × tiers", *names], rows))
-    parts += [f"<p>{d.planes} planes, {d.tiers} tiers: {escape(d.reason)}</p>" for d in found if isinstance(d, Impossible)]
+    refused = [d for d in found if isinstance(d, Impossible)]
+    parts += [f"<p>{d.planes} planes, {d.tiers} tiers: {escape(d.reason)}</p>" for d in refused]
     for heading, value, words in (
         ("Switches", lambda d: d.switches, lambda d: f"{d.switches:,}"),
         ("Optics, in 800G transceivers", lambda d: d.optics_800g, lambda d: f"{d.optics_800g:,.0f}"),
@@ -161,7 +164,8 @@ def month_lines(found: Assessment) -> list[str]:
         return f"{value:,.0f} GPU-hours ({share_text(value / m.gpu_h)})" if m.gpu_h else "0"
 
     return [
-        f"{count_text(broken)} failures and {count_text(flaps)} flaps a month; the fabric keeps {100 * m.mean_capacity:.4f} % of its capacity.",
+        f"{count_text(broken)} failures and {count_text(flaps)} flaps a month; "
+        f"the fabric keeps {100 * m.mean_capacity:.4f} % of its capacity.",
         f"The slowest host has {100 * m.worst_host_mean:.1f} % of its own on average, "
         f"and {100 * m.worst_host_p01:.1f} % or less in one hour of a hundred.",
         f"With MRC the job runs on at the slowest host's pace and loses {hours(m.mrc_lost_gpu_h)}.",
@@ -175,13 +179,18 @@ def assess_note(found: Assessment) -> str:
     return (
         f"{found.month.trials} months drawn with seed {found.month.seed}. Rates, repair times and the job "
         f"({share_text(job.communication_share)} of a step is communication, a checkpoint every "
-        f"{job.checkpoint_every_min:g} min, {job.restart_min:g} min to restart) are assumptions unless the file sets them."
+        f"{job.checkpoint_every_min:g} min, {job.restart_min:g} min to restart) are assumptions unless the file sets "
+        "them."
     )
 
 
 def assess_html(found: Assessment) -> str:
     """The assessment as a report."""
     m, title = found.month, f"Fabric {found.description.name}"
+    lost = [
+        (f"with {what}", hours, f"{hours:,.0f}")
+        for what, hours in (("MRC", m.mrc_lost_gpu_h), ("restarts", m.restart_lost_gpu_h))
+    ]
     month = "".join(f"<p class='big'>{escape(line)}</p>" for line in month_lines(found))
     parts = [
         f"<h1>{escape(title)}</h1>", draw(found.description.fabric, "Topology"),
@@ -193,8 +202,7 @@ def assess_html(found: Assessment) -> str:
         "<h3>The slowest host, hour by hour, in the first of the months</h3>",
         charts.steps(m.timeline, "hour", "lowest share of its capacity in the hour", MONTH_H),
         "<h3>GPU-hours lost in a month</h3>",
-        charts.bars([("with MRC", m.mrc_lost_gpu_h, f"{m.mrc_lost_gpu_h:,.0f}"),
-                     ("with restarts", m.restart_lost_gpu_h, f"{m.restart_lost_gpu_h:,.0f}")], [charts.BLUE, charts.RED]),
+        charts.bars(lost, [charts.BLUE, charts.RED]),
         f"<p class='note'>{escape(assess_note(found))}</p>",
     ]  # fmt: skip
     return page(title, parts)

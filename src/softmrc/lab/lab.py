@@ -126,7 +126,9 @@ class Lab:
         kernel.add_namespaces(list(self.record.namespaces))
         self.record.namespaces = {name: kernel.inode_of(name) or 0 for name in self.record.namespaces}
         self.record.save()
-        ends = {p.port.link: (self.namespace(node), p.port.name) for node, told in self.nodes.items() for p in told.ports}
+        ends: dict[int, tuple[str, str]] = {}
+        for node, told in self.nodes.items():
+            ends |= {p.port.link: (self.namespace(node), p.port.name) for p in told.ports}
         lines = []
         for link in sorted(ends):
             up, down = self.shape.links_of(self.shape.cable_of(link))
@@ -231,8 +233,8 @@ class Lab:
         for port in told.ports:
             link, name = port.port.link, port.port.name
             counts = maps.counts(FIRST_INDEX + link) if maps else bpf.PortCounts()
-            state = PortState(link, told.node, name, up[name], *sent.get(name, (0, 0)), counts, *waiting.get(name, (0, 0)))
-            found.append(state)
+            moved, queue = sent.get(name, (0, 0)), waiting.get(name, (0, 0))
+            found.append(PortState(link, told.node, name, up[name], *moved, counts, *queue))
         return found
 
     def packets(self) -> dict[int, int]:
@@ -296,4 +298,3 @@ def take_down(name: str | None, everything: bool = False) -> list[str]:
                 _remove(found)
                 gone.append(each)
     return gone
-

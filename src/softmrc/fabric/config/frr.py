@@ -43,7 +43,8 @@ def _srv6(locators: list[tuple[str, str]], sids: list[str]) -> list[str]:
             "   exit",
             "   !",
         ]
-    return lines + ["  exit", "  !", "  static-sids", *(f"   {sid}" for sid in sids), "  exit", "  !", " exit", "exit", "!"]
+    lines += ["  exit", "  !", "  static-sids", *(f"   {sid}" for sid in sids)]
+    return [*lines, "  exit", "  !", " exit", "exit", "!"]
 
 
 def _switch(plan: AddressPlan, node: Node) -> list[str]:

@@ -46,7 +46,8 @@ def ports_of(plan: AddressPlan, node: Node) -> list[Port]:
     """All ports, in the order of their numbers: downlinks, then uplinks."""
     shape = plan.shape
     down, up = shape.downlinks(node), shape.uplinks(node)
-    names = [f"d{i}" for i in range(len(down))] + [f"{'p' if node.tier is Tier.HOST else 'u'}{i}" for i in range(len(up))]
+    letter = "p" if node.tier is Tier.HOST else "u"
+    names = [f"d{i}" for i in range(len(down))] + [f"{letter}{i}" for i in range(len(up))]
     found = []
     for number, (name, link) in enumerate(zip(names, down + up, strict=True)):
         _, neighbour = shape.ends(link)
@@ -56,10 +57,18 @@ def ports_of(plan: AddressPlan, node: Node) -> list[Port]:
         at_host = Tier.HOST in (node.tier, neighbour.tier)
         found.append(
             Port(
-                number, name, link, shape.plane_of(link), neighbour,
-                LOWER if rising else UPPER, UPPER if rising else LOWER, mac_of(link), mac_of(back),
-                shape.host_link_bps if at_host else shape.fabric_link_bps, neighbour.tier is Tier.HOST,
-            )  # fmt: skip
+                number,
+                name,
+                link,
+                shape.plane_of(link),
+                neighbour,
+                LOWER if rising else UPPER,
+                UPPER if rising else LOWER,
+                mac_of(link),
+                mac_of(back),
+                shape.host_link_bps if at_host else shape.fabric_link_bps,
+                neighbour.tier is Tier.HOST,
+            )
         )
     return found
 

@@ -1,7 +1,7 @@
 """SONiC: config_db.json with static SIDs (SRV6_MY_LOCATORS, SRV6_MY_SIDS), static routes, ECN and trimming.
 
-Ports are called Ethernet0, Ethernet1 … in the order downlinks, uplinks; lanes and speeds are the platform's business and
-stay out. Hosts run Linux, so a host's file has only its links, to be read by whatever provisions it.
+Ports are called Ethernet0, Ethernet1 … in the order downlinks, uplinks; lanes and speeds are the platform's business
+and stay out. Hosts run Linux, so a host's file has only its links, to be read by whatever provisions it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from softmrc.wire import DscpMap
 LOCATOR = "MRC"
 DATA_QUEUE, CONTROL_QUEUE = "3", "6"
 TRIM_SIZE_BYTES = 128  # outer and inner IPv6, UDP, and the packet's headers through RETH fit
+TYPES = {Tier.HOST: "Server", Tier.T0: "ToRRouter", Tier.T1: "LeafRouter", Tier.T2: "SpineRouter"}
 Tables = dict[str, dict[str, dict[str, Any]]]
 
 
@@ -30,7 +31,7 @@ def text(description: Description, plan: AddressPlan, node: Node) -> str:
         "DEVICE_METADATA": {
             "localhost": {
                 "hostname": plan.shape.name_of(node).replace(".", "-"),
-                "type": {Tier.HOST: "Server", Tier.T0: "ToRRouter", Tier.T1: "LeafRouter", Tier.T2: "SpineRouter"}[node.tier],
+                "type": TYPES[node.tier],
                 "docker_routing_config_mode": "unified",
             }
         },
@@ -41,7 +42,8 @@ def text(description: Description, plan: AddressPlan, node: Node) -> str:
     for port in ports:
         tables["INTERFACE"][_name(port)] = {"ipv6_use_link_local_only": "enable"}
         tables["INTERFACE"][f"{_name(port)}|{port.address}/64"] = {}
-        tables["DEVICE_NEIGHBOR"][_name(port)] = {"name": plan.shape.name_of(port.neighbour), "port": _far_name(plan, port)}
+        neighbour = {"name": plan.shape.name_of(port.neighbour), "port": _far_name(plan, port)}
+        tables["DEVICE_NEIGHBOR"][_name(port)] = neighbour
     if node.tier is not Tier.HOST:
         _add_routes(plan, node, ports, tables)
         _add_queues(description, ports, tables)
