@@ -155,7 +155,8 @@ def _draw(kinds: list[Domain], rng: np.random.Generator) -> _Events:
     if sum(counts) > MAX_EVENTS:
         allowed = f"rates that make at most {MAX_EVENTS:,} failures a month; these make {sum(counts):,}"
         raise ConfigError("failures", "the rates", allowed)
-    starts, lengths, kind, which = [], [], [], []
+    empty = np.zeros(0)
+    starts, lengths, kind, which = [empty], [empty], [empty.astype(int)], [empty.astype(int)]
     for i, (k, n) in enumerate(zip(kinds, counts, strict=True)):
         starts.append(rng.uniform(0, MONTH_H, n))
         is_flap = k.what.startswith("flap")
