@@ -10,7 +10,7 @@ import pytest
 from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS, SMALL
 
 from softmrc.errors import ConfigError, DeviceError, UsageError
-from softmrc.lab import Lab, kernel, record
+from softmrc.lab import Lab, bpf, kernel, record
 from softmrc.lab.lab import take_down
 
 TINY = "[fabric]\nplanes = 1\nhosts = 2\nhosts_per_leaf = 1\nspines = 1\nfabric_link_bps = '10M'\n"
@@ -78,6 +78,14 @@ class TestLife:
         kernel.delete_namespaces([lab.namespace(lab.shape.parse_node("host1"))])
         with Lab.up(TINY, name) as again:
             assert again.record.complete and all(state.is_up for state in again.ports())
+
+    def test_without_clang_a_lab_runs_without_trimming_and_says_so(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bpf, "missing", lambda: "clang is not installed")
+        with Lab.up(TINY + "[switch]\ntrim = true\n", name) as lab:
+            assert (lab.record.acts, lab.record.without) == (False, "clang is not installed")
+            assert all(state.is_up for state in lab.ports())
 
     def test_a_namespace_that_is_not_ours_is_never_touched(self, name: str) -> None:
         foreign = f"softmrc-{name}-host1"

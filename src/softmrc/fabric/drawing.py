@@ -143,7 +143,7 @@ def _gap(x: float, y: float, count: int) -> str:
     hidden = count - SHOWN_FIRST - SHOWN_LAST
     return (
         f"<text x='{x:.1f}' y='{y + 3}' font-size='18' text-anchor='middle' fill='#94a3b8'>⋯</text>"
-        f"<text x='{x:.1f}' y='{y + 17}' font-size='10' text-anchor='middle' fill='#94a3b8'>{hidden:,} more</text>"
+        f"<text x='{x:.1f}' y='{y + 17}' font-size='10' text-anchor='middle' fill='#94a3b8'>+ {hidden:,}</text>"
     )
 
 

@@ -35,7 +35,7 @@ _TABLE = "softmrc"
 
 def fail(lab: Lab, target: str, mode: str, plane: int = 0) -> str:
     """Break a cable or a node; its full name."""
-    with record.locked(lab.name):
+    with record.locked():
         found = lab.record = record.the_one(lab.name)
         if "-" in target:
             cable = lab.shape.parse_cable(target, plane)
@@ -79,7 +79,7 @@ def _fail_node(lab: Lab, node: Node, mode: str) -> None:
 
 def heal(lab: Lab, target: str | None = None, plane: int = 0) -> list[str]:
     """Mend one thing, or everything that is broken."""
-    with record.locked(lab.name):
+    with record.locked():
         found = lab.record = record.the_one(lab.name)
         if target is None:
             wanted = list(found.failures)
@@ -153,8 +153,10 @@ def _bring_up(lab: Lab, ends: list[tuple[Node, LinuxPort]]) -> None:
         if not _is_held_down(lab, node, port):
             by_node.setdefault(node, []).append(port)
     for node, ports in by_node.items():
+        links = {port.port.link for port in ports}
+        lines = [line for port in lab.told(node).ports if port.port.link in links for line in port.ip]
         with kernel.inside(lab.namespace(node)):
-            kernel.batch("ip", [line for port in ports for line in port.ip], lab.shape.name_of(node))
+            kernel.batch("ip", lines, lab.shape.name_of(node))
             kernel.write_sysctls([s for s in lab.nodes[node].sysctls if any(f"/{p.port.name}/" in s[0] for p in ports)])
 
 
@@ -233,7 +235,7 @@ def flap(lab_name: str, name: str, period_s: float) -> None:
 
     lab = Lab.find(lab_name)
     cable = lab.shape.parse_cable(name)
-    node, port = _upper_end(lab, cable)
+    node, port = _upper_end(lab, cable)  # a switch, so the brief lines are all there are
     end = time.monotonic() + MAX_FLAP_S
     with kernel.inside(lab.namespace(node)):
         while time.monotonic() < end and record.find(lab_name) is not None:

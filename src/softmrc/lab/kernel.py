@@ -10,10 +10,12 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,8 @@ _SIOCGIFFLAGS, _SIOCETHTOOL = 0x8913, 0x8946
 _ETHTOOL_STXCSUM = 0x17
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _TIMEOUT_S = 60.0
+_PATIENCE = 100  # how often a batch is tried again without getting any further
+_STOPPED_AT = re.compile(r"Command failed -:(\d+)")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,19 +52,25 @@ def run(command: Sequence[str], lines: Sequence[str] = ()) -> subprocess.Complet
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
 
 
-def batch(tool: str, lines: Sequence[str], what: str, attempts: int = 3) -> None:
-    """Give a batch to `ip` or `tc`. Many routes at once can exhaust the kernel for a moment, so it is tried again."""
-    if not lines:
-        return
+def batch(tool: str, lines: Sequence[str], what: str) -> None:
+    """Give a batch to `ip` or `tc`.
+
+    Each route into an outer header takes a little memory per processor, which the kernel refills in the background:
+    many of them at once exhaust it for a moment. So a batch that stopped for want of memory goes on where it stopped.
+    """
     command = [tool, "-6", "-batch", "-"] if tool == "ip" else [tool, "-batch", "-"]
-    for attempt in range(attempts):
-        done = run(command, lines)
+    left, patience = list(lines), _PATIENCE
+    while left:
+        done = run(command, left)
         if done.returncode == 0:
             return
-        if "Cannot allocate memory" not in done.stderr or attempt == attempts - 1:
-            break
-    reason = " ".join(done.stderr.split())[:300]
-    raise DeviceError(f"{tool} refused the configuration of {what}: {reason}")
+        stopped = _STOPPED_AT.search(done.stderr)
+        if "Cannot allocate memory" not in done.stderr or stopped is None or patience == 0:
+            raise DeviceError(f"{tool} refused the configuration of {what}: {' '.join(done.stderr.split())[:300]}")
+        finished = int(stopped[1]) - 1
+        left = left[finished:]
+        patience = _PATIENCE if finished else patience - 1
+        time.sleep(0.01)
 
 
 @contextmanager

@@ -53,7 +53,8 @@ class Lab:
         self.description = parse(found.description, found.name)
         self.shape = self.description.fabric
         self.plan = AddressPlan(self.shape, self.description.addressing)
-        self.nodes = {node: configure(self.description, self.plan, node) for node in self.shape.nodes()}
+        # Enough to look at a lab and to break it; building and mending take the whole text, from `told`.
+        self.nodes = {node: configure(self.description, self.plan, node, False) for node in self.shape.nodes()}
 
     @property
     def name(self) -> str:
@@ -74,7 +75,7 @@ class Lab:
         kernel.require_tools("ip", "tc")
         description = parse(text, default_name)
         _check_size(description)
-        with record.locked(description.name):
+        with record.locked():
             found = record.find(description.name)
             if found is not None and found.complete and _is_whole(found):
                 if parse(found.description, found.name) != description:
@@ -109,7 +110,7 @@ class Lab:
     def down(self) -> None:
         """Remove everything this lab made."""
         kernel.require_root()
-        with record.locked(self.name):
+        with record.locked():
             _remove(record.find(self.name) or self.record)
 
     def _claim_names(self) -> None:
@@ -139,7 +140,7 @@ class Lab:
                 f"link add name {near_port} index {FIRST_INDEX + up} netns {near} type veth "
                 f"peer name {far_port} index {FIRST_INDEX + down} netns {far}"
             )
-        kernel.batch("ip", lines, "the cables", attempts=1)
+        kernel.batch("ip", lines, "the cables")
 
     def _start_program(self) -> None:
         """Load the program where ECN or trimming is asked for and it can be had; otherwise say why not, and go on."""
@@ -169,10 +170,15 @@ class Lab:
             trim_at=at.trim if wanted.trim else 0,
         )
 
-    def _configure(self, told: LinuxNode) -> None:
+    def told(self, node: Node) -> LinuxNode:
+        """All that a node is told, as the linux target writes it."""
+        return configure(self.description, self.plan, node)
+
+    def _configure(self, brief: LinuxNode) -> None:
+        told = self.told(brief.node)
         with kernel.inside(self.namespace(told.node)):
             if told.is_switch:
-                kernel.batch("ip", [f"link add {ANCHOR} type ifb"], told.name, attempts=1)
+                kernel.batch("ip", [f"link add {ANCHOR} type ifb"], told.name)
             kernel.write_sysctls(told.sysctls)
             kernel.batch("ip", told.ip_lines, told.name)
             kernel.batch("tc", told.tc_lines + self._attachments(told), told.name)
@@ -293,7 +299,7 @@ def take_down(name: str | None, everything: bool = False) -> list[str]:
     kernel.require_root()
     gone = []
     for each in record.names() if everything else [record.the_one(name).name]:
-        with record.locked(each):
+        with record.locked():
             if found := record.find(each):
                 _remove(found)
                 gone.append(each)

@@ -53,8 +53,8 @@ class LinuxNode:
         return [line for port in self.ports for line in port.tc]
 
 
-def configure(description: Description, plan: AddressPlan, node: Node) -> LinuxNode:
-    """What this node is told."""
+def configure(description: Description, plan: AddressPlan, node: Node, with_encap: bool = True) -> LinuxNode:
+    """What this node is told; without routes into outer headers, which are nearly all of a host's, for a quick look."""
     is_switch = node.tier is not Tier.HOST
     found = LinuxNode(plan.shape.name_of(node), node, is_switch)
     for port in ports_of(plan, node):
@@ -69,7 +69,9 @@ def configure(description: Description, plan: AddressPlan, node: Node) -> LinuxN
     else:
         # Without this a send into a port without carrier succeeds and is lost.
         found.sysctls += [(f"net/ipv6/conf/{name}/ignore_routes_with_linkdown", "1") for name in names]
-        _host_lines(description, plan, found)
+        _host_lines(plan, found)
+        if with_encap:
+            _encap_lines(description, plan, found)
     return found
 
 
@@ -119,7 +121,7 @@ def _switch_lines(plan: AddressPlan, found: LinuxNode) -> None:
             port.ip.append(f"route replace {entry.prefix} via {out.next_hop} dev {out.name}")
 
 
-def _host_lines(description: Description, plan: AddressPlan, found: LinuxNode) -> None:
+def _host_lines(plan: AddressPlan, found: LinuxNode) -> None:
     host = found.node.index
     found.first = [
         "link set lo up",
@@ -136,13 +138,6 @@ def _host_lines(description: Description, plan: AddressPlan, found: LinuxNode) -
             f"route replace {function} encap seg6local action End.DT6 table local dev {out.name} table local",
             f"route replace {_reach_of(plan, plane)} via {out.next_hop} dev {out.name} src {nic}",
         ]
-    count = sum(plan.evs(host, other) for other in range(plan.shape.hosts) if other != host)
-    if not description.lab.encap:
-        found.notes.append("No routes into outer headers: lab.encap is false.")
-    elif count > MAX_ENCAP_ROUTES:
-        found.notes.append(f"No routes into outer headers: {count:,} paths leave here; compute them from the template.")
-    else:
-        _encap_lines(plan, found, host)
 
 
 def _nic_usids(plan: AddressPlan, host: int, plane: int) -> tuple[int, int]:
@@ -159,7 +154,16 @@ def _reach_of(plan: AddressPlan, plane: int) -> str:
     return f"{head}{plane << 13:x}::/35"
 
 
-def _encap_lines(plan: AddressPlan, found: LinuxNode, host: int) -> None:
+def _encap_lines(description: Description, plan: AddressPlan, found: LinuxNode) -> None:
+    """One route for each destination and path, unless they are too many for a table."""
+    host = found.node.index
+    if not description.lab.encap:
+        found.notes.append("No routes into outer headers: lab.encap is false.")
+        return
+    count = sum(plan.evs(host, other) for other in range(plan.shape.hosts) if other != host)
+    if count > MAX_ENCAP_ROUTES:
+        found.notes.append(f"No routes into outer headers: {count:,} paths leave here; compute them from the template.")
+        return
     for port in found.ports:
         out, plane = port.port, port.port.plane
         for other in range(plan.shape.hosts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softmrc.fabric.address import AddressPlan
-from softmrc.fabric.shape import Node, Shape, Tier
+from softmrc.fabric.shape import Node, Tier
 
 LOWER, UPPER = "fe80::a", "fe80::b"  # of the end nearer to the hosts, and of the other
 
@@ -30,16 +30,6 @@ class Port:
 def mac_of(link: int) -> str:
     """A locally administered address for the port that a directed link leaves by."""
     return (0x02_6D << 32 | link).to_bytes(6, "big").hex(":")
-
-
-def port_name(shape: Shape, node: Node, link: int) -> str:
-    """`p0` on a host, after its plane; on a switch `d0` downwards and `u0` upwards."""
-    if node.tier is Tier.HOST:
-        return f"p{shape.plane_of(link)}"
-    down = shape.downlinks(node)
-    if link in down:
-        return f"d{down.index(link)}"
-    return f"u{shape.uplinks(node).index(link)}"
 
 
 def ports_of(plan: AddressPlan, node: Node) -> list[Port]:
