@@ -46,6 +46,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+# spec: bad-input
 def test_every_truncation_is_refused(name: str) -> None:
     raw = SAMPLES[name]
     rig = Rig()

@@ -49,11 +49,13 @@ def test_without_spread_it_is_a_quarter_round_trip() -> None:
     assert warm().reorder_window(RTT, RTT, TARGET) == RTT // 4
 
 
+# spec: loss-across-evs
 def test_it_grows_with_the_spread_that_was_seen_and_no_further_than_the_target() -> None:
     assert warm(spread=US).reorder_window(RTT, RTT, TARGET) == RTT // 4 + US
     assert warm(spread=100 * US).reorder_window(RTT, RTT, TARGET) == MOST
 
 
+# spec: loss-undone
 def test_an_undone_verdict_widens_it_at_once_and_calm_narrows_it_again() -> None:
     loss = warm()
     loss.on_lag(3 * US)
@@ -83,6 +85,7 @@ def busy_pair(**network: Any) -> tuple[Pair, Any, Any]:
     return pair, a, pair.b.register(length=1 << 26, rkey=1)
 
 
+# spec: loss-same-ev
 def test_random_loss_is_found_by_order_on_the_path_not_by_the_timer() -> None:
     pair, a, remote = busy_pair()
     pair.set_weather(loss=0.002, spares_control=True)
