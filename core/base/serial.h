@@ -7,6 +7,7 @@
 
 namespace softmrc {
 
+// spec: wrap
 template <unsigned Bits>
 struct Serial {
   static_assert(Bits > 1 && Bits < 32);

@@ -8,9 +8,13 @@
 namespace softmrc::bind {
 
 void bind_wire(nanobind::module_& m);
+void bind_paths(nanobind::module_& m);    // entropy values and SRv6, in the same module as bind_wire
+void bind_capture(nanobind::module_& m);  // pcapng, likewise
 void bind_config(nanobind::module_& m);
 void bind_endpoint(nanobind::module_& m);
 void bind_pair(nanobind::module_& m);
+void bind_network(nanobind::module_& m);
+void bind_device(nanobind::module_& m);
 void bind_allocations(nanobind::module_& m);
 void bind_parts(nanobind::module_& m);
 

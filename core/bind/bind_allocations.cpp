@@ -1,5 +1,5 @@
 // Counts what the core allocates, so that a test can say "nothing per packet" and a bench "so many bytes per queue
-// pair". The operators below serve this extension module only; the rest of the process keeps its own.
+// pair". The module is linked so that it binds these operators to itself; the rest of the process keeps its own.
 #include <malloc.h>
 
 #include <atomic>
@@ -29,12 +29,12 @@ void released(void* p) {
 
 }  // namespace
 
-__attribute__((visibility("hidden"))) void* operator new(std::size_t size) { return counted(size); }
-__attribute__((visibility("hidden"))) void* operator new[](std::size_t size) { return counted(size); }
-__attribute__((visibility("hidden"))) void operator delete(void* p) noexcept { released(p); }
-__attribute__((visibility("hidden"))) void operator delete[](void* p) noexcept { released(p); }
-__attribute__((visibility("hidden"))) void operator delete(void* p, std::size_t) noexcept { released(p); }
-__attribute__((visibility("hidden"))) void operator delete[](void* p, std::size_t) noexcept { released(p); }
+void* operator new(std::size_t size) { return counted(size); }
+void* operator new[](std::size_t size) { return counted(size); }
+void operator delete(void* p) noexcept { released(p); }
+void operator delete[](void* p) noexcept { released(p); }
+void operator delete(void* p, std::size_t) noexcept { released(p); }
+void operator delete[](void* p, std::size_t) noexcept { released(p); }
 
 namespace softmrc::bind {
 

@@ -50,6 +50,8 @@ void bind_profiles(nb::module_& m) {
       .def_rw("max_md_jump", &CcProfile::max_md_jump)
       .def_rw("qa_gate", &CcProfile::qa_gate);
   def_us(cc, "base_rtt_us", &CcProfile::base_rtt);
+  def_us(cc, "min_base_rtt_us", &CcProfile::min_base_rtt);
+  def_us(cc, "min_reorder_window_us", &CcProfile::min_reorder_window);
   def_us(cc, "target_delay_us", &CcProfile::target_delay);
 }
 

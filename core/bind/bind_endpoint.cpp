@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "bind/bind.h"
+#include "bind/engine_views.h"
 #include "proto/endpoint.h"
 
 namespace nb = nanobind;
@@ -15,39 +16,6 @@ namespace softmrc::bind {
 using namespace proto;
 
 namespace {
-
-template <typename Stats>
-nb::dict stats_dict(const Stats& stats);
-
-template <>
-nb::dict stats_dict(const QpStats& stats) {
-  nb::dict d;
-#define X(name) d[#name] = stats.name;
-  SOFTMRC_QP_COUNTERS(X)
-#undef X
-  return d;
-}
-
-template <>
-nb::dict stats_dict(const EndpointStats& stats) {
-  nb::dict d;
-#define X(name) d[#name] = stats.name;
-  SOFTMRC_ENDPOINT_COUNTERS(X)
-#undef X
-  return d;
-}
-
-QueuePair& existing(Endpoint& e, std::uint32_t qpn) {
-  QueuePair* pair = e.qp(qpn);
-  if (!pair) raise_if(Problem{Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that left RESET"});
-  return *pair;
-}
-
-void check_ev(QueuePair& pair, std::uint32_t ev) {
-  pair.requester().build_evs();
-  if (ev < pair.requester().evs().size()) return;
-  raise_if(Problem{Problem::Kind::config, "ev", std::to_string(ev), "an index below " + std::to_string(pair.requester().evs().size())});
-}
 
 PostStatus post_write(Endpoint& e, std::int64_t now_ps, std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t length,
                       std::uint64_t remote_va, std::uint32_t rkey, const Buffer* source, std::uint64_t offset,
@@ -103,40 +71,6 @@ nb::bytes poll_events(Endpoint& e, std::size_t most) {
   Event event;
   while (found.size() < most && e.poll_event(event)) found.push_back(event);
   return nb::bytes(reinterpret_cast<const char*>(found.data()), found.size() * sizeof(Event));
-}
-
-nb::dict query_qp(Endpoint& e, std::uint32_t qpn) {
-  nb::dict d;
-  const auto state = e.qp_state(qpn);
-  if (!state) raise_if(Problem{Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that exists"});
-  d["state"] = *state;
-  QueuePair* pair = e.qp(qpn);
-  if (!pair) return d;
-  const Requester& requester = pair->requester();
-  d["dest_qpn"] = pair->dest_qpn();
-  d["peer"] = pair->peer();
-  d["window_bytes"] = requester.window();
-  d["bytes_in_flight"] = requester.bytes_in_flight();
-  d["packets_in_flight"] = requester.packets_in_flight();
-  d["messages"] = requester.messages();
-  d["next_psn"] = requester.next_psn().value;
-  d["expected_psn"] = pair->responder().expected().value;
-  d["out_of_order"] = pair->responder().out_of_order();
-  d["base_rtt_us"] = static_cast<double>(requester.rtt().base().ps) / 1e6;
-  d["smoothed_rtt_us"] = static_cast<double>(requester.rtt().smoothed().ps) / 1e6;
-  d["receives_posted"] = pair->responder().receives_posted();
-  return d;
-}
-
-// One row an EV: value, port, state, drops, damping, spare.
-nb::list query_evs(Endpoint& e, std::uint32_t qpn) {
-  QueuePair& pair = existing(e, qpn);
-  pair.requester().build_evs();
-  nb::list rows;
-  const EvSet& evs = pair.requester().evs();
-  for (std::uint16_t i = 0; i < evs.size(); ++i)
-    rows.append(nb::make_tuple(evs[i].value, evs[i].port, evs[i].state, evs[i].drops, evs[i].damping, evs[i].is_spare));
-  return rows;
 }
 
 void bind_enums(nb::module_& m) {

@@ -103,7 +103,10 @@ void bind_loss(nb::module_& m) {
       .def("on_lag", [](Loss& l, std::int64_t lag) { l.on_lag(Duration{lag}); })
       .def("on_probe_answered", [](Loss& l, std::int64_t sent_at) { l.on_probe_answered(Time{sent_at}); })
       .def_prop_ro("latest_acked_sent", [](const Loss& l) { return l.latest_acked_sent().ps; })
-      .def("reorder_window", [](const Loss& l, std::int64_t rtt, std::int64_t target) { return l.reorder_window(Duration{rtt}, Duration{target}).ps; });
+      .def("on_sack_done", &Loss::on_sack_done)
+      .def("reorder_window", [](const Loss& l, std::int64_t base_rtt, std::int64_t smoothed_rtt, std::int64_t target, std::int64_t least) {
+        return l.reorder_window(Duration{base_rtt}, Duration{smoothed_rtt}, Duration{target}, Duration{least}).ps;
+      }, nb::arg("base_rtt"), nb::arg("smoothed_rtt"), nb::arg("target"), nb::arg("least") = 0);
 }
 
 void bind_nscc(nb::module_& m) {

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "bind/bind.h"
+#include "udp/failure.h"
 
 namespace nb = nanobind;
 
@@ -39,6 +40,10 @@ NB_MODULE(_core, m) {
       std::rethrow_exception(p);
     } catch (const softmrc::CheckFailure& failure) {
       PyErr_SetString(nb::module_::import_("softmrc.errors").attr("InternalError").ptr(), failure.what());
+    } catch (const softmrc::udp::DeviceFailure& failure) {
+      const nb::object type = nb::module_::import_("softmrc.errors").attr("DeviceError");
+      const nb::object error = type(failure.code, failure.what());
+      PyErr_SetObject(type.ptr(), error.ptr());
     }
   });
   nb::module_ wire = m.def_submodule("wire");
@@ -46,6 +51,8 @@ NB_MODULE(_core, m) {
   bind_config(m);
   bind_endpoint(m);
   bind_pair(m);
+  bind_network(m);
+  bind_device(m);
   bind_allocations(m);
   nb::module_ parts = m.def_submodule("parts");
   bind_parts(parts);

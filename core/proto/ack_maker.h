@@ -31,6 +31,7 @@ struct Reply {
   Trigger trigger;
 };
 
+// spec: sack-triggers
 class AckMaker {
  public:
   explicit AckMaker(std::uint32_t threshold_bytes) : threshold_(threshold_bytes) {}

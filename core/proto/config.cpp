@@ -71,6 +71,8 @@ Verdict validate(const EvProfile& profile, std::uint32_t ports) {
 Verdict validate(const CcProfile& profile) {
   if (auto v = within<std::uint64_t>("rate_bps", profile.rate_bps, 1'000'000, 100'000'000'000'000)) return v;
   if (auto v = within_us("base_rtt_us", profile.base_rtt, nanoseconds(100), seconds(10))) return v;
+  if (auto v = within_us("min_base_rtt_us", profile.min_base_rtt, Duration{0}, seconds(10))) return v;
+  if (auto v = within_us("min_reorder_window_us", profile.min_reorder_window, Duration{0}, seconds(10))) return v;
   if (auto v = within_us("target_delay_us", profile.target_delay, Duration{0}, seconds(10))) return v;
   if (auto v = within<std::uint64_t>("window_bytes", profile.window_bytes, 512, 1ull << 40)) return v;
   if (auto v = within<double>("max_window_bdp", profile.max_window_bdp, 0.1, 1000)) return v;

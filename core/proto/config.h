@@ -57,6 +57,10 @@ struct CcProfile {
   std::uint64_t rate_bps = 400'000'000'000;  // of the whole NIC, all ports together
   Duration base_rtt = microseconds(8);
   bool learn_base_rtt = false;  // take the smallest round trip seen even where it is longer than base_rtt
+  // Where endpoints are software, a round trip shorter than this is luck of scheduling; windows count it as this long.
+  Duration min_base_rtt{0};
+  // There, too, packets on different paths overtake each other while a process waits for its turn: W is never shorter.
+  Duration min_reorder_window{0};
   bool trimming = true;         // the network trims: a tighter delay target, no quick adapt on delay
   Duration target_delay{0};     // 0: 0.75 base_rtt with trimming, else 1.0
   std::uint64_t window_bytes = 1 << 20;  // fixed_window

@@ -155,6 +155,7 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
   handle_packet(now, packet, arrival);
 }
 
+// spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
     return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);
@@ -279,7 +280,7 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       data_list_.pop();
       continue;
     }
-    if (const auto wanted = pair->next_probe(now, free_ports)) {
+    if (const auto wanted = pair->waits_to_probe(now) ? pair->next_probe(now, free_ports) : std::nullopt) {
       const std::uint16_t id =
           register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);

@@ -36,6 +36,12 @@ class Endpoint {
   std::uint32_t add_peer() { return peers_.add(); }
   bool add_region(const Region& region) { return memory_.add(region); }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
+  // Whether some queue pair still sends from this memory.
+  bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
+    for (const Slot& slot : slots_)
+      if (slot.qp && slot.qp->requester().reads_from(begin, end)) return true;
+    return false;
+  }
   Verdict create_qp(std::uint32_t qpn);
   Verdict modify_init(std::uint32_t qpn, const InitAttributes& attributes);
   Verdict modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes);
@@ -63,11 +69,13 @@ class Endpoint {
   std::size_t poll_completions(std::uint32_t cq, std::span<Completion> out);
   bool poll_event(Event& out);
   Time poll_timeout();
+  std::size_t events_waiting() const { return journal_.queue().size(); }
 
-  void set_trace(TraceSink* sink) { journal_.set_sink(sink); }
+  void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { journal_.set_sink(sink, wanted); }
   const EndpointStats& stats() const { return journal_.stats; }
   const EndpointConfig& config() const { return config_; }
   std::uint32_t up_ports() const { return up_ports_; }
+  std::size_t completion_queues() const { return cqs_.size(); }
   std::size_t completions_waiting(std::uint32_t cq) const { return cqs_[cq]->size(); }
 
  private:

@@ -134,6 +134,7 @@ bool Endpoint::poll_answer(std::uint32_t free_ports, Transmit& out) {
   return true;
 }
 
+// spec: port-status
 void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
   if (port >= config_.ports || (up_ports_ >> port & 1) == static_cast<std::uint32_t>(is_up)) return;
   up_ports_ ^= 1u << port;

@@ -12,6 +12,7 @@
 
 namespace softmrc::proto {
 
+// spec: ev-revival ev-fast-return ev-flap-damping ev-none-left
 class EvProbe {
  public:
   void configure(const EndpointConfig& config) {

@@ -12,6 +12,7 @@ constexpr std::uint8_t healthy_carry = 32;
 constexpr std::uint8_t max_damping = 10;
 }  // namespace
 
+// spec: ev-equal-planes
 void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
   prng_ = prng;
   floor_ = profile.floor();
@@ -45,6 +46,7 @@ void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
   }
 }
 
+// spec: ev-rotation ev-skip
 std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
   const std::uint32_t count = static_cast<std::uint32_t>(order_.size());
   ports &= live_ports_;
@@ -101,6 +103,7 @@ std::uint32_t EvSet::usable() const {
   return sum;
 }
 
+// spec: ev-flap-damping
 void EvSet::demote(std::uint16_t ev) {
   Ev& e = evs_[ev];
   if (e.state == EvState::assumed_bad || e.state == EvState::denied) return;
@@ -158,6 +161,7 @@ void EvSet::silence_port(std::uint8_t port) {
   }
 }
 
+// spec: ev-loss ev-floor
 void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Duration three_rtt) {
   Ev& e = evs_[ev];
   ++e.drops;
@@ -205,6 +209,7 @@ void EvSet::return_to_service(std::uint16_t ev) {
   changes_.push(ev);
 }
 
+// spec: ev-denied
 void EvSet::deny(std::uint16_t ev) {
   Ev& e = evs_[ev];
   if (e.state == EvState::denied) return;

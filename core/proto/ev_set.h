@@ -26,6 +26,7 @@
 
 namespace softmrc::proto {
 
+// spec: ev-states
 enum class EvState : std::uint8_t { good, skip, assumed_bad, denied };
 
 constexpr std::uint16_t no_ev = 0xFFFF;

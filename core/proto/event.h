@@ -20,7 +20,7 @@ namespace softmrc::proto {
   X(packet_acked, false, "psn, ev, port; value: age in ps")                                        \
   X(packet_lost, false, "psn, ev, port; code: LossCause; value: age in ps")                        \
   X(packet_spurious, false, "psn, ev, port: a loss verdict that a late acknowledgement undid")     \
-  X(packet_placed, false, "psn; code: rkey; value: address")                                       \
+  X(packet_placed, false, "psn, port; code: rkey; value: address; ev: payload bytes")              \
   X(sack_sent, false, "psn: cack; ev; value: bitmap")                                              \
   X(nack_sent, false, "psn; ev; code: NackReason")                                                 \
   X(window, false, "value: congestion window in bytes; psn: bytes in flight")
@@ -59,6 +59,9 @@ enum class RefusedPacket : std::uint8_t {
   bad_acknowledgement,
   unknown_answer,
 };
+
+constexpr std::uint32_t all_events = ~0u;
+constexpr std::uint32_t wants(EventType type) { return 1u << static_cast<unsigned>(type); }
 
 struct TraceSink {
   virtual ~TraceSink() = default;

@@ -11,11 +11,15 @@ class Journal {
  public:
   explicit Journal(std::uint32_t max_events) : max_events_(max_events) {}
 
-  void set_sink(TraceSink* sink) { sink_ = sink; }
-  bool is_traced() const { return sink_ != nullptr; }
+  // Only the wanted types reach the sink, and only they cost anything.
+  void set_sink(TraceSink* sink, std::uint32_t wanted) {
+    sink_ = sink;
+    wanted_ = sink ? wanted : 0;
+  }
+  bool traces(EventType type) const { return wanted_ >> static_cast<unsigned>(type) & 1; }
 
   void note(const Event& event) {
-    if (sink_) sink_->on(event);
+    if (traces(event.type)) sink_->on(event);
     if (queue_.size() >= max_events_) {
       queue_.pop();
       ++stats.events_dropped;
@@ -23,16 +27,18 @@ class Journal {
     queue_.push(event);
   }
   void trace(const Event& event) {
-    if (sink_) [[unlikely]] sink_->on(event);
+    if (traces(event.type)) [[unlikely]] sink_->on(event);
   }
 
   Ring<Event>& queue() { return queue_; }
+  const Ring<Event>& queue() const { return queue_; }
 
   EndpointStats stats;
 
  private:
   Ring<Event> queue_;
   TraceSink* sink_ = nullptr;
+  std::uint32_t wanted_ = 0;
   std::uint32_t max_events_;
 };
 

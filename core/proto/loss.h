@@ -16,23 +16,28 @@
 
 namespace softmrc::proto {
 
-enum class LossCause : std::uint8_t { same_ev, across_evs, timeout, nacked };
+enum class LossCause : std::uint8_t {
+  same_ev,     // (a)
+  across_evs,  // (b)
+  with_path,   // in flight on a path that (b) has just condemned: what was sent into the hole is not waited for
+  timeout,     // (d)
+  nacked,
+};
 
 class Loss {
  public:
-  // A packet sent once, at `sent_at`, was acknowledged now.
+  // A packet sent at `sent_at` was acknowledged. What one SACK reports together did not overtake itself, so the newest
+  // send of this SACK counts only from the next one on.
   void on_acked(Time now, Time sent_at, Duration rtt) {
-    if (sent_at > latest_acked_sent_) {
-      latest_acked_sent_ = sent_at;
-    } else {
-      on_lag(latest_acked_sent_ - sent_at);
-    }
+    newest_of_sack_ = std::max(newest_of_sack_, sent_at);
+    if (sent_at < latest_acked_sent_) on_lag(latest_acked_sent_ - sent_at);
     if (now < epoch_ends_) return;
-    lag_before_ = epochs_ ? lag_now_ : lag_before_;
+    lag_before_ = lag_now_;
     lag_now_ = Duration{0};
     epoch_ends_ = now + rtt * epoch_rtts;
     if (epochs_ < warm_epochs) ++epochs_;
   }
+  void on_sack_done() { latest_acked_sent_ = std::max(latest_acked_sent_, newest_of_sack_); }
   void on_lag(Duration lag) { lag_now_ = std::max(lag_now_, lag); }
 
   // A probe sent at `sent_at` was answered: as good as a packet for rule (b).
@@ -40,12 +45,12 @@ class Loss {
 
   Time latest_acked_sent() const { return latest_acked_sent_; }
 
-  // W. Until the spread has been watched for a while it is taken at its worst.
-  Duration reorder_window(Duration rtt, Duration target) const {
-    const Duration quarter = rtt / 4;
-    const Duration most = target + quarter;
+  // W, at least `least`. Until the spread has been watched for a while it is taken at its worst.
+  Duration reorder_window(Duration base_rtt, Duration smoothed_rtt, Duration target, Duration least) const {
+    const Duration quarter = base_rtt / 4;
+    const Duration most = std::max(target + std::max(base_rtt, smoothed_rtt) / 4, least * 4);
     if (epochs_ < warm_epochs) return most;
-    return std::min(quarter + std::max(lag_now_, lag_before_), most);
+    return std::clamp(quarter + std::max(lag_now_, lag_before_), least, most);
   }
 
  private:
@@ -53,6 +58,7 @@ class Loss {
   static constexpr std::uint8_t warm_epochs = 2;
 
   Time latest_acked_sent_ = Time::long_ago();
+  Time newest_of_sack_ = Time::long_ago();
   Time epoch_ends_ = Time::long_ago();
   Duration lag_now_{0};
   Duration lag_before_{0};

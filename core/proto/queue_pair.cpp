@@ -161,7 +161,7 @@ std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_po
     }
   }
   if (state_ != QpState::rts && state_ != QpState::rtr) return std::nullopt;
-  const auto port = reverse_.next_probe(now, free_ports & live_ports_, requester_.rtt().smoothed());
+  const auto port = reverse_.next_probe(now, live_ports_, free_ports, requester_.rtt().smoothed());
   if (!port) return std::nullopt;
   return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
 }

@@ -6,6 +6,7 @@
 //                                   +-> ERROR <+
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -16,6 +17,7 @@
 
 namespace softmrc::proto {
 
+// spec: qp-states
 enum class QpState : std::uint8_t { reset, init, rtr, rts, error };
 
 // A path that wants an EV probe: one of the rotation's, or a port's way back.
@@ -48,7 +50,10 @@ class QueuePair {
   Requester::Poll poll_data(Time now, std::uint32_t free_ports, Transmit& out);
   std::optional<WantedProbe> next_probe(Time now, std::uint32_t free_ports);
   // A probe is due, but its port had no room when it was last polled.
-  bool waits_to_probe(Time now) const { return state_ == QpState::rts && requester_.waits_to_probe(now); }
+  bool waits_to_probe(Time now) const {
+    if (state_ == QpState::rts && requester_.waits_to_probe(now)) return true;
+    return (state_ == QpState::rts || state_ == QpState::rtr) && reverse_.deadline() <= now;
+  }
   void on_probe_answer(Time now, const WantedProbe& probe);
 
   void set_live_ports(Time now, std::uint32_t mask);

@@ -24,7 +24,7 @@ void Requester::start(const RtsAttributes& attributes) {
   next_psn_ = attributes.first_psn;
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
   sent_.start(next_psn_, 0);
-  rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt);
+  rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
   controller_ = Controller(cc_profile_, nominal_mtu_);
   ev_probe_.configure(config_);
 }
@@ -59,6 +59,7 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
   return PostStatus::ok;
 }
 
+// spec: mpr-gate
 bool Requester::window_allows() const {
   if (next_psn_ - window_edge_ >= 0) return false;
   const Message& m = messages_[sending_];
@@ -96,6 +97,7 @@ void Requester::address(std::uint16_t ev, TrafficClass traffic_class, Transmit& 
   out.traffic_class = traffic_class;
 }
 
+// spec: trim-absent
 void Requester::fill(Time now, const Message& message, Psn psn, std::uint16_t ev, bool is_again, Transmit& out) {
   const std::uint32_t index = (psn.value - message.first_psn.value) & Psn::mask;
   const std::uint64_t offset = static_cast<std::uint64_t>(index) * context_.mtu;
@@ -134,7 +136,7 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
   bytes_in_flight_ += r.bytes;
   active_at_ = now;
   ++context_.stats.packets_sent;
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::packet_sent)) [[unlikely]] {
     Event e = context_.event(EventType::packet_sent, now);
     e.psn = psn.value;
     e.ev = out.entropy;
@@ -178,6 +180,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   return Poll::sent;
 }
 
+// spec: ev-other-path retransmit-order
 Requester::Poll Requester::resend(Time now, std::uint32_t free_ports, Psn psn, Transmit& out) {
   SentRecord& r = sent_[psn];
   const std::uint16_t ev = choose_ev(free_ports, r.ev);
@@ -198,6 +201,7 @@ Requester::Poll Requester::resend(Time now, std::uint32_t free_ports, Psn psn, T
 }
 
 // Every packet is acknowledged but the operation is not: its last packet again makes the peer repeat the ACK.
+// spec: transport-ack
 Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports, Transmit& out) {
   const std::uint16_t ev = choose_ev(free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
@@ -209,6 +213,7 @@ Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports,
   return Poll::sent;
 }
 
+// spec: reliability-probe
 Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out) {
   const std::uint16_t ev = choose_ev(free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
@@ -263,9 +268,9 @@ Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& ou
   return send_new(now, free_ports, out);
 }
 
-std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t ports) {
+std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_ports) {
   if (ev_probe_.deadline() > now) return std::nullopt;
-  const auto ev = ev_probe_.next_due(now, live_ports_, ports, rtt_.silence());
+  const auto ev = ev_probe_.next_due(now, live_ports_, free_ports, rtt_.silence());
   if (ev) ++context_.stats.ev_probes_sent;
   return ev;
 }

@@ -81,6 +81,12 @@ class Requester {
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
   Psn next_psn() const { return next_psn_; }
   bool has_work() const { return !messages_.empty(); }
+  // Whether some message not yet completed takes its bytes from here.
+  bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
+    for (std::size_t i = 0; i < messages_.size(); ++i)
+      if (messages_[i].data && messages_[i].data < end && messages_[i].data + messages_[i].length > begin) return true;
+    return false;
+  }
 
  private:
   struct Message {
@@ -103,6 +109,7 @@ class Requester {
 
   // sending
   bool window_allows() const;
+// spec: cwnd-gate
   bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= controller_.window(); }
   bool is_last_for_now() const;
   std::uint16_t choose_ev(std::uint32_t free_ports, std::uint16_t avoid);

@@ -31,6 +31,7 @@ std::uint64_t Requester::advance_clock(const wire::CcState& cc, bool& is_newest)
 }
 
 // Valid when it is certain which transmission the SACK answers: the only one, or the one whose timestamp it reflects.
+// spec: rtt-valid
 std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks) {
   if (!is_outstanding(psn)) return std::nullopt;
   const SentRecord& r = sent_[psn];
@@ -38,7 +39,7 @@ std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t r
   if (config_.timestamps ? reflected_ticks != timestamp_ticks(r.sent_at) : r.tx_count != 1) return std::nullopt;
   const Duration rtt = now - r.sent_at;
   rtt_.on_sample(rtt);
-  return rtt - rtt_.base();
+  return std::max(rtt - rtt_.base(), Duration{0});
 }
 
 // Our own record says which EV carried the packet; the echo is for packets whose record is gone.
@@ -59,6 +60,7 @@ void Requester::on_progress(Time now) {
   silences_ = 0;
 }
 
+// spec: mpr-dynamic
 CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   ++context_.stats.sacks_received;
   const Psn cack(sack.cack_psn);
@@ -91,6 +93,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
     const Psn edge = cack + 1 + sack.mpr * mpr_unit;
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }
+  loss_.on_sack_done();
   if (suspect_count_ && is_newest && clock_ >= suspect_clock_) confirm_suspects(now, sack);
   detect_across_evs(now);
 
@@ -99,7 +102,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   facts.restore = sack.cc.restore_cwnd;
   controller_.on_ack(now, rtt_.base(), facts);
   drain_ev_changes(now);
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
     e.value = controller_.window();
     e.psn = static_cast<std::uint32_t>(bytes_in_flight_);
@@ -147,7 +150,7 @@ void Requester::acknowledge_bits(Time now, Psn base, std::uint64_t bits) {
 
 void Requester::settle(Time now, Psn psn) {
   SentRecord& r = sent_[psn];
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::packet_acked)) [[unlikely]] {
     Event e = context_.event(EventType::packet_acked, now);
     e.psn = psn.value;
     e.ev = evs_[r.ev].value;
@@ -156,7 +159,7 @@ void Requester::settle(Time now, Psn psn) {
     context_.journal->trace(e);
   }
   // An acknowledgement sooner than any round trip can be answers the transmission before the last.
-  const bool is_earlier_copy = r.tx_count > 1 && now - r.sent_at < rtt_.base() * 7 / 8;
+  const bool is_earlier_copy = r.tx_count > 1 && now - r.sent_at < rtt_.fastest() * 7 / 8;
   if (r.state == SentState::lost || is_earlier_copy) {
     settle_undone(now, psn, r);
     return;
@@ -171,6 +174,7 @@ void Requester::settle(Time now, Psn psn) {
 }
 
 // The packet was declared lost, and here it is: the verdict on its path falls.
+// spec: loss-undone
 void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
   const bool was_waiting = r.state == SentState::lost;
   const std::uint16_t ev = was_waiting ? r.ev : r.previous_ev;
@@ -216,6 +220,7 @@ void Requester::clear_suspect(Psn psn) {
 
 // This SACK is no older than the evidence; what it covers and leaves out did not arrive. The PSN after cack is always
 // covered: had it arrived, cack would include it.
+// spec: loss-same-ev
 void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
   const Psn after_cack = Psn(sack.cack_psn) + 1;
   if (is_outstanding(after_cack) && suspects_.test(after_cack.value)) declare_lost(now, after_cack, LossCause::same_ev);
@@ -236,14 +241,24 @@ void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
   }
 }
 
+// spec: loss-across-evs
 void Requester::detect_across_evs(Time now) {
   if (sent_.in_flight() == 0) return;
   const Time latest = loss_.latest_acked_sent();
-  const Duration window = loss_.reorder_window(std::max(rtt_.base(), rtt_.smoothed()), target());
+  const Duration window = loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
+  if (sent_[sent_.oldest()].sent_at + window >= latest) return;
+  drain_ev_changes(now);
   while (sent_.in_flight()) {
     const Psn psn = sent_.oldest();
-    if (sent_[psn].sent_at + window >= latest) return;
+    if (sent_[psn].sent_at + window >= latest) break;
     declare_lost(now, psn, LossCause::across_evs);
+  }
+  // Nothing sent later on these paths has come back either; waiting for each packet's own evidence would cost a round
+  // trip per packet. A path condemned by (a) is different: it just delivered.
+  for (std::size_t i = 0; i < evs_.changes().size(); ++i) {
+    const std::uint16_t ev = evs_.changes()[i];
+    while (evs_[ev].state == EvState::assumed_bad && sent_.in_flight_on(ev))
+      declare_lost(now, sent_.oldest_on(ev), LossCause::with_path);
   }
 }
 
@@ -259,6 +274,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   switch (cause) {
     case LossCause::same_ev: ++context_.stats.lost_same_ev; break;
     case LossCause::across_evs: ++context_.stats.lost_across_evs; break;
+    case LossCause::with_path: ++context_.stats.lost_with_path; break;
     case LossCause::timeout: ++context_.stats.lost_timeout; break;
     case LossCause::nacked: ++context_.stats.lost_nacked; break;
   }
@@ -268,7 +284,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   r.path_blamed = blames_path;
   if (blames_path) evs_.on_loss(r.ev, r.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
   if (cause != LossCause::nacked) controller_.on_loss(now, r.bytes, bytes_in_flight_);
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
     e.psn = psn.value;
     e.ev = evs_[r.ev].value;
@@ -302,6 +318,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   return CompletionStatus::success;
 }
 
+// spec: in-order nak
 CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   ++context_.stats.acks_received;
   if (!evs_.is_built() || cack - next_psn_ >= 0) {
@@ -322,6 +339,7 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   }
   // A refusal confirms what came before the request that it refuses.
   if (aeth.syndrome != wire::Syndrome::ack) return status_of(aeth.syndrome);
+  loss_.on_sack_done();
   detect_across_evs(now);
   drain_ev_changes(now);
   return CompletionStatus::success;
@@ -332,6 +350,7 @@ void Requester::refuse_acknowledgement(Time now, Psn cack) {
   context_.refused(now, RefusedPacket::bad_acknowledgement, cack.value);
 }
 
+// spec: timer
 Duration Requester::timeout() const {
   const Duration base = std::max(Duration{timer_unit_ps << attributes_.timeout}, rtt_.silence() * 2);
   if (retries_ < attributes_.retry_linear) return base;
@@ -359,6 +378,7 @@ CompletionStatus Requester::on_timer(Time now) {
 }
 
 // Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes.
+// spec: tail-probe
 void Requester::on_silence(Time now) {
   active_at_ = now;
   if (sent_.in_flight()) {

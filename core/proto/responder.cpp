@@ -12,6 +12,7 @@ void Responder::start(const RtrAttributes& attributes) {
   highest_ = expected_ - 1;
 }
 
+// spec: window
 CompletionStatus Responder::on_write(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival) {
   const Trigger trigger{Psn(bth.psn), arrival.entropy, write.tseth.ticks, arrival.port};
   const std::int32_t offset = trigger.psn - expected_;
@@ -50,6 +51,7 @@ bool Responder::is_well_formed(const wire::Bth& bth, const wire::Write& write) c
   return length > context_.mtu && write.payload_size == (tail ? tail : context_.mtu);
 }
 
+// spec: placement
 CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::Write& write, const Trigger& trigger) {
   if (!is_well_formed(bth, write)) return refuse(now, trigger, wire::Syndrome::invalid_request);
   const bool brings_imm = wire::has_imm(bth.opcode);
@@ -74,17 +76,19 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
   }
   ++context_.stats.packets_placed;
   context_.stats.bytes_placed += write.payload_size;
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::packet_placed)) [[unlikely]] {
     Event e = context_.event(EventType::packet_placed, now);
     e.psn = psn;
     e.code = write.reth.rkey;
     e.value = write.reth.va;
     e.ev = write.payload_size;
+    e.port = trigger.port;
     context_.journal->trace(e);
   }
   return trigger.psn == expected_ ? release(now, trigger) : CompletionStatus::success;
 }
 
+// spec: nak
 CompletionStatus Responder::refuse(Time now, const Trigger& trigger, wire::Syndrome syndrome) {
   const bool access = syndrome == wire::Syndrome::remote_access;
   ++(access ? context_.journal->stats.refused_remote_access : context_.journal->stats.refused_invalid_request);
@@ -95,6 +99,7 @@ CompletionStatus Responder::refuse(Time now, const Trigger& trigger, wire::Syndr
 }
 
 // The window's low edge moves over everything that is there; whole messages are confirmed, immediates get their turn.
+// spec: in-order immediates transport-ack
 CompletionStatus Responder::release(Time now, const Trigger& trigger) {
   const std::uint32_t count = received_.run(expected_.value);
   received_.clear_run(expected_.value, count);
@@ -131,6 +136,7 @@ CompletionStatus Responder::release(Time now, const Trigger& trigger) {
 }
 
 // A switch cut the payload off; the header alone says that the path lives and that this packet must come again.
+// spec: trim-nack
 void Responder::on_trimmed(const wire::Bth& bth, const wire::Write& write, const Arrival& arrival) {
   const Trigger trigger{Psn(bth.psn), arrival.entropy, write.tseth.ticks, arrival.port};
   const std::int32_t offset = trigger.psn - expected_;
@@ -144,11 +150,13 @@ void Responder::on_trimmed(const wire::Bth& bth, const wire::Write& write, const
   acks_.nack(trigger, arrival.trim == Trim::trimmed_last_hop ? wire::NackReason::trimmed_last_hop : wire::NackReason::trimmed);
 }
 
+// spec: reliability-probe
 void Responder::on_probe(const wire::Probe& probe, const Arrival& arrival) {
   acks_.on_probe({expected_ - 1, arrival.entropy, probe.timestamp.ticks, arrival.port}, probe.probe_id);
   if (has_released_) acks_.ack(arrival.port);
 }
 
+// spec: unexpected-event
 void Responder::refuse_in_error(const wire::Bth& bth, const Arrival& arrival) {
   acks_.nack({Psn(bth.psn), arrival.entropy, 0, arrival.port}, wire::NackReason::unexpected_event);
 }
@@ -193,7 +201,7 @@ std::uint8_t Responder::take_reply(Time now, Transmit& out) {
       nack.nack_psn = reply.trigger.psn.value;
       nack.tx_timestamp = reply.trigger.ticks;
       ++context_.stats.nacks_sent;
-      if (context_.journal->is_traced()) [[unlikely]] {
+      if (context_.journal->traces(EventType::nack_sent)) [[unlikely]] {
         Event e = context_.event(EventType::nack_sent, now);
         e.psn = nack.nack_psn;
         e.ev = nack.entropy;
@@ -238,7 +246,7 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
     --restores_left_;
   }
   sack.cc.rcvd_bytes = static_cast<std::uint32_t>((received_bytes_ + 255) / 256) & 0xFFFFFF;
-  if (context_.journal->is_traced()) [[unlikely]] {
+  if (context_.journal->traces(EventType::sack_sent)) [[unlikely]] {
     Event e = context_.event(EventType::sack_sent, now);
     e.psn = cack.value;
     e.ev = sack.entropy;
@@ -249,6 +257,7 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
 
 // Which 64 PSNs a SACK reports: blocks with news take turns; without news, the block that holds the trigger, or else
 // what comes right after cack, in case the SACK that told it before was lost.
+// spec: sack-bitmap
 Psn Responder::choose_base(const Reply& reply) {
   constexpr std::uint32_t block_mask = Psn::mask >> 6;
   const std::uint32_t first = expected_.value >> 6;

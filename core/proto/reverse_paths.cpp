@@ -48,7 +48,7 @@ void ReversePaths::on_data_acked(std::uint8_t port, std::uint32_t entropy, Time 
   path.is_awaiting = false;
 }
 
-std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t ports, Duration rtt) {
+std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt) {
   if (paths_.empty() || now < deadline()) return std::nullopt;
   if (to_probe_ == 0) judge_silent();
   if (receiving_ && to_probe_ == 0) {
@@ -57,13 +57,14 @@ std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t por
       if (now - paths_[port].confirmed_at >= interval_) to_probe_ |= 1u << port;
     interval_ = std::max(rtt, milliseconds(1));
   }
-  to_probe_ &= ports;
+  to_probe_ &= live_ports;
   if (to_probe_ == 0) {
     round_at_ = now + interval_;
     return std::nullopt;
   }
-  const auto port = static_cast<std::uint8_t>(std::countr_zero(to_probe_));
-  to_probe_ &= to_probe_ - 1;
+  if ((to_probe_ & free_ports) == 0) return std::nullopt;
+  const auto port = static_cast<std::uint8_t>(std::countr_zero(to_probe_ & free_ports));
+  to_probe_ &= ~(1u << port);
   if (to_probe_ == 0) round_at_ = now + interval_;
   paths_[port].is_awaiting = true;
   awaits_ = true;

@@ -14,6 +14,7 @@
 
 namespace softmrc::proto {
 
+// spec: reverse-paths
 class ReversePaths {
  public:
   void build(const EvProfile& profile, std::uint32_t ports, Prng prng);
@@ -34,7 +35,7 @@ class ReversePaths {
 
   Time deadline() const { return receiving_ || to_probe_ || awaits_ ? round_at_ : Time::never(); }
   // The port whose path should be probed now.
-  std::optional<std::uint8_t> next_probe(Time now, std::uint32_t ports, Duration rtt);
+  std::optional<std::uint8_t> next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt);
   void on_answer(std::uint8_t port, Time now);
 
  private:

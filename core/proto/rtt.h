@@ -11,12 +11,20 @@ class Rtt {
  public:
   Rtt() = default;
   // With `learn`, the first sample replaces the configured base even when it is longer; otherwise the base only shrinks.
-  Rtt(Duration configured, bool learn) : base_(configured), smoothed_(configured), deviation_(configured / 4), learn_(learn) {}
+  // `least` is how short the base may become.
+  Rtt(Duration configured, bool learn, Duration least)
+      : base_(std::max(configured, least)),
+        fastest_(configured),
+        smoothed_(configured),
+        deviation_(configured / 4),
+        least_(least),
+        learn_(learn) {}
 
   void on_sample(Duration sample) {
     if (sample <= Duration{0}) return;
     if (samples_ == 0) {
-      if (learn_) base_ = sample;
+      if (learn_) base_ = std::max(sample, least_);
+      if (learn_) fastest_ = sample;
       smoothed_ = sample;
       deviation_ = sample / 4;
     } else {
@@ -24,11 +32,14 @@ class Rtt {
       smoothed_ = smoothed_ + error / 8;
       deviation_ = deviation_ + ((error < Duration{0} ? -error : error) - deviation_) / 4;
     }
-    base_ = std::min(base_, sample);
+    base_ = std::max(std::min(base_, sample), least_);
+    fastest_ = std::min(fastest_, sample);
     if (samples_ < 255) ++samples_;
   }
 
   Duration base() const { return base_; }
+  // The shortest ever seen: no answer can come sooner.
+  Duration fastest() const { return fastest_; }
   Duration smoothed() const { return smoothed_; }
   bool has_sample() const { return samples_ > 0; }
 
@@ -37,8 +48,10 @@ class Rtt {
 
  private:
   Duration base_{};
+  Duration fastest_{};
   Duration smoothed_{};
   Duration deviation_{};
+  Duration least_{};
   std::uint8_t samples_ = 0;
   bool learn_ = false;
 };

@@ -71,6 +71,7 @@ class SentRing {
   std::uint32_t in_flight() const { return in_flight_.count; }
   Psn oldest() const { return widen(in_flight_.oldest); }
   Psn newest() const { return widen(in_flight_.newest); }
+  std::uint32_t in_flight_on(std::uint16_t ev) const { return ev_lists_[ev].count; }
   Psn oldest_on(std::uint16_t ev) const { return widen(ev_lists_[ev].oldest); }
   Psn newer_than(Psn psn) const { return widen(records_[psn.value].newer); }
 

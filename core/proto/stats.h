@@ -24,6 +24,7 @@ namespace softmrc::proto {
   X(acks_refused)          /* acknowledgements of what was never sent */            \
   X(lost_same_ev)          /* by evidence (a): overtaken on its own path */         \
   X(lost_across_evs)       /* by evidence (b): one sent much later was acknowledged */ \
+  X(lost_with_path)        /* in flight on a path when it was condemned */          \
   X(lost_timeout)          /* by the timer */                                       \
   X(lost_nacked)                                                                    \
   X(loss_spurious)         /* verdicts that a late acknowledgement undid */         \

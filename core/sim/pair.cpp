@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "wire/icrc.h"
 
 namespace softmrc::sim {
 namespace {
@@ -11,6 +12,14 @@ namespace {
 bool is_data(const proto::Transmit& t) { return t.traffic_class != proto::TrafficClass::control; }
 bool is_trimmable(const proto::Transmit& t) {
   return wire::is_write(t.packet.bth.opcode) && t.traffic_class != proto::TrafficClass::data_no_trim;
+}
+
+// The addresses that the ICRC covers: one per side and port, out of a documentation prefix.
+wire::Route route(std::uint32_t sender, std::uint8_t port, std::uint32_t entropy) {
+  const auto address = [port](std::uint32_t side) {
+    return wire::Ipv6{0x20, 0x01, 0x0D, 0xB8, 0, port, 0, 0, 0, 0, 0, 0, 0, 0, 0, static_cast<std::uint8_t>(side + 1)};
+  };
+  return {address(sender), address(1 - sender), static_cast<std::uint16_t>(entropy), wire::default_udp_port};
 }
 
 }  // namespace
@@ -169,12 +178,14 @@ void Pair::launch(std::uint32_t sender, const proto::Transmit& transmit, Time at
     f.size = static_cast<std::uint32_t>(size);
     if (corrupt) f.arrival.integrity = proto::Integrity::bad;
   } else {
-    f.bytes.resize(wire::packet_size(transmit.packet));
-    f.size = static_cast<std::uint32_t>(wire::emit(transmit.packet, f.bytes));
+    f.bytes.resize(wire::packet_size(transmit.packet) + wire::icrc_size);
+    wire::emit(transmit.packet, f.bytes);
+    wire::seal(route(sender, transmit.port, transmit.entropy), f.bytes);
+    f.size = static_cast<std::uint32_t>(f.bytes.size());
+    f.options.has_icrc = true;
     if (corrupt) {
       const std::uint32_t bit = prng_.below(f.size * 8);
       f.bytes[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
-      f.arrival.integrity = proto::Integrity::bad;
     }
   }
   counters_.corrupted += corrupt;
@@ -183,9 +194,13 @@ void Pair::launch(std::uint32_t sender, const proto::Transmit& transmit, Time at
 
 void Pair::deliver(std::uint32_t receiver) {
   const std::uint32_t slot = toward_[receiver].pop();
-  const InFlight& f = in_flight_[slot];
+  InFlight& f = in_flight_[slot];
   proto::Endpoint& endpoint = *endpoints_[receiver];
   ++packets_delivered_;
+  if (f.options.has_icrc) {
+    const bool holds = wire::verify(route(1 - receiver, f.arrival.port, f.arrival.entropy), f.bytes);
+    f.arrival.integrity = holds ? proto::Integrity::verified : proto::Integrity::bad;
+  }
   if (config_.encode) {
     const bool whole = config_.carry_payload && !f.options.trimmed;
     const std::uint8_t* bytes = whole ? f.bytes.data() : f.header.data();

@@ -24,7 +24,7 @@ struct Weather {
   double duplicate = 0;
   double reorder = 0;            // share of packets held back by up to `reorder_delay`
   Duration reorder_delay{0};
-  double corrupt = 0;            // one bit flips
+  double corrupt = 0;            // one bit flips; where bytes travel, only the ICRC notices
   double trim = 0;               // data packets that lose their payload
   double mark = 0;               // data packets that get CE
   bool black_hole = false;       // swallows everything, says nothing
@@ -40,7 +40,7 @@ struct PairConfig {
   std::uint32_t mark_above_bytes = 0;     // with a rate: queue length from which CE is set; 0: never
   std::uint32_t trim_above_bytes = 0;     // with a rate: queue length from which data is trimmed; 0: never
   bool encode = true;                     // packets travel as bytes; otherwise as structs
-  bool carry_payload = true;              // with encode: payload bytes travel too
+  bool carry_payload = true;              // with encode: payload and ICRC travel too
 };
 
 class Pair {

@@ -19,6 +19,7 @@
 
 namespace softmrc::wire {
 
+// spec: opcodes
 enum class Opcode : std::uint8_t {
   write_first = 0xC6,
   write_middle = 0xC7,
@@ -45,6 +46,7 @@ constexpr bool is_first(Opcode op) {
 // The queue pair number that every node answers itself.
 constexpr std::uint32_t endpoint_qpn = 2;
 
+// spec: bth-flags psn-meaning
 struct Bth {
   static constexpr std::size_t size = 12;
 

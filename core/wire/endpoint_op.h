@@ -42,6 +42,7 @@ struct EndpointRequest {
   }
 };
 
+// spec: endpoint-op-position
 struct EndpointResponse {
   static constexpr std::size_t size = 36;
   EndpointOp op = EndpointOp::ev_probe;

@@ -17,6 +17,7 @@
 
 namespace softmrc::wire {
 
+// spec: nack-reasons
 enum class NackReason : std::uint8_t {
   trimmed = 0x01,
   trimmed_last_hop = 0x02,

@@ -48,6 +48,7 @@ struct CcState {
   }
 };
 
+// spec: sack-layout
 struct Sack {
   static constexpr std::size_t size = 28 + CcState::size;
   Mark mark = Mark::none;

@@ -24,6 +24,7 @@
 
 namespace softmrc::wire {
 
+// spec: meth-counts
 struct Meth {
   static constexpr std::size_t size = 4;
   std::uint16_t rqmsn = 0;  // how many write-with-immediates came before this message
@@ -57,6 +58,7 @@ struct Timestamp {
   }
 };
 
+// spec: reth-everywhere
 struct Reth {
   static constexpr std::size_t size = 16;
   std::uint64_t va = 0;

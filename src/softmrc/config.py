@@ -56,6 +56,8 @@ class CcProfile:
     rate_bps: int = 400_000_000_000
     base_rtt_us: float = 8.0
     learn_base_rtt: bool = False
+    min_base_rtt_us: float = 0.0  # a shorter round trip counts as this long
+    min_reorder_window_us: float = 0.0  # a packet is not lost before another sent so much later is acknowledged
     trimming: bool = True
     target_delay_us: float = 0.0  # 0: 0.75 base RTT with trimming, else 1.0
     window_bytes: int = 1 << 20
@@ -102,6 +104,45 @@ class RtsAttributes:
     retry_linear: int = 7
     retry_exponential: int = RETRY_FOREVER
     max_send_wr: int = 4096
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """A node on real sockets. The defaults are for software: coarser timers, and windows that hide scheduling."""
+
+    port: int = 0  # the UDP port of every plane; 0: any free one, told to the peer
+    sockets_per_plane: int = 4  # how many source ports, and so how many paths where the network hashes them
+    quantum: int = 16  # packets in a row that may share a path
+    mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit
+    mtu_limit: int = 8192
+    icrc: bool = True
+    gso: bool = True
+    ecn: bool = True
+    srv6: bool = False  # EVs are indices of SRv6 carriers, given with each peer
+    trimming: bool = False  # the network trims and the peers understand it
+    watch_links: bool = True
+    spin_us: float = 50.0
+    buffer_bytes: int = 8 << 20
+    rate_bps: int = 40_000_000_000  # of all planes together
+    base_rtt_us: float = 250.0  # below this, a round trip says more about scheduling than about the network
+    reorder_us: float = 1_000.0  # how much later another packet must have been sent for a missing one to be lost
+    sack_threshold_bytes: int = 32 * 1024
+    probe_interval_us: float = 1_000.0
+    mpr: int = 16
+    max_wimm: int = 1024
+    timeout: int = 14  # 1.024 µs · 2^14 = 17 ms
+    retry_linear: int = 7
+    retry_exponential: int = 7
+    max_send_wr: int = 4096
+
+    def cc_profile(self, planes: int) -> CcProfile:
+        return CcProfile(
+            rate_bps=self.rate_bps,
+            base_rtt_us=self.base_rtt_us,
+            min_base_rtt_us=self.base_rtt_us,
+            min_reorder_window_us=self.reorder_us,
+            trimming=self.trimming,
+        )
 
 
 def to_native(config: Any, native: Any = None) -> Any:

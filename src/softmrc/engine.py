@@ -67,7 +67,7 @@ EV = np.dtype(
 
 
 class MemoryRegion:
-    """Memory that a peer may write to, or that writes are taken from. Without a buffer it has an address but no bytes."""
+    """Memory that a peer may write to, or that writes are taken from. Without a buffer it is an address, no bytes."""
 
     def __init__(self, buffer: Any, length: int, va: int, rkey: int) -> None:
         self.buffer = _core.Buffer(buffer, True) if buffer is not None else None

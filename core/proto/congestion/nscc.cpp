@@ -18,6 +18,7 @@ Nscc::Nscc(const CcProfile& profile, std::uint32_t nominal_mtu)
 }
 
 // The constants of the algorithm were tuned for a BDP of 150 000 bytes and a target of 12 us; a and b carry them over.
+// spec: nscc-scaling
 void Nscc::scale(Duration base_rtt) {
   const double r = static_cast<double>(base_rtt.ps);
   if (r == base_rtt_ps_) return;
@@ -44,6 +45,7 @@ void Nscc::update_average(const AckFacts& facts) {
   average_delay_ps_ += 0.0125 * (sample - average_delay_ps_);
 }
 
+// spec: nscc-increase nscc-fast
 void Nscc::grow(const AckFacts& facts) {
   const double n = static_cast<double>(facts.new_bytes);
   const double d = static_cast<double>(facts.delay->ps);
@@ -64,6 +66,7 @@ void Nscc::grow(const AckFacts& facts) {
   else increase_ += alpha_ * n * (target_ps_ - d);
 }
 
+// spec: nscc-decrease
 void Nscc::shrink(Time now, const AckFacts& facts) {
   if (static_cast<double>(facts.delay->ps) < target_ps_) return;
   fast_ = false;
@@ -75,6 +78,7 @@ void Nscc::shrink(Time now, const AckFacts& facts) {
 }
 
 // Once a period of base + target; never at the end of the first, which has nothing to compare with.
+// spec: nscc-quick-adapt
 bool Nscc::quick_adapt(Time now, bool urgent, std::uint64_t in_flight) {
   bool adapted = false;
   if (urgent) adapt_armed_ = true;
@@ -106,6 +110,7 @@ void Nscc::pay_out(Time now) {
   bytes_since_adjust_ = 0;
 }
 
+// spec: nscc-penalty
 void Nscc::apply_penalty(const AckFacts& facts) {
   if (saved_window_ == 0) saved_window_ = window_;
   window_ = std::min(window_, static_cast<double>(facts.in_flight)) -
@@ -143,6 +148,7 @@ void Nscc::on_ack(Time now, Duration base_rtt, const AckFacts& facts) {
   clamp();
 }
 
+// spec: nscc-trim-loss
 void Nscc::on_trim(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
   average_delay_ps_ += 0.0125 * (base_rtt_ps_ - average_delay_ps_);
   fast_ = false;

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from softmrc.cli import bench, demo, dissect
 from softmrc.errors import MrcError
 
 app = typer.Typer(
@@ -15,6 +16,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("demo")(demo.demo)
+app.command("dissect")(dissect.dissect)
+app.add_typer(bench.benches, name="bench")
 
 
 def main() -> None:

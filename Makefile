@@ -1,0 +1,83 @@
+# Two commands do everything: `make demo` and `make test`. Both make their own virtual environment first.
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/pip --disable-pip-version-check -q
+NATIVE  := CMakeLists.txt pyproject.toml $(shell find core -name '*.h' -o -name '*.cpp')
+SEED    ?= 1
+SECONDS ?= 60
+JOBS    ?= 2
+SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm
+
+.PHONY: help demo test lint bench sanitize fuzz swarm spec-map build clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## Move 64 MiB through a network that does everything wrong, and show what happened
+	@$(BIN)/softmrc demo
+
+test: $(VENV)/.test ## Run every test
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(VENV)/.dev ## Check style and types
+	$(BIN)/ruff check src tests tools examples
+	$(BIN)/mypy
+
+bench: build ## Measure the engine
+	$(BIN)/softmrc bench engine
+
+# The sanitized extension lies beside links to the sources; -S keeps the ordinary one, which .venv knows, out of the way.
+sanitize: $(VENV)/.test ## Run the tests with AddressSanitizer and UndefinedBehaviorSanitizer
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DSOFTMRC_SANITIZE=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
+	@PATH="$(abspath $(BIN)):$$PATH" cmake --build build/sanitize
+	@mkdir -p build/sanitize/site/softmrc
+	@ln -sf $(abspath src/softmrc)/* build/sanitize/site/softmrc/
+	@cp build/sanitize/_core*.so build/sanitize/site/softmrc/
+	PYTHONPATH=build/sanitize/site:$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') \
+	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 SOFTMRC_SWARM_SEEDS=200 \
+	  $(BIN)/python -S -m pytest -p no:xdist $(SANITIZE_TESTS)
+
+fuzz: ## Run the fuzzers, SECONDS each (needs clang)
+	@command -v clang++ >/dev/null || { echo "Fuzzing needs clang++ (on Debian: apt install clang)."; exit 1; }
+	@cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSOFTMRC_FUZZ=ON -DSOFTMRC_SANITIZE=ON >/dev/null
+	@cmake --build build/fuzz -j $(JOBS)
+	@for program in build/fuzz/fuzz_*; do \
+	  name=$${program##*/fuzz_}; mkdir -p build/fuzz/corpus-$$name; echo "== $$name"; \
+	  $$program -max_total_time=$(SECONDS) -print_final_stats=1 -verbosity=0 build/fuzz/corpus-$$name fuzz/corpus/$$name || exit 1; done
+
+spec-map: $(VENV)/.built ## Write docs/spec-map.md
+	$(BIN)/python tools/spec_map.py
+
+swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
+	$(BIN)/python -m tests.swarm.swarm --seed $(SEED)
+
+build: $(VENV)/.built ## Build the extension into .venv
+
+clean: ## Remove everything that make made
+	rm -rf $(VENV) build
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "SoftMRC needs Python 3.11 or newer: install it, or name it with PYTHON=/path/to/python3."; exit 1; }
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "SoftMRC needs a C++ compiler: install g++ 11 or newer, or clang 14 or newer (on Debian: apt install g++)."; exit 1; }
+	@echo "Making a virtual environment in $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install 'scikit-build-core>=0.11,<2' 'nanobind>=2.4,<4' 'cmake>=3.26,<5' 'ninja>=1.11,<2'
+	@touch $@
+
+# Without build isolation the build directory is reused, so that a change costs seconds.
+$(VENV)/.built: $(VENV)/.made $(NATIVE)
+	@echo "Building the extension ..."
+	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.built
+	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"])')
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"])')
+	@touch $@

@@ -1,0 +1,303 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "bind/bind.h"
+#include "bind/engine_views.h"
+#include "udp/device.h"
+#include "udp/failure.h"
+
+namespace nb = nanobind;
+
+namespace softmrc::bind {
+
+using namespace udp;
+
+namespace {
+
+wire::Address address_of(nb::bytes raw) {
+  if (raw.size() == 4) {
+    wire::Ipv4 v4;
+    std::memcpy(v4.data(), raw.c_str(), 4);
+    return v4;
+  }
+  if (raw.size() != 16)
+    raise_if(proto::Problem{proto::Problem::Kind::config, "address", std::to_string(raw.size()) + " bytes", "4 or 16 bytes"});
+  wire::Ipv6 v6;
+  std::memcpy(v6.data(), raw.c_str(), 16);
+  return v6;
+}
+
+void check_alive(const Device& device) {
+  if (!device.failure().empty()) throw CheckFailure(device.failure());
+  if (device.is_closed()) raise_if(proto::Problem{proto::Problem::Kind::usage, "device", "closed", "an open device"});
+}
+
+std::uint32_t checked_plane(Device& device, std::uint32_t plane) {
+  if (plane >= device.planes().size())
+    raise_if(proto::Problem{proto::Problem::Kind::config, "plane", std::to_string(plane), "below " + std::to_string(device.planes().size())});
+  return plane;
+}
+
+void check_cq(const Device& device, std::uint32_t cq) {
+  if (cq >= device.engine().completion_queues())
+    raise_if(proto::Problem{proto::Problem::Kind::config, "cq", std::to_string(cq), "a completion queue of this device"});
+}
+
+proto::PostStatus post_write(Device& device, std::uint32_t qpn, std::uint64_t wr_id, const Buffer& source, std::uint64_t offset,
+                             std::uint32_t length, std::uint64_t remote_va, std::uint32_t rkey,
+                             std::optional<std::uint32_t> imm, bool is_signaled) {
+  if (offset > source.size() || length > source.size() - offset)
+    raise_if(proto::Problem{proto::Problem::Kind::config, "length", std::to_string(length),
+                            "at most the " + std::to_string(source.size()) + " bytes of the source, from offset " + std::to_string(offset)});
+  check_alive(device);
+  proto::WorkRequest request;
+  request.wr_id = wr_id;
+  request.data = source.data() + offset;
+  request.remote_va = remote_va;
+  request.rkey = rkey;
+  request.length = length;
+  request.imm = imm.value_or(0);
+  request.has_imm = imm.has_value();
+  request.is_signaled = is_signaled;
+  nb::gil_scoped_release release;
+  return device.with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.post_write(now, qpn, request); });
+}
+
+nb::bytes taken(const std::vector<proto::Completion>& found, std::size_t count) {
+  return nb::bytes(reinterpret_cast<const char*>(found.data()), count * sizeof(proto::Completion));
+}
+
+// In slices, so that a signal (Ctrl-C) is noticed while waiting.
+nb::bytes wait(Device& device, std::uint32_t cq, std::size_t most, double timeout_s) {
+  check_cq(device, cq);
+  std::vector<proto::Completion> found(std::min<std::size_t>(most, 4096));
+  constexpr double slice_s = 0.2;
+  for (double left = timeout_s; left > 0; left -= slice_s) {
+    check_alive(device);
+    std::size_t count = 0;
+    {
+      nb::gil_scoped_release release;
+      count = device.wait(cq, found, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)});
+    }
+    if (count) return taken(found, count);
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+  return nb::bytes("", 0);
+}
+
+nb::bytes poll(Device& device, std::uint32_t cq, std::size_t most) {
+  check_cq(device, cq);
+  std::vector<proto::Completion> found(std::min<std::size_t>(most, 4096));
+  return taken(found, device.poll(cq, found));
+}
+
+nb::bytes poll_events(Device& device, std::size_t most) {
+  std::vector<proto::Event> found;
+  device.take_events(found, most);
+  return nb::bytes(reinterpret_cast<const char*>(found.data()), found.size() * sizeof(proto::Event));
+}
+
+nb::list plane_rows(Device& device) {
+  return device.with_engine([&](proto::Endpoint& e, Time) {
+    nb::list rows;
+    for (std::uint32_t p = 0; p < device.planes().size(); ++p) {
+      const Plane& plane = device.planes()[p];
+      nb::dict d;
+#define X(name) d[#name] = plane.stats.name;
+      SOFTMRC_PLANE_COUNTERS(X)
+#undef X
+      nb::list ports;
+      for (const Socket& socket : plane.sockets) ports.append(socket.port());
+      d["source_ports"] = ports;
+      d["is_up"] = (e.up_ports() >> p & 1) != 0;
+      d["interface"] = plane.plan.interface.empty() ? plane.plan.link : plane.plan.interface;
+      d["link_mtu"] = plane.link_index ? link_mtu(plane.link_index) : 0;
+      if (!plane.sockets.empty()) {
+        d["receive_buffer_bytes"] = plane.sockets[0].receive_buffer_bytes();
+        d["send_buffer_bytes"] = plane.sockets[0].send_buffer_bytes();
+        d["has_gro"] = plane.sockets[0].has_gro();
+      }
+      rows.append(d);
+    }
+    return rows;
+  });
+}
+
+nb::dict device_stats(Device& device) {
+  return device.with_engine([&](proto::Endpoint& e, Time) {
+    nb::dict d = stats_dict(e.stats());
+#define X(name) d[#name] = device.stats().name;
+    SOFTMRC_DEVICE_COUNTERS(X)
+#undef X
+    return d;
+  });
+}
+
+nb::dict fault_stats(Device& device, std::uint32_t plane) {
+  return device.with_engine([&](proto::Endpoint&, Time) {
+    nb::dict d;
+    const FaultStats& stats = device.planes()[plane].weather.stats;
+#define X(name) d[#name] = stats.name;
+    SOFTMRC_FAULT_COUNTERS(X)
+#undef X
+    return d;
+  });
+}
+
+void bind_plans(nb::module_& m) {
+  nb::class_<DevicePlan> plan(m, "DevicePlan");
+  plan.def(nb::init<>())
+      .def_rw("engine", &DevicePlan::engine)
+      .def_rw("watches_links", &DevicePlan::watches_links)
+      .def_prop_rw("icrc", [](const DevicePlan& p) { return p.sender.icrc; }, [](DevicePlan& p, bool on) { p.sender.icrc = on; })
+      .def_prop_rw("gso", [](const DevicePlan& p) { return p.sender.gso; }, [](DevicePlan& p, bool on) { p.sender.gso = on; })
+      .def_prop_rw("ecn", [](const DevicePlan& p) { return p.sender.ecn; }, [](DevicePlan& p, bool on) { p.sender.ecn = on; })
+      .def_prop_rw("uses_paths", [](const DevicePlan& p) { return p.sender.uses_paths; }, [](DevicePlan& p, bool on) { p.sender.uses_paths = on; })
+      .def("add_plane", [](DevicePlan& p, nb::bytes address, std::uint32_t scope_id, std::uint16_t port, const std::string& interface,
+                           const std::string& link, std::uint32_t sockets, bool any_local, std::uint32_t buffer_bytes) {
+        p.planes.push_back({address_of(address), scope_id, port, interface, link, sockets, any_local, buffer_bytes});
+      });
+  def_us(plan, "spin_us", &DevicePlan::spin);
+
+  nb::class_<PeerPlane>(m, "PeerPlane")
+      .def("__init__", [](PeerPlane* self, nb::bytes address, std::uint32_t scope_id, std::uint16_t port,
+                          std::vector<std::uint16_t> source_ports, const std::vector<nb::bytes>& paths) {
+        new (self) PeerPlane();
+        self->address = address_of(address);
+        self->scope_id = scope_id;
+        self->port = port;
+        self->source_ports = std::move(source_ports);
+        for (const nb::bytes& path : paths) self->paths.push_back(address_of(path).bytes);
+      });
+  m.def("local_addresses", [] {
+    nb::list rows;
+    for (const LocalAddress& a : local_addresses())
+      rows.append(nb::make_tuple(a.interface, nb::bytes(reinterpret_cast<const char*>(a.address.bytes.data()), a.address.size()), a.mtu));
+    return rows;
+  });
+  m.def("address_sum", [](nb::bytes address) { return address_sum(address_of(address).bytes); });
+
+  nb::class_<Faults> faults(m, "Faults");
+  faults.def(nb::init<>())
+      .def_rw("drop", &Faults::drop)
+      .def_rw("duplicate", &Faults::duplicate)
+      .def_rw("reorder", &Faults::reorder)
+      .def_rw("corrupt", &Faults::corrupt)
+      .def_rw("mark", &Faults::mark)
+      .def_rw("trim", &Faults::trim)
+      .def_rw("black_hole", &Faults::black_hole);
+  def_us(faults, "delay_us", &Faults::delay);
+  def_us(faults, "reorder_delay_us", &Faults::reorder_delay);
+}
+
+template <typename Class>
+void bind_engine_calls(Class& c) {
+  using proto::Endpoint;
+  c.def("add_ev_profile", [](Device& d, const proto::EvProfile& profile) {
+     std::uint32_t id = 0;
+     raise_if(d.with_engine([&](Endpoint& e, Time) { return e.add_ev_profile(std::make_shared<proto::EvProfile>(profile), id); }));
+     return id;
+   })
+      .def("add_cc_profile", [](Device& d, const proto::CcProfile& profile) {
+        std::uint32_t id = 0;
+        raise_if(d.with_engine([&](Endpoint& e, Time) { return e.add_cc_profile(std::make_shared<proto::CcProfile>(profile), id); }));
+        return id;
+      })
+      .def("create_cq", [](Device& d) { return d.with_engine([](Endpoint& e, Time) { return e.create_cq(); }); })
+      .def("add_region", [](Device& d, std::uint32_t rkey, std::uint64_t va, const Buffer& buffer) {
+        return d.with_engine([&](Endpoint& e, Time) { return e.add_region({buffer.data(), va, buffer.size(), rkey}); });
+      })
+      .def("remove_region", [](Device& d, std::uint32_t rkey) {
+        return d.with_engine([&](Endpoint& e, Time) { return e.remove_region(rkey); });
+      })
+      .def("reads_from", [](Device& d, const Buffer& b) {
+        return d.with_engine([&](Endpoint& e, Time) { return e.reads_from(b.data(), b.data() + b.size()); });
+      })
+      .def("create_qp", [](Device& d, std::uint32_t qpn) {
+        raise_if(d.with_engine([&](Endpoint& e, Time) { return e.create_qp(qpn); }));
+      })
+      .def("modify_init", [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a) {
+        raise_if(d.with_engine([&](Endpoint& e, Time) { return e.modify_init(qpn, a); }));
+      })
+      .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a) {
+        if (!d.peers().contains(a.peer))
+          raise_if(proto::Problem{proto::Problem::Kind::config, "peer", std::to_string(a.peer), "a peer that was added"});
+        raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rtr(now, qpn, a); }));
+      })
+      .def("modify_rts", [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
+        raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
+      })
+      .def("modify_error", [](Device& d, std::uint32_t qpn) {
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_error(now, qpn); }));
+      })
+      .def("destroy_qp", [](Device& d, std::uint32_t qpn) { return d.with_engine([&](Endpoint& e, Time) { return e.destroy_qp(qpn); }); })
+      .def("query_qp", [](Device& d, std::uint32_t qpn) { return d.with_engine([&](Endpoint& e, Time) { return query_qp(e, qpn); }); })
+      .def("query_evs", [](Device& d, std::uint32_t qpn) { return d.with_engine([&](Endpoint& e, Time) { return query_evs(e, qpn); }); })
+      .def("qp_stats", [](Device& d, std::uint32_t qpn) {
+        return d.with_engine([&](Endpoint& e, Time) { return stats_dict(existing(e, qpn).stats()); });
+      })
+      .def("post_write", &post_write, nb::arg("qpn"), nb::arg("wr_id"), nb::arg("source"), nb::arg("offset"), nb::arg("length"),
+           nb::arg("remote_va"), nb::arg("rkey"), nb::arg("imm").none(), nb::arg("is_signaled"))
+      .def("post_receive", [](Device& d, std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count) {
+        check_alive(d);
+        return d.with_engine([&](Endpoint& e, Time) {
+          proto::PostStatus status = proto::PostStatus::ok;
+          for (std::uint32_t i = 0; i < count && status == proto::PostStatus::ok; ++i) status = e.post_receive(qpn, wr_id);
+          return status;
+        });
+      })
+      .def("set_port", [](Device& d, std::uint32_t plane, bool up) {
+        checked_plane(d, plane);
+        d.with_engine_and_send([&](Endpoint& e, Time now) { e.set_port(now, plane, up); return 0; });
+      })
+      .def("probe", [](Device& d, std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
+        checked_plane(d, plane);
+        d.with_engine_and_send([&](Endpoint& e, Time now) { e.probe(now, peer, plane, entropy, token); return 0; });
+      });
+}
+
+}  // namespace
+
+void bind_device(nb::module_& m) {
+  bind_plans(m);
+  nb::class_<Device> device(m, "Device");
+  device.def("__init__", [](Device* self, const DevicePlan& plan) {
+    raise_if(proto::validate(plan.engine));
+    if (plan.planes.size() != plan.engine.ports)
+      raise_if(proto::Problem{proto::Problem::Kind::config, "planes", std::to_string(plan.planes.size()), "as many as engine.ports"});
+    new (self) Device(plan);
+  });
+  bind_engine_calls(device);
+  device.def("close", &Device::close, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("is_closed", &Device::is_closed)
+      .def_prop_ro("has_gso", &Device::has_gso)
+      .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) { return d.add_peer(planes); })
+      .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
+      .def("poll", &poll)
+      .def("poll_events", &poll_events)
+      .def("completion_fd", &Device::completion_fd)
+      .def("event_fd", &Device::event_fd)
+      .def("planes", &plane_rows)
+      .def("stats", &device_stats)
+      .def("faults", [](Device& d, std::uint32_t plane) {
+        checked_plane(d, plane);
+        return d.with_engine([&](proto::Endpoint&, Time) { return d.planes()[plane].weather.faults; });
+      })
+      .def("set_faults", [](Device& d, std::uint32_t plane, const Faults& faults) {
+        checked_plane(d, plane);
+        d.with_engine([&](proto::Endpoint&, Time) { d.planes()[plane].weather.faults = faults; });
+      })
+      .def("fault_stats", [](Device& d, std::uint32_t plane) { return fault_stats(d, checked_plane(d, plane)); })
+      .def("start_capture", &Device::start_capture)
+      .def("stop_capture", &Device::stop_capture)
+      .def("start_series", [](Device& d, std::uint32_t qpn, double bin_us, std::uint32_t bins) {
+        d.start_series(qpn, Duration{static_cast<std::int64_t>(bin_us * 1e6)}, bins);
+      })
+      .def("series", &Device::series)
+      .def_prop_ro("series_started_ns", [](Device& d) { return d.clock().monotonic_ns_of(d.series_started_at()); });
+}
+
+}  // namespace softmrc::bind

@@ -1,0 +1,214 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind/bind.h"
+#include "bind/engine_views.h"
+#include "sim/network.h"
+
+namespace nb = nanobind;
+
+namespace softmrc::bind {
+
+using namespace sim;
+
+namespace {
+
+template <typename T>
+using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void bind_fabric(nb::module_& m) {
+  nb::enum_<Forwarding>(m, "Forwarding")
+      .value("SRV6", Forwarding::srv6).value("ECMP", Forwarding::ecmp).value("STRUCTURED", Forwarding::structured);
+  nb::enum_<FaultKind>(m, "FaultKind")
+      .value("DOWN", FaultKind::down).value("BLACK_HOLE", FaultKind::black_hole).value("LOSS", FaultKind::loss)
+      .value("CORRUPT", FaultKind::corrupt).value("SLOW", FaultKind::slow).value("HEAL", FaultKind::heal);
+
+  nb::class_<FabricConfig> fabric(m, "FabricConfig");
+  fabric.def(nb::init<>())
+      .def_rw("planes", &FabricConfig::planes)
+      .def_rw("hosts", &FabricConfig::hosts)
+      .def_rw("hosts_per_leaf", &FabricConfig::hosts_per_leaf)
+      .def_rw("spines", &FabricConfig::spines)
+      .def_rw("pods", &FabricConfig::pods)
+      .def_rw("cores_per_spine", &FabricConfig::cores_per_spine)
+      .def_rw("host_link_bps", &FabricConfig::host_link_bps)
+      .def_rw("fabric_link_bps", &FabricConfig::fabric_link_bps);
+  def_us(fabric, "link_delay_us", &FabricConfig::link_delay);
+
+  nb::class_<QueueConfig>(m, "QueueConfig")
+      .def(nb::init<>())
+      .def_rw("data_bytes", &QueueConfig::data_bytes)
+      .def_rw("control_bytes", &QueueConfig::control_bytes)
+      .def_rw("ecn_low_bytes", &QueueConfig::ecn_low_bytes)
+      .def_rw("ecn_high_bytes", &QueueConfig::ecn_high_bytes)
+      .def_rw("trim_bytes", &QueueConfig::trim_bytes)
+      .def_rw("last_hop_trim_bytes", &QueueConfig::last_hop_trim_bytes)
+      .def_rw("ecn_on_last_hop", &QueueConfig::ecn_on_last_hop);
+
+  nb::enum_<Transport>(m, "Transport").value("MRC", Transport::mrc).value("ROCE", Transport::roce);
+  nb::class_<RoceConfig> roce(m, "RoceConfig");
+  roce.def(nb::init<>())
+      .def_rw("qps_per_pair", &RoceConfig::qps_per_pair)
+      .def_rw("dcqcn", &RoceConfig::dcqcn)
+      .def_rw("pfc", &RoceConfig::pfc)
+      .def_rw("pfc_xoff_bytes", &RoceConfig::pfc_xoff_bytes)
+      .def_rw("pfc_xon_bytes", &RoceConfig::pfc_xon_bytes)
+      .def_rw("ack_every_packets", &RoceConfig::ack_every_packets)
+      .def_rw("max_retries", &RoceConfig::max_retries)
+      .def_rw("line_rate_bps", &RoceConfig::line_rate_bps);
+  def_us(roce, "retransmit_timeout_us", &RoceConfig::retransmit_timeout);
+  def_us(roce, "cnp_interval_us", &RoceConfig::cnp_interval);
+  def_us(roce, "alpha_interval_us", &RoceConfig::alpha_interval);
+  def_us(roce, "increase_interval_us", &RoceConfig::increase_interval);
+
+  nb::class_<NetworkConfig> network(m, "NetworkConfig");
+  network.def(nb::init<>())
+      .def_rw("transport", &NetworkConfig::transport)
+      .def_rw("roce", &NetworkConfig::roce)
+      .def_rw("seed", &NetworkConfig::seed)
+      .def_rw("fabric", &NetworkConfig::fabric)
+      .def_rw("queue", &NetworkConfig::queue)
+      .def_rw("forwarding", &NetworkConfig::forwarding)
+      .def_rw("data_overhead_bytes", &NetworkConfig::data_overhead_bytes)
+      .def_rw("control_packet_bytes", &NetworkConfig::control_packet_bytes)
+      .def_rw("trimmed_packet_bytes", &NetworkConfig::trimmed_packet_bytes)
+      .def_rw("mtu", &NetworkConfig::mtu)
+      .def_rw("mpr", &NetworkConfig::mpr)
+      .def_rw("timeout", &NetworkConfig::timeout)
+      .def_rw("endpoint", &NetworkConfig::endpoint)
+      .def("set_ev_profile", [](NetworkConfig& c, const proto::EvProfile& p) { c.ev_profile = std::make_shared<proto::EvProfile>(p); })
+      .def("set_cc_profile", [](NetworkConfig& c, const proto::CcProfile& p) { c.cc_profile = std::make_shared<proto::CcProfile>(p); });
+  def_us(network, "convergence_delay_us", &NetworkConfig::convergence_delay);
+}
+
+void check(const NetworkConfig& c) {
+  using proto::Problem;
+  if (const auto p = validate(c.fabric)) raise_if(Problem{Problem::Kind::config, p->field, p->value, p->allowed});
+  proto::EndpointConfig endpoint = c.endpoint;
+  endpoint.ports = c.fabric.planes;
+  raise_if(proto::validate(endpoint));
+  if (c.roce.qps_per_pair < 1 || c.roce.qps_per_pair > 16)
+    raise_if(Problem{Problem::Kind::config, "qps_per_pair", std::to_string(c.roce.qps_per_pair), "1 to 16"});
+  if (!c.ev_profile || !c.cc_profile) raise_if(Problem{Problem::Kind::usage, "profiles", "none", "an EV profile and a CC profile"});
+  raise_if(proto::validate(*c.ev_profile, c.fabric.planes));
+  raise_if(proto::validate(*c.cc_profile));
+  proto::RtrAttributes rtr;
+  rtr.dest_qpn = 16;
+  rtr.mtu = c.mtu;
+  rtr.mpr_dest = c.mpr;
+  raise_if(proto::validate(rtr));
+  proto::RtsAttributes rts;
+  rts.timeout = c.timeout;
+  raise_if(proto::validate(rts));
+}
+
+void add_flows(Network& n, Column<std::uint32_t> source, Column<std::uint32_t> destination, Column<std::uint32_t> bytes, Column<std::int64_t> start_ps) {
+  const auto refuse = [](const char* field, std::uint64_t value, std::string allowed) {
+    raise_if(proto::Problem{proto::Problem::Kind::config, field, std::to_string(value), std::move(allowed)});
+  };
+  const std::size_t count = source.shape(0);
+  if (destination.shape(0) != count || bytes.shape(0) != count || start_ps.shape(0) != count)
+    refuse("flows", count, "columns of one length");
+  const std::uint32_t hosts = n.fabric().config().hosts;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (source(i) >= hosts) refuse("source", source(i), "a host below " + std::to_string(hosts));
+    if (destination(i) >= hosts) refuse("destination", destination(i), "a host below " + std::to_string(hosts));
+    if (source(i) == destination(i)) refuse("destination", destination(i), "another host than the source");
+    if (bytes(i) == 0) refuse("bytes", 0, "at least 1");
+    n.add_flow(source(i), destination(i), bytes(i), start_ps(i) < 0 ? Time::never() : Time{start_ps(i)});
+  }
+}
+
+template <typename T>
+nb::bytes raw(const std::vector<T>& values) {
+  return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+// One row a flow, as softmrc.sim reads it.
+struct FlowRow {
+  std::int64_t start_ps, delivered_ps, completed_ps;
+  std::uint32_t source, destination, bytes, reserved;
+};
+
+nb::bytes flow_rows(const Network& n) {
+  const auto or_minus = [](Time t) { return t == Time::never() ? -1 : t.ps; };
+  std::vector<FlowRow> rows;
+  rows.reserve(n.flows().size());
+  for (const Flow& f : n.flows())
+    rows.push_back({or_minus(f.start), or_minus(f.delivered), or_minus(f.completed), f.source, f.destination, f.bytes, 0});
+  return raw(rows);
+}
+
+nb::dict counters(const Network& n) {
+  nb::dict d;
+  const Network::Counters& c = n.counters();
+  d["events"] = c.events;
+  d["link_hops"] = c.link_hops;
+  d["data_packets"] = c.data_packets;
+  d["control_packets"] = c.control_packets;
+  d["trimmed"] = c.trimmed;
+  d["marked"] = c.marked;
+  d["dropped"] = c.dropped;
+  d["lost_to_faults"] = c.lost_to_faults;
+  d["corrupted"] = c.corrupted;
+  d["retransmitted"] = c.retransmitted;
+  d["pauses"] = c.pauses;
+  d["broken_connections"] = c.broken_connections;
+  return d;
+}
+
+}  // namespace
+
+void bind_network(nb::module_& m) {
+  bind_fabric(m);
+  nb::class_<Network>(m, "Network")
+      .def("__init__", [](Network* self, const NetworkConfig& config) {
+        check(config);
+        nb::gil_scoped_release release;
+        new (self) Network(config);
+      })
+      .def("add_flows", &add_flows)
+      .def("add_dependencies", [](Network& n, Column<std::uint32_t> earlier, Column<std::uint32_t> later, Column<std::int64_t> think_ps) {
+        for (std::size_t i = 0; i < earlier.shape(0); ++i) n.add_dependency(earlier(i), later(i), Duration{think_ps(i)});
+      })
+      .def("add_fault", [](Network& n, std::int64_t at_ps, FaultKind kind, LinkId link, double value) {
+        if (link >= n.fabric().links())
+          raise_if(proto::Problem{proto::Problem::Kind::config, "link", std::to_string(link), "below " + std::to_string(n.fabric().links())});
+        n.add_fault({Time{at_ps}, kind, link, value});
+      })
+      .def("sample_every", [](Network& n, std::int64_t bin_ps, std::int64_t until_ps) { n.sample_every(Duration{bin_ps}, Time{until_ps}); })
+      .def("run", [](Network& n, std::int64_t until_ps, std::uint64_t max_events) { return n.run(Time{until_ps}, max_events); },
+           nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("now_ps", [](const Network& n) { return n.now().ps; })
+      .def_prop_ro("flows_completed", &Network::flows_completed)
+      .def_prop_ro("trace_hash", &Network::trace_hash)
+      .def_prop_ro("links", [](const Network& n) { return n.fabric().links(); })
+      .def_prop_ro("leaves", [](const Network& n) { return n.fabric().leaves(); })
+      .def("host_up", [](const Network& n, std::uint32_t p, std::uint32_t h) { return n.fabric().host_up(p, h); })
+      .def("host_down", [](const Network& n, std::uint32_t p, std::uint32_t h) { return n.fabric().host_down(p, h); })
+      .def("leaf_up", [](const Network& n, std::uint32_t p, std::uint32_t l, std::uint32_t s) { return n.fabric().leaf_up(p, l, s); })
+      .def("leaf_down", [](const Network& n, std::uint32_t p, std::uint32_t l, std::uint32_t s) { return n.fabric().leaf_down(p, l, s); })
+      .def("t1_up", [](const Network& n, std::uint32_t p, std::uint32_t t, std::uint32_t u) { return n.fabric().t1_up(p, t, u); })
+      .def("t1_down", [](const Network& n, std::uint32_t p, std::uint32_t t, std::uint32_t u) { return n.fabric().t1_down(p, t, u); })
+      .def("flow_rows", &flow_rows)
+      .def("counters", &counters)
+      .def("total_stats", [](const Network& n) { return stats_dict(n.total_stats()); })
+      .def("link_bytes", [](const Network& n) {
+        std::vector<std::uint64_t> bytes(n.fabric().links());
+        for (LinkId i = 0; i < bytes.size(); ++i) bytes[i] = n.bytes_on_link(i);
+        return raw(bytes);
+      })
+      .def("link_max_queue", [](const Network& n) {
+        std::vector<std::uint32_t> most(n.fabric().links());
+        for (LinkId i = 0; i < most.size(); ++i) most[i] = n.max_queue_on_link(i);
+        return raw(most);
+      })
+      .def("link_last_used_ps", [](const Network& n, LinkId link) { return n.last_used(link).ps; })
+      .def("goodput_series", [](const Network& n) { return raw(n.goodput_series()); })
+      .def("bad_ev_series", [](const Network& n) { return raw(n.bad_ev_series()); })
+      .def_prop_ro("bins", &Network::bins)
+      .def("stuck_flows", &Network::stuck_flows);
+}
+
+}  // namespace softmrc::bind

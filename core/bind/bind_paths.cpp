@@ -1,0 +1,135 @@
+// Entropy values and SRv6 paths.
+#include "bind/bind.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bind/wire_tuples.h"
+
+namespace softmrc::bind {
+namespace {
+
+using namespace nb::literals;
+using Usids = std::vector<std::uint16_t>;
+
+std::vector<wire::EvField> fields_from(const std::vector<nb::tuple>& tuples) {
+  std::vector<wire::EvField> fields;
+  for (const nb::tuple& t : tuples)
+    fields.push_back({item<std::uint8_t>(t, 0), item<std::uint32_t>(t, 1), item<std::uint32_t>(t, 2),
+                      item<std::uint32_t>(t, 3), item<std::uint32_t>(t, 4)});
+  return fields;
+}
+
+nb::bytes expand(std::uint32_t ev, const std::vector<nb::tuple>& fields, unsigned format_bits, unsigned ev_bits) {
+  wire::EvValue value;
+  require(wire::expand(ev, fields_from(fields), format_bits, value, ev_bits));
+  return to_bytes({value.bytes.data(), (value.bits + 7) / 8});
+}
+
+wire::BitField bit_field(const nb::object& t) {
+  if (t.is_none()) return {};
+  const nb::tuple pair = nb::cast<nb::tuple>(t);
+  return {item<std::uint8_t>(pair, 0), item<std::uint8_t>(pair, 1)};
+}
+
+nb::bytes computed_destination(std::uint32_t block, const Usids& usids, const nb::object& plane_in_usid,
+                               const nb::object& plane_in_block, const nb::object& uplink_in_t1, std::uint8_t t1,
+                               std::uint32_t plane, std::uint32_t uplink) {
+  wire::PathTemplate path;
+  path.block = block;
+  path.count = static_cast<std::uint8_t>(std::min<std::size_t>(usids.size(), 255));
+  std::copy_n(usids.begin(), std::min(usids.size(), wire::max_usids), path.usids.begin());
+  path.plane_in_usid = bit_field(plane_in_usid);
+  path.plane_in_block = bit_field(plane_in_block);
+  path.uplink_in_t1 = bit_field(uplink_in_t1);
+  path.t1 = t1;
+  wire::Ipv6 address{};
+  require(wire::computed_destination(path, plane, uplink, address));
+  return to_bytes(address);
+}
+
+nb::object parse_srh(const nb::bytes& data) {
+  wire::Srh srh;
+  std::size_t size = 0;
+  switch (wire::parse_srh(view(data), srh, size)) {
+    case wire::SrhRefusal::none: return nb::make_tuple(to_tuple(srh), size);
+    case wire::SrhRefusal::truncated: return nb::str("shorter than its own length");
+    case wire::SrhRefusal::not_srh: return nb::str("a routing header of another type");
+    case wire::SrhRefusal::too_many_segments: return nb::str("more than 8 segments");
+    case wire::SrhRefusal::bad_length: return nb::str("a length without room for its segments");
+    case wire::SrhRefusal::bad_segments_left: return nb::str("more segments left than there are");
+  }
+  return nb::none();
+}
+
+void bind_entropy(nb::module_& m) {
+  m.def("expand", &expand, "ev"_a, "fields"_a, "format_bits"_a, "ev_bits"_a);
+  m.def("validate_fields", [](const std::vector<nb::tuple>& fields, unsigned format_bits, unsigned ev_bits) {
+    require(wire::validate(fields_from(fields), format_bits, ev_bits));
+  }, "fields"_a, "format_bits"_a, "ev_bits"_a);
+  m.def("pack_stev", [](const std::vector<std::uint8_t>& widths, const std::vector<std::uint32_t>& values) {
+    std::uint32_t ev = 0;
+    require(wire::pack_stev(widths, values, ev));
+    return ev;
+  }, "widths"_a, "values"_a);
+  m.def("unpack_stev", [](const std::vector<std::uint8_t>& widths, std::uint32_t ev) {
+    std::vector<std::uint32_t> values;
+    require(wire::unpack_stev(widths, ev, values));
+    return values;
+  }, "widths"_a, "ev"_a);
+  m.def("ev_of", [](std::uint16_t source_port, std::uint32_t flow_label) {
+    return wire::ev_of(source_port, flow_label);
+  }, "source_port"_a, "flow_label"_a);
+  m.def("carried_by", [](std::uint32_t ev) {
+    return nb::make_tuple(wire::source_port_of(ev), wire::flow_label_of(ev));
+  }, "ev"_a);
+}
+
+void bind_srv6(nb::module_& m) {
+  m.def("build_carrier", [](std::uint32_t block, const Usids& usids) {
+    wire::Ipv6 address{};
+    require(wire::build_carrier(block, usids, address));
+    return to_bytes(address);
+  }, "block"_a, "usids"_a);
+  m.def("split_carrier", [](const nb::bytes& address) {
+    const wire::Carrier c = wire::split_carrier(ipv6_from(address));
+    return nb::make_tuple(c.block, Usids(c.usids.begin(), c.usids.begin() + c.count));
+  }, "address"_a);
+  m.def("matches_usid", [](const nb::bytes& address, std::uint32_t block, std::uint16_t usid) {
+    return wire::matches_usid(ipv6_from(address), block, usid);
+  }, "address"_a, "block"_a, "usid"_a);
+  m.def("shift_carrier", [](const nb::bytes& address) { return to_bytes(wire::shift_carrier(ipv6_from(address))); },
+        "address"_a);
+  m.def("build_path", [](std::uint32_t block, const Usids& usids) {
+    wire::Path path;
+    require(wire::build_path(block, usids, path));
+    return to_tuple(path);
+  }, "block"_a, "usids"_a);
+  m.def("path_usids", [](const nb::tuple& path) { return wire::path_usids(path_from(path)); }, "path"_a);
+  m.def("advance_path", [](const nb::tuple& path) -> nb::object {
+    wire::Path moved = path_from(path);
+    if (!wire::advance_path(moved)) return nb::none();
+    return to_tuple(moved);
+  }, "path"_a);
+  m.def("parse_srh", &parse_srh, "data"_a);
+  m.def("emit_srh", [](const nb::tuple& t) {
+    const wire::Srh srh = srh_from(t);
+    std::vector<std::uint8_t> out(srh.size());
+    wire::emit_srh(srh, out.data());
+    return to_bytes(out);
+  }, "srh"_a);
+  m.def("computed_destination", &computed_destination, "block"_a, "usids"_a, "plane_in_usid"_a.none(),
+        "plane_in_block"_a.none(), "uplink_in_t1"_a.none(), "t1"_a, "plane"_a, "uplink"_a);
+}
+
+}  // namespace
+
+void bind_paths(nanobind::module_& m) {
+  bind_entropy(m);
+  bind_srv6(m);
+}
+
+}  // namespace softmrc::bind

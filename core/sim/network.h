@@ -1,0 +1,292 @@
+// A whole fabric under the simulated clock: hosts that run the production endpoint and nothing else, links with two
+// queues each (control before data), switches that forward by what the packet carries, flows that start each other,
+// and faults at given times.
+//
+// A hop costs one event where the link is idle and two where a packet waits. Packets travel as structs; the engine does
+// not know the difference, which a test of Pair proves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/prng.h"
+#include "proto/endpoint.h"
+#include "sim/baselines/roce.h"
+#include "sim/fabric.h"
+#include "sim/scheduler.h"
+
+namespace softmrc::sim {
+
+enum class Forwarding : std::uint8_t {
+  srv6,        // the packet's uSIDs name each switch; static tables
+  ecmp,        // a hash of the flow and its EV at each switch; dead links leave the group after a delay
+  structured,  // fields of the EV name the uplink of each tier
+};
+
+enum class Transport : std::uint8_t { mrc, roce };
+
+struct QueueConfig {
+  std::uint32_t data_bytes = 0;          // tail drop above this
+  std::uint32_t control_bytes = 0;       // the same, for control packets and trimmed headers
+  std::uint32_t ecn_low_bytes = 0;       // marking probability rises from 0 here ...
+  std::uint32_t ecn_high_bytes = 0;      // ... to 1 here; both 0: no marking
+  std::uint32_t trim_bytes = 0;          // data is trimmed above this; 0: never
+  std::uint32_t last_hop_trim_bytes = 0;
+  bool ecn_on_last_hop = false;
+};
+
+struct NetworkConfig {
+  std::uint64_t seed = 1;
+  FabricConfig fabric;
+  QueueConfig queue;
+  Forwarding forwarding = Forwarding::srv6;
+  Transport transport = Transport::mrc;
+  RoceConfig roce;                                  // with Transport::roce
+  Duration convergence_delay = milliseconds(100);  // until ECMP groups leave out a dead link
+  std::uint32_t data_overhead_bytes = 104;          // on the link, beside the payload
+  std::uint32_t control_packet_bytes = 128;
+  std::uint32_t trimmed_packet_bytes = 128;
+  std::uint32_t mtu = 4096;
+  std::uint32_t mpr = 16;
+  std::uint32_t timeout = 8;
+  proto::EndpointConfig endpoint;
+  std::shared_ptr<const proto::EvProfile> ev_profile;
+  std::shared_ptr<const proto::CcProfile> cc_profile;
+};
+
+// A flow is one write-with-immediate. It starts at `start`, or when the last of the flows it waits for was delivered.
+struct Flow {
+  std::uint32_t source = 0;
+  std::uint32_t destination = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t waits_for = 0;      // flows still to be delivered before this one starts
+  Duration think{0};                // pause between that delivery and the start
+  Time start = Time::never();
+  Time delivered = Time::never();   // the immediate reached the destination's completion queue
+  Time completed = Time::never();   // the source saw its completion
+  std::uint64_t first_packet = 0;   // where its packets lie in the checker's bitmap
+  std::uint32_t bytes_placed = 0;   // with RoCE, whose parts arrive by several queue pairs
+  std::uint32_t bytes_acknowledged = 0;
+};
+
+enum class FaultKind : std::uint8_t {
+  down,        // both ends of the cable notice
+  black_hole,  // nobody notices
+  loss,        // value: probability
+  corrupt,     // value: probability; the receiver's ICRC refuses the packet
+  slow,        // value: share of the rate that is left
+  heal,        // everything above ends
+};
+
+struct Fault {
+  Time at{};
+  FaultKind kind = FaultKind::down;
+  LinkId link = 0;
+  double value = 0;
+};
+
+class Network : private proto::TraceSink, private RoceObserver {
+ public:
+  explicit Network(const NetworkConfig& config);
+  ~Network() override;
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  const Fabric& fabric() const { return fabric_; }
+
+  std::uint32_t add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start);
+  // `later` starts only after `earlier` was delivered.
+  void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think);
+  void add_fault(const Fault& fault) { faults_.push_back(fault); }
+  void sample_every(Duration bin, Time until);
+
+  // Runs until all flows are complete, `until` passes, or so many events were handled; true while there is more to do.
+  bool run(Time until, std::uint64_t max_events);
+
+  Time now() const { return scheduler_.now(); }
+  const std::vector<Flow>& flows() const { return flows_; }
+  std::uint32_t flows_completed() const { return flows_completed_; }
+
+  struct Counters {
+    std::uint64_t events = 0, link_hops = 0, data_packets = 0, control_packets = 0;
+    std::uint64_t trimmed = 0, marked = 0, dropped = 0, lost_to_faults = 0, corrupted = 0;
+    std::uint64_t retransmitted = 0, pauses = 0, broken_connections = 0;
+  };
+  const Counters& counters() const { return counters_; }
+  std::uint64_t trace_hash() const { return hash_; }
+  std::uint64_t bytes_on_link(LinkId link) const { return links_[link].bytes; }
+  std::uint32_t max_queue_on_link(LinkId link) const { return links_[link].max_queue; }
+  // Bytes placed per plane and bin, plane-major; EVs usable, skipped and bad per bin.
+  const std::vector<std::uint64_t>& goodput_series() const { return goodput_; }
+  const std::vector<std::int64_t>& bad_ev_series() const { return bad_evs_; }
+  std::uint32_t bins() const { return bins_; }
+  // Sums of the counters of every queue pair.
+  proto::QpStats total_stats() const;
+  // When a queue pair last put a packet on a path that crosses this link, and the last resend of one lost there.
+  Time last_used(LinkId link) const { return links_[link].last_used; }
+  // Flows that are under way but not complete.
+  std::vector<std::uint32_t> stuck_flows() const;
+
+ private:
+  static constexpr std::uint32_t none = 0xFFFFFFFF;
+
+  // Which way a packet goes: up to six uSIDs, the next one first.
+  struct Route {
+    std::uint64_t head = 0;
+    std::uint32_t tail = 0;
+
+    void append(unsigned place, std::uint16_t usid) {
+      if (place < 4) head |= static_cast<std::uint64_t>(usid) << (48 - 16 * place);
+      else tail |= static_cast<std::uint32_t>(usid) << (16 - 16 * (place - 4));
+    }
+    std::uint16_t front() const { return static_cast<std::uint16_t>(head >> 48); }
+    void shift() {
+      head = head << 16 | tail >> 16;
+      tail <<= 16;
+    }
+  };
+  // What forwarding needs lies in the first cache line, the packet itself behind it.
+  struct alignas(64) Parcel {
+    Route route{};
+    std::uint32_t entropy = 0;
+    std::uint32_t source = 0;
+    std::uint32_t destination = 0;
+    std::uint32_t peer = 0;   // the source, as the destination's endpoint numbers it
+    std::uint32_t next = 0;   // in a queue or on the free list
+    std::uint32_t bytes = 0;
+    LinkId came_from = none;  // the link that brought it to this switch, for PFC
+    std::uint8_t plane = 0;
+    bool is_control = false;
+    bool is_trimmable = false;
+    bool congestion = false;
+    bool is_corrupt = false;
+    proto::Trim trim = proto::Trim::none;
+    wire::Packet packet;
+    RocePacket roce;
+  };
+  struct Fifo {
+    std::uint32_t head = none;
+    std::uint32_t tail = none;
+  };
+  struct Link {
+    Time busy_until{};
+    Time last_used = Time::long_ago();
+    Time dead_since = Time::never();  // for ECMP: groups leave it out after the convergence delay
+    std::uint64_t bytes = 0;
+    Fifo data;
+    Fifo control;
+    std::uint32_t data_bytes = 0;
+    std::uint32_t control_bytes = 0;
+    std::uint32_t max_queue = 0;
+    std::uint32_t ps_per_byte_q8 = 0; // serialisation time of a byte, in 1/256 ps
+    std::uint32_t buffered = 0;       // bytes that came in by this link and wait in the switch at its end
+    float loss = 0;
+    float corrupt = 0;
+    bool is_ready_armed = false;
+    bool is_down = false;
+    bool is_black_hole = false;
+    bool is_last_hop = false;
+    bool is_paused = false;           // PFC: no data until told otherwise
+    bool pause_asked = false;
+  };
+  struct RemotePeer {
+    std::uint32_t host = 0;
+    std::uint32_t our_id_there = 0;
+  };
+  struct Host {
+    std::unique_ptr<proto::Endpoint> endpoint;
+    std::vector<RemotePeer> peers;
+    Time timer_at = Time::never();
+    std::uint32_t busy_ports = 0;
+    std::uint32_t paused_ports = 0;
+    std::unique_ptr<RoceHost> roce;
+  };
+  enum Kind : std::uint32_t { arrive, ready, timer, flow_start, fault, pause };
+
+  void on(const proto::Event& event) override;
+  void on_roce_placed(std::uint32_t flow, std::uint32_t offset, std::uint32_t bytes, std::uint8_t port) override;
+  void on_roce_acknowledged(std::uint32_t flow, std::uint32_t bytes) override;
+  void on_roce_broken(std::uint32_t qp) override;
+  RoceHost& roce_of(std::uint32_t host);
+  void start_roce_flow(std::uint32_t flow);
+  void inject_roce(std::uint32_t host, const RoceSend& send);
+  void check_placement(std::uint32_t flow, std::uint64_t offset, std::uint32_t bytes, std::uint8_t port, std::uint32_t bin);
+  std::uint32_t bin_of(Time t) const;
+  proto::Endpoint& endpoint_of(std::uint32_t host);
+  std::uint32_t connection(std::uint32_t source, std::uint32_t destination);
+  void start_flow(std::uint32_t flow);
+  void on_delivered(std::uint32_t flow);
+  void collect_completions(std::uint32_t host);
+  void drain(std::uint32_t host);
+  void arm_timer(std::uint32_t host);
+  void inject(std::uint32_t host, const proto::Transmit& transmit);
+  void deliver(std::uint32_t host, std::uint32_t parcel);
+  void on_arrive(LinkId link, std::uint32_t parcel);
+  void on_ready(LinkId link);
+  void apply_fault(const Fault& fault);
+  void set_port_state(LinkId link, bool is_up);
+
+  void enqueue(LinkId link, std::uint32_t parcel);
+  bool admit(Link& link, std::uint32_t id);
+  void cut(Parcel& parcel, bool last_hop);
+  bool should_mark(const Link& link);
+  void transmit(LinkId link, std::uint32_t parcel);
+  void kick(LinkId link);
+  void count_buffered(LinkId came_from, std::int64_t bytes);
+  void on_pause(LinkId link, bool is_paused);
+  void push(Fifo& fifo, std::uint32_t parcel);
+  std::uint32_t pop(Fifo& fifo);
+
+  Route make_route(std::uint32_t source, std::uint32_t destination, std::uint32_t entropy, std::uint32_t plane) const;
+  LinkId next_link(const Node& at, const Parcel& parcel) const;
+  LinkId forward_by_usid(const Node& at, const Parcel& parcel) const;
+  void fetch_ahead();
+  LinkId forward_by_choice(const Node& at, const Parcel& parcel) const;
+  LinkId choose_uplink(const Node& at, const Parcel& parcel) const;
+  bool is_routable(LinkId link) const;
+
+  static constexpr std::uint32_t max_roce_qps = 16;
+  Parcel& parcel(std::uint32_t id) { return parcel_chunks_[id >> chunk_bits][id & (chunk_size - 1)]; }
+  std::uint32_t take_parcel();
+  void drop_parcel(std::uint32_t id);
+  void mix(std::uint64_t value) { hash_ = (hash_ ^ value) * 0x100000001B3u ^ (hash_ >> 29); }
+
+  NetworkConfig config_;
+  Fabric fabric_;
+  Scheduler scheduler_;
+  Prng prng_;
+  std::vector<Link> links_;
+  std::vector<Node> link_to_;
+  std::vector<Host> hosts_;
+  static constexpr unsigned chunk_bits = 12;
+  static constexpr std::uint32_t chunk_size = 1u << chunk_bits;
+  std::vector<std::unique_ptr<Parcel[]>> parcel_chunks_;
+  std::uint32_t free_parcels_ = none;
+  std::vector<Flow> flows_;
+  struct Dependency {
+    std::uint32_t earlier = 0;
+    std::uint32_t later = 0;
+    Duration think{0};
+  };
+  std::vector<Dependency> dependencies_;  // sorted by `earlier` before the first event
+  std::unordered_map<std::uint64_t, std::uint32_t> connections_;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> connection_ends_;
+  std::vector<std::uint64_t> placed_;  // a bit per packet of every flow
+  std::uint64_t packets_planned_ = 0;
+  bool is_lossless_ = false;           // PFC: the switch's shared buffer takes what pausing let through
+  std::vector<Fault> faults_;
+  std::uint32_t flows_completed_ = 0;
+  bool has_started_ = false;
+  Counters counters_;
+  std::uint64_t hash_ = 0xCBF29CE484222325u;
+  Duration bin_{0};
+  std::uint32_t bins_ = 0;
+  std::vector<std::uint64_t> goodput_;
+  std::vector<std::int64_t> bad_evs_;
+  std::int64_t bad_evs_now_ = 0;
+  proto::Transmit scratch_;
+};
+
+}  // namespace softmrc::sim

@@ -1,0 +1,140 @@
+// The simulator's clock: events in order of (time, order of entry).
+// A wheel of short spans of time holds what is near, a heap what is far. A span is sorted when its turn comes, so that
+// entering an event costs an append, and the working set stays a few spans wide however many hosts there are.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/time.h"
+
+namespace softmrc::sim {
+
+class Scheduler {
+ public:
+  struct Event {
+    Time at{};
+    std::uint32_t kind : 4 = 0;
+    std::uint32_t who : 28 = 0;
+    std::uint32_t what = 0;
+  };
+
+  Scheduler() : spans_(span_count), occupied_(span_count / 64, 0) {}
+
+  void push(Time at, std::uint32_t kind, std::uint32_t who, std::uint32_t what) {
+    SOFTMRC_CHECK(at >= now_);
+    const std::uint64_t span = span_of(at);
+    Event event;
+    event.at = at;
+    event.kind = kind & 0xF;
+    event.who = who & 0xFFFFFFF;
+    event.what = what;
+    ++size_;
+    if (span <= current_) {
+      soon_.push_back({event, order_++});
+      std::push_heap(soon_.begin(), soon_.end(), later);
+    } else if (span < current_ + span_count) {
+      append(span, event);
+    } else {
+      far_.push_back({event, order_++});
+      std::push_heap(far_.begin(), far_.end(), later);
+    }
+  }
+
+  bool empty() const { return size_ == 0; }
+  std::uint64_t size() const { return size_; }
+  Time now() const { return now_; }
+
+  // An event that comes soon, if it is known already: for fetching its memory ahead of time.
+  const Event* ahead(std::size_t steps) const { return next_ + steps < open_.size() ? &open_[next_ + steps] : nullptr; }
+
+  // The next event, which must exist.
+  Event pop() {
+    while (next_ == open_.size() && soon_.empty()) turn();
+    --size_;
+    const bool from_soon = !soon_.empty() && (next_ == open_.size() || soon_.front().event.at < open_[next_].at);
+    Event event;
+    if (from_soon) {
+      std::pop_heap(soon_.begin(), soon_.end(), later);
+      event = soon_.back().event;
+      soon_.pop_back();
+    } else {
+      event = open_[next_++];
+    }
+    now_ = event.at;
+    return event;
+  }
+
+ private:
+  static constexpr unsigned span_bits = 16;         // 65.5 ns
+  static constexpr std::uint64_t span_count = 4096; // 268 us ahead
+
+  struct Ordered {
+    Event event;
+    std::uint64_t order = 0;
+  };
+  static bool later(const Ordered& a, const Ordered& b) {
+    return a.event.at != b.event.at ? a.event.at > b.event.at : a.order > b.order;
+  }
+  static std::uint64_t span_of(Time at) { return static_cast<std::uint64_t>(at.ps) >> span_bits; }
+
+  void append(std::uint64_t span, const Event& event) {
+    std::vector<Event>& events = spans_[span % span_count];
+    if (events.capacity() == 0 && !spare_.empty()) {
+      events = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    events.push_back(event);
+    occupied_[span % span_count / 64] |= 1ull << (span % 64);
+  }
+
+  // Opens the next span that holds anything, after drawing in what has come within reach of the wheel.
+  void turn() {
+    std::uint64_t next = next_occupied();
+    if (!far_.empty()) next = std::min(next, span_of(far_.front().event.at));
+    current_ = next;
+    while (!far_.empty() && span_of(far_.front().event.at) < current_ + span_count) {
+      std::pop_heap(far_.begin(), far_.end(), later);
+      append(span_of(far_.back().event.at), far_.back().event);
+      far_.pop_back();
+    }
+    open_.clear();
+    if (open_.capacity()) spare_.push_back(std::move(open_));
+    open_ = std::move(spans_[current_ % span_count]);
+    spans_[current_ % span_count] = {};
+    occupied_[current_ % span_count / 64] &= ~(1ull << (current_ % 64));
+    std::stable_sort(open_.begin(), open_.end(), [](const Event& a, const Event& b) { return a.at < b.at; });
+    next_ = 0;
+  }
+
+  std::uint64_t next_occupied() const {
+    for (std::uint64_t step = 1; step < span_count;) {
+      const std::uint64_t span = current_ + step;
+      const std::uint64_t word = occupied_[span % span_count / 64] >> (span % 64);
+      if (word) {
+        const std::uint64_t found = step + static_cast<std::uint64_t>(std::countr_zero(word));
+        return found < span_count ? current_ + found : ~0ull;
+      }
+      step += 64 - span % 64;
+    }
+    return ~0ull;
+  }
+
+  std::vector<std::vector<Event>> spans_;
+  std::vector<std::uint64_t> occupied_;
+  std::vector<std::vector<Event>> spare_;  // emptied spans, kept for their capacity
+  std::vector<Event> open_;                // the span whose turn it is, sorted
+  std::size_t next_ = 0;
+  std::vector<Ordered> soon_;              // entered after their span was opened
+  std::vector<Ordered> far_;
+  std::uint64_t current_ = 0;
+  std::uint64_t order_ = 0;
+  std::uint64_t size_ = 0;
+  Time now_{};
+};
+
+}  // namespace softmrc::sim

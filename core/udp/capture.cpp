@@ -1,0 +1,69 @@
+#include "udp/capture.h"
+
+#include "udp/failure.h"
+
+namespace softmrc::udp {
+
+Capture::Capture(const Clock& clock, const std::string& path, std::uint32_t planes, std::uint64_t most_bytes)
+    : clock_(clock), file_(std::fopen(path.c_str(), "wb")), most_bytes_(most_bytes) {
+  if (!file_) fail_with_errno("cannot write a capture to " + path);
+  for (std::uint32_t plane = 0; plane < planes; ++plane)
+    writer_.add_interface("plane" + std::to_string(plane), "", wire::linktype_raw);
+  write_out();
+}
+
+Capture::~Capture() { write_out(); }
+
+void Capture::write_out() {
+  const std::vector<std::uint8_t> bytes = writer_.take();
+  std::fwrite(bytes.data(), 1, bytes.size(), file_.get());
+  std::fflush(file_.get());
+  written_ += bytes.size();
+}
+
+std::size_t Capture::emit_ip(const wire::Route& route, std::uint8_t tos, std::size_t udp_payload) {
+  const auto udp_size = static_cast<std::uint32_t>(udp_payload + 8);
+  const std::size_t address_size = route.destination.size();
+  const std::size_t ip_size = route.is_v4() ? 20 : 40;
+  frame_.assign(ip_size + 8, 0);
+  std::uint8_t* p = frame_.data();
+  if (route.is_v4()) {
+    p[0] = 0x45;
+    p[1] = tos;
+    wire::store16(p + 2, udp_size + 20);
+    wire::store32(p + 4, 0x00004000);
+    p[8] = 64;
+    p[9] = 17;
+  } else {
+    wire::store32(p, 6u << 28 | static_cast<std::uint32_t>(tos) << 20);
+    wire::store16(p + 4, udp_size);
+    p[6] = 17;
+    p[7] = 64;
+  }
+  std::memcpy(p + ip_size - 2 * address_size, route.source.bytes.data(), address_size);
+  std::memcpy(p + ip_size - address_size, route.destination.bytes.data(), address_size);
+  if (route.is_v4()) {
+    std::uint32_t sum = 0;
+    for (std::size_t i = 0; i < ip_size; i += 2) sum += wire::load16(p + i);
+    while (sum >> 16) sum = (sum & 0xFFFF) + (sum >> 16);
+    wire::store16(p + 10, ~sum & 0xFFFF);
+  }
+  wire::store16(p + ip_size, route.source_port);
+  wire::store16(p + ip_size + 2, route.destination_port);
+  wire::store16(p + ip_size + 4, udp_size);
+  return ip_size + 8;
+}
+
+void Capture::record(Time at, std::uint32_t plane, const wire::Route& route, std::uint8_t tos,
+                     std::initializer_list<wire::Bytes> pieces) {
+  if (written_ >= most_bytes_) return;
+  std::size_t size = 0;
+  for (const wire::Bytes& piece : pieces) size += piece.size();
+  emit_ip(route, tos, size);
+  for (const wire::Bytes& piece : pieces) frame_.insert(frame_.end(), piece.begin(), piece.end());
+  writer_.write(plane, clock_.wall_ns(at), frame_);
+  ++packets_;
+  if (writer_.bytes().size() >= 1 << 20) write_out();
+}
+
+}  // namespace softmrc::udp

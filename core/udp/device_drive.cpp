@@ -1,0 +1,208 @@
+// What the driving thread does in one turn: receive, timers, send; and how it looks for work and sleeps.
+#include "udp/device_drive.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "udp/device_events.h"
+#include "wire/icrc.h"
+
+namespace softmrc::udp {
+
+// The ready set belongs to the driving thread; nothing here needs the engine.
+void Device::look(Duration timeout) {
+  epoll_event events[24];
+  int count = 0;
+  if (timeout.ps > 0) {
+    ++stats_.sleeps;
+    const timespec span{timeout.ps / 1'000'000'000'000, timeout.ps % 1'000'000'000'000 / 1'000};
+    count = epoll_pwait2(epoll_fd_, events, 24, &span, nullptr);
+  } else {
+    ++stats_.spins;
+    count = epoll_wait(epoll_fd_, events, 24, 0);
+  }
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t mark = events[i].data.u32;
+    if (mark == mark_kick) {
+      std::uint64_t seen = 0;
+      [[maybe_unused]] const ssize_t got = read(kick_fd_, &seen, sizeof seen);
+    } else if (mark == mark_links) {
+      links_ready_ = true;
+    } else {
+      if (events[i].events & EPOLLIN) ready_planes_ |= 1u << mark;
+      if (events[i].events & EPOLLOUT) rewritable_ |= 1u << mark;
+    }
+  }
+}
+
+// True when there was something to do.
+bool Device::turn() {
+  ++stats_.turns;
+  if (ready_planes_ == 0) look(Duration{0});
+  bool worked = ready_planes_ != 0 || rewritable_ != 0;
+  if (links_ready_) read_links();
+  for (std::uint32_t p = 0; rewritable_; ++p) {
+    if (rewritable_ >> p & 1) {
+      rewritable_ &= ~(1u << p);
+      planes_[p].blocked_socket = -1;
+      watch_room(p);
+    }
+  }
+  receive_ready();
+  const Time now = clock_.now();
+  if (engine_.poll_timeout() <= now) {
+    engine_.handle_timeout(now);
+    worked = true;
+  }
+  transmit();
+  if (!series_.bins.empty()) [[unlikely]] record_series(now);
+  return worked;
+}
+
+void Device::receive_ready() {
+  std::uint32_t ready = ready_planes_;
+  ready_planes_ = 0;
+  for (std::uint32_t p = 0; ready; ++p) {
+    if (!(ready >> p & 1)) continue;
+    ready &= ~(1u << p);
+    receive_from(p);
+  }
+}
+
+void Device::receive_from(std::uint32_t p) {
+  const auto& messages = receiver_.receive(planes_[p].sockets[0]);
+  if (messages.empty()) return;
+  if (receiver_.may_have_more()) ready_planes_ |= 1u << p;
+  const Time now = clock_.now();
+  for (const Incoming& in : messages) hand_in(p, in, now);
+}
+
+void Device::hand_in(std::uint32_t p, const Incoming& in, Time now) {
+  Plane& plane = planes_[p];
+  ++plane.stats.receives;
+  if (in.is_truncated || in.segment == 0) {
+    ++plane.stats.truncated;
+    return;
+  }
+  const std::size_t count = (in.bytes.size() + in.segment - 1) / in.segment;
+  plane.stats.packets_received += count;
+  plane.stats.bytes_received += in.bytes.size();
+  proto::Arrival arrival;
+  arrival.peer = peers_.find(*in.from);
+  if (arrival.peer == proto::no_peer) {
+    plane.stats.strangers += count;
+    return;
+  }
+  wire::Route route;
+  source_of(*in.from, route.source, route.source_port);
+  route.destination = plane.plan.address;
+  route.destination_port = plane.sockets[0].port();
+  arrival.entropy = route.source_port;
+  arrival.port = static_cast<std::uint8_t>(p);
+  arrival.congestion = (in.tos & 3) == 3;
+  const wire::DscpMap& dscp = plan_.sender.dscp;
+  wire::ParseOptions options;
+  if (dscp.was_trimmed(in.tos >> 2)) {
+    arrival.trim = in.tos >> 2 == dscp.trimmed ? proto::Trim::trimmed : proto::Trim::trimmed_last_hop;
+    options.trimmed = true;
+    options.has_icrc = false;
+  }
+  const bool is_foul = plane.weather.faults.is_active();
+  std::uint32_t seed = 0;
+  std::size_t seed_size = 0;
+  for (std::size_t at = 0; at < in.bytes.size(); at += in.segment) {
+    const wire::Bytes packet = in.bytes.subspan(at, std::min<std::size_t>(in.segment, in.bytes.size() - at));
+    if (is_foul && plane.weather.swallows()) [[unlikely]] continue;
+    if (capture_) [[unlikely]] capture_->record(now, p, route, in.tos, {packet});
+    if (plan_.sender.icrc && !options.trimmed) {
+      if (seed_size != packet.size()) {
+        seed_size = packet.size();
+        seed = wire::icrc_seed(route, seed_size);
+      }
+      arrival.integrity = wire::verify_from(seed, packet) ? proto::Integrity::verified : proto::Integrity::bad;
+      plane.stats.bad_icrc += arrival.integrity == proto::Integrity::bad;
+    }
+    engine_.handle_datagram(now, packet, arrival, options);
+  }
+}
+
+std::uint32_t Device::free_ports() {
+  std::uint32_t mask = 0;
+  for (std::uint32_t p = 0; p < planes_.size(); ++p)
+    if (!planes_[p].is_blocked()) mask |= 1u << p;
+  return mask;
+}
+
+// Everything the engine has ready, batch by batch, until it has no more or no port has room.
+void Device::transmit() {
+  for (int batches = 0; batches < 4; ++batches) {
+    Time now = clock_.now();
+    sender_.send_held(now);
+    const std::uint32_t ports = free_ports();
+    while (ports && !sender_.is_full() && engine_.poll_transmit(now, ports, sender_.slot())) sender_.take(now);
+    if (sender_.empty()) break;
+    sender_.flush(now);
+  }
+  for (std::uint32_t p = 0; p < planes_.size(); ++p)
+    if (planes_[p].is_blocked()) watch_room(p);
+}
+
+// Keeps the descriptor set in step with which socket has no room. The first socket is always in it, to receive.
+void Device::watch_room(std::uint32_t p) {
+  Plane& plane = planes_[p];
+  if (plane.watched_socket == plane.blocked_socket) return;
+  const auto change = [&](int socket, bool wanted) {
+    epoll_event e{};
+    e.events = (socket == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u) | (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
+    e.data.u32 = p;
+    const int operation = socket == 0 ? EPOLL_CTL_MOD : wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
+    epoll_ctl(epoll_fd_, operation, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e);
+  };
+  if (plane.watched_socket >= 0) change(plane.watched_socket, false);
+  if (plane.blocked_socket >= 0) change(plane.blocked_socket, true);
+  plane.watched_socket = plane.blocked_socket;
+}
+
+void Device::read_links() {
+  links_ready_ = false;
+  link_changes_.clear();
+  links_.read(link_changes_);
+  const Time now = clock_.now();
+  for (const LinkState& change : link_changes_)
+    for (std::uint32_t p = 0; p < planes_.size(); ++p)
+      if (planes_[p].link_index == change.index) engine_.set_port(now, p, change.is_up);
+}
+
+void Device::notify() {
+  if (event_fd_ >= 0 && engine_.events_waiting()) [[unlikely]] {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(event_fd_, &one, sizeof one);
+  }
+  for (std::uint32_t cq = 0; cq < cq_fds_.size(); ++cq) {
+    if (cq_fds_[cq] < 0 || engine_.completions_waiting(cq) == 0) continue;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(cq_fds_[cq], &one, sizeof one);
+  }
+  if (followers_) turn_.notify_all();
+}
+
+// std::mutex is not fair: without this a busy driver would lock out everybody else.
+void Device::let_visitors_in(Lock& lock) {
+  if (knocking_.load(std::memory_order_relaxed) == 0) return;
+  lock.unlock();
+  for (int i = 0; i < 2'000 && knocking_.load(std::memory_order_relaxed); ++i) __builtin_ia32_pause();
+  lock.lock();
+}
+
+Time Device::next_deadline() { return std::min(engine_.poll_timeout(), sender_.deadline()); }
+
+void Device::record_series(Time now) {
+  const proto::QueuePair* pair = engine_.qp(series_.qpn);
+  if (!pair) return;
+  const std::uint64_t placed = pair->stats().bytes_placed;
+  const auto bin = static_cast<std::size_t>((now - series_.started_at).ps / series_.bin.ps);
+  if (bin < series_.bins.size()) series_.bins[bin] += placed - series_.placed_before;
+  series_.placed_before = placed;
+}
+
+}  // namespace softmrc::udp

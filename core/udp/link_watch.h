@@ -1,0 +1,46 @@
+// Is the cable in? Listens to the kernel's link messages, so that a port that goes down is left at once rather than
+// after packets were lost on it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "wire/route.h"
+
+namespace softmrc::udp {
+
+struct LinkState {
+  std::uint32_t index = 0;
+  bool is_up = false;
+};
+
+class LinkWatch {
+ public:
+  LinkWatch();
+  ~LinkWatch();
+  LinkWatch(const LinkWatch&) = delete;
+  LinkWatch& operator=(const LinkWatch&) = delete;
+
+  // Negative where the system has no such messages for us; ports then stay up until told otherwise.
+  int fd() const { return fd_; }
+  // What has changed since last asked.
+  void read(std::vector<LinkState>& out);
+
+ private:
+  int fd_ = -1;
+};
+
+// Every address of this machine (or namespace), with the interface that has it.
+struct LocalAddress {
+  std::string interface;
+  wire::Address address;
+  std::uint32_t mtu = 0;
+};
+std::vector<LocalAddress> local_addresses();
+
+// The state at this moment; true when it cannot be told.
+bool is_link_up(std::uint32_t index);
+std::uint32_t link_mtu(std::uint32_t index);
+
+}  // namespace softmrc::udp

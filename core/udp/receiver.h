@@ -1,0 +1,54 @@
+// From the kernel to datagrams: takes many messages at once, splits the trains that the kernel coalesced (UDP GRO), and
+// says of each packet who sent it and how the network treated it. The packet's bytes stay where the kernel put them
+// until the engine copies them to their final place.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <memory>
+#include <vector>
+
+#include "udp/socket.h"
+
+namespace softmrc::udp {
+
+// One message of the kernel: a train of packets of `segment` bytes, the last one perhaps shorter.
+struct Incoming {
+  const sockaddr_storage* from = nullptr;
+  wire::Bytes bytes;
+  std::uint32_t segment = 0;
+  std::uint8_t tos = 0;
+  bool is_truncated = false;
+};
+
+class Receiver {
+ public:
+  Receiver();
+
+  // Takes what waits, up to a batch. The messages stay valid until the next call.
+  const std::vector<Incoming>& receive(const Socket& socket);
+  // The last call left more behind, in all likelihood.
+  bool may_have_more() const { return may_have_more_; }
+
+ private:
+  // A batch stays below the size of a second-level cache, or the copy to its final place would read main memory.
+  static constexpr std::uint32_t most_messages = 64;
+  static constexpr std::uint32_t few_messages = 2;
+  static constexpr std::size_t message_bytes = 65'536;
+
+  struct Free {
+    void operator()(std::uint8_t* p) const;
+  };
+
+  std::unique_ptr<std::uint8_t, Free> memory_;
+  std::vector<mmsghdr> headers_;
+  std::vector<iovec> pieces_;
+  std::vector<sockaddr_storage> names_;
+  std::vector<std::uint8_t> controls_;
+  std::vector<Incoming> incoming_;
+  std::uint32_t batch_ = few_messages;
+  bool may_have_more_ = false;
+};
+
+}  // namespace softmrc::udp

@@ -1,0 +1,132 @@
+// From Transmits to the kernel. A batch is gathered first and then sent socket by socket, so that packets which share a
+// path leave as one train (UDP GSO) even where the spraying alternates paths with every packet. Order on a path is kept.
+//
+//   a train:  header | payload | pad ICRC header | payload | pad ICRC     payloads are the user's own memory
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "proto/transmit.h"
+#include "udp/peer_book.h"
+#include "udp/plane.h"
+#include "wire/frame.h"
+
+namespace softmrc::udp {
+
+class Capture;
+
+struct SenderPlan {
+  bool icrc = true;
+  bool gso = true;
+  bool uses_paths = false;          // the EV is an index into the peer's SRv6 paths
+  wire::DscpMap dscp;
+  bool ecn = true;
+};
+
+class Sender {
+ public:
+  static constexpr std::uint32_t batch_packets = 256;
+
+  Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers);
+
+  // Where the engine writes the next packet; `take` then accepts it.
+  proto::Transmit& slot() { return packets_[count_].transmit; }
+  void take(Time now);
+  bool is_full() const { return count_ == batch_packets; }
+  bool empty() const { return count_ == 0; }
+  void flush(Time now);
+
+  // Packets whose delay is over, and those that found no room before.
+  void send_held(Time now);
+  bool has_stashed(std::uint32_t plane) const { return !stashes_[plane].empty(); }
+  Time deadline() const;
+
+  std::uint8_t tos_of(proto::TrafficClass traffic_class) const;
+  void set_capture(Capture* capture) { capture_ = capture; }
+  bool has_gso() const { return has_gso_; }
+
+ private:
+  static constexpr std::uint32_t none = ~0u;
+  static constexpr std::size_t most_train_bytes = 65'000;
+  static constexpr std::uint32_t most_train_packets = 64;
+
+  struct Pending {
+    proto::Transmit transmit;
+    std::uint32_t next = none;
+  };
+  // The packets of one socket in this batch, in order.
+  struct Lane {
+    std::uint32_t first = none;
+    std::uint32_t last = none;
+    std::uint8_t plane = 0;
+    std::uint8_t socket = 0;
+  };
+  struct Train {
+    std::uint32_t peer = 0;
+    std::uint32_t entropy = 0;
+    std::uint32_t segment = 0;      // bytes of every packet but the last
+    std::uint32_t bytes = 0;
+    std::uint32_t packets = 0;
+    std::uint8_t tos = 0;
+    bool is_closed = false;         // a shorter packet ended it
+  };
+  // A message that found no room, as bytes: the user's memory may be gone when room comes.
+  struct Stashed {
+    std::uint8_t socket = 0;
+    std::uint8_t tos = 0;
+    std::uint32_t segment = 0;
+    Destination to;
+    std::vector<std::uint8_t> bytes;
+  };
+
+  void disturb(Time now, Plane& plane, const proto::Transmit& transmit);
+  std::vector<std::uint8_t> to_bytes(const Plane& plane, const proto::Transmit& transmit, bool trimmed) const;
+  void append(Lane& lane, const proto::Transmit& transmit, Time now);
+  bool joins(const Train& train, const proto::Transmit& transmit, std::uint32_t size, std::uint8_t tos) const;
+  void send_lane(Lane& lane, Time now);
+  void hand_over(Plane& plane, Lane& lane);
+  bool send_bytes(Plane& plane, const Stashed& message);
+  std::uint32_t seal(const Plane& plane, std::uint16_t source_port, const proto::Transmit& transmit, std::uint8_t* header,
+                     std::size_t header_size, std::uint8_t* tail) const;
+  std::uint32_t icrc_seed(const Plane& plane, std::uint16_t source_port, const PeerPlane& peer, std::size_t size) const;
+  const Destination& destination(const PeerPlane& peer, std::uint32_t entropy) const;
+  void stash(Plane& plane, Lane& lane, std::uint32_t message);
+
+  SenderPlan plan_;
+  std::vector<Plane>& planes_;
+  const PeerBook& peers_;
+  Capture* capture_ = nullptr;
+  bool has_gso_;
+
+  std::unique_ptr<Pending[]> packets_;
+  std::uint32_t count_ = 0;
+  std::vector<Lane> lanes_;
+  std::vector<std::uint32_t> lane_of_plane_;   // the first lane of each plane
+  std::vector<std::uint32_t> active_;
+
+  // The messages being built for one socket.
+  std::vector<mmsghdr> messages_;
+  std::vector<Train> trains_;
+  std::vector<iovec> pieces_;
+  std::vector<std::uint8_t> scratch_;
+  std::size_t scratch_used_ = 0;
+  std::vector<std::array<std::uint8_t, 64>> controls_;
+  std::vector<std::deque<Stashed>> stashes_;   // per plane
+
+  // The checksum of everything in front of BTH, which all packets of one flow and size share.
+  struct Seed {
+    const PeerPlane* peer = nullptr;
+    std::uint16_t source_port = 0;
+    std::size_t size = 0;
+    std::uint32_t state = 0;
+  };
+  mutable std::array<Seed, 64> seeds_{};
+};
+
+}  // namespace softmrc::udp

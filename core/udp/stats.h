@@ -1,0 +1,39 @@
+// What the driver counts, each counter declared once; the engine's own are in proto/stats.h.
+#pragma once
+
+#include <cstdint>
+
+namespace softmrc::udp {
+
+#define SOFTMRC_PLANE_COUNTERS(X)                                                       \
+  X(packets_sent)                                                                       \
+  X(bytes_sent)          /* of UDP payload */                                           \
+  X(sends)               /* messages handed to the kernel; one may be a train */        \
+  X(packets_received)                                                                   \
+  X(bytes_received)                                                                     \
+  X(receives)            /* messages taken from the kernel */                           \
+  X(strangers)           /* packets from an address that is no peer's, dropped */       \
+  X(bad_icrc)                                                                           \
+  X(truncated)           /* longer than any packet can be, dropped */                   \
+  X(send_blocked)        /* times the socket had no room */                             \
+  X(send_refused)        /* messages that the kernel would not send: counted as lost */
+
+struct PlaneStats {
+#define X(name) std::uint64_t name = 0;
+  SOFTMRC_PLANE_COUNTERS(X)
+#undef X
+};
+
+#define SOFTMRC_DEVICE_COUNTERS(X)                                                      \
+  X(turns)               /* times round the driver's loop */                            \
+  X(sleeps)                                                                             \
+  X(spins)               /* looks at idle sockets before going to sleep */              \
+  X(handovers)           /* times a waiting thread took the driver's work over */
+
+struct DeviceStats {
+#define X(name) std::uint64_t name = 0;
+  SOFTMRC_DEVICE_COUNTERS(X)
+#undef X
+};
+
+}  // namespace softmrc::udp

@@ -1,0 +1,219 @@
+#include "wire/icrc.h"
+
+#include <algorithm>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "wire/bth.h"
+#include "wire/packet.h"
+
+namespace softmrc::wire {
+namespace {
+
+constexpr std::uint32_t polynomial = 0xEDB88320u;  // 0x04C11DB7 with its bits reversed
+
+// tables[k][b]: what byte b does to the register when k more bytes follow it.
+using Tables = std::array<std::array<std::uint32_t, 256>, 16>;
+
+constexpr Tables make_tables() {
+  Tables t{};
+  for (std::uint32_t b = 0; b < 256; ++b) {
+    std::uint32_t r = b;
+    for (int i = 0; i < 8; ++i) r = (r >> 1) ^ (r & 1 ? polynomial : 0);
+    t[0][b] = r;
+  }
+  for (std::size_t k = 1; k < 16; ++k)
+    for (std::size_t b = 0; b < 256; ++b) t[k][b] = (t[k - 1][b] >> 8) ^ t[0][t[k - 1][b] & 0xFF];
+  return t;
+}
+
+constexpr Tables tables = make_tables();
+
+// Sixteen bytes a step: sixteen look-ups that do not wait for each other.
+std::uint32_t update_table(std::uint32_t state, const std::uint8_t* p, std::size_t n) {
+  for (; n >= 16; p += 16, n -= 16) {
+    std::uint32_t word[4];
+    std::memcpy(word, p, 16);
+    word[0] ^= state;
+    state = 0;
+    for (std::size_t w = 0; w < 4; ++w)
+      for (std::size_t b = 0; b < 4; ++b) state ^= tables[15 - 4 * w - b][(word[w] >> (8 * b)) & 0xFF];
+  }
+  for (; n; ++p, --n) state = (state >> 8) ^ tables[0][(state ^ *p) & 0xFF];
+  return state;
+}
+
+#if defined(__x86_64__)
+
+// x^n modulo the polynomial, bits reversed and shifted up by one, the form in which a carry-less multiply of reversed
+// numbers wants its constants.
+constexpr std::uint64_t fold_constant(unsigned n) {
+  std::uint32_t r = 0x80000000u;
+  for (; n; --n) r = (r >> 1) ^ (r & 1 ? polynomial : 0);
+  return static_cast<std::uint64_t>(r) << 1;
+}
+
+// To move 128 bits forward by d bits: the low half (which comes first) by x^(d+32), the high half by x^(d-32).
+constexpr std::uint64_t by_512[2] = {fold_constant(512 + 32), fold_constant(512 - 32)};
+constexpr std::uint64_t by_128[2] = {fold_constant(128 + 32), fold_constant(128 - 32)};
+
+#define SOFTMRC_CARRYLESS __attribute__((target("pclmul,sse2")))
+
+SOFTMRC_CARRYLESS inline __m128i load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+
+SOFTMRC_CARRYLESS inline __m128i fold(__m128i x, __m128i by, __m128i next) {
+  const __m128i low = _mm_clmulepi64_si128(x, by, 0x00);
+  const __m128i high = _mm_clmulepi64_si128(x, by, 0x11);
+  return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+// Folds the message onto its own last 128 bits, four lanes at a time, and lets the table finish: those 128 bits leave
+// the same remainder as the whole. Needs n >= 64.
+SOFTMRC_CARRYLESS std::uint32_t update_carryless(std::uint32_t state, const std::uint8_t* p, std::size_t n) {
+  __m128i lane[4];
+  for (int i = 0; i < 4; ++i) lane[i] = load128(p + 16 * i);
+  lane[0] = _mm_xor_si128(lane[0], _mm_cvtsi32_si128(static_cast<int>(state)));
+  const __m128i far = load128(by_512);
+  for (p += 64, n -= 64; n >= 64; p += 64, n -= 64)
+    for (int i = 0; i < 4; ++i) lane[i] = fold(lane[i], far, load128(p + 16 * i));
+  const __m128i near = load128(by_128);
+  __m128i x = lane[0];
+  for (int i = 1; i < 4; ++i) x = fold(x, near, lane[i]);
+  for (; n >= 16; p += 16, n -= 16) x = fold(x, near, load128(p));
+  std::uint8_t rest[16];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(rest), x);
+  return update_table(update_table(0, rest, sizeof rest), p, n);
+}
+
+#endif
+
+// Enough for the ones, the longer IP header and UDP.
+constexpr std::size_t max_pseudo_size = 8 + 40 + 8;
+
+std::size_t emit_pseudo_header(const Route& route, std::size_t udp_payload_size, std::uint32_t ipv4_identity,
+                               std::uint8_t* out) {
+  const auto udp_size = static_cast<std::uint32_t>(udp_payload_size + 8);
+  const std::size_t address_size = route.destination.size();
+  std::memset(out, 0xFF, 8);
+  std::uint8_t* p = out + 8;
+  if (route.is_v4()) {
+    store16(p, 0x45FF);  // version, header length; TOS masked
+    store16(p + 2, udp_size + 20);
+    store32(p + 4, ipv4_identity);
+    store32(p + 8, 0xFF11FFFF);  // TTL masked, UDP, header checksum masked
+    p += 12;
+  } else {
+    store32(p, 0x6FFFFFFF);  // version; traffic class and flow label masked
+    store16(p + 4, udp_size);
+    store16(p + 6, 0x11FF);  // UDP; hop limit masked
+    p += 8;
+  }
+  std::memcpy(p, route.source.bytes.data(), address_size);
+  std::memcpy(p + address_size, route.destination.bytes.data(), address_size);
+  p += 2 * address_size;
+  store16(p, route.source_port);
+  store16(p + 2, route.destination_port);
+  store16(p + 4, udp_size);
+  store16(p + 6, 0xFFFF);  // checksum masked
+  return static_cast<std::size_t>(p + 8 - out);
+}
+
+std::uint32_t icrc_of(const Route& route, const Bytes* pieces, std::size_t count) {
+  std::size_t size = icrc_size;
+  for (std::size_t i = 0; i < count; ++i) size += pieces[i].size();
+  Icrc sum(route, size);
+  for (std::size_t i = 0; i < count; ++i) sum.add(pieces[i]);
+  return sum.value();
+}
+
+}  // namespace
+
+bool carryless_available() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("pclmul");
+#else
+  return false;
+#endif
+}
+
+std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, [[maybe_unused]] CrcMethod method) {
+#if defined(__x86_64__)
+  if (bytes.size() >= 64 && method != CrcMethod::table && carryless_available())
+    return update_carryless(state, bytes.data(), bytes.size());
+#endif
+  return update_table(state, bytes.data(), bytes.size());
+}
+
+std::uint32_t icrc_seed(const Route& route, std::size_t udp_payload_size, std::uint32_t ipv4_identity) {
+  std::uint8_t pseudo[max_pseudo_size];
+  const std::size_t size = emit_pseudo_header(route, udp_payload_size, ipv4_identity, pseudo);
+  return crc32_update(~0u, {pseudo, size});
+}
+
+bool verify_from(std::uint32_t seed, Bytes udp_payload) {
+  if (udp_payload.size() < Bth::size + icrc_size) return false;
+  const std::size_t covered = udp_payload.size() - icrc_size;
+  std::uint8_t head[max_header_size];
+  const std::size_t size = std::min(covered, sizeof head);
+  std::memcpy(head, udp_payload.data(), size);
+  head[icrc_masked_byte] = 0xFF;
+  const std::uint32_t state = crc32_update(crc32_update(seed, {head, size}), udp_payload.subspan(size, covered - size));
+  const std::uint32_t sum = ~state;
+  return std::memcmp(&sum, udp_payload.data() + covered, icrc_size) == 0;
+}
+
+Icrc::Icrc(const Route& route, std::size_t udp_payload_size, CrcMethod method, std::uint32_t ipv4_identity)
+    : state_(~0u), method_(method) {
+  std::uint8_t pseudo[max_pseudo_size];
+  const std::size_t size = emit_pseudo_header(route, udp_payload_size, ipv4_identity, pseudo);
+  state_ = crc32_update(state_, {pseudo, size}, method_);
+}
+
+Icrc& Icrc::add(Bytes piece) {
+  if (at_ <= icrc_masked_byte && at_ + piece.size() > icrc_masked_byte) {
+    std::uint8_t head[max_header_size];
+    const std::size_t size = std::min(piece.size(), sizeof head);
+    std::memcpy(head, piece.data(), size);
+    head[icrc_masked_byte - at_] = 0xFF;
+    state_ = crc32_update(state_, {head, size}, method_);
+    at_ += size;
+    piece = piece.subspan(size);
+  }
+  state_ = crc32_update(state_, piece, method_);
+  at_ += piece.size();
+  return *this;
+}
+
+void Icrc::store(std::uint8_t* out) const {
+  const std::uint32_t v = value();
+  std::memcpy(out, &v, icrc_size);  // least significant byte first, as bytes.h requires of this machine
+}
+
+std::uint32_t icrc(const Route& route, std::span<const Bytes> pieces) {
+  return icrc_of(route, pieces.data(), pieces.size());
+}
+
+std::uint32_t icrc(const Route& route, std::initializer_list<Bytes> pieces) {
+  return icrc_of(route, pieces.begin(), pieces.size());
+}
+
+bool seal(const Route& route, MutableBytes udp_payload, std::uint32_t ipv4_identity) {
+  if (udp_payload.size() < Bth::size + icrc_size) return false;
+  const std::size_t covered = udp_payload.size() - icrc_size;
+  Icrc sum(route, udp_payload.size(), CrcMethod::automatic, ipv4_identity);
+  sum.add(udp_payload.first(covered)).store(udp_payload.data() + covered);
+  return true;
+}
+
+bool verify(const Route& route, Bytes udp_payload, std::uint32_t ipv4_identity) {
+  if (udp_payload.size() < Bth::size + icrc_size) return false;
+  const std::size_t covered = udp_payload.size() - icrc_size;
+  std::uint8_t expected[icrc_size];
+  Icrc sum(route, udp_payload.size(), CrcMethod::automatic, ipv4_identity);
+  sum.add(udp_payload.first(covered)).store(expected);
+  return std::memcmp(expected, udp_payload.data() + covered, icrc_size) == 0;
+}
+
+}  // namespace softmrc::wire

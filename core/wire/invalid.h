@@ -1,0 +1,14 @@
+// What is said of a value that a caller gave and that is not allowed. The layers above turn it into an exception.
+#pragma once
+
+#include <string>
+
+namespace softmrc::wire {
+
+struct Invalid {
+  std::string field;
+  std::string value;
+  std::string allowed;
+};
+
+}  // namespace softmrc::wire

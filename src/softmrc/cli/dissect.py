@@ -1,0 +1,160 @@
+"""`softmrc dissect`: a capture, one line a packet."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from softmrc import wire
+
+# How many bytes stand before the IP header, for the link types that tcpdump and we write. None: Ethernet, which the
+# frame reader knows.
+_LINK_HEADERS: dict[int, int | None] = {1: None, 101: 0, 113: 16, 228: 0, 229: 0, 276: 20}
+_ICRC_WORDS = {wire.Sum.ABSENT: "absent", wire.Sum.GOOD: "ok", wire.Sum.BAD: "BAD"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A record and what was made of it: a frame, or the reason why it is none."""
+
+    record: wire.Record
+    frame: wire.Frame | None
+    reason: str = ""
+
+
+class _Columns:
+    """Pads each column to the widest value it has held, so that lines align without knowing what comes."""
+
+    def __init__(self, at_least: dict[int, int]) -> None:
+        self._widths = Counter(at_least)
+
+    def row(self, *cells: str) -> str:
+        padded = []
+        for i, cell in enumerate(cells):
+            self._widths[i] = max(self._widths[i], len(cell))
+            padded.append(cell.ljust(self._widths[i]))
+        return " ".join(padded).rstrip()
+
+
+def dissect(
+    capture: Annotated[Path, typer.Argument(help="A pcapng or pcap file.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Only count, by interface and opcode.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many packets.")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The UDP port of MRC.")] = wire.UDP_PORT,
+) -> None:
+    """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC."""
+    records = itertools.islice(wire.read_pcapng(capture), limit)
+    seen = (_look(record, port) for record in records)
+    if count:
+        _print_counts(seen, as_json)
+    elif as_json:
+        for one in seen:
+            sys.stdout.write(json.dumps(_to_json(one)) + "\n")
+    else:
+        _print_lines(seen)
+
+
+def _look(record: wire.Record, port: int) -> Seen:
+    linktype = record.interface.linktype
+    if linktype not in _LINK_HEADERS:
+        return Seen(record, None, f"link type {linktype}, which is not read here")
+    before_ip = _LINK_HEADERS[linktype]
+    try:
+        data = record.frame[before_ip or 0 :]
+        return Seen(record, wire.Frame.parse(data, link_header=before_ip is None, udp_port=port))
+    except wire.Refused as refused:
+        cut = "" if record.is_whole else f" (the capture kept {len(record.frame)} of {record.original_size} bytes)"
+        return Seen(record, None, refused.reason + cut)
+
+
+def _print_lines(seen: Iterator[Seen]) -> None:
+    columns = _Columns({5: len("ce"), 6: len("icrc absent")})
+    start: int | None = None
+    for one in seen:
+        record, frame = one.record, one.frame
+        start = record.time_ns if start is None else start
+        time = _seconds(record.time_ns - start)
+        plane = record.interface.name or str(record.interface.index)
+        if frame is None:
+            line = f"{time} {plane} not MRC: {one.reason}"
+        else:
+            route = frame.route
+            line = columns.row(
+                time, plane, f"{route.source} > {route.destination}", f"ev {frame.ev:08x}",
+                f"via {frame.outer.path}" if frame.outer else "", "ce" if frame.marked else "",
+                f"icrc {_ICRC_WORDS[frame.icrc]}", frame.packet.describe(),
+            )  # fmt: skip
+        if record.comment:
+            line += f"  # {record.comment}"
+        sys.stdout.write(line + "\n")
+
+
+def _seconds(ns: int) -> str:
+    return f"{'-' if ns < 0 else ''}{abs(ns) // 10**9}.{abs(ns) % 10**9:09d}".rjust(14)
+
+
+def _to_json(one: Seen) -> dict[str, Any]:
+    record = one.record
+    about: dict[str, Any] = {
+        "time_ns": record.time_ns,
+        "interface": record.interface.name or str(record.interface.index),
+        "size": record.original_size,
+    }
+    if record.comment:
+        about["comment"] = record.comment
+    if one.frame is None:
+        return about | {"refused": one.reason}
+    frame = one.frame
+    packet = frame.packet
+    body = {name: value for name, value in asdict(packet.body).items() if name != "payload"}
+    bth = {name: value for name, value in asdict(packet.bth).items() if name != "opcode"}
+    return about | {
+        "source": str(frame.route.source),
+        "destination": str(frame.route.destination),
+        "ev": frame.ev,
+        "path": frame.outer.path.usids if frame.outer else None,
+        "dscp": frame.dscp,
+        "ecn": frame.ecn.name.lower(),
+        "trimmed": frame.trimmed,
+        "icrc": _ICRC_WORDS[frame.icrc].lower(),
+        "udp_checksum": _ICRC_WORDS[frame.udp_checksum].lower(),
+        "opcode": packet.opcode.name,
+        "bth": bth,
+        "body": body | _names(packet),
+        "description": " ".join(packet.describe().split()),
+    }
+
+
+def _names(packet: wire.Packet) -> dict[str, str]:
+    """The names in the place of the numbers, for the fields that have them."""
+    fields = {name: getattr(packet.body, name, None) for name in ("mark", "reason", "syndrome", "op")}
+    return {name: value.name for name, value in fields.items() if value is not None}
+
+
+def _print_counts(seen: Iterator[Seen], as_json: bool) -> None:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for one in seen:
+        plane = one.record.interface.name or str(one.record.interface.index)
+        if one.frame is None:
+            counts[plane, "not MRC", ""] += 1
+        else:
+            trimmed = " trimmed" if one.frame.trimmed else ""
+            counts[plane, one.frame.packet.opcode.name + trimmed, _ICRC_WORDS[one.frame.icrc]] += 1
+    for (plane, name, icrc), packets in sorted(counts.items()):
+        if as_json:
+            about = {"interface": plane, "opcode": name, "icrc": icrc.lower(), "packets": packets}
+            sys.stdout.write(json.dumps(about) + "\n")
+        else:
+            line = f"{packets:9d} {plane:<8} {name:<22} {f'icrc {icrc}' if icrc else ''}"
+            sys.stdout.write(line.rstrip() + "\n")
+    if not as_json:
+        sys.stdout.write(f"{counts.total():9d} in all\n")

@@ -1,0 +1,86 @@
+"""Which planes a device has: from what a person writes to addresses, interfaces and packet sizes.
+
+    "10.0.0.1"          this address, wherever the routes lead
+    "10.0.0.1%eth0"     this address, and nothing leaves but by eth0
+    "eth0"              the first address of eth0, bound to it
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from softmrc import _core
+from softmrc.errors import ConfigError, DeviceError
+
+UDP_AND_MRC_BYTES = 8 + 40 + 4  # UDP header, the longest data header, ICRC
+LARGEST_MTU = 16384
+SMALLEST_MTU = 512
+
+
+@dataclass(frozen=True)
+class LocalPlane:
+    """One plane of a device, resolved."""
+
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address
+    interface: str  # bound to it; empty: follow the routes
+    link: str  # the interface that has the address; empty where none does
+    link_mtu: int
+
+    @property
+    def scope_id(self) -> int:
+        is_link_local = self.address.version == 6 and self.address.is_link_local
+        return socket.if_nametoindex(self.interface or self.link) if is_link_local else 0
+
+    @property
+    def payload_mtu(self) -> int:
+        """The largest payload whose packet fits the link, in whole words."""
+        if not self.link_mtu:
+            return 1024
+        room = self.link_mtu - (20 if self.address.version == 4 else 40) - UDP_AND_MRC_BYTES
+        return min(room // 4 * 4, LARGEST_MTU)
+
+    def __str__(self) -> str:
+        return f"{self.address}%{self.interface}" if self.interface else str(self.address)
+
+
+def resolve(text: str) -> LocalPlane:
+    """What a person wrote, as a plane of this machine."""
+    if not isinstance(text, str) or not text:
+        raise ConfigError("planes", text, "an address, ADDRESS%INTERFACE or an interface's name")
+    local = _core.local_addresses()
+    name, _, interface = text.partition("%")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return _of_interface(text, local)
+    if interface and interface not in dict(socket.if_nameindex()).values():
+        raise DeviceError(f"no interface {interface} (plane {text})")
+    for link, raw, mtu in local:
+        if raw == address.packed and interface in ("", link):
+            return LocalPlane(address, interface, link, mtu)
+    if address.is_loopback:
+        loopback = [(link, mtu) for link, raw, mtu in local if ipaddress.ip_address(raw).is_loopback]
+        return LocalPlane(address, interface, *(loopback[0] if loopback else ("", 0)))
+    return LocalPlane(address, interface, interface, next((mtu for link, _, mtu in local if link == interface), 0))
+
+
+def _of_interface(name: str, local: list[tuple[str, bytes, int]]) -> LocalPlane:
+    if name not in dict(socket.if_nameindex()).values():
+        raise DeviceError(f"no interface {name}, and {name!r} is no address either")
+    found = [(ipaddress.ip_address(raw), mtu) for link, raw, mtu in local if link == name]
+    found.sort(key=lambda row: (row[0].is_link_local, row[0].version))
+    if not found:
+        raise DeviceError(f"interface {name} has no address")
+    address, mtu = found[0]
+    return LocalPlane(address, name, name, mtu)
+
+
+def payload_mtu(planes: list[LocalPlane]) -> int:
+    """The packet payload that fits every plane."""
+    mtu = min(plane.payload_mtu for plane in planes)
+    if mtu < SMALLEST_MTU:
+        names = [str(plane) for plane in planes]
+        raise ConfigError("planes", names, f"links that carry {SMALLEST_MTU} bytes of payload")
+    return mtu
