@@ -1,0 +1,2 @@
+def page(results: object) -> str:
+    return "</html>"
