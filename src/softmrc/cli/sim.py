@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich import box
 from rich.console import Console
@@ -115,8 +116,10 @@ def _print_results(scenario: simulator.Scenario, results: list[Result], report: 
         )  # fmt: skip
     console.print(table)
     for one in results:
-        if len(one.step_us) > 1:
-            console.print(f"{one.name}: steps of " + ", ".join(_number(step, 0) for step in one.step_us) + " µs")
+        if len(one.step_us) > 1 and np.isfinite(one.step_us).any():
+            console.print(
+                f"{one.name}: steps of " + ", ".join(_number(step, 0) for step in one.summary()["step_us"]) + " µs"
+            )
     for one in results:
         style = "green" if one.verdict else "yellow"
         console.print(f"[{style}]{one.name}: {one.verdict.kind}[/]: {one.verdict.text}", highlight=False)
