@@ -14,7 +14,11 @@ namespace {
 template <typename Class, typename Struct>
 void def_psn(Class& c, const char* name, Psn Struct::*member) {
   c.def_prop_rw(
-      name, [member](const Struct& s) { return (s.*member).value; }, [member](Struct& s, std::uint32_t v) { s.*member = Psn(v); });
+      name, [member](const Struct& s) { return (s.*member).value; },
+      [member, name](Struct& s, std::uint32_t v) {
+        if (v > Psn::mask) raise_if(Problem{Problem::Kind::config, name, std::to_string(v), "0 to " + std::to_string(Psn::mask)});
+        s.*member = Psn(v);
+      });
 }
 
 void bind_profiles(nb::module_& m) {

@@ -94,6 +94,8 @@ void bind_pair(nb::module_& m) {
                       std::uint64_t count, std::uint32_t depth) {
         if (source && region_length > source->size())
           raise_if(proto::Problem{proto::Problem::Kind::config, "region_length", std::to_string(region_length), "at most the source's size"});
+        if (length == 0 || length > region_length)
+          raise_if(proto::Problem{proto::Problem::Kind::config, "length", std::to_string(length), "1 to the region's " + std::to_string(region_length)});
         PumpPlan plan{side, qpn, cq, rkey, va, region_length, source ? source->data() : nullptr, length, count, depth};
         PumpResult result;
         {

@@ -72,8 +72,11 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   if (!peers_.contains(attributes.peer)) return bad_value("peer", attributes.peer, "a peer that was added");
   if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
   Peer& peer = peers_[attributes.peer];
-  if (!peer.has_qp) peer.first_qp = *qpns_.find(qpn);
+  if (peer.has_qp) return std::nullopt;
+  peer.first_qp = *qpns_.find(qpn);
   peer.has_qp = true;
+  const std::uint32_t all = (1u << config_.ports) - 1;
+  if ((peer.told_ports & all) != up_ports_) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
 }
 

@@ -14,11 +14,15 @@ std::uint32_t from_wire(std::uint32_t mask) { return mask >> 1; }
 // A probe not answered for this long gives its number back.
 constexpr Duration probe_lifetime = milliseconds(50);
 
+// Answers that wait for a port. A peer that floods us with requests must not make us hoard; it will ask again.
+constexpr std::size_t most_answers = 1024;
+
 }  // namespace
 
 void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& request = std::get<wire::EndpointRequest>(packet.body);
   ++journal_.stats.endpoint_requests;
+  if (answers_.size() >= most_answers) answers_.pop();
   answers_.push({arrival.peer, static_cast<std::uint16_t>(packet.bth.psn), arrival.port, request.op, request.timestamp});
   if (request.op != wire::EndpointOp::port_status_update) return;
   ++journal_.stats.port_updates_received;

@@ -58,6 +58,14 @@ struct QpContext {
     e.type = type;
     return e;
   }
+  void refused(Time now, RefusedPacket why, std::uint32_t psn, std::uint32_t entropy = 0, std::uint8_t port = 0) const {
+    Event e = event(EventType::packet_refused, now);
+    e.code = static_cast<std::uint32_t>(why);
+    e.psn = psn;
+    e.ev = entropy;
+    e.port = port;
+    journal->note(e);
+  }
 };
 
 }  // namespace softmrc::proto

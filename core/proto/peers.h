@@ -18,6 +18,7 @@ struct Peer {
   bool has_reported = false;
   std::uint32_t first_qp = 0;        // slot of a queue pair to this peer, for its paths
   bool has_qp = false;
+  std::uint32_t told_ports = ~0u;    // of ours: what this peer was last told
   // The port status update under way.
   bool update_pending = false;
   std::uint16_t update_id = 0;
@@ -37,14 +38,13 @@ class Peers {
   std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
 
   void announce(Time now, std::uint16_t id, std::uint32_t live_ports) {
-    for (Peer& peer : peers_) {
-      if (!peer.has_qp) continue;
-      peer.update_pending = true;
-      peer.update_id = id;
-      peer.update_ports = live_ports;
-      peer.update_at = now;
-      peer.update_interval = first_repeat;
-    }
+    for (Peer& peer : peers_)
+      if (peer.has_qp) tell(peer, now, id, live_ports);
+    refresh();
+  }
+  // A peer that we had no business with missed what happened before; it is told when there is some.
+  void announce_to(Peer& peer, Time now, std::uint16_t id, std::uint32_t live_ports) {
+    tell(peer, now, id, live_ports);
     refresh();
   }
   // A round is over: the next one waits twice as long, up to a second.
@@ -62,6 +62,7 @@ class Peers {
     return true;
   }
   void forget_update(Peer& peer) {
+    if (peer.update_pending) peer.told_ports = 0;
     peer.update_pending = false;
     refresh();
   }
@@ -69,6 +70,15 @@ class Peers {
 
  private:
   static constexpr Duration first_repeat = microseconds(100);
+
+  void tell(Peer& peer, Time now, std::uint16_t id, std::uint32_t live_ports) {
+    peer.told_ports = live_ports;
+    peer.update_pending = true;
+    peer.update_id = id;
+    peer.update_ports = live_ports;
+    peer.update_at = now;
+    peer.update_interval = first_repeat;
+  }
 
   void refresh() {
     deadline_ = Time::never();

@@ -71,12 +71,7 @@ PostStatus QueuePair::post_receive(std::uint64_t wr_id) {
 }
 
 void QueuePair::refuse(Time now, RefusedPacket why, const wire::Packet& packet, const Arrival& arrival) {
-  Event e = context_.event(EventType::packet_refused, now);
-  e.psn = packet.bth.psn;
-  e.ev = arrival.entropy;
-  e.port = arrival.port;
-  e.code = static_cast<std::uint32_t>(why);
-  context_.journal->note(e);
+  context_.refused(now, why, packet.bth.psn, arrival.entropy, arrival.port);
 }
 
 void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arrival) {
@@ -93,6 +88,7 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
   const bool asks = wire::is_write(packet.bth.opcode) || packet.bth.opcode == wire::Opcode::probe;
   if (state_ == QpState::error) {
     ++context_.journal->stats.refused_wrong_state;
+    refuse(now, RefusedPacket::wrong_state, packet, arrival);
     if (asks) responder_.refuse_in_error(packet.bth, arrival);
     return;
   }

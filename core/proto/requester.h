@@ -132,6 +132,7 @@ class Requester {
   void apply_mark(Psn psn, const wire::Sack& sack);
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
   void on_progress(Time now);
+  void refuse_acknowledgement(Time now, Psn cack);
 
   // loss
   void confirm_suspects(Time now, const wire::Sack& sack);

@@ -65,7 +65,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   ++context_.stats.sacks_received;
   const Psn cack(sack.cack_psn);
   if (!evs_.is_built() || cack - next_psn_ >= 0) {
-    ++context_.stats.acks_refused;
+    refuse_acknowledgement(now, cack);
     return CompletionStatus::success;
   }
   AckFacts facts;
@@ -321,10 +321,9 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
 // spec: in-order nak
 CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   ++context_.stats.acks_received;
-  if (aeth.syndrome != wire::Syndrome::ack) return status_of(aeth.syndrome);
   if (!evs_.is_built() || cack - next_psn_ >= 0) {
-    ++context_.stats.acks_refused;
-    return CompletionStatus::success;
+    if (aeth.syndrome == wire::Syndrome::ack) refuse_acknowledgement(now, cack);
+    return status_of(aeth.syndrome);
   }
   acknowledge_through(now, cack);
   const Msn confirmed(aeth.msn);
@@ -338,10 +337,17 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
     --sending_;
     on_progress(now);
   }
+  // A refusal confirms what came before the request that it refuses.
+  if (aeth.syndrome != wire::Syndrome::ack) return status_of(aeth.syndrome);
   loss_.on_sack_done();
   detect_across_evs(now);
   drain_ev_changes(now);
   return CompletionStatus::success;
+}
+
+void Requester::refuse_acknowledgement(Time now, Psn cack) {
+  ++context_.stats.acks_refused;
+  context_.refused(now, RefusedPacket::bad_acknowledgement, cack.value);
 }
 
 // spec: timer
@@ -349,9 +355,10 @@ Duration Requester::timeout() const {
   const Duration base = std::max(Duration{timer_unit_ps << attributes_.timeout}, rtt_.silence() * 2);
   if (retries_ < attributes_.retry_linear) return base;
   const std::uint32_t doublings = std::min(retries_ - attributes_.retry_linear + 1, 24u);
-  const Duration longest = attributes_.retry_exponential == retry_forever ? std::max(base, seconds(1))
-                                                                         : Duration{timer_unit_ps << 24};
-  return std::min(Duration{base.ps << std::min(doublings, 20u)}, std::max(base, longest));
+  const Duration cap = attributes_.retry_exponential == retry_forever ? seconds(1) : Duration{timer_unit_ps << 24};
+  const Duration longest = std::max(base, cap);
+  // Compared the other way round, since the longest timers would overflow if doubled first.
+  return base.ps > longest.ps >> doublings ? longest : Duration{base.ps << doublings};
 }
 
 Time Requester::deadline(Time now) const {

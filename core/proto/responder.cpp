@@ -19,6 +19,7 @@ CompletionStatus Responder::on_write(Time now, const wire::Bth& bth, const wire:
   ++context_.stats.packets_received;
   if (offset >= static_cast<std::int32_t>(mpr_ * mpr_unit)) {
     ++context_.stats.packets_out_of_window;
+    context_.refused(now, RefusedPacket::out_of_window, bth.psn, arrival.entropy, arrival.port);
     acks_.nack(trigger, wire::NackReason::psn_out_of_window);
     return CompletionStatus::success;
   }
@@ -65,7 +66,7 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
   message_ends_.reserve(expected_.value, span);
   unreported_.reserve(expected_.value >> 6, span / 64 + 2);
   received_.set(psn);
-  unreported_.set(psn >> 6);
+  if (trigger.psn != expected_) unreported_.set(psn >> 6);  // what is released at once, cack reports
   if (wire::is_last(bth.opcode)) message_ends_.set(psn);
   if (trigger.psn - highest_ > 0) highest_ = trigger.psn;
   ++out_of_order_;
@@ -91,12 +92,8 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
 CompletionStatus Responder::refuse(Time now, const Trigger& trigger, wire::Syndrome syndrome) {
   const bool access = syndrome == wire::Syndrome::remote_access;
   ++(access ? context_.journal->stats.refused_remote_access : context_.journal->stats.refused_invalid_request);
-  Event e = context_.event(EventType::packet_refused, now);
-  e.psn = trigger.psn.value;
-  e.ev = trigger.entropy;
-  e.port = trigger.port;
-  e.code = static_cast<std::uint32_t>(access ? RefusedPacket::remote_access : RefusedPacket::invalid_request);
-  context_.journal->note(e);
+  const RefusedPacket why = access ? RefusedPacket::remote_access : RefusedPacket::invalid_request;
+  context_.refused(now, why, trigger.psn.value, trigger.entropy, trigger.port);
   acks_.nak(trigger, syndrome);
   return CompletionStatus::local_protocol;
 }
@@ -118,7 +115,10 @@ CompletionStatus Responder::release(Time now, const Trigger& trigger) {
   while (immediates_.capacity()) {
     Immediate& imm = immediates_[next_rqmsn_];
     if (!imm.present || imm.psn - expected_ >= 0) break;
-    if (receives_.empty()) return refuse(now, trigger, wire::Syndrome::remote_operation);
+    if (receives_.empty()) {
+      released_messages_ = imm.msn;  // what came before it is confirmed, it is not
+      return refuse(now, trigger, wire::Syndrome::remote_operation);
+    }
     Completion c;
     c.wr_id = receives_.front();
     c.qpn = context_.qpn;
@@ -255,9 +255,10 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
   }
 }
 
-// Which 64 PSNs a SACK reports: blocks with news take turns; without news, the one that holds the trigger or the gap.
+// Which 64 PSNs a SACK reports: blocks with news take turns; without news, the block that holds the trigger, or else
+// what comes right after cack, in case the SACK that told it before was lost.
 // spec: sack-bitmap
-std::uint32_t Responder::choose_block(const Reply& reply) {
+Psn Responder::choose_base(const Reply& reply) {
   constexpr std::uint32_t block_mask = Psn::mask >> 6;
   const std::uint32_t first = expected_.value >> 6;
   const std::uint32_t blocks = (((highest_.value >> 6) - first) & block_mask) + 1;
@@ -270,11 +271,12 @@ std::uint32_t Responder::choose_block(const Reply& reply) {
   if (found == blocks) found = unreported_.distance_to_set(first, blocks);
   if (found == blocks) {
     const bool inside = reply.trigger.psn - expected_ >= 0 && reply.trigger.psn - highest_ <= 0;
-    return inside ? reply.trigger.psn.value >> 6 : first;
+    return inside ? Psn(reply.trigger.psn.value & ~63u) : expected_;
   }
   const std::uint32_t block = (first + found) & block_mask;
   next_block_ = (block + 1) & block_mask;
-  return block;
+  unreported_.clear(block);
+  return Psn(block << 6);
 }
 
 void Responder::fill_bitmap(const Reply& reply, wire::Sack& sack) {
@@ -283,9 +285,7 @@ void Responder::fill_bitmap(const Reply& reply, wire::Sack& sack) {
     sack.bitmap = 0;
     return;
   }
-  const std::uint32_t block = choose_block(reply);
-  const Psn base(block << 6);
-  unreported_.clear(block);
+  const Psn base = choose_base(reply);
   sack.sack_offset = static_cast<std::int16_t>(base - (expected_ - 1));
   sack.bitmap = received_.window(base.value);
 }

@@ -61,7 +61,7 @@ class Responder {
   CompletionStatus release(Time now, const Trigger& trigger);
   void fill_sack(Time now, const Reply& reply, Transmit& out);
   void fill_bitmap(const Reply& reply, wire::Sack& sack);
-  std::uint32_t choose_block(const Reply& reply);
+  Psn choose_base(const Reply& reply);
 
   QpContext& context_;
   const EndpointConfig& config_;

@@ -342,6 +342,7 @@ bool Network::run(Time until, std::uint64_t max_events) {
   for (std::uint64_t handled = 0; handled < max_events; ++handled) {
     if (flows_completed_ == flows_.size() || scheduler_.empty() || scheduler_.now() > until) return false;
     const Scheduler::Event event = scheduler_.pop();
+    fetch_ahead();
     ++counters_.events;
     switch (static_cast<Kind>(event.kind)) {
       case arrive: on_arrive(event.who, event.what); break;

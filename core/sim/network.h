@@ -158,23 +158,24 @@ class Network : private proto::TraceSink, private RoceObserver {
       tail <<= 16;
     }
   };
-  struct Parcel {
-    wire::Packet packet;
+  // What forwarding needs lies in the first cache line, the packet itself behind it.
+  struct alignas(64) Parcel {
     Route route{};
     std::uint32_t entropy = 0;
     std::uint32_t source = 0;
     std::uint32_t destination = 0;
     std::uint32_t peer = 0;   // the source, as the destination's endpoint numbers it
     std::uint32_t next = 0;   // in a queue or on the free list
-    LinkId came_from = none;  // the link that brought it to this switch, for PFC
-    RocePacket roce;
     std::uint32_t bytes = 0;
+    LinkId came_from = none;  // the link that brought it to this switch, for PFC
     std::uint8_t plane = 0;
     bool is_control = false;
     bool is_trimmable = false;
     bool congestion = false;
     bool is_corrupt = false;
     proto::Trim trim = proto::Trim::none;
+    wire::Packet packet;
+    RocePacket roce;
   };
   struct Fifo {
     std::uint32_t head = none;
@@ -254,8 +255,9 @@ class Network : private proto::TraceSink, private RoceObserver {
   std::uint32_t pop(Fifo& fifo);
 
   Route make_route(std::uint32_t source, std::uint32_t destination, std::uint32_t entropy, std::uint32_t plane) const;
-  LinkId next_link(const Node& at, Parcel& parcel) const;
-  LinkId forward_by_usid(const Node& at, Parcel& parcel) const;
+  LinkId next_link(const Node& at, const Parcel& parcel) const;
+  LinkId forward_by_usid(const Node& at, const Parcel& parcel) const;
+  void fetch_ahead();
   LinkId forward_by_choice(const Node& at, const Parcel& parcel) const;
   LinkId choose_uplink(const Node& at, const Parcel& parcel) const;
   bool is_routable(LinkId link) const;

@@ -194,7 +194,45 @@ void Network::on_arrive(LinkId at, std::uint32_t id) {
     drop_parcel(id);
     return;
   }
+  parcel(id).route.shift();
   enqueue(next, id);
+}
+
+// Large fabrics wait for memory more than for anything else, and the next events are known: what they will touch is
+// asked for a few events before its turn, one step of the pointer chain at a time.
+void Network::fetch_ahead() {
+  if (const Scheduler::Event* event = scheduler_.ahead(12)) {
+    if (event->kind == arrive) {
+      __builtin_prefetch(&parcel(event->what));
+      __builtin_prefetch(&link_to_[event->who]);
+    } else if (event->kind == ready) {
+      __builtin_prefetch(&links_[event->who]);
+    } else if (event->kind == timer) {
+      __builtin_prefetch(&hosts_[event->who]);
+    }
+  }
+  if (const Scheduler::Event* event = scheduler_.ahead(6)) {
+    if (event->kind == arrive) {
+      const Node& node = link_to_[event->who];
+      if (node.tier == Tier::host) {
+        __builtin_prefetch(&hosts_[node.index]);
+        __builtin_prefetch(&parcel(event->what).packet);
+      } else if (const LinkId next = next_link(node, parcel(event->what)); next != none) {
+        __builtin_prefetch(&links_[next]);
+      }
+    } else if (event->kind == ready) {
+      const Link& link = links_[event->who];
+      const std::uint32_t head = link.control.head != none ? link.control.head : link.data.head;
+      if (head != none) __builtin_prefetch(&parcel(head));
+    }
+  }
+  if (const Scheduler::Event* event = scheduler_.ahead(3)) {
+    const bool at_host = event->kind == arrive && link_to_[event->who].tier == Tier::host;
+    if (!at_host && event->kind != timer) return;
+    const std::uint32_t host = at_host ? link_to_[event->who].index : event->who;
+    const auto* endpoint = reinterpret_cast<const char*>(hosts_[host].endpoint.get());
+    for (std::size_t offset = 0; endpoint && offset < sizeof(proto::Endpoint); offset += 64) __builtin_prefetch(endpoint + offset);
+  }
 }
 
 Network::Route Network::make_route(std::uint32_t source, std::uint32_t destination, std::uint32_t entropy, std::uint32_t plane) const {
@@ -226,16 +264,17 @@ Network::Route Network::make_route(std::uint32_t source, std::uint32_t destinati
   return route;
 }
 
-LinkId Network::next_link(const Node& at, Parcel& p) const {
+LinkId Network::next_link(const Node& at, const Parcel& p) const {
   return config_.forwarding == Forwarding::srv6 ? forward_by_usid(at, p) : forward_by_choice(at, p);
 }
 
 // uN: the first uSID is this switch's own; shift, and look the next one up in the static table, which here is
 // arithmetic on the ranges that uSIDs are allotted from.
-LinkId Network::forward_by_usid(const Node& at, Parcel& p) const {
+LinkId Network::forward_by_usid(const Node& at, const Parcel& p) const {
   if (p.route.front() != fabric_.usid(at)) return none;
-  p.route.shift();
-  const std::uint32_t next = p.route.front();
+  Route shifted = p.route;
+  shifted.shift();
+  const std::uint32_t next = shifted.front();
   const FabricConfig& f = config_.fabric;
   const std::uint32_t spine = at.index % f.spines;
   if (at.tier == Tier::t0) {

@@ -239,6 +239,7 @@ bool Pair::step(Time until) {
     consider(toward_[side].next_at(), What::packet);
     consider(endpoints_[side]->poll_timeout(), What::timer);
     consider(port_free_at_[side], What::port);
+    if (stalled_until_[side] > now_) consider(stalled_until_[side], What::port);
   }
   if (best > until) {
     now_ = std::max(now_, until);

@@ -1,5 +1,6 @@
 #include "sim/pump.h"
 
+#include <algorithm>
 #include <array>
 
 namespace softmrc::sim {
@@ -8,11 +9,13 @@ PumpResult pump(Pair& pair, const PumpPlan& plan, Time limit) {
   PumpResult result;
   proto::Endpoint& endpoint = pair.side(plan.side);
   std::array<proto::Completion, 64> completions;
+  // Whole messages only: the last one must not reach over the end of either memory.
+  const std::uint64_t places = std::max<std::uint64_t>(1, plan.region_length / plan.length);
   std::uint64_t posted = 0;
   std::uint64_t finished = 0;
   while (finished < plan.count) {
     while (posted < plan.count && posted - finished < plan.depth) {
-      const std::uint64_t offset = plan.region_length ? posted * plan.length % plan.region_length : 0;
+      const std::uint64_t offset = posted % places * plan.length;
       proto::WorkRequest request;
       request.wr_id = posted;
       request.data = plan.source ? plan.source + offset : nullptr;

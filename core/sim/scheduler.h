@@ -49,6 +49,9 @@ class Scheduler {
   std::uint64_t size() const { return size_; }
   Time now() const { return now_; }
 
+  // An event that comes soon, if it is known already: for fetching its memory ahead of time.
+  const Event* ahead(std::size_t steps) const { return next_ + steps < open_.size() ? &open_[next_ + steps] : nullptr; }
+
   // The next event, which must exist.
   Event pop() {
     while (next_ == open_.size() && soon_.empty()) turn();

@@ -68,9 +68,9 @@ void Nscc::grow(const AckFacts& facts) {
 
 // spec: nscc-decrease
 void Nscc::shrink(Time now, const AckFacts& facts) {
+  if (static_cast<double>(facts.delay->ps) < target_ps_) return;
   fast_ = false;
   idle_delay_bytes_ = 0;
-  if (static_cast<double>(facts.delay->ps) < target_ps_) return;
   if (average_delay_ps_ <= target_ps_) return;
   if (static_cast<double>((now - decreased_at_).ps) < base_rtt_ps_) return;
   window_ *= std::max(1.0 - gamma_ * (average_delay_ps_ - target_ps_) / average_delay_ps_, max_md_jump_);

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softmrc.bench import engine, sim
+from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
@@ -67,3 +68,46 @@ def flat(figures: dict[str, Any]) -> dict[str, float]:
         else:
             found[key] = value
     return found
+
+
+@benches.command("lab")
+def bench_lab(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    mptcp: bool = typer.Option(True, help="Also Multipath TCP on the same lab."),
+) -> None:
+    """A lab of 8 hosts × 4 planes × (4 + 4) switches: building it, its paths, and traffic while it breaks (root)."""
+    figures = lab_bench.measure(quick, mptcp)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    table = Table(title="A lab of 8 hosts × 4 planes × (4 + 4) switches", title_justify="left")
+    for head in ("figure", "measured", "must be", ""):
+        table.add_column(head, justify="right" if head in ("measured", "must be") else "left")
+    for figure in lab_bench.FIGURES:
+        value = figures[figure.key]
+        shown = "not measured" if value is None else f"{value:.3g} {figure.unit}".strip()
+        verdict = "" if value is None else "[green]✓" if figure.holds(value) else "[red]✗"
+        table.add_row(figure.meaning, shown, f"≤ {figure.target:g}", verdict)
+    console = Console()
+    console.print(table)
+    _print_failures(console, "MRC", figures)
+    _print_failures(console, "Multipath TCP, for comparison", figures["mptcp"])
+    for reason in sorted(set(figures["not_measured"].values())):
+        console.print(f"Not measured: {reason}.", style="dim", highlight=False)
+
+
+def _print_failures(console: Console, title: str, found: dict[str, Any] | None) -> None:
+    if not found or found["recover_ms_p50"] is None:
+        return
+    table = Table(title=f"{title}: {100 * found['share_of_links']:.0f} % of the links' rate", title_justify="left")
+    for head in ("broken", "recovered after", "restored after"):
+        table.add_column(head, justify="left" if head == "broken" else "right")
+    for name, recovered in found["recover_ms_p50"].items():
+        restored = found["restore_s"][name]
+        table.add_row(
+            name,
+            "not within 2 s" if recovered is None else f"{recovered:.0f} ms",
+            "not within 2 s" if restored is None else f"{restored:.2f} s",
+        )
+    console.print(table)

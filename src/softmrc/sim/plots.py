@@ -28,7 +28,8 @@ STYLE = """\
 svg.plot{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;max-width:100%;height:auto;display:block}
 svg.plot text{fill:var(--soft)} svg.plot .name{fill:var(--ink)} svg.plot .grid{stroke:var(--grid);stroke-width:1}
 svg.plot .line{fill:none;stroke-width:1.8;stroke-linejoin:round} svg.plot .fault{fill:var(--fault)}
-svg.plot .fault-edge{stroke:var(--fault-ink);stroke-width:1;stroke-dasharray:3 3} svg.plot .fault-name{fill:var(--fault-ink)}
+svg.plot .fault-edge{stroke:var(--fault-ink);stroke-width:1;stroke-dasharray:3 3}
+svg.plot .fault-name{fill:var(--fault-ink)}
 """
 
 
@@ -145,7 +146,8 @@ def _bands(axes: _Axes, bands: Sequence[Band]) -> str:
             continue
         about = f"<title>{html.escape(band.label)}: {short(band.start)} to {short(band.end)} µs</title>"
         parts.append(
-            f'<rect class="fault" x="{a:.1f}" y="{TOP}" width="{max(b - a, 1):.1f}" height="{axes.depth}">{about}</rect>'
+            f'<rect class="fault" x="{a:.1f}" y="{TOP}" width="{max(b - a, 1):.1f}" height="{axes.depth}">'
+            f"{about}</rect>"
         )
         parts.append(f'<line class="fault-edge" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{TOP + axes.depth}"/>')
         if band.label not in named and len(named) < 3:

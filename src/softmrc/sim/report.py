@@ -28,7 +28,8 @@ section{background:var(--card);border-radius:12px;padding:18px 20px;margin-top:1
 table{border-collapse:collapse;width:100%%;font-variant-numeric:tabular-nums;font-size:13.5px}
 th,td{text-align:right;padding:6px 6px;border-bottom:1px solid var(--grid);white-space:nowrap}
 th{font-weight:600;color:var(--soft)} th:first-child,td:first-child{text-align:left} tr:last-child td{border-bottom:0}
-.pill{display:inline-block;border-radius:99px;padding:1px 10px;font-size:13px;font-weight:600;margin-right:8px;color:#fff}
+.pill{display:inline-block;border-radius:99px;padding:1px 10px;font-size:13px;font-weight:600;margin-right:8px;
+color:#fff}
 .ok{background:#15803d} .no{background:#b42318} .row{display:flex;flex-wrap:wrap;gap:22px} figure{margin:0}
 figcaption{font-size:13px;color:var(--soft);margin-bottom:4px} pre{font-size:13px;overflow-x:auto;margin:0}
 #tip{position:fixed;pointer-events:none;background:var(--ink);color:var(--bg);border-radius:7px;padding:6px 10px;
@@ -67,7 +68,8 @@ def page(results: list[Result]) -> str:
     f, s = first.scenario.fabric, first.scenario
     tiers = f"{f.leaves} leaves × {f.spines} spines" + (f" in {f.pods} pods, {f.t2_switches} cores" if f.pods else "")
     setting = (
-        f"{f.hosts:,} hosts · {f.planes} plane{'s' if f.planes > 1 else ''} × {f.host_link_gbps:g} Gb/s · {tiers} a plane"
+        f"{f.hosts:,} hosts · {f.planes} plane{'s' if f.planes > 1 else ''} × {f.host_link_gbps:g} Gb/s"
+        f" · {tiers} a plane"
         f" · base RTT {s.base_rtt_us:.1f} µs · seed {first.seed} · trace {first.trace_hash:016x}"
     )
     if s.run.speedup > 1:
@@ -103,7 +105,8 @@ def _section(title: str, text: str, body: str) -> str:
 def _verdict(result: Result) -> str:
     kind = "ok" if result.verdict else "no"
     name, text = html.escape(result.name), html.escape(result.verdict.text)
-    return f'<p class="verdict"><span class="pill {kind}">{html.escape(result.verdict.kind)}</span><b>{name}</b>: {text}</p>'
+    pill = f'<span class="pill {kind}">{html.escape(result.verdict.kind)}</span>'
+    return f'<p class="verdict">{pill}<b>{name}</b>: {text}</p>'
 
 
 def _figures(results: list[Result]) -> str:

@@ -1,0 +1,72 @@
+"""Nothing is allocated per packet: rings double while a connection warms up, and then it is quiet.
+
+The same work is done twice over. The second half may double a ring or two, since chance decides how wide a window gets,
+but it must not depend on how many packets there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from softmrc import _core
+from softmrc.config import CcAlgorithm, CcProfile, EvProfile, RtrAttributes, RtsAttributes
+from softmrc.pair import Pair, PairConfig
+
+CALM: dict[str, Any] = {}
+LOSSY = {"loss": 0.01, "duplicate": 0.01}
+TRIMMING = {"trim": 0.05, "mark": 0.1}
+SHAKEN = {"reorder": 0.2, "reorder_delay_us": 20.0}
+
+
+def allocations() -> int:
+    return _core.allocations()[0]
+
+
+@pytest.mark.parametrize("encode", [True, False], ids=["bytes", "structs"])
+@pytest.mark.parametrize("weather", [CALM, LOSSY, TRIMMING, SHAKEN], ids=["calm", "lossy", "trimming", "shaken"])
+@pytest.mark.parametrize("algorithm", [CcAlgorithm.NSCC, CcAlgorithm.FIXED_WINDOW], ids=["nscc", "fixed"])
+def test_steady_traffic_allocates_nothing(encode: bool, weather: dict[str, float], algorithm: Any) -> None:
+    pair = Pair(
+        4,
+        seed=2,
+        network=PairConfig(encode=encode),
+        ev_profile=EvProfile(count=64, spares=16),
+        cc_profile=CcProfile(algorithm=algorithm),
+    )
+    a, _ = pair.connect(rtr=RtrAttributes(mpr_dest=64), rts=RtsAttributes(mpr=64))
+    remote = pair.b.register(bytearray(1 << 20), rkey=1)
+    source = pair.a.register(bytearray(1 << 20), rkey=2)
+    pair.set_weather(**weather)
+    rounds = 40
+    pair.pump(a, remote, source=source, length=100_000, count=10 * rounds)
+    counts, packets = [], pair.packets_delivered
+    for _ in range(2):
+        before = allocations()
+        assert pair.pump(a, remote, source=source, length=100_000, count=10 * rounds) == (10 * rounds, 0, 0)
+        counts.append(allocations() - before)
+    packets = pair.packets_delivered - packets
+    assert packets > 10_000
+    # Chance may widen a window, and double its rings, once more; a hundredth of the packets would be per packet.
+    assert counts[1] <= 64, f"{counts[1]} allocations for about {packets // 2} packets; the half before had {counts[0]}"
+
+
+def test_a_black_hole_and_a_revival_allocate_nothing_the_second_time() -> None:
+    pair = Pair(4, seed=2, ev_profile=EvProfile(count=64, spares=16))
+    a, _ = pair.connect()
+    remote = pair.b.register(bytearray(1 << 20), rkey=1)
+
+    def episode() -> int:
+        before = allocations()
+        for silently in (True, False):
+            pair.set_plane(1, False, silently=silently)
+            assert pair.pump(a, remote, length=1 << 18, count=40)[0] == 40
+            pair.set_plane(1, True, silently=silently)
+            assert pair.pump(a, remote, length=1 << 18, count=40)[0] == 40
+            pair.run_us(20_000)
+        return allocations() - before
+
+    episode()
+    episode()
+    assert episode() <= 64

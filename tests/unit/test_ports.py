@@ -1,0 +1,133 @@
+"""Ports that go down and come up: who is told, who stops sending where, and what survives."""
+
+from __future__ import annotations
+
+import packer
+from packer import REQUEST, RESPONSE
+from rig import Rig, only
+from softmrc.config import EvProfile
+from softmrc.engine import EventType
+from softmrc.pair import Pair
+
+PORT_STATUS, EV_PROBE = 0, 1
+
+
+# spec: port-status
+def test_a_port_that_goes_down_is_announced_on_every_live_plane_until_answered() -> None:
+    rig = Rig(ports=4)
+    rig.endpoint.set_port(rig.now, 2, False)
+    updates = only(rig.drain(), REQUEST)
+    assert [port for port, _ in rig.routes] == [0, 1, 3]
+    assert {(u.op, u.mask, u.psn) for u in updates} == {(PORT_STATUS, 0b10110, 0)}
+    assert len(only(rig.advance(1000), REQUEST)) >= 6, "and again, and again"
+    rig.receive(packer.response(PORT_STATUS, 0))
+    assert not only(rig.advance(10_000), REQUEST)
+
+
+def test_nothing_spins_while_every_port_is_down() -> None:
+    rig = Rig(ports=2)
+    rig.post(5000)
+    for port in (0, 1):
+        rig.endpoint.set_port(rig.now, port, False)
+        rig.endpoint.handle_timeout(rig.now)
+    steps = 0
+    while (due := rig.endpoint.poll_timeout()) is not None and due < 100_000 * 1_000_000:
+        rig.now = max(rig.now, due)
+        rig.endpoint.handle_timeout(rig.now)
+        assert not rig.drain()
+        steps += 1
+    assert steps < 100
+    rig.endpoint.set_port(rig.now, 0, True)
+    assert rig.drain()
+
+
+def test_the_peers_ports_are_respected_and_older_news_is_ignored() -> None:
+    rig = Rig(ports=4, mtu=512, evs={"count": 16})
+    (answer,) = rig.receive(packer.request(PORT_STATUS, 7, mask=0b11010))
+    assert (answer.opcode, answer.op, answer.psn) == (RESPONSE, PORT_STATUS, 7)
+    rig.receive(packer.request(PORT_STATUS, 6, mask=0b11110))
+    rig.routes.clear()
+    rig.post(512 * 60)
+    assert {port for port, _ in rig.routes} == {0, 2, 3}
+    rig.receive(packer.request(PORT_STATUS, 8, mask=0b11110))
+    rig.routes.clear()
+    rig.post(512 * 60)
+    assert {port for port, _ in rig.routes} == {0, 1, 2, 3}
+
+
+def test_an_ev_probe_is_answered_where_it_came_from() -> None:
+    rig = Rig(ports=4)
+    (answer,) = rig.receive(packer.request(EV_PROBE, 0x1234), port=2)
+    assert (answer.op, answer.psn, rig.routes[-1][0]) == (EV_PROBE, 0x1234, 2)
+
+
+def test_a_flood_of_requests_is_not_hoarded() -> None:
+    rig = Rig()
+    for i in range(5000):
+        rig.endpoint.handle_datagram(rig.now, packer.request(EV_PROBE, i), peer=rig.peer)
+    assert len(rig.drain()) <= 1024
+
+
+def test_a_callers_probe_comes_back_as_an_event() -> None:
+    rig = Rig(ports=2)
+    rig.endpoint.probe(rig.now, rig.peer, 1, 0xAB, token=99)
+    (probe,) = only(rig.drain(), REQUEST)
+    assert rig.routes[-1] == (1, 0xAB)
+    rig.now += 5_000_000
+    rig.receive(packer.response(EV_PROBE, probe.psn), port=1)
+    (event,) = [e for e in rig.endpoint.poll_events() if e["type"] == EventType.probe_answer.value]
+    assert (event["psn"], event["ev"], event["port"], event["value"]) == (99, 0xAB, 1, 5_000_000)
+
+
+def test_a_port_down_before_the_first_queue_pair_is_told_when_there_is_one() -> None:
+    pair = Pair(4, ev_profile=EvProfile(count=16))
+    pair.a.set_port(0, 1, False)
+    _, b = pair.connect()
+    pair.run_us(1000)
+    remote = pair.a.register(length=1 << 20, rkey=1)
+    pair.pump(b, remote, side=1, length=1 << 16, count=4)
+    assert pair.data_packets_sent(1)[1] == 0
+    assert min(pair.data_packets_sent(1)[p] for p in (0, 2, 3)) > 0
+
+
+def test_a_port_that_came_back_while_nobody_was_connected_is_told_too() -> None:
+    pair = Pair(2, ev_profile=EvProfile(count=8))
+    a, b = pair.connect()
+    pair.a.set_port(pair.now_ps, 0, False)
+    pair.run_us(1000)
+    a.destroy()
+    b.destroy()
+    pair.a.set_port(pair.now_ps, 0, True)
+    pair.run_us(1000)
+    _, b = pair.connect()
+    pair.run_us(1000)
+    pair.pump(b, pair.a.register(length=1 << 20, rkey=1), side=1, length=1 << 16, count=4)
+    assert min(pair.data_packets_sent(1)) > 0
+
+
+def test_traffic_moves_off_a_plane_at_once_and_returns() -> None:
+    pair = Pair(4, ev_profile=EvProfile(count=16))
+    a, _ = pair.connect()
+    remote = pair.b.register(length=1 << 20, rkey=1)
+    pair.pump(a, remote, count=8)
+    before = pair.data_packets_sent(0)
+    pair.set_plane(3, False)
+    assert pair.pump(a, remote, count=8)[0] == 8
+    assert pair.data_packets_sent(0)[3] == before[3]
+    assert a.stats()["timeouts"] == 0
+    pair.set_plane(3, True)
+    pair.run_us(1000)
+    middle = pair.data_packets_sent(0)
+    pair.pump(a, remote, count=8)
+    gained = [after - mid for after, mid in zip(pair.data_packets_sent(0), middle, strict=True)]
+    assert max(gained) - min(gained) <= 8, gained
+
+
+def test_what_is_posted_during_a_stall_leaves_when_it_ends() -> None:
+    pair = Pair(2)
+    a, _ = pair.connect()
+    pair.b.register(length=1 << 20, rkey=1)
+    pair.stall_us(0, 50)
+    a.post_write(pair.now_ps, 100, remote_va=0, rkey=1)
+    pair.run_us(100)
+    assert len(pair.a.poll_completions()) == 1
