@@ -38,7 +38,7 @@ std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t r
   if (r.state != SentState::in_flight) return std::nullopt;
   if (config_.timestamps ? reflected_ticks != timestamp_ticks(r.sent_at) : r.tx_count != 1) return std::nullopt;
   const Duration rtt = now - r.sent_at;
-  rtt_.on_sample(rtt);
+  rtt_.on_sample(rtt, r.tx_count == 1);
   return std::max(rtt - rtt_.base(), Duration{0});
 }
 
