@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from softmrc.bench.engine import Figure
+from softmrc.bench.figures import Figure
 from softmrc.bench.traffic import Mptcp, NotHere, Traffic, mrc, permutation
 from softmrc.errors import InternalError
 from softmrc.lab import Lab, kernel

@@ -98,6 +98,15 @@ class Result:
         return delivered * 8e6 / self.makespan_us if self.makespan_us else 0.0
 
     @property
+    def retransmitted(self) -> int:
+        """Data packets sent again. The RoCE baseline counts all of its data packets alike."""
+        if self.scenario.transport.kind == "mrc":
+            return self.counters["retransmitted"]
+        mtu = self.scenario.transport.mtu_bytes
+        needed = int((-(-self.flows["bytes"][self.is_delivered].astype(np.int64) // mtu)).sum())
+        return max(self.counters["data_packets"] - needed, 0)
+
+    @property
     def step_us(self) -> np.ndarray:
         """How long each step took, from the end of the one before; of training runs and repeated collectives."""
         steps = np.array(self.plan.step)
@@ -172,7 +181,7 @@ class Result:
             "goodput_gbps": self.goodput_mean_bps / 1e9,
             "slowest_flow_gbps": slowest / 1e9,
             "data_packets": self.counters["data_packets"],
-            "retransmitted": self.counters["retransmitted"],
+            "retransmitted": self.retransmitted,
             "trimmed": self.counters["trimmed"],
             "marked": self.counters["marked"],
             "dropped": self.counters["dropped"],
