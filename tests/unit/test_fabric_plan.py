@@ -59,7 +59,7 @@ def test_a_comparison_keeps_the_fewest_tiers_and_says_what_cannot_be() -> None:
     [
         (3, 2, 1, "800G"),
         (8, 2, 2, "341.3 down and 170.7 up"),
-        (1, 2, 1, "2,048 NICs; 131,072"),
+        (1, 2, 1, "2,048 NICs, and 131,072"),
         (8, 2, Fraction(1, 2), "at least 1"),
         (0, 2, 1, "at least 1"),
     ],

@@ -228,6 +228,24 @@ def _break_once(lab: Lab, sampler: _Sampler, outcome: Outcome, failure: Failure,
     outcome.restore_s.append(restored)
 
 
+def _mrc_figures(lab: Lab, rounds: int) -> dict[str, Any]:
+    """What needs queue pairs: failures under load, evenness, an incast."""
+    found = under_failures(lab, mrc, rounds)
+    from softmrc.bench.mrc_traffic import measure_incast, measure_spread
+
+    condemned, trimmed, errors = measure_incast(lab, 3.0)
+    return {
+        "goodput_bps": found["goodput_bps"],
+        "share_of_links": found["share_of_links"],
+        "recover_ms_p50": found["recover_ms_p50"],
+        "restore_s": found["restore_s"],
+        "qp_errors": found["errors"] + errors,
+        "incast_assumed_bad": condemned,
+        "incast_trimmed": trimmed,
+        "path_spread": measure_spread(lab, 3.0),
+    }
+
+
 def measure(quick: bool = False, mptcp: bool = True) -> dict[str, Any]:
     """All figures; `quick` for a look, not for the record."""
     kernel.require_root()
@@ -246,8 +264,7 @@ def measure(quick: bool = False, mptcp: bool = True) -> dict[str, Any]:
         figures["paths_checked"], figures["paths_wrong"] = check_paths(lab, pairs[: 1 if quick else 4])
         not_measured: dict[str, str] = {}
         try:
-            found = under_failures(lab, mrc, rounds)
-            figures |= {key: found[key] for key in ("recover_ms_p50", "restore_s")} | {"qp_errors": found["errors"]}
+            figures |= _mrc_figures(lab, rounds)
         except NotHere as reason:
             not_measured = dict.fromkeys(MRC_KEYS, str(reason))
         figures["mptcp"] = None

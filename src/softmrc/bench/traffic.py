@@ -43,7 +43,9 @@ def mrc(lab: Lab) -> Traffic:
     """Queue pairs over the lab's SRv6 paths."""
     if importlib.util.find_spec("softmrc.verbs") is None:
         raise NotHere("needs a driver that carries MRC over UDP sockets, which this version does not have")
-    raise NotHere("the driver is here, but the bench does not drive it over a lab yet")
+    from softmrc.bench.mrc_traffic import Mrc
+
+    return Mrc(lab)
 
 
 class Mptcp:

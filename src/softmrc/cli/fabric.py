@@ -80,7 +80,7 @@ def plan(
     for start in range(0, len(designs), DESIGNS_A_TABLE):
         console.print(_plan_table(designs[start : start + DESIGNS_A_TABLE]))
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
-        words = f"{refused.planes} planes, {refused.tiers} tiers: {refused.reason}"
+        words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
         console.print(words, style="yellow", highlight=False)
     console.print(reports.plan_note(book), style="dim", highlight=False)
     _say_written(console, report)

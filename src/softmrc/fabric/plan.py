@@ -201,8 +201,8 @@ def design(question: Question, prices: Prices, planes: int, tiers: int, oversubs
     downlinks, uplinks = int(down), radix - int(down)
     most = downlinks * (radix // 2) ** (tiers - 2) * radix
     if uplinks < 1 or most < q.nics:
-        need = f"{tiers} tiers of {radix} ports reach {most:,} NICs; {q.nics:,} are asked for"
-        raise ConfigError("tiers", tiers, f"more tiers, or more planes: {need}")
+        need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for"
+        raise ConfigError("tiers", tiers, f"more of them, or more planes; {need}")
     return _count(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
 
 
@@ -249,6 +249,6 @@ def compare(
                 try:
                     fits.append(design(question, prices, n, t, o))
                 except ConfigError as error:
-                    refused.append(Impossible(n, t, o, str(error)))
+                    refused.append(Impossible(n, t, o, f"{error.field}: {error.allowed}"))
             found += fits or refused[-1:]
     return found

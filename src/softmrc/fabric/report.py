@@ -122,7 +122,7 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
     parts = [f"<h1>{escape(title)}</h1><p class='note'>{escape(plan_note(prices))}</p>"]
     parts.append(table(["planes × tiers", *names], rows))
     refused = [d for d in found if isinstance(d, Impossible)]
-    parts += [f"<p>{d.planes} planes, {d.tiers} tiers: {escape(d.reason)}</p>" for d in refused]
+    parts += [f"<p>{d.planes} × {d.tiers} cannot be built; {escape(d.reason)}</p>" for d in refused]
     for heading, value, words in (
         ("Switches", lambda d: d.switches, lambda d: f"{d.switches:,}"),
         ("Optics, in 800G transceivers", lambda d: d.optics_800g, lambda d: f"{d.optics_800g:,.0f}"),
