@@ -40,6 +40,9 @@ class QueuePair {
   PostStatus post_receive(std::uint64_t wr_id);
 
   void handle(Time now, const wire::Packet& packet, const Arrival& arrival);
+  void end_batch(Time now) {
+    if (state_ == QpState::rts) requester_.end_batch(now);
+  }
   void handle_timeout(Time now);
   // When handle_timeout is needed, and when next_probe may have something; the latter needs only polling.
   Time timer_deadline() const { return state_ == QpState::rts ? requester_.deadline() : Time::never(); }

@@ -127,7 +127,7 @@ class DeviceConfig:
     buffer_bytes: int = 8 << 20
     rate_bps: int = 40_000_000_000  # of all planes together
     base_rtt_us: float = 250.0  # below this, a round trip says more about scheduling than about the network
-    reorder_us: float = 1_000.0  # how much later another packet must have been sent for a missing one to be lost
+    reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
     sack_threshold_bytes: int = 64 * 1024
     probe_interval_us: float = 1_000.0
     mpr: int = 16

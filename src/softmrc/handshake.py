@@ -60,7 +60,7 @@ class Channel:
                 f"{self.peer_name} speaks version {theirs.get('softmrc')} of the handshake, this side version {VERSION}"
             )
         if theirs.get("sealed") != (self.secret is not None):
-            who = "the peer uses a secret, this side has none" if theirs.get("sealed") else "only this side uses a secret"
+            who = "only the peer uses a secret" if theirs.get("sealed") else "only this side uses a secret"
             self.refuse("one side uses a secret and the other does not")
             raise RemoteError(f"{self.peer_name}: {who}; give both the same")
         nonce = theirs.get("nonce")
