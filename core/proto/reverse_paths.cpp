@@ -32,11 +32,10 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
     const std::uint32_t port = (arrival_port + i) % count;
     if (is_free(port) && paths_[port].is_healthy) return static_cast<std::uint8_t>(port);
   }
-  for (std::uint32_t i = 0; i < count; ++i) {
-    turn_ = (turn_ + 1) % count;
-    if (is_free(turn_)) return static_cast<std::uint8_t>(turn_);
-  }
-  return std::nullopt;
+  ports &= (1u << count) - 1;
+  if (ports == 0) return std::nullopt;
+  for (std::uint32_t skip = prng_.below(static_cast<std::uint32_t>(std::popcount(ports))); skip; --skip) ports &= ports - 1;
+  return static_cast<std::uint8_t>(std::countr_zero(ports));
 }
 
 bool ReversePaths::should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const {

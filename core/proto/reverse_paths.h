@@ -20,8 +20,9 @@ class ReversePaths {
   void build(const EvProfile& profile, std::uint32_t ports, Prng prng);
   bool is_built() const { return !paths_.empty(); }
 
-  // The port to answer on, among `ports`; nullopt when none of them is free. With no healthy one among them, they take
-  // turns: the verdict rests on probes whose own answers may have been lost.
+  // The port to answer on, among `ports`; nullopt when none of them is free. With no healthy one among them chance
+  // decides: the verdict rests on probes whose own answers may have been lost, and a fixed order could always give the
+  // SACK the port that works and the ACK behind it the one that does not.
   std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports);
   // No free port is healthy, but a busy one is: better to wait for it than to answer into a hole.
   bool should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const;
@@ -57,7 +58,6 @@ class ReversePaths {
   Time round_at_ = Time::never();
   Duration interval_ = milliseconds(1);
   std::uint32_t to_probe_ = 0;
-  std::uint32_t turn_ = 0;
   bool receiving_ = false;
   bool awaits_ = false;  // a round of probes is out, and its end will be judged even if nothing more comes in
 };

@@ -153,7 +153,7 @@ def draw_plan(seed: int) -> Plan:
     plan = Plan(
         seed=seed,
         planes=planes,
-        anchor=rng.randrange(planes),
+        anchors=(rng.randrange(planes),) * 2 if rng.random() < 0.85 else (rng.randrange(planes), rng.randrange(planes)),
         network=network,
         endpoint=endpoint,
         ev_profile=draw_paths(rng, planes),

@@ -31,10 +31,16 @@ class FaultWriter:
             return start, None
         return start, start + self.rng.uniform(1, self.horizon_us)
 
-    def other_plane(self) -> int | None:
-        """A plane that is not the anchor, if there is one."""
-        others = [p for p in range(self.plan.planes) if p != self.plan.anchor]
-        return self.rng.choice(others) if others else None
+    def is_anchor(self, plane: int, senders: tuple[int, ...] = (0, 1)) -> bool:
+        return any(self.plan.anchors[sender] == plane for sender in senders)
+
+    def interval_of(self, plane: int, senders: tuple[int, ...] = (0, 1)) -> tuple[float, float | None]:
+        """When a plane is away in these directions: for good only where it is no anchor, and noted where it is."""
+        hits_anchor = self.is_anchor(plane, senders)
+        start, end = self.interval(may_last=not hits_anchor)
+        if hits_anchor and end is not None:
+            self.plan.outages_us.append((start, end))
+        return start, end
 
     def any_plane(self) -> int:
         return self.rng.randrange(self.plan.planes)
@@ -47,7 +53,7 @@ class FaultWriter:
         everywhere = rng.random() < 0.6
         planes = range(self.plan.planes) if everywhere else (self.any_plane(),)
         start, end = self.interval(may_last=True)
-        hits_anchor = self.plan.anchor in planes
+        hits_anchor = any(self.is_anchor(plane) for plane in planes)
         knobs: dict[str, float | bool] = {}
         roll = rng.choice(["loss", "reorder", "duplicate", "corrupt", "trim", "mark", "jitter"])
         if roll == "loss":
@@ -78,25 +84,25 @@ class FaultWriter:
                     self.add(end, "weather", sender, plane, tuple((name, 0) for name in knobs))
 
     def black_hole(self) -> None:
-        hits_anchor = self.plan.planes == 1 or self.rng.random() < 0.25
-        start, end = self.interval(may_last=not hits_anchor)
-        plane = self.plan.anchor if hits_anchor else self.other_plane()
-        if hits_anchor:
-            assert end is not None
-            self.plan.outages_us.append((start, end))
-        for sender in self.directions():
+        plane, senders = self.any_plane(), self.directions()
+        start, end = self.interval_of(plane, senders)
+        for sender in senders:
             self.add(start, "weather", sender, plane, (("black_hole", True),))
             if end is not None:
                 self.add(end, "weather", sender, plane, (("black_hole", False),))
 
+    def last_path(self) -> None:
+        """Everything but the anchors is lost, silently and for good: the way out and the way back may differ."""
+        at, _ = self.interval(may_last=False)
+        for sender in (0, 1):
+            for plane in range(self.plan.planes):
+                if plane != self.plan.anchors[sender]:
+                    self.add(at, "weather", sender, plane, (("black_hole", True),))
+
     def port(self) -> None:
         """A cable is cut; both ends notice, or one of them a little later, or only one."""
-        hits_anchor = self.plan.planes == 1 or self.rng.random() < 0.25
-        start, end = self.interval(may_last=not hits_anchor)
-        plane = self.plan.anchor if hits_anchor else self.other_plane()
-        if hits_anchor:
-            assert end is not None
-            self.plan.outages_us.append((start, end))
+        plane = self.any_plane()
+        start, end = self.interval_of(plane)
         noticing = self.rng.choice([(0, 1), (0, 1), (0,), (1,)])
         lag = self.rng.choice([0.0, 0.0, 50.0])
         for up, at in ((False, start), (True, end)):
@@ -112,14 +118,14 @@ class FaultWriter:
         plan = self.plan
         per_plane = plan.ev_profile.count // plan.planes
         plane = self.any_plane()
-        most = per_plane // 2 if plane == plan.anchor else per_plane
+        most = per_plane // 2 if self.is_anchor(plane) else per_plane
         if most == 0:
             return
         start, end = self.interval(may_last=True)
         sender = self.rng.randrange(2)
         loss = self.rng.choice([1.0, 1.0, 0.2])
         connection = self.rng.randrange(len(plan.connections))
-        for nth in self.rng.sample(range(per_plane), self.rng.randint(1, min(most, 4))):
+        for nth in self.rng.sample(range(most), self.rng.randint(1, min(most, 4))):
             self.add(start, "ev_loss", sender, connection, plane, nth, loss)
             if end is not None:
                 self.add(end, "ev_loss", sender, connection, plane, nth, 0.0)
@@ -163,7 +169,7 @@ class FaultWriter:
 def draw_faults(rng: Random, plan: Plan, trims: bool, horizon_us: float) -> None:
     writer = FaultWriter(rng, plan, trims, horizon_us)
     kinds = [writer.weather] * 6 + [writer.black_hole] * 3 + [writer.port] * 3 + [writer.ev] * 2
-    kinds += [writer.controller, writer.stall, writer.receiver]
+    kinds += [writer.controller, writer.stall, writer.receiver, writer.last_path]
     for _ in range(rng.choice([1, 1, 2, 3, 5, 8])):
         rng.choice(kinds)()
     plan.faults.sort(key=lambda f: f.at_us)

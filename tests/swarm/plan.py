@@ -1,8 +1,8 @@
 """What one seed decides, as plain data: the network, both endpoints, the queue pairs, the messages, the faults.
 
-One plane, the anchor, is never lost for good and never badly lossy for good: "a path lives" is true by construction.
-What a plan does to the anchor for a while is written down in `outages_us`, for the checker that decides whether a queue
-pair had the right to give up.
+One plane in each direction, the anchor, is never lost for good and never badly lossy for good: "a path lives" is true
+by construction. Mostly it is the same plane both ways. What a plan does to an anchor for a while is written down in
+`outages_us`, for the checker that decides whether a queue pair had the right to give up.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Fault:
 class Plan:
     seed: int
     planes: int
-    anchor: int
+    anchors: tuple[int, int]  # by the side that sends
     network: PairConfig
     endpoint: EndpointConfig
     ev_profile: EvProfile
