@@ -53,6 +53,8 @@ FAILURES = {
     "port": Failure("p2.host0-leaf0", "down", (0,), 0.75),
     "leaf": Failure("p3.leaf1", "reboot", (2, 3), 0.75),
 }
+# The same judgement with nothing broken: how much of a figure is this machine's own unrest.
+CONTROL = Failure("", "", (0, 1), 1.0)
 RECOVERED, RESTORED = 0.9, 0.95
 SAMPLE_S, BIN_S, AVERAGE_BINS = 0.002, 0.02, 5
 MRC_KEYS = ("recover_ms_p50", "restore_s", "qp_errors", "incast_assumed_bad", "path_spread")
@@ -187,6 +189,7 @@ def under_failures(lab: Lab, make: Callable[[Lab], Traffic], rounds: int) -> dic
     """Break and mend the lab under load, each way so many times."""
     traffic = make(lab)
     outcomes = {name: Outcome([], []) for name in FAILURES}
+    control = Outcome([], [])
     try:
         traffic.start()
         time.sleep(2)
@@ -194,6 +197,7 @@ def under_failures(lab: Lab, make: Callable[[Lab], Traffic], rounds: int) -> dic
             for _ in range(rounds):
                 for name, failure in FAILURES.items():
                     _break_once(lab, sampler, outcomes[name], failure)
+                _break_once(lab, sampler, control, CONTROL)
             moved = sum(sampler.received[-1]) - sum(sampler.received[0])
             goodput = moved * 8 / (sampler.at_s[-1] - sampler.at_s[0])
     finally:
@@ -203,6 +207,7 @@ def under_failures(lab: Lab, make: Callable[[Lab], Traffic], rounds: int) -> dic
         "share_of_links": round(goodput / (lab.shape.hosts * lab.shape.planes * lab.shape.host_link_bps), 3),
         "recover_ms_p50": {name: o.recover_ms_p50() for name, o in outcomes.items()},
         "restore_s": {name: _median(o.restore_s) for name, o in outcomes.items()},
+        "control_ms_p50": control.recover_ms_p50(),
         "errors": traffic.errors(),
     }
 
@@ -216,13 +221,14 @@ def _break_once(lab: Lab, sampler: _Sampler, outcome: Outcome, failure: Failure,
     failed = time.monotonic()
     before = sampler.rates_bps(began, failed, touched)
     full_bps = sum(before) / len(before)
-    name = lab.fail(failure.target, failure.mode)
+    name = lab.fail(failure.target, failure.mode) if failure.target else None
     time.sleep(wait_s)
     healed = time.monotonic()
     threshold_bps = RECOVERED * failure.surviving * full_bps
     recovered = first_recovery_s(sampler.rates_bps(failed, healed, touched), threshold_bps)
     outcome.recover_ms.append(None if recovered is None else recovered * 1e3)
-    lab.heal(name)
+    if name:
+        lab.heal(name)
     time.sleep(wait_s)
     restored = first_recovery_s(sampler.rates_bps(healed, time.monotonic(), touched), RESTORED * full_bps)
     outcome.restore_s.append(restored)
@@ -239,6 +245,7 @@ def _mrc_figures(lab: Lab, rounds: int) -> dict[str, Any]:
         "share_of_links": found["share_of_links"],
         "recover_ms_p50": found["recover_ms_p50"],
         "restore_s": found["restore_s"],
+        "control_ms_p50": found["control_ms_p50"],
         "qp_errors": found["errors"] + errors,
         "incast_assumed_bad": condemned,
         "incast_trimmed": trimmed,

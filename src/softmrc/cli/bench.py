@@ -103,8 +103,9 @@ def _print_failures(console: Console, title: str, found: dict[str, Any] | None) 
     table = Table(title=f"{title}: {100 * found['share_of_links']:.0f} % of the links' rate", title_justify="left")
     for head in ("broken", "recovered after", "restored after"):
         table.add_column(head, justify="left" if head == "broken" else "right")
-    for name, recovered in found["recover_ms_p50"].items():
-        restored = found["restore_s"][name]
+    rows = {**found["recover_ms_p50"], "nothing": found["control_ms_p50"]}
+    for name, recovered in rows.items():
+        restored = found["restore_s"].get(name, 0.0)
         table.add_row(
             name,
             "not within 2 s" if recovered is None else f"{recovered:.0f} ms",

@@ -1,8 +1,8 @@
 // What a lab's port does to a packet that leaves by it: lose it, mark it, or cut it down to its headers.
 //
-// One program serves every port; a map says, by interface, when to act. It reads the backlog of the port's own queue, so
-// that marks and trims follow what is really waiting. Compiled without kernel headers: the few kernel structures it reads
-// are declared here by the fields it needs, and the loader finds where they lie.
+// One program serves every port; a map says, by interface, when to act. It reads the backlog of the port's own queue,
+// so that marks and trims follow what is really waiting. Compiled without kernel headers: the few kernel structures it
+// reads are declared here by the fields it needs, and the loader finds where they lie.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -25,7 +25,8 @@ enum { flag_black_hole = 1, flag_last_hop = 2 };
 
 // The context of a tc program, as the kernel's interface fixes it.
 struct __sk_buff {
-  u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority, ingress_ifindex, ifindex;
+  u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto;
+  u32 priority, ingress_ifindex, ifindex;
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
