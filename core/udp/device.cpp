@@ -160,8 +160,14 @@ std::size_t Device::wait(std::uint32_t cq, std::span<proto::Completion> out, Dur
       is_driven_ = true;
       ++leads_;
       ++stats_.handovers;
-      drive(lock, until, has_some);
+      try {
+        drive(lock, until, has_some);
+      } catch (const CheckFailure& failure) {
+        failure_ = failure.what();
+        closed_ = true;
+      }
       is_driven_ = false;
+      if (closed_) turn_.notify_all();
       if (followers_) turn_.notify_one();
       if (is_parked_) standby_.notify_one();
       continue;

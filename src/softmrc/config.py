@@ -127,23 +127,27 @@ class DeviceConfig:
     spin_us: float = 50.0
     buffer_bytes: int = 8 << 20
     rate_bps: int = 40_000_000_000  # of all planes together
-    base_rtt_us: float = 250.0  # below this, a round trip says more about scheduling than about the network
+    base_rtt_us: float = 2_000.0  # below this, a round trip says more about scheduling than about the network
+    window_bytes: int = 2 << 20  # the congestion window never grows beyond it: what is in flight should stay in caches
     reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
     sack_threshold_bytes: int = 64 * 1024
     probe_interval_us: float = 1_000.0
     mpr: int = 16
     max_wimm: int = 1024
-    timeout: int = 14  # 1.024 µs · 2^14 = 17 ms
+    timeout: int = 16  # 1.024 µs · 2^16 = 67 ms
     retry_linear: int = 7
-    retry_exponential: int = 7
+    retry_exponential: int = 5
     max_send_wr: int = 4096
 
     def quantum_for(self, mtu: int) -> int:
         """The spray quantum with packets of this size."""
         return self.quantum or max(1, min(2 * (TRAIN_BYTES // (mtu + PACKET_OVERHEAD)), 64))
 
-    def cc_profile(self, planes: int) -> CcProfile:
+    def cc_profile(self) -> CcProfile:
+        """Congestion control for this device: the window follows the rate, up to `window_bytes`."""
+        bdp_bytes = self.rate_bps / 8 * self.base_rtt_us / 1e6
         return CcProfile(
+            max_window_bdp=min(max(self.window_bytes / bdp_bytes, 0.1), 1.5),
             rate_bps=self.rate_bps,
             base_rtt_us=self.base_rtt_us,
             min_base_rtt_us=self.base_rtt_us,

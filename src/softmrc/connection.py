@@ -165,9 +165,10 @@ class Connection:
         """`write` for asyncio."""
         number = self.post(remote, offset, buffer, imm)
         while number not in self._done:
+            # Other tasks may take this write's completion off the queue, so readiness is looked at by all of them.
             self._note(self.qp.send_cq.poll())
             if number not in self._done:
-                self._note(await self.qp.send_cq.wait_async())
+                await self.qp.send_cq.readable()
         self._finish(number)
 
     def _note(self, completions: list[Completion]) -> None:
@@ -217,7 +218,8 @@ class Connection:
         fresh = [Message(c.imm, c.length) for c in completions if c.ok]
         self._messages += fresh
         if fresh:
-            self.qp.post_recv(count=len(fresh))
+            # Refused once the queue pair is in error; what came before that is still good.
+            self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
         if len(fresh) < len(completions) and not self._messages:
             raise RemoteError(f"peer {self.peer}: the connection is in error")
         return bool(completions)

@@ -154,6 +154,7 @@ class CompletionQueue:
     def __init__(self, device: Device, number: int) -> None:
         self.device = device
         self.number = number
+        self._ready: asyncio.Event | None = None  # shared by all tasks that wait
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
@@ -179,8 +180,20 @@ class CompletionQueue:
         """`wait` for asyncio: other tasks run meanwhile."""
         while not (found := self.poll(most)):
             self.device._check_open()
-            await _readable(self.fileno())
+            await self.readable()
         return found
+
+    async def readable(self) -> None:
+        """Until the queue may hold something, or another task has just emptied it."""
+        if self._ready is not None:
+            await self._ready.wait()
+            return
+        self._ready = asyncio.Event()
+        try:
+            await _readable(self.fileno())
+        finally:
+            ready, self._ready = self._ready, None
+            ready.set()
 
     async def __aiter__(self) -> AsyncIterator[Completion]:
         while True:
@@ -367,7 +380,7 @@ class Device:
         self._native = _core.Device(self._plan())
         self.source_ports = [tuple(row["source_ports"]) for row in self._native.planes()]
         self._ev_profile = self._add_ev_profile(self._default_ev_profile())
-        self._cc_profile = self._add_cc_profile(self.config.cc_profile(len(planes)))
+        self._cc_profile = self._add_cc_profile(self.config.cc_profile())
 
     def _plan(self) -> Any:
         config = self.config

@@ -6,14 +6,20 @@ Run as `python -m softmrc.bench.sink`. Orders: mrc, tcp, raw, pong (MRC), tcp_po
 from __future__ import annotations
 
 import json
+import random
 import socket
 import sys
+import time
 from typing import Any
+
+import numpy as np
 
 from softmrc import _core
 from softmrc.connection import listen
+from softmrc.verbs import Device
 
 TCP_CHUNK = 1 << 20
+IPPROTO_MPTCP = 262
 
 
 def answer(**values: Any) -> None:
@@ -52,13 +58,13 @@ def tcp_pong(host: str, size: int, **_: Any) -> None:
 
 
 def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: Any) -> None:
-    """Be written to until the peer leaves; an immediate is answered by one that carries the corrupt byte count."""
+    """Be written to until told to stop."""
     memory = bytearray(size)
     with listen(host, memory=memory, planes=planes, **settings) as listener:
         answer(port=listener.port)
         connection = listener.accept(30)
         answer(connected=True)
-        sys.stdin.readline()  # the order to stop
+        _obey(listener.device, connection.qp.qpn, memory)
         rows = listener.device.planes()
         answer(
             stats=connection.qp.stats(),
@@ -67,6 +73,40 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: 
             device=listener.device.stats(),
         )
         connection.close()
+
+
+def pattern(size: int) -> bytes:
+    """What a buffer of this size must hold after every byte was written."""
+    return random.Random(size).randbytes(1 << 20) * (size >> 20)
+
+
+def _obey(device: Device, qpn: int, memory: bytearray) -> None:
+    """Orders during a flow: a series of placed bytes in 1 ms bins, and the count of bytes that are wrong."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "start" in order:
+            device._native.start_series(qpn, 1000.0, int(order["start"]))
+            answer(started_ns=device._native.series_started_ns)
+        elif "read" in order:
+            answer(bins=device._native.series())
+        elif "check" in order:
+            wanted = np.frombuffer(pattern(len(memory)), dtype=np.uint8)
+            answer(corrupt=int(np.count_nonzero(np.frombuffer(memory, dtype=np.uint8) != wanted)))
+        else:
+            return
+
+
+def mptcp(host: str, bins: int, **_: Any) -> None:
+    """Bytes received in 1 ms bins since the peer connected."""
+    with _tcp_listener(host, IPPROTO_MPTCP) as server, server.accept()[0] as peer:
+        counts = [0] * bins
+        buffer = bytearray(1 << 18)
+        start_ns = time.monotonic_ns()
+        while got := peer.recv_into(buffer):
+            bin_number = (time.monotonic_ns() - start_ns) // 1_000_000
+            if bin_number < bins:
+                counts[bin_number] += got
+    answer(bins=counts, started_ns=start_ns)
 
 
 def pong(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: Any) -> None:
@@ -96,7 +136,7 @@ def raw(host: str, seconds: float, **_: Any) -> None:
         answer(bytes_per_s=_core.yardstick_receive(sock.fileno(), seconds + 5))
 
 
-ORDERS: dict[str, Any] = {"tcp": tcp, "tcp_pong": tcp_pong, "mrc": mrc, "pong": pong, "raw": raw}
+ORDERS: dict[str, Any] = {"tcp": tcp, "mptcp": mptcp, "tcp_pong": tcp_pong, "mrc": mrc, "pong": pong, "raw": raw}
 
 
 def main() -> None:

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from softmrc import _core
-from softmrc.bench.engine import Figure
+from softmrc.bench.figures import Figure
+from softmrc.bench.sink import pattern
 from softmrc.bench.veth import address_of, planes_of, veth_planes
 from softmrc.connection import Connection, connect
 from softmrc.errors import DeviceError, InternalError
@@ -125,8 +126,7 @@ class Flow:
         self.size = size
         self.connection: Connection = connect(host, port, planes=planes, **settings)
         other.hear()
-        pattern = os.urandom(min(size, 1 << 20)) * (size >> 20)
-        self.source = self.connection.device.register(bytearray(pattern))
+        self.source = self.connection.device.register(bytearray(pattern(size)))
 
     def gbps(self, seconds: float) -> float:
         """Completed writes of a mebibyte, `DEPTH` at a time."""

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from softmrc.cli import bench, demo, dissect, fabric, lab, sim
+from softmrc.cli import bench, demo, dissect, fabric, lab, perf, ping, sim, top
 from softmrc.errors import MrcError
 
 app = typer.Typer(
@@ -18,6 +18,9 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("dissect")(dissect.dissect)
+app.command("ping")(ping.ping)
+app.command("perf")(perf.perf)
+app.command("top")(top.top)
 app.command("sim")(sim.sim)
 app.command("sweep")(sim.sweep)
 app.command("plan")(fabric.plan)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import engine, sim
+from softmrc.bench import engine, failover, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 
@@ -44,6 +44,32 @@ def bench_engine(
         print(json.dumps({key: float(value) for key, value in figures.items()}, indent=2))
         return
     _show("The engine, on one core", engine.FIGURES, figures)
+
+
+@benches.command("udp")
+def bench_udp(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """Goodput and latency over real sockets, beside TCP and plain UDP in the same run."""
+    figures = udp.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show("Real sockets, two processes", udp.FIGURES, figures)
+
+
+@benches.command("failover")
+def bench_failover(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """A plane dies under load: time to recover, beside MPTCP. Needs root: it makes network namespaces."""
+    figures = failover.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show(f"A plane dies under load, {figures['trials']} trials", failover.FIGURES, figures)
 
 
 @benches.command("sim")

@@ -1,0 +1,79 @@
+"""`softmrc ping HOST:PORT`: every path to a listening node, one line each."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from softmrc.connection import Connection, connect
+from softmrc.engine import EvState
+from softmrc.errors import ConfigError
+from softmrc.verbs import EventType
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """HOST:PORT, with an IPv6 host in brackets."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError("address", text, "HOST:PORT, for example 10.0.0.2:7000 or [fd00::2]:7000")
+    return host.strip("[]"), int(port)
+
+
+def secret_from(given: str | None) -> str | None:
+    """The shared secret: the option, or SOFTMRC_SECRET; secrets on a command line are visible to others."""
+    return given or os.environ.get("SOFTMRC_SECRET")
+
+
+def probe_all(connection: Connection, count: int, interval_s: float) -> dict[tuple[int, int], list[float]]:
+    """Round trips in µs of every path, by (plane, EV); a probe that was not answered leaves no entry."""
+    paths = [(int(ev["port"]), int(ev["value"])) for ev in connection.qp.evs()]
+    answers: dict[tuple[int, int], list[float]] = {path: [] for path in paths}
+    device = connection.device
+    device.poll_events()
+    tokens: dict[int, tuple[int, int]] = {}
+
+    def collect() -> None:
+        for event in device.poll_events():
+            if event.type == EventType.probe_answer and event.psn in tokens:
+                answers[tokens.pop(event.psn)].append(event.value / 1e6)
+
+    for turn in range(count):
+        for number, path in enumerate(paths):
+            token = turn * len(paths) + number
+            tokens[token] = path
+            device.probe(connection.peer, path[0], path[1], token)
+        time.sleep(interval_s)
+        collect()
+    until = time.monotonic() + 1.0
+    while tokens and time.monotonic() < until:
+        time.sleep(0.01)
+        collect()
+    return answers
+
+
+def ping(
+    address: str = typer.Argument(help="Where a node listens: HOST:PORT."),
+    plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
+    count: int = typer.Option(5, min=1, max=1000, help="Probes on every path."),
+    interval_ms: float = typer.Option(100.0, min=1.0, help="Pause between two rounds."),
+    secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
+) -> None:
+    """Probe every path to a node: round trip, loss, state."""
+    host, port = split_address(address)
+    with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
+        answers = probe_all(connection, count, interval_ms / 1000)
+        states = {(int(ev["port"]), int(ev["value"])): EvState(int(ev["state"])) for ev in connection.qp.evs()}
+        table = Table(title=f"{len(answers)} paths to {connection.peer}", title_justify="left")
+        for column in ("plane", "path", "round trip µs, median", "best", "worst", "loss", "state"):
+            table.add_column(column, justify="left" if column == "plane" else "right")
+        for (number, ev), times in sorted(answers.items()):
+            shown = [f"{f(times):,.0f}" for f in (statistics.median, min, max)] if times else ["—"] * 3
+            loss = f"{1 - len(times) / count:.0%}"
+            name = f"{number} {connection.device.local_planes[number]}"
+            table.add_row(name, str(ev), *shown, loss, states[number, ev].name)
+        Console().print(table)

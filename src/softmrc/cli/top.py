@@ -1,0 +1,87 @@
+"""`softmrc top HOST:PORT`: a load over every plane, and what happens to planes and paths while it runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from softmrc.cli.perf import END
+from softmrc.cli.ping import secret_from, split_address
+from softmrc.connection import Connection, connect
+from softmrc.engine import EvState
+from softmrc.errors import RemoteError
+
+MESSAGE = 1 << 20
+DEPTH = 8
+MARKS = {EvState.GOOD: "[green]●", EvState.SKIP: "[yellow]◐", EvState.ASSUMED_BAD: "[red]○", EvState.DENIED: "[dim]·"}
+RATES = ("packets_sent", "packets_retransmitted", "loss_spurious", "evs_demoted", "evs_revived", "timeouts")
+
+
+def view(connection: Connection, before: dict[str, Any], now: dict[str, Any], span_s: float) -> Group:
+    """One screen."""
+    table = Table(expand=False)
+    for column in ("plane", "state", "Gb/s out", "packets/s", "paths"):
+        table.add_column(column, justify="right" if "/" in column else "left")
+    evs = connection.qp.evs()
+    for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
+        rate = (new["bytes_sent"] - old["bytes_sent"]) * 8 / span_s / 1e9
+        packets = (new["packets_sent"] - old["packets_sent"]) / span_s
+        marks = " ".join(MARKS[EvState(int(ev["state"]))] for ev in evs[evs["port"] == number])
+        state = "[green]up" if new["is_up"] else "[red]down"
+        name = f"{number} {connection.device.local_planes[number]}"
+        table.add_row(name, state, f"{rate:.3f}", f"{packets:,.0f}", marks)
+    query = connection.qp.query()
+    head = Text.from_markup(
+        f"[bold]{connection.peer}[/]  window {query['window_bytes']:,} B, {query['bytes_in_flight']:,} in flight, "
+        f"round trip {query['smoothed_rtt_us']:,.0f} µs, {query['state'].name}"
+    )
+    deltas = [f"{name.replace('_', ' ')} {(now['qp'][name] - before['qp'][name]) / span_s:,.0f}/s" for name in RATES]
+    return Group(head, table, Text("  ".join(deltas)))
+
+
+def _sample(connection: Connection) -> dict[str, Any]:
+    return {"planes": connection.device.planes(), "qp": connection.qp.stats()}
+
+
+def top(
+    address: str = typer.Argument(help="Where `softmrc perf` listens: HOST:PORT."),
+    plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
+    seconds: float = typer.Option(0.0, min=0.0, help="Leave after so long; 0: on Ctrl-C."),
+    interval_s: float = typer.Option(0.5, min=0.05, help="How often the screen changes."),
+    loss: float = typer.Option(0.0, min=0.0, max=1.0, help="Share of packets to lose on every plane."),
+    secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
+) -> None:
+    """Watch a load live: planes, the state of every path, window, retransmissions."""
+    host, port = split_address(address)
+    with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
+        connection.device.set_faults(drop=loss)
+        source = connection.device.register(bytearray(MESSAGE))
+        qp, remote = connection.qp, connection.remote[0]
+        start = shown_at = time.monotonic()
+        before = _sample(connection)
+        posted = done = 0
+        try:
+            with Live(auto_refresh=False) as live:
+                while not seconds or time.monotonic() - start < seconds:
+                    while posted - done < DEPTH:
+                        qp.post_write(source, 0, MESSAGE, remote_va=0, rkey=remote.rkey)
+                        posted += 1
+                    found = qp.send_cq.wait_array(interval_s)
+                    if len(found) and found["status"].any():
+                        raise RemoteError(f"writes to {connection.peer} failed: {qp!r}")
+                    done += len(found)
+                    span = time.monotonic() - shown_at
+                    if span >= interval_s:
+                        now = _sample(connection)
+                        live.update(view(connection, before, now, span), refresh=True)
+                        before, shown_at = now, time.monotonic()
+        except KeyboardInterrupt:
+            pass
+        connection.post(remote, 0, b"end", imm=END)
+        time.sleep(0.1)

@@ -1,0 +1,228 @@
+"""The device itself: strangers, garbage, descriptors, captures, lifetimes."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import select
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+from loopback import connect, drain, eventually, pair, peer_planes
+
+from softmrc.bench.udp import flood
+from softmrc.engine import CompletionStatus, EventType, QpState
+from softmrc.errors import ConfigError, UsageError
+from softmrc.verbs import Device, PeerPlane
+from softmrc.wire.capture import read_pcapng
+
+
+def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:
+    rng = random.Random(7)
+    with pair() as (a, b):
+        target = bytearray(1 << 20)
+        region = b.device.register(target)
+        content = bytearray(rng.randbytes(1 << 20))
+        source = a.device.register(content)
+        ports = [(str(plane.address), plane.port) for plane in peer_planes(b.device)]
+        with flood(ports, per_s=20_000):
+            assert eventually(lambda: sum(row["strangers"] for row in b.device.planes()) > 1000)
+            assert not any(target)
+            a.post_write(source, 0, 1 << 20, remote_va=0, rkey=region.rkey)
+            assert [c.ok for c in drain(a.send_cq, 1)] == [True]
+        assert target == content
+        assert b.state == QpState.RTS
+
+
+def test_a_peer_that_sends_garbage_is_refused_and_counted() -> None:
+    rng = random.Random(3)
+    with Device(["127.0.0.1"]) as device, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        address = ipaddress.ip_address("127.0.0.1")
+        device.add_peer([PeerPlane(address, sock.getsockname()[1], (sock.getsockname()[1],))])
+        to = ("127.0.0.1", device.source_ports[0][0])
+        for size in (0, 1, 11, 12, 15, 16, 17, 60, 1500):
+            for _ in range(8):
+                sock.sendto(rng.randbytes(size), to)
+        assert eventually(lambda: device.stats()["refused_bad_icrc"] >= 40)
+        assert device.planes()[0]["strangers"] == 0
+
+
+def test_a_completion_queue_is_a_descriptor() -> None:
+    with pair(("127.0.0.1",)) as (a, b):
+        region = b.device.register(bytearray(4096))
+        source = a.device.register(bytearray(4096))
+        poller = select.poll()
+        poller.register(a.send_cq.fileno(), select.POLLIN)
+        assert a.send_cq.poll() == []
+        for number in range(3):
+            a.post_write(source, 0, 4096, remote_va=0, rkey=region.rkey, wr_id=number)
+            assert poller.poll(10_000)
+            assert [c.wr_id for c in a.send_cq.poll()] == [number]
+            assert poller.poll(0) == []
+
+
+def test_several_threads_wait_and_post() -> None:
+    with Device(["127.0.0.1"]) as left, Device(["127.0.0.1"]) as right:
+        pairs = [connect(left, right) for _ in range(4)]
+        region = right.register(bytearray(1 << 16))
+        source = left.register(bytearray(1 << 16))
+        done: list[int] = []
+
+        def work(number: int) -> None:
+            qp = pairs[number][0]
+            for i in range(50):
+                qp.post_write(source, 0, 5000, remote_va=number * 8192, rkey=region.rkey, wr_id=i)
+                done.extend(c.wr_id for c in drain(qp.send_cq, 1))
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(done) == sorted(list(range(50)) * 4)
+
+
+def test_closing_wakes_whoever_waits() -> None:
+    device = Device(["127.0.0.1"])
+    cq = device.create_cq()
+    result: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            cq.wait(20)
+        except UsageError as error:
+            result.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    device.close()
+    thread.join(10)
+    assert not thread.is_alive() and "closed" in str(result[0])
+    assert repr(device) == "<Device, closed>"
+
+
+def test_memory_in_use_is_not_given_back() -> None:
+    with pair(("127.0.0.1",)) as (a, b):
+        region = b.device.register(bytearray(1 << 20))
+        source = a.device.register(bytearray(1 << 20))
+        for device in (a.device, b.device):
+            device.set_faults(black_hole=True)
+        a.post_write(source, 0, 1 << 20, remote_va=0, rkey=region.rkey)
+        with pytest.raises(UsageError, match="still being sent from"):
+            source.deregister()
+        for device in (a.device, b.device):
+            device.set_faults()
+        assert [c.ok for c in drain(a.send_cq, 1)] == [True]
+        source.deregister()
+        with pytest.raises(UsageError, match="not registered"):
+            source.deregister()
+
+
+def test_only_writable_contiguous_memory_is_registered() -> None:
+    with Device(["127.0.0.1"]) as device:
+        for bad in (b"read only", np.zeros((4, 4))[:, 1], object(), bytearray(0), memoryview(b"x")):
+            with pytest.raises(ConfigError):
+                device.register(bad)
+
+
+def test_a_tensor_without_the_buffer_protocol_is_used_in_place() -> None:
+    class Tensor:
+        """What matters of a torch CPU tensor."""
+
+        def __init__(self) -> None:
+            self.memory = np.zeros(64, dtype=np.float32)
+
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            return self.memory
+
+        def data_ptr(self) -> int:
+            return self.memory.__array_interface__["data"][0]
+
+    with pair(("127.0.0.1",)) as (a, b):
+        tensor = Tensor()
+        region = b.device.register(tensor)
+        source = a.device.register(np.arange(64, dtype=np.float32))
+        a.post_write(source, 0, 256, remote_va=0, rkey=region.rkey)
+        assert [c.ok for c in drain(a.send_cq, 1)] == [True]
+        assert tensor.memory.tolist() == list(range(64))
+
+
+def test_errors_are_events_too() -> None:
+    with pair(("127.0.0.1",)) as (a, b):
+        source = a.device.register(bytearray(64))
+        a.post_write(source, 0, 64, remote_va=0, rkey=12345, wr_id=5)
+        completion = drain(a.send_cq, 1)[0]
+        assert (completion.wr_id, completion.status) == (5, CompletionStatus.REMOTE_ACCESS)
+        assert a.state == QpState.ERROR
+        kinds = {event.type for event in b.device.poll_events()}
+        assert EventType.packet_refused in kinds and EventType.qp_state in kinds
+        with pytest.raises(UsageError, match="ERROR"):
+            a.post_write(source, 0, 64, remote_va=0, rkey=1)
+
+
+def test_a_port_taken_out_of_service_is_left_by_both_sides() -> None:
+    with pair() as (a, b):
+        region = b.device.register(bytearray(4 << 20))
+        source = a.device.register(bytearray(4 << 20))
+        b.device.set_port(1, False)
+        assert eventually(lambda: any(e.type == EventType.peer_ports for e in a.device.poll_events()))
+        before = a.device.planes()[1]["packets_sent"]
+        a.post_write(source, 0, 4 << 20, remote_va=0, rkey=region.rkey)
+        assert [c.ok for c in drain(a.send_cq, 1)] == [True]
+        assert a.device.planes()[1]["packets_sent"] == before
+        assert "(down)" in repr(b.device)
+        b.device.set_port(1, True)
+
+        def sends_there_again() -> bool:
+            a.post_write(source, 0, 1 << 20, remote_va=0, rkey=region.rkey)
+            return len(drain(a.send_cq, 1)) == 1 and a.device.planes()[1]["packets_sent"] > before
+
+        assert eventually(sends_there_again)
+
+
+def test_a_capture_holds_what_was_sent(tmp_path: object) -> None:
+    path = f"{tmp_path}/device.pcapng"
+    with pair(mtu=1024) as (a, b):
+        region = b.device.register(bytearray(1 << 16))
+        source = a.device.register(bytearray(range(256)) * 256)
+        with a.device.capture(path) as capture:
+            a.post_write(source, 0, 1 << 16, remote_va=0, rkey=region.rkey)
+            assert [c.ok for c in drain(a.send_cq, 1)] == [True]
+        frames = list(read_pcapng(path))
+        assert len(frames) == capture.packets >= 65
+        assert {record.interface.name for record in frames} <= {f"plane{i}" for i in range(4)}
+
+
+def test_the_ecn_mark_reaches_the_sender() -> None:
+    with pair() as (a, b):
+        region = b.device.register(bytearray(1 << 20))
+        source = a.device.register(bytearray(1 << 20))
+        a.device.set_faults(mark=1.0)
+        a.post_write(source, 0, 1 << 20, remote_va=0, rkey=region.rkey)
+        assert [c.ok for c in drain(a.send_cq, 1)] == [True]
+        assert a.stats()["marks_received"] > 0
+
+
+def test_settings_are_checked_by_name() -> None:
+    with pytest.raises(ConfigError, match="nonsense"):
+        Device(["127.0.0.1"], nonsense=1)
+    with pytest.raises(ConfigError, match="mtu"):
+        Device(["127.0.0.1"], mtu=65000)
+    with pytest.raises(ConfigError, match="planes"):
+        Device([])
+    with Device(["127.0.0.1"]) as device, pytest.raises(ConfigError, match="faults"):
+        device.set_faults(rain=0.5)
+
+
+def test_a_carrier_must_leave_the_checksum_alone() -> None:
+    final = ipaddress.ip_address("fcbb:bb00:1001::")
+    neutral = ipaddress.ip_address(f"fcbb:bb00:{0xFFFF - 0x200 - 0x101:x}:200:101:1001::")
+    with Device(["::1"], srv6=True) as device:
+        device.add_peer([PeerPlane(final, 4791, (), 0, (neutral,))])
+        with pytest.raises(ConfigError, match="checksum"):
+            device.add_peer([PeerPlane(final, 4791, (), 0, (ipaddress.ip_address("fcbb:bb00:100:200:101:1001::"),))])
