@@ -17,7 +17,8 @@ from softmrc.bench.figures import Figure
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
 
 
-def _show(title: str, figures: Iterable[Figure], values: dict[str, float]) -> None:
+def _show(title: str, figures: Iterable[Figure], values: dict[str, Any]) -> None:
+    """Each figure beside what it must reach; one that this machine cannot measure is a dash."""
     table = Table(title=title, title_justify="left")
     table.add_column("figure")
     table.add_column("measured", justify="right")
@@ -27,6 +28,9 @@ def _show(title: str, figures: Iterable[Figure], values: dict[str, float]) -> No
         if figure.key not in values:
             continue
         value = values[figure.key]
+        if value is None:
+            table.add_row(figure.meaning, "—", "", "")
+            continue
         shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
         mark = "[green]✓" if figure.holds(value) else "[red]✗"
         table.add_row(figure.meaning, f"{shown} {figure.unit}".strip(), figure.bound, mark if figure.bound else "")
