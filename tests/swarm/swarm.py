@@ -364,7 +364,7 @@ def is_repeated(seed: int) -> bool:
     return seed % 8 == 0
 
 
-def run_guarded(seed: int, limit_s: float = 10.0) -> Outcome:
+def run_guarded(seed: int, limit_s: float = 60.0) -> Outcome:
     """A seed that never comes back stops the process, with the line that reproduces it."""
 
     def stop() -> None:
