@@ -36,6 +36,7 @@ void bind_profiles(nb::module_& m) {
       .def_rw("min_active", &EvProfile::min_active)
       .def_rw("value_bits", &EvProfile::value_bits)
       .def_rw("spray_quantum", &EvProfile::spray_quantum)
+      .def_rw("skips_congested", &EvProfile::skips_congested)
       .def("add_entry", [](EvProfile& p, std::uint32_t value, std::uint8_t port) { p.entries.push_back({value, port}); });
 
   nb::class_<CcProfile> cc(m, "CcProfile");

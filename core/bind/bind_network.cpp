@@ -22,7 +22,7 @@ void bind_fabric(nb::module_& m) {
       .value("SRV6", Forwarding::srv6).value("ECMP", Forwarding::ecmp).value("STRUCTURED", Forwarding::structured);
   nb::enum_<FaultKind>(m, "FaultKind")
       .value("DOWN", FaultKind::down).value("BLACK_HOLE", FaultKind::black_hole).value("LOSS", FaultKind::loss)
-      .value("CORRUPT", FaultKind::corrupt).value("SLOW", FaultKind::slow).value("HEAL", FaultKind::heal);
+      .value("CORRUPT", FaultKind::corrupt).value("SLOW", FaultKind::slow).value("EV_LOSS", FaultKind::ev_loss).value("HEAL", FaultKind::heal);
 
   nb::class_<FabricConfig> fabric(m, "FabricConfig");
   fabric.def(nb::init<>())
@@ -155,6 +155,7 @@ nb::dict counters(const Network& n) {
   d["retransmitted"] = c.retransmitted;
   d["pauses"] = c.pauses;
   d["broken_connections"] = c.broken_connections;
+  d["bytes_placed"] = c.bytes_placed;
   return d;
 }
 
@@ -177,10 +178,11 @@ void bind_network(nb::module_& m) {
           raise_if(proto::Problem{proto::Problem::Kind::config, "link", std::to_string(link), "below " + std::to_string(n.fabric().links())});
         n.add_fault({Time{at_ps}, kind, link, value});
       })
-      .def("sample_every", [](Network& n, std::int64_t bin_ps, std::int64_t until_ps) { n.sample_every(Duration{bin_ps}, Time{until_ps}); })
+      .def("sample_every", [](Network& n, std::int64_t bin_ps) { n.sample_every(Duration{bin_ps}); })
       .def("run", [](Network& n, std::int64_t until_ps, std::uint64_t max_events) { return n.run(Time{until_ps}, max_events); },
            nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("now_ps", [](const Network& n) { return n.now().ps; })
+      .def_prop_ro("is_idle", &Network::is_idle)
       .def_prop_ro("flows_completed", &Network::flows_completed)
       .def_prop_ro("trace_hash", &Network::trace_hash)
       .def_prop_ro("links", [](const Network& n) { return n.fabric().links(); })
@@ -204,10 +206,17 @@ void bind_network(nb::module_& m) {
         for (LinkId i = 0; i < most.size(); ++i) most[i] = n.max_queue_on_link(i);
         return raw(most);
       })
-      .def("link_last_used_ps", [](const Network& n, LinkId link) { return n.last_used(link).ps; })
       .def("goodput_series", [](const Network& n) { return raw(n.goodput_series()); })
       .def("bad_ev_series", [](const Network& n) { return raw(n.bad_ev_series()); })
-      .def_prop_ro("bins", &Network::bins)
+      .def("ev_census", [](const Network& n) {
+        const auto states = n.ev_census();
+        return nb::make_tuple(states[0], states[1], states[2], states[3]);
+      })
+      .def_prop_ro("bytes_placed", [](const Network& n) { return n.counters().bytes_placed; })
+      .def("recovery", [](const Network& n) {
+        const Network::Recovery r = n.recovery();
+        return nb::make_tuple(r.last_lost.ps, r.last_resent.ps, r.unsent);
+      })
       .def("stuck_flows", &Network::stuck_flows);
 }
 

@@ -45,6 +45,7 @@ struct EvProfile {
   std::uint32_t min_active = 0;    // 0: a quarter of count
   std::uint32_t value_bits = 32;   // width of a drawn value
   std::uint32_t spray_quantum = 1; // packets in a row that may share an EV
+  bool skips_congested = true;     // false: oblivious spraying, which a mark or a trim does not steer
   std::vector<EvEntry> entries;    // for explicit_
 
   std::uint32_t floor() const { return min_active ? min_active : count / 4; }

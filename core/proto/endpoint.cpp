@@ -176,6 +176,18 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
   after_input(now, *slot);
 }
 
+void Endpoint::end_batch(Time now) {
+  journal_.in_batch = false;
+  // Whoever was handed something stands on the data list.
+  for (std::size_t i = 0; i < data_list_.size(); ++i)
+    if (QueuePair* pair = at(data_list_[i])) pair->end_batch(now);
+}
+
+void Endpoint::handle_held_up(Time now) {
+  for (Slot& slot : slots_)
+    if (slot.qp) slot.qp->requester().on_held_up(now);
+}
+
 void Endpoint::list(std::uint32_t slot) {
   QueuePair& pair = *at(slot);
   if (!pair.in_reply_list && pair.has_reply()) {

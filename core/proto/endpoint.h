@@ -55,6 +55,11 @@ class Endpoint {
   // In.
   void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});
   void handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival);
+  // Between these two, packets are handed in that had been waiting side by side.
+  void begin_batch() { journal_.in_batch = true; }
+  void end_batch(Time now);
+  // The driver was held up between taking packets and sending them: no verdict may rest on when they were taken.
+  void handle_held_up(Time now);
   void handle_timeout(Time now);
   PostStatus post_write(Time now, std::uint32_t qpn, const WorkRequest& request);
   PostStatus post_receive(std::uint32_t qpn, std::uint64_t wr_id);

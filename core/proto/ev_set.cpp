@@ -16,6 +16,7 @@ constexpr std::uint8_t max_damping = 10;
 void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
   prng_ = prng;
   floor_ = profile.floor();
+  skips_congested_ = profile.skips_congested;
   ports_.assign(ports, PortFacts{});
   const std::uint32_t total = profile.count + profile.spares;
   active_per_port_ = profile.count / ports;

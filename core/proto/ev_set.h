@@ -66,7 +66,7 @@ class EvSet {
   }
   // A congestion mark or a trim: step over it once. A spare has no turn to miss.
   void on_congestion(std::uint16_t ev) {
-    if (evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
+    if (skips_congested_ && evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
   }
   // The peer says never to use it again: as bad as a loss.
   void on_always_skip(std::uint16_t ev);
@@ -127,6 +127,7 @@ class EvSet {
   std::uint32_t live_ports_ = ~0u;
   std::uint32_t floor_ = 0;
   std::uint32_t active_per_port_ = 0;
+  bool skips_congested_ = true;
   std::vector<PortFacts> ports_;
   Ring<std::uint16_t> changes_;
   Prng prng_;

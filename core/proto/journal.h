@@ -34,6 +34,9 @@ class Journal {
   const Ring<Event>& queue() const { return queue_; }
 
   EndpointStats stats;
+  // Packets that waited together are being handed in one by one. Verdicts that compare paths wait for the last of them:
+  // what lies in the same batch unread is no evidence of loss.
+  bool in_batch = false;
 
  private:
   Ring<Event> queue_;

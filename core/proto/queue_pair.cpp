@@ -142,7 +142,7 @@ Time QueuePair::deadline(Time now) const {
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
   const std::uint32_t ports = free_ports & live_ports_;
-  if (ports == 0) return false;
+  if (ports == 0 || reverse_.should_wait(ports, live_ports_)) return false;
   out.port = reply_port(responder_.take_reply(now, out), ports);
   out.entropy = reverse_.entropy(out.port);
   return true;

@@ -41,6 +41,9 @@ class QueuePair {
   PostStatus post_receive(std::uint64_t wr_id);
 
   void handle(Time now, const wire::Packet& packet, const Arrival& arrival);
+  void end_batch(Time now) {
+    if (state_ == QpState::rts) requester_.end_batch(now);
+  }
   void handle_timeout(Time now);
   // The next moment after `now` that needs handle_timeout. What is due already waits to be polled.
   Time deadline(Time now) const;

@@ -50,6 +50,10 @@ class Requester {
   CompletionStatus on_nack(Time now, const wire::Nack& nack);
   CompletionStatus on_ack(Time now, const wire::Aeth& aeth, Psn cack);
 
+  void on_held_up(Time now) { loss_.on_held_up(now); }
+  // The verdicts that waited for the end of a batch.
+  void end_batch(Time now);
+
   CompletionStatus on_timer(Time now);
   Time deadline(Time now) const;
 
@@ -196,6 +200,7 @@ class Requester {
   std::uint32_t silences_ = 0;     // tail probes sent since the last progress
   std::uint16_t probe_id_ = 0;
   Time probe_sent_at_ = Time::never();
+  bool verdict_due_ = false;       // a comparison of paths waits for the end of a batch
   bool tail_resend_ = false;
   bool probe_wanted_ = false;
   bool solicitation_wanted_ = false;

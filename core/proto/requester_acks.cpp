@@ -38,7 +38,7 @@ std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t r
   if (r.state != SentState::in_flight) return std::nullopt;
   if (config_.timestamps ? reflected_ticks != timestamp_ticks(r.sent_at) : r.tx_count != 1) return std::nullopt;
   const Duration rtt = now - r.sent_at;
-  rtt_.on_sample(rtt);
+  rtt_.on_sample(rtt, r.tx_count == 1);
   return std::max(rtt - rtt_.base(), Duration{0});
 }
 
@@ -241,16 +241,27 @@ void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
   }
 }
 
+void Requester::end_batch(Time now) {
+  if (!verdict_due_) return;
+  verdict_due_ = false;
+  detect_across_evs(now);
+  drain_ev_changes(now);
+}
+
 // spec: loss-across-evs
 void Requester::detect_across_evs(Time now) {
+  if (context_.journal->in_batch) {
+    verdict_due_ = true;
+    return;
+  }
   if (sent_.in_flight() == 0) return;
   const Time latest = loss_.latest_acked_sent();
   const Duration window = loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
-  if (sent_[sent_.oldest()].sent_at + window >= latest) return;
+  if (loss_.left_at(sent_[sent_.oldest()].sent_at) + window >= latest) return;
   drain_ev_changes(now);
   while (sent_.in_flight()) {
     const Psn psn = sent_.oldest();
-    if (sent_[psn].sent_at + window >= latest) break;
+    if (loss_.left_at(sent_[psn].sent_at) + window >= latest) break;
     declare_lost(now, psn, LossCause::across_evs);
   }
   // Nothing sent later on these paths has come back either; waiting for each packet's own evidence would cost a round

@@ -38,6 +38,16 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
   return static_cast<std::uint8_t>(std::countr_zero(ports));
 }
 
+bool ReversePaths::should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const {
+  bool some_healthy = false;
+  for (std::uint32_t port = 0; port < paths_.size(); ++port) {
+    if (!paths_[port].is_healthy || !(live_ports >> port & 1)) continue;
+    if (free_ports >> port & 1) return false;
+    some_healthy = true;
+  }
+  return some_healthy;
+}
+
 void ReversePaths::on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now) {
   if (port >= paths_.size()) return;
   Path& path = paths_[port];

@@ -20,7 +20,9 @@ class Rtt {
         least_(least),
         learn_(learn) {}
 
-  void on_sample(Duration sample) {
+  // A packet sent twice inside one tick of its timestamp leaves a doubt of that tick: such a sample may smooth, but not
+  // lower the base.
+  void on_sample(Duration sample, bool is_certain = true) {
     if (sample <= Duration{0}) return;
     if (samples_ == 0) {
       if (learn_) base_ = std::max(sample, least_);
@@ -32,8 +34,10 @@ class Rtt {
       smoothed_ = smoothed_ + error / 8;
       deviation_ = deviation_ + ((error < Duration{0} ? -error : error) - deviation_) / 4;
     }
-    base_ = std::max(std::min(base_, sample), least_);
-    fastest_ = std::min(fastest_, sample);
+    if (is_certain) {
+      base_ = std::max(std::min(base_, sample), least_);
+      fastest_ = std::min(fastest_, sample);
+    }
     if (samples_ < 255) ++samples_;
   }
 

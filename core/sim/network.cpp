@@ -13,6 +13,10 @@ constexpr std::uint32_t rkey = 1;
 constexpr std::uint32_t first_qpn = 16;
 constexpr std::uint32_t cq = 0;
 
+// A data packet by its queue pair and PSN; a retransmission has the same key.
+std::uint64_t packet_key(std::uint32_t qpn, std::uint32_t psn) { return static_cast<std::uint64_t>(qpn) << 24 | psn; }
+std::uint64_t packet_key(const wire::Packet& packet) { return packet_key(packet.bth.dqp, packet.bth.psn); }
+
 std::uint32_t packets_of(std::uint64_t bytes, std::uint32_t mtu) { return static_cast<std::uint32_t>((bytes + mtu - 1) / mtu); }
 
 }  // namespace
@@ -48,6 +52,10 @@ proto::Endpoint& Network::endpoint_of(std::uint32_t host) {
   h.endpoint->create_cq();
   h.endpoint->add_region({nullptr, 0, 1ull << 63, rkey});
   h.endpoint->set_trace(this, proto::wants(proto::EventType::packet_placed) | proto::wants(proto::EventType::ev_state));
+  // A port that was down before the host had anything to say is known to be down.
+  for (std::uint32_t plane = 0; plane < config_.fabric.planes; ++plane)
+    if (links_[fabric_.host_up(plane, host)].is_down || links_[fabric_.host_down(plane, host)].is_down)
+      h.endpoint->set_port(now(), plane, false);
   return *h.endpoint;
 }
 
@@ -109,31 +117,37 @@ void Network::add_dependency(std::uint32_t earlier, std::uint32_t later, Duratio
   flows_[later].start = Time::never();
 }
 
-void Network::sample_every(Duration bin, Time until) {
+void Network::sample_every(Duration bin) {
+  SOFTMRC_CHECK(bin.ps > 0);
   bin_ = bin;
-  bins_ = static_cast<std::uint32_t>(until.ps / bin.ps) + 1;
-  goodput_.assign(static_cast<std::size_t>(bins_) * config_.fabric.planes, 0);
-  bad_evs_.assign(bins_, 0);
 }
 
-std::uint32_t Network::bin_of(Time t) const {
-  return bin_.ps ? std::min(static_cast<std::uint32_t>(t.ps / bin_.ps), bins_ - 1) : 0;
+// The bin that holds this moment; the series are drawn out to it. A run longer than anyone would plot ends in one bin.
+std::size_t Network::bin_now() {
+  constexpr std::size_t max_bins = 1u << 20;
+  const std::size_t bin = std::min(static_cast<std::size_t>(now().ps / bin_.ps), max_bins - 1);
+  if (bad_evs_.size() <= bin) {
+    bad_evs_.resize(bin + 1, bad_evs_now_);
+    goodput_.resize((bin + 1) * config_.fabric.planes, 0);
+  }
+  return bin;
 }
 
 // The checker. Every packet of every flow is placed exactly once, where the plan says; anything else is our bug.
-void Network::check_placement(std::uint32_t id, std::uint64_t offset, std::uint32_t bytes, std::uint8_t port, std::uint32_t bin) {
+void Network::check_placement(std::uint32_t id, std::uint64_t offset, std::uint32_t bytes, std::uint8_t port) {
   const Flow& flow = flows_[id];
   SOFTMRC_CHECK(offset % config_.mtu == 0 && offset < flow.bytes);
   SOFTMRC_CHECK(bytes == std::min<std::uint64_t>(config_.mtu, flow.bytes - offset));
   const std::uint64_t bit = flow.first_packet + offset / config_.mtu;
   SOFTMRC_CHECK(!(placed_[bit / 64] >> (bit % 64) & 1));
   placed_[bit / 64] |= 1ull << (bit % 64);
-  if (bin_.ps) goodput_[static_cast<std::size_t>(port) * bins_ + bin] += bytes;
+  counters_.bytes_placed += bytes;
+  if (bin_.ps) goodput_[bin_now() * config_.fabric.planes + port] += bytes;
 }
 
 void Network::on(const proto::Event& event) {
-  const std::uint32_t bin = bin_of(Time{event.at_ps});
   if (event.type == proto::EventType::ev_state) {
+    const std::size_t bin = bin_.ps ? bin_now() : 0;
     bad_evs_now_ += event.code == static_cast<std::uint32_t>(proto::EvState::assumed_bad) ? 1 : -1;
     if (bin_.ps) bad_evs_[bin] = bad_evs_now_;
     return;
@@ -142,7 +156,8 @@ void Network::on(const proto::Event& event) {
   SOFTMRC_CHECK(flow < flows_.size() && event.code == rkey);
   const auto [source, destination] = connection_ends_[event.qpn - first_qpn];
   SOFTMRC_CHECK(source == flows_[flow].source && destination == flows_[flow].destination);
-  check_placement(static_cast<std::uint32_t>(flow), event.value & 0xFFFFFFFF, event.ev, event.port, bin);
+  check_placement(static_cast<std::uint32_t>(flow), event.value & 0xFFFFFFFF, event.ev, event.port);
+  if (!lost_packets_.empty()) lost_packets_.erase(packet_key(event.qpn, event.psn));
 }
 
 void Network::start_flow(std::uint32_t id) {
@@ -237,6 +252,7 @@ void Network::inject(std::uint32_t host, const proto::Transmit& t) {
   if (!is_write) ++counters_.control_packets;
   else if (t.packet.bth.retransmission) ++counters_.retransmitted;
   else ++counters_.data_packets;
+  if (is_write && !lost_packets_.empty() && lost_packets_.erase(packet_key(t.packet))) recovery_.last_resent = now();
   transmit(fabric_.host_up(t.port, host), id);
 }
 
@@ -298,11 +314,15 @@ void Network::apply_fault(const Fault& f) {
     case FaultKind::slow:
       link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time / f.value + 0.5);
       break;
+    case FaultKind::ev_loss:
+      link.ev_loss = static_cast<float>(f.value);
+      link.lossy_ev = none;
+      break;
     case FaultKind::heal: {
       const bool was_down = link.is_down;
       link.is_down = link.is_black_hole = false;
       link.dead_since = Time::never();
-      link.loss = link.corrupt = 0;
+      link.loss = link.corrupt = link.ev_loss = 0;
       link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time + 0.5);
       if (was_down) set_port_state(f.link, true);
       break;
@@ -342,6 +362,39 @@ bool Network::run(Time until, std::uint64_t max_events) {
     }
   }
   return true;
+}
+
+std::array<std::uint64_t, 4> Network::ev_census() const {
+  std::array<std::uint64_t, 4> states{};
+  if (config_.transport != Transport::mrc) return states;
+  for (std::uint32_t i = 0; i < connection_ends_.size(); ++i) {
+    const proto::EvSet& evs = hosts_[connection_ends_[i].first].endpoint->qp(first_qpn + i)->requester().evs();
+    for (std::uint16_t ev = 0; ev < evs.size(); ++ev)
+      if (!evs[ev].is_spare) ++states[static_cast<std::size_t>(evs[ev].state)];
+  }
+  return states;
+}
+
+Network::Recovery Network::recovery() const {
+  Recovery found = recovery_;
+  found.unsent = lost_packets_.size();
+  return found;
+}
+
+// To a fault, that is; what a full queue drops is not counted here. A copy of what has arrived already is no loss.
+void Network::lose(std::uint32_t id) {
+  ++counters_.lost_to_faults;
+  const Parcel& p = parcel(id);
+  if (config_.transport == Transport::mrc && !p.is_control && wire::is_write(p.packet.bth.opcode)) {
+    recovery_.last_lost = now();
+    if (!is_placed(std::get<wire::Write>(p.packet.body).reth.va)) lost_packets_.insert(packet_key(p.packet));
+  }
+  drop_parcel(id);
+}
+
+bool Network::is_placed(std::uint64_t va) const {
+  const std::uint64_t bit = flows_[va >> 32].first_packet + (va & 0xFFFFFFFF) / config_.mtu;
+  return placed_[bit / 64] >> (bit % 64) & 1;
 }
 
 std::vector<std::uint32_t> Network::stuck_flows() const {

@@ -6,9 +6,11 @@
 // not know the difference, which a test of Pair proves.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/prng.h"
@@ -77,6 +79,7 @@ enum class FaultKind : std::uint8_t {
   loss,        // value: probability
   corrupt,     // value: probability; the receiver's ICRC refuses the packet
   slow,        // value: share of the rate that is left
+  ev_loss,     // value: probability, for one EV only: that of the next data packet to take the link
   heal,        // everything above ends
 };
 
@@ -100,12 +103,13 @@ class Network : private proto::TraceSink, private RoceObserver {
   // `later` starts only after `earlier` was delivered.
   void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think);
   void add_fault(const Fault& fault) { faults_.push_back(fault); }
-  void sample_every(Duration bin, Time until);
+  void sample_every(Duration bin);
 
   // Runs until all flows are complete, `until` passes, or so many events were handled; true while there is more to do.
   bool run(Time until, std::uint64_t max_events);
 
   Time now() const { return scheduler_.now(); }
+  bool is_idle() const { return scheduler_.empty(); }
   const std::vector<Flow>& flows() const { return flows_; }
   std::uint32_t flows_completed() const { return flows_completed_; }
 
@@ -113,19 +117,26 @@ class Network : private proto::TraceSink, private RoceObserver {
     std::uint64_t events = 0, link_hops = 0, data_packets = 0, control_packets = 0;
     std::uint64_t trimmed = 0, marked = 0, dropped = 0, lost_to_faults = 0, corrupted = 0;
     std::uint64_t retransmitted = 0, pauses = 0, broken_connections = 0;
+    std::uint64_t bytes_placed = 0;
   };
   const Counters& counters() const { return counters_; }
   std::uint64_t trace_hash() const { return hash_; }
   std::uint64_t bytes_on_link(LinkId link) const { return links_[link].bytes; }
   std::uint32_t max_queue_on_link(LinkId link) const { return links_[link].max_queue; }
-  // Bytes placed per plane and bin, plane-major; EVs usable, skipped and bad per bin.
+  // Bytes placed per bin and plane, bin-major; EVs assumed bad at the end of each bin. Both grow with the run.
   const std::vector<std::uint64_t>& goodput_series() const { return goodput_; }
   const std::vector<std::int64_t>& bad_ev_series() const { return bad_evs_; }
-  std::uint32_t bins() const { return bins_; }
+  // EVs of all queue pairs that send, by state.
+  std::array<std::uint64_t, 4> ev_census() const;
   // Sums of the counters of every queue pair.
   proto::QpStats total_stats() const;
-  // When a queue pair last put a packet on a path that crosses this link, and the last resend of one lost there.
-  Time last_used(LinkId link) const { return links_[link].last_used; }
+  // Data packets that faults swallowed: when the last one was, when the last one was sent again, how many still wait.
+  struct Recovery {
+    Time last_lost = Time::long_ago();
+    Time last_resent = Time::long_ago();
+    std::uint64_t unsent = 0;
+  };
+  Recovery recovery() const;
   // Flows that are under way but not complete.
   std::vector<std::uint32_t> stuck_flows() const;
 
@@ -172,7 +183,6 @@ class Network : private proto::TraceSink, private RoceObserver {
   };
   struct Link {
     Time busy_until{};
-    Time last_used = Time::long_ago();
     Time dead_since = Time::never();  // for ECMP: groups leave it out after the convergence delay
     std::uint64_t bytes = 0;
     Fifo data;
@@ -184,6 +194,8 @@ class Network : private proto::TraceSink, private RoceObserver {
     std::uint32_t buffered = 0;       // bytes that came in by this link and wait in the switch at its end
     float loss = 0;
     float corrupt = 0;
+    float ev_loss = 0;
+    std::uint32_t lossy_ev = none;    // the EV that ev_loss hits; none until a packet names it
     bool is_ready_armed = false;
     bool is_down = false;
     bool is_black_hole = false;
@@ -212,8 +224,7 @@ class Network : private proto::TraceSink, private RoceObserver {
   RoceHost& roce_of(std::uint32_t host);
   void start_roce_flow(std::uint32_t flow);
   void inject_roce(std::uint32_t host, const RoceSend& send);
-  void check_placement(std::uint32_t flow, std::uint64_t offset, std::uint32_t bytes, std::uint8_t port, std::uint32_t bin);
-  std::uint32_t bin_of(Time t) const;
+  void check_placement(std::uint32_t flow, std::uint64_t offset, std::uint32_t bytes, std::uint8_t port);
   proto::Endpoint& endpoint_of(std::uint32_t host);
   std::uint32_t connection(std::uint32_t source, std::uint32_t destination);
   void start_flow(std::uint32_t flow);
@@ -227,6 +238,10 @@ class Network : private proto::TraceSink, private RoceObserver {
   void on_ready(LinkId link);
   void apply_fault(const Fault& fault);
   void set_port_state(LinkId link, bool is_up);
+  void lose(std::uint32_t parcel);
+  bool is_placed(std::uint64_t va) const;
+  bool is_swallowed(Link& link, const Parcel& parcel);
+  std::size_t bin_now();
 
   void enqueue(LinkId link, std::uint32_t parcel);
   bool admit(Link& link, std::uint32_t id);
@@ -282,10 +297,11 @@ class Network : private proto::TraceSink, private RoceObserver {
   Counters counters_;
   std::uint64_t hash_ = 0xCBF29CE484222325u;
   Duration bin_{0};
-  std::uint32_t bins_ = 0;
   std::vector<std::uint64_t> goodput_;
   std::vector<std::int64_t> bad_evs_;
   std::int64_t bad_evs_now_ = 0;
+  std::unordered_set<std::uint64_t> lost_packets_;  // queue pair and PSN; asked, never walked
+  Recovery recovery_;
   proto::Transmit scratch_;
 };
 

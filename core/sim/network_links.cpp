@@ -93,8 +93,7 @@ bool Network::admit(Link& link, std::uint32_t id) {
 void Network::enqueue(LinkId at, std::uint32_t id) {
   Link& link = links_[at];
   if (link.is_down) {
-    ++counters_.lost_to_faults;
-    drop_parcel(id);
+    lose(id);
     return;
   }
   const bool may_go = !link.is_paused || parcel(id).is_control;
@@ -149,21 +148,26 @@ void Network::on_ready(LinkId at) {
   kick(at);
 }
 
+bool Network::is_swallowed(Link& link, const Parcel& p) {
+  if (link.is_down || link.is_black_hole || prng_.chance(static_cast<double>(link.loss))) return true;
+  if (link.ev_loss <= 0 || p.is_control) return false;
+  if (link.lossy_ev == none) link.lossy_ev = p.entropy;
+  return p.entropy == link.lossy_ev && prng_.chance(static_cast<double>(link.ev_loss));
+}
+
 void Network::transmit(LinkId at, std::uint32_t id) {
   Link& link = links_[at];
   Parcel& p = parcel(id);
   link.busy_until = now() + Duration{static_cast<std::int64_t>(static_cast<std::uint64_t>(p.bytes) * link.ps_per_byte_q8 >> 8)};
   link.bytes += p.bytes;
-  link.last_used = now();
   ++counters_.link_hops;
   const std::uint32_t in_plane = at % (fabric_.links() / config_.fabric.planes);
   if (in_plane < config_.fabric.hosts) {
     hosts_[in_plane].busy_ports |= 1u << p.plane;
     scheduler_.push(link.busy_until, ready, at, 0);
   }
-  if (link.is_down || link.is_black_hole || prng_.chance(static_cast<double>(link.loss))) {
-    ++counters_.lost_to_faults;
-    drop_parcel(id);
+  if (is_swallowed(link, p)) {
+    lose(id);
     return;
   }
   if (link.corrupt > 0 && prng_.chance(static_cast<double>(link.corrupt))) {
@@ -175,8 +179,7 @@ void Network::transmit(LinkId at, std::uint32_t id) {
 
 void Network::on_arrive(LinkId at, std::uint32_t id) {
   if (links_[at].is_down) {
-    ++counters_.lost_to_faults;
-    drop_parcel(id);
+    lose(id);
     return;
   }
   const Node& node = link_to_[at];

@@ -63,7 +63,7 @@ void Network::inject_roce(std::uint32_t host, const RoceSend& send) {
 }
 
 void Network::on_roce_placed(std::uint32_t id, std::uint32_t offset, std::uint32_t bytes, std::uint8_t port) {
-  check_placement(id, offset, bytes, port, bin_of(now()));
+  check_placement(id, offset, bytes, port);
   Flow& flow = flows_[id];
   flow.bytes_placed += bytes;
   if (flow.bytes_placed == flow.bytes) on_delivered(id);

@@ -9,6 +9,9 @@
 
 namespace softmrc::udp {
 
+// Sending a batch takes some hundred microseconds; more than this and somebody else had the processor.
+constexpr Duration held_up_after = microseconds(600);
+
 // The ready set belongs to the driving thread; nothing here needs the engine.
 void Device::look(Duration timeout) {
   epoll_event events[24];
@@ -61,12 +64,16 @@ bool Device::turn() {
 
 void Device::receive_ready() {
   std::uint32_t ready = ready_planes_;
+  if (ready == 0) return;
   ready_planes_ = 0;
+  engine_.begin_batch();
   for (std::uint32_t p = 0; ready; ++p) {
     if (!(ready >> p & 1)) continue;
     ready &= ~(1u << p);
     receive_from(p);
   }
+  // A plane that has more has not had its say yet.
+  if (ready_planes_ == 0) engine_.end_batch(clock_.now());
 }
 
 void Device::receive_from(std::uint32_t p) {
@@ -142,6 +149,11 @@ void Device::transmit() {
     while (ports && !sender_.is_full() && engine_.poll_transmit(now, ports, sender_.slot())) sender_.take(now);
     if (sender_.empty()) break;
     sender_.flush(now);
+    // Not scheduled for a while, in the midst of sending.
+    if (const Time after = clock_.now(); after - now > held_up_after) {
+      ++stats_.hold_ups;
+      engine_.handle_held_up(after);
+    }
   }
   for (std::uint32_t p = 0; p < planes_.size(); ++p)
     if (planes_[p].is_blocked()) watch_room(p);

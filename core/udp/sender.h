@@ -53,7 +53,7 @@ class Sender {
 
  private:
   static constexpr std::uint32_t none = ~0u;
-  static constexpr std::size_t most_train_bytes = 65'000;
+  static constexpr std::size_t most_train_bytes = 65'480;
   static constexpr std::uint32_t most_train_packets = 64;
 
   struct Pending {

@@ -28,6 +28,7 @@ struct PlaneStats {
   X(turns)               /* times round the driver's loop */                            \
   X(sleeps)                                                                             \
   X(spins)               /* looks at idle sockets before going to sleep */              \
+  X(hold_ups)            /* times other work had the processor in the midst of sending */ \
   X(handovers)           /* times a waiting thread took the driver's work over */
 
 struct DeviceStats {

@@ -56,6 +56,7 @@ constexpr std::uint64_t fold_constant(unsigned n) {
 }
 
 // To move 128 bits forward by d bits: the low half (which comes first) by x^(d+32), the high half by x^(d-32).
+constexpr std::uint64_t by_2048[2] = {fold_constant(2048 + 32), fold_constant(2048 - 32)};
 constexpr std::uint64_t by_512[2] = {fold_constant(512 + 32), fold_constant(512 - 32)};
 constexpr std::uint64_t by_128[2] = {fold_constant(128 + 32), fold_constant(128 - 32)};
 
@@ -67,6 +68,15 @@ SOFTMRC_CARRYLESS inline __m128i fold(__m128i x, __m128i by, __m128i next) {
   const __m128i low = _mm_clmulepi64_si128(x, by, 0x00);
   const __m128i high = _mm_clmulepi64_si128(x, by, 0x11);
   return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+// What is left of a message once everything before it is folded into `x`: sixteen bytes a step, then the table.
+SOFTMRC_CARRYLESS std::uint32_t finish_carryless(__m128i x, const std::uint8_t* p, std::size_t n) {
+  const __m128i near = load128(by_128);
+  for (; n >= 16; p += 16, n -= 16) x = fold(x, near, load128(p));
+  std::uint8_t rest[16];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(rest), x);
+  return update_table(update_table(0, rest, sizeof rest), p, n);
 }
 
 // Folds the message onto its own last 128 bits, four lanes at a time, and lets the table finish: those 128 bits leave
@@ -81,11 +91,45 @@ SOFTMRC_CARRYLESS std::uint32_t update_carryless(std::uint32_t state, const std:
   const __m128i near = load128(by_128);
   __m128i x = lane[0];
   for (int i = 1; i < 4; ++i) x = fold(x, near, lane[i]);
-  for (; n >= 16; p += 16, n -= 16) x = fold(x, near, load128(p));
-  std::uint8_t rest[16];
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(rest), x);
-  return update_table(update_table(0, rest, sizeof rest), p, n);
+  return finish_carryless(x, p, n);
 }
+
+#define SOFTMRC_WIDE __attribute__((target("vpclmulqdq,avx512f,pclmul,sse2")))
+
+SOFTMRC_WIDE inline __m512i load512(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
+SOFTMRC_WIDE inline __m512i four_times(const std::uint64_t* constants) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(constants)));
+}
+
+SOFTMRC_WIDE inline __m512i fold_wide(__m512i x, __m512i by, __m512i next) {
+  const __m512i low = _mm512_clmulepi64_epi128(x, by, 0x00);
+  const __m512i high = _mm512_clmulepi64_epi128(x, by, 0x11);
+  return _mm512_ternarylogic_epi64(low, high, next, 0x96);
+}
+
+// The same with four lanes of 512 bits, for processors that multiply so many at once. Needs n >= wide_from.
+SOFTMRC_WIDE std::uint32_t update_wide(std::uint32_t state, const std::uint8_t* p, std::size_t n) {
+  __m512i lane[4];
+  for (int i = 0; i < 4; ++i) lane[i] = load512(p + 64 * i);
+  lane[0] = _mm512_xor_si512(lane[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state))));
+  const __m512i far = four_times(by_2048);
+  for (p += 256, n -= 256; n >= 256; p += 256, n -= 256)
+    for (int i = 0; i < 4; ++i) lane[i] = fold_wide(lane[i], far, load512(p + 64 * i));
+  const __m512i middle = four_times(by_512);
+  __m512i all = lane[0];
+  for (int i = 1; i < 4; ++i) all = fold_wide(all, middle, lane[i]);
+  alignas(64) std::uint8_t quarters[64];
+  _mm512_store_si512(quarters, all);
+  _mm256_zeroupper();
+  const __m128i near = load128(by_128);
+  __m128i x = load128(quarters);
+  for (int i = 1; i < 4; ++i) x = fold(x, near, load128(quarters + 16 * i));
+  return finish_carryless(x, p, n);
+}
+
+constexpr std::size_t wide_from = 512;
+
+bool wide_available() { return __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"); }
 
 #endif
 
@@ -140,6 +184,8 @@ bool carryless_available() {
 
 std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, [[maybe_unused]] CrcMethod method) {
 #if defined(__x86_64__)
+  if (bytes.size() >= wide_from && method == CrcMethod::automatic && wide_available())
+    return update_wide(state, bytes.data(), bytes.size());
   if (bytes.size() >= 64 && method != CrcMethod::table && carryless_available())
     return update_carryless(state, bytes.data(), bytes.size());
 #endif

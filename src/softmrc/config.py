@@ -16,6 +16,8 @@ EvMode = _core.EvMode
 CcAlgorithm = _core.CcAlgorithm
 
 RETRY_FOREVER = 25
+TRAIN_BYTES = 65_480  # what the kernel takes in one send, to cut into packets itself
+PACKET_OVERHEAD = 40  # headers and ICRC of a data packet
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class EvProfile:
     min_active: int = 0  # 0: a quarter of count
     value_bits: int = 32
     spray_quantum: int = 1
+    skips_congested: bool = True  # False: oblivious spraying, which a mark or a trim does not steer
     entries: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # (value, port), for EXPLICIT
 
 
@@ -112,9 +115,9 @@ class DeviceConfig:
 
     port: int = 0  # the UDP port of every plane; 0: any free one, told to the peer
     sockets_per_plane: int = 4  # how many source ports, and so how many paths where the network hashes them
-    quantum: int = 16  # packets in a row that may share a path
+    quantum: int = 0  # packets in a row that may share a path; 0: as many as two of the kernel's trains hold
     mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit
-    mtu_limit: int = 8192
+    mtu_limit: int = 16320  # four such packets fill a train
     icrc: bool = True
     gso: bool = True
     ecn: bool = True
@@ -125,8 +128,8 @@ class DeviceConfig:
     buffer_bytes: int = 8 << 20
     rate_bps: int = 40_000_000_000  # of all planes together
     base_rtt_us: float = 250.0  # below this, a round trip says more about scheduling than about the network
-    reorder_us: float = 1_000.0  # how much later another packet must have been sent for a missing one to be lost
-    sack_threshold_bytes: int = 32 * 1024
+    reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
+    sack_threshold_bytes: int = 64 * 1024
     probe_interval_us: float = 1_000.0
     mpr: int = 16
     max_wimm: int = 1024
@@ -134,6 +137,10 @@ class DeviceConfig:
     retry_linear: int = 7
     retry_exponential: int = 7
     max_send_wr: int = 4096
+
+    def quantum_for(self, mtu: int) -> int:
+        """The spray quantum with packets of this size."""
+        return self.quantum or max(1, min(2 * (TRAIN_BYTES // (mtu + PACKET_OVERHEAD)), 64))
 
     def cc_profile(self, planes: int) -> CcProfile:
         return CcProfile(

@@ -402,16 +402,14 @@ class Device:
     def _default_ev_profile(self) -> EvProfile:
         """A path is a socket: its EV is the socket's source port."""
         entries = [(port, plane) for plane, ports in enumerate(self.source_ports) for port in ports]
-        return EvProfile(
-            mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=self.config.quantum, entries=tuple(entries)
-        )
+        quantum = self.config.quantum_for(self.mtu)
+        return EvProfile(mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=quantum, entries=tuple(entries))
 
     def path_profile(self, paths_per_plane: int) -> EvProfile:
         """A path is an SRv6 carrier: its EV is the carrier's index in the peer's list."""
         entries = tuple((i, plane) for plane in range(len(self.local_planes)) for i in range(paths_per_plane))
-        return EvProfile(
-            mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=self.config.quantum, entries=entries
-        )
+        quantum = self.config.quantum_for(self.mtu)
+        return EvProfile(mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=quantum, entries=entries)
 
     def _add_ev_profile(self, profile: EvProfile) -> int:
         return self._native.add_ev_profile(to_native(profile))

@@ -43,6 +43,7 @@ class PortModel:
     newest_acked: int = -(1 << 60)
 
 
+# spec: ev-states ev-rotation ev-skip ev-equal-planes ev-floor ev-denied
 class EvSetMachine(RuleBasedStateMachine):
     @initialize(
         ports=st.integers(1, 4),

@@ -46,6 +46,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+# spec: bad-input
 def test_every_truncation_is_refused(name: str) -> None:
     raw = SAMPLES[name]
     rig = Rig()
@@ -262,12 +263,12 @@ BAD_ENDPOINT = {"ports": [0, 17, -1, "x"], "sack_threshold_bytes": [0, 1 << 25],
                 "timestamps": ["yes"], "trim_nack": [None], "peer_trim_nack": [2.5], "sack_first_packet": ["no"],
                 "seed": [-1, 1 << 64]}  # fmt: skip
 BAD_EVS = {"count": [0, 1025, 3], "spares": [1, 2000], "min_active": [129], "value_bits": [0, 33],
-           "spray_quantum": [0, 65], "mode": ["auto"], "entries": [((1, 0),)]}  # fmt: skip
-BAD_CC = {"rate_bps": [0, 10**15], "min_base_rtt_us": [-1.0, 1e8], "min_reorder_window_us": [-1.0, 1e8],
-          "base_rtt_us": [0.0, 1e8, float("nan"), float("inf"), -1.0],
+           "skips_congested": ["no"], "spray_quantum": [0, 65], "mode": ["auto"], "entries": [((1, 0),)]}  # fmt: skip
+BAD_CC = {"rate_bps": [0, 10**15], "base_rtt_us": [0.0, 1e8, float("nan"), float("inf"), -1.0],
           "target_delay_us": [-1.0, 1e8], "window_bytes": [511, 1 << 41], "max_window_bdp": [0.0, 1001.0, float("nan")],
           "gamma": [-0.1, 1.1, float("nan")], "max_md_jump": [-0.1, 1.1], "qa_gate": [17], "algorithm": ["nscc"],
-          "learn_base_rtt": ["yes"], "trimming": ["no"]}  # fmt: skip
+          "learn_base_rtt": ["yes"], "trimming": ["no"], "min_base_rtt_us": [-1.0, 1e8],
+          "min_reorder_window_us": [-1.0, 1e8]}  # fmt: skip
 BAD_INIT = {"ev_profile": [1], "cc_profile": [1], "send_cq": [1], "recv_cq": [1], "hint_qps_per_peer": [-1, 1 << 16],
             "hint_send_peers": [1 << 16], "hint_receive_peers": [1 << 16]}  # fmt: skip
 BAD_RTR = {"peer": [1], "dest_qpn": [0, 2, 1 << 24], "first_psn": [1 << 24, -1], "mtu": [511, 514, 16385],

@@ -29,6 +29,7 @@ def probe_times(p: Any, until: int) -> list[int]:
     return times
 
 
+# spec: ev-fast-return
 def test_a_first_fall_is_probed_at_once_then_each_millisecond_backing_off_to_a_second() -> None:
     p = prober()
     p.add(7, 0, 0, 5 * MS)
@@ -39,6 +40,7 @@ def test_a_first_fall_is_probed_at_once_then_each_millisecond_backing_off_to_a_s
     assert set(gaps[10:]) == {1000 * MS}
 
 
+# spec: ev-revival
 def test_three_answers_in_a_row_bring_it_back_as_fast_as_they_come() -> None:
     p = prober()
     p.add(7, 0, 0, 0)
@@ -62,6 +64,7 @@ def test_a_silence_in_between_starts_the_count_again_and_doubles_the_wait() -> N
 
 
 @pytest.mark.parametrize("damping", [1, 2, 5, 20])
+# spec: ev-flap-damping
 def test_each_relapse_doubles_the_wait_up_to_the_maximum(damping: int) -> None:
     p = prober()
     p.add(7, 0, damping, 0)
@@ -83,6 +86,7 @@ def test_an_answer_that_nobody_waits_for_counts_for_nothing() -> None:
     assert not p.on_answer(8, 0)
 
 
+# spec: ev-none-left
 def test_with_no_ev_left_all_are_probed_now_and_one_answer_is_enough() -> None:
     p = prober()
     for ev in (1, 2):

@@ -178,10 +178,12 @@ class Both:
         return self.check()
 
 
+# spec: nscc-scaling
 def test_the_first_window_is_one_and_a_half_bdp() -> None:
     assert Both().check() == pytest.approx(1.5 * 400e9 / 8 * 8e-6)
 
 
+# spec: nscc-increase
 def test_unmarked_with_slack_grows_in_proportion_to_the_slack() -> None:
     growth = []
     for delay in (3 * US, 5 * US):
@@ -193,6 +195,7 @@ def test_unmarked_with_slack_grows_in_proportion_to_the_slack() -> None:
     assert growth[0] > growth[1] > 0
 
 
+# spec: nscc-fast
 def test_a_whole_window_without_delay_starts_the_fast_mode_and_delay_ends_it() -> None:
     both = Both()
     both.shrink_to(20 * MTU)
@@ -229,6 +232,7 @@ def test_marked_with_slack_leaves_the_fast_mode_alone() -> None:
     assert both.ack(delay=0) - before >= both.model.fast_scale * MTU
 
 
+# spec: nscc-decrease
 def test_marked_beyond_the_target_shrinks_once_a_round_trip_when_the_average_agrees() -> None:
     both = Both()
     for _ in range(400):
@@ -240,6 +244,7 @@ def test_marked_beyond_the_target_shrinks_once_a_round_trip_when_the_average_agr
     assert both.ack(marked=True, delay=20 * US, step=1) >= again
 
 
+# spec: nscc-quick-adapt
 def test_quick_adapt_sets_the_window_to_what_arrived() -> None:
     both = Both()
     both.ack(n=1000)
@@ -270,6 +275,7 @@ def test_a_late_packet_arms_quick_adapt_only_without_trimming() -> None:
         assert (after == MTU) is adapts
 
 
+# spec: nscc-trim-loss
 def test_a_loss_costs_one_packet_and_the_floor_is_one_packet() -> None:
     both = Both()
     before = both.check()
@@ -279,6 +285,7 @@ def test_a_loss_costs_one_packet_and_the_floor_is_one_packet() -> None:
     assert both.shrink_to(MTU) == MTU
 
 
+# spec: nscc-penalty
 def test_the_receivers_penalty_takes_and_restore_gives_back() -> None:
     both = Both()
     before = both.check()

@@ -14,6 +14,7 @@ from softmrc.pair import Pair
 PORT_STATUS, EV_PROBE = 0, 1
 
 
+# spec: port-status
 def test_a_port_that_goes_down_is_announced_on_every_live_plane_until_answered() -> None:
     rig = Rig(ports=4)
     rig.endpoint.set_port(rig.now, 2, False)

@@ -45,6 +45,7 @@ def test_rqmsn_counts_immediates_and_repeats_in_every_packet() -> None:
 
 
 @pytest.mark.parametrize(("knows", "expected"), [(True, TrafficClass.DATA), (False, TrafficClass.DATA_NO_TRIM)])
+# spec: trim-absent
 def test_data_is_not_trimmable_when_the_peer_cannot_nack(knows: bool, expected: TrafficClass) -> None:
     rig = Rig(endpoint={"peer_trim_nack": knows})
     rig.post(100)
@@ -59,12 +60,14 @@ def test_no_timestamp_is_sent_when_they_are_off() -> None:
 # Gates.
 
 
+# spec: mpr-gate
 def test_nothing_goes_beyond_the_window() -> None:
     rig = Rig(mtu=512, cc={"window_bytes": 1 << 30}, rts={"mpr": 8})
     assert len(data(rig.post(600_000))) == 8 * 128
     assert [p.psn for p in data(acknowledge(rig, 9))] == list(range(1024, 1034))
 
 
+# spec: mpr-dynamic
 def test_the_window_grows_when_the_peer_offers_more() -> None:
     rig = Rig(mtu=512, cc={"window_bytes": 1 << 30}, rts={"mpr": 8})
     rig.post(1_000_000)
@@ -73,6 +76,7 @@ def test_the_window_grows_when_the_peer_offers_more() -> None:
     assert not data(acknowledge(rig, 9, mpr=8)), "an older, smaller offer takes nothing back"
 
 
+# spec: cwnd-gate
 def test_the_congestion_window_holds_packets_back() -> None:
     rig = Rig(mtu=1024, cc={"window_bytes": 4000})
     sent = data(rig.post(10_000))
@@ -110,6 +114,7 @@ def test_a_full_queue_refuses_and_takes_again() -> None:
 # Completions.
 
 
+# spec: in-order
 def test_completions_need_the_transport_ack_and_come_in_order() -> None:
     rig = Rig()
     for i in range(3):
@@ -143,6 +148,7 @@ def test_an_unsignaled_success_is_silent_and_a_failure_is_not() -> None:
     assert len(rig.sends()) == 1
 
 
+# spec: wrap
 def test_message_numbers_wrap() -> None:
     rig = Rig(mtu=512, first_psn=0xFFFF00)
     for i in range(66_000):
@@ -155,6 +161,7 @@ def test_message_numbers_wrap() -> None:
 # Loss and timers.
 
 
+# spec: ev-other-path
 def test_a_nack_resends_at_once_on_another_path_with_the_rtx_flag() -> None:
     rig = Rig()
     (first,) = data(rig.post(10))
@@ -190,6 +197,7 @@ def test_a_trim_makes_its_path_miss_one_turn_but_not_on_the_last_hop() -> None:
         assert (rig.qp.evs()["state"] == 1).sum() == skipped
 
 
+# spec: ev-loss
 def test_a_mark_skips_once_and_always_skip_withdraws() -> None:
     rig = Rig(evs={"count": 8, "spares": 4})
     rig.post(10)
@@ -201,6 +209,7 @@ def test_a_mark_skips_once_and_always_skip_withdraws() -> None:
     assert (evs["state"] == 2).sum() == 1 and evs["is_spare"].sum() == 3, "a spare stepped in"
 
 
+# spec: retransmit-order
 def test_the_oldest_gap_goes_first() -> None:
     rig = Rig(mtu=512)
     rig.post(5120)
@@ -209,6 +218,7 @@ def test_the_oldest_gap_goes_first() -> None:
     assert [p.psn for p in data(rig.drain())] == [3, 7]
 
 
+# spec: tail-probe
 def test_silence_sends_the_tail_again_then_probes_then_the_timer() -> None:
     rig = Rig(rts={"timeout": 8})
     rig.post(10)
@@ -250,6 +260,7 @@ def timeouts_until_error(rts: dict[str, Any]) -> tuple[list[float], Rig]:
 
 
 @pytest.mark.parametrize(("linear", "exponential"), [(0, 0), (7, 0), (3, 4), (0, 6), (7, 10)])
+# spec: timer
 def test_timers_are_linear_then_exponential_and_end_in_error(linear: int, exponential: int) -> None:
     once = 1.024 * 2**8
     times, rig = timeouts_until_error({"timeout": 8, "retry_linear": linear, "retry_exponential": exponential})
@@ -292,6 +303,7 @@ def test_any_answer_starts_the_count_again() -> None:
     assert rig.qp.state == QpState.RTS
 
 
+# spec: transport-ack
 def test_a_lost_transport_ack_is_asked_for() -> None:
     rig = Rig()
     rig.post(10)
@@ -314,6 +326,7 @@ def test_a_lost_transport_ack_is_asked_for() -> None:
         (packer.SYN_OPERATION, CompletionStatus.REMOTE_OPERATION),
     ],
 )
+# spec: nak
 def test_a_nak_confirms_what_came_before_and_fails_the_rest(syndrome: int, status: CompletionStatus) -> None:
     rig = Rig()
     for i in range(4):
@@ -328,6 +341,7 @@ def test_a_nak_confirms_what_came_before_and_fails_the_rest(syndrome: int, statu
     assert not rig.advance(1_000_000), "a dead queue pair is silent"
 
 
+# spec: unexpected-event
 def test_an_unexpected_event_at_the_peer_is_the_end() -> None:
     rig = Rig()
     rig.post(10)

@@ -18,6 +18,7 @@ def only_write(rig: Rig, psn: int, payload: bytes, *, at: int = 0, **more: objec
 
 
 @pytest.mark.parametrize("first", [0, PSN_MASK - 1])
+# spec: placement
 def test_packets_are_placed_in_any_order_and_confirmed_in_order(first: int) -> None:
     rig = Rig(peer_first_psn=first)
     body = bytes(range(256)) * 10
@@ -46,6 +47,7 @@ def test_replies_are_control_traffic_and_reflect_their_trigger() -> None:
     assert set(rig.classes) == {TrafficClass.CONTROL}
 
 
+# spec: sack-triggers
 def test_a_sack_is_due_on_request_on_rtx_on_a_mark_and_after_enough_bytes() -> None:
     rig = Rig(endpoint={"sack_threshold_bytes": 4096})
     assert only(only_write(rig, 0, b"a", ack_request=True), packer.SACK)
@@ -74,6 +76,7 @@ def test_duplicates_are_answered_and_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("units", [8, 255])
+# spec: window
 def test_beyond_the_window_is_dropped_and_nacked(units: int) -> None:
     rig = Rig(rtr={"mpr_dest": units})
     edge = units * 128
@@ -83,6 +86,7 @@ def test_beyond_the_window_is_dropped_and_nacked(units: int) -> None:
     assert not only(only_write(rig, edge - 1, b"x"), packer.NACK), "the last one inside"
 
 
+# spec: reliability-probe
 def test_a_probe_is_answered_with_the_state_of_things() -> None:
     rig = Rig()
     only_write(rig, 0, b"a")
@@ -93,6 +97,7 @@ def test_a_probe_is_answered_with_the_state_of_things() -> None:
     assert only(sent, packer.ACK), "and a confirmation that may have been lost"
 
 
+# spec: immediates
 def test_immediates_wait_for_their_turn() -> None:
     rig = Rig()
     for wr_id in (70, 71, 72):
@@ -143,6 +148,7 @@ def test_an_error_flushes_receives_and_tells_whoever_asks() -> None:
     assert rig.untouched()
 
 
+# spec: trim-nack
 def test_a_trimmed_header_is_nacked_at_once_and_writes_nothing() -> None:
     rig = Rig()
     raw = packer.write(QPN, 3, bytes(100), va=rig.va, rkey=RKEY, ticks=55, trimmed=True)
@@ -193,6 +199,7 @@ def test_rcvd_bytes_never_runs_backwards_and_counts_headers() -> None:
     assert seen[-1] == pytest.approx(50 * (300 + 12 + 4 + 4 + 16 + 52), abs=512)
 
 
+# spec: sack-bitmap
 def test_the_bitmap_reports_every_block_in_turn() -> None:
     """Far-out-of-order arrivals spread over many blocks are all reported within as many SACKs."""
     rig = Rig(rtr={"mpr_dest": 16}, endpoint={"sack_threshold_bytes": 1 << 20})

@@ -18,6 +18,7 @@ def one_way_pair(planes: int) -> tuple[Pair, object, object]:
 
 
 @pytest.mark.parametrize("direction", [0, 1])
+# spec: reverse-paths
 def test_a_plane_dead_in_one_direction_costs_one_plane_at_most(direction: int) -> None:
     pair, a, remote = one_way_pair(4)
     pair.pump(a, remote, count=8, length=1 << 18)

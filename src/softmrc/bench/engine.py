@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from softmrc import _core
+from softmrc.bench.figures import Figure
 from softmrc.config import (
     CcAlgorithm,
     CcProfile,
@@ -33,20 +33,6 @@ EVS = 128
 MTU = 4096
 RTT_US = 8.0
 PLANE_RATE_BPS = 100_000_000_000
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A measured value beside what it must reach."""
-
-    key: str
-    meaning: str
-    unit: str
-    target: float
-    at_least: bool
-
-    def holds(self, value: float) -> bool:
-        return value >= self.target if self.at_least else value <= self.target
 
 
 FIGURES = (

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from softmrc.cli import bench, demo, dissect
+from softmrc.cli import bench, demo, dissect, fabric, lab, sim
 from softmrc.errors import MrcError
 
 app = typer.Typer(
@@ -18,6 +18,12 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("dissect")(dissect.dissect)
+app.command("sim")(sim.sim)
+app.command("sweep")(sim.sweep)
+app.command("plan")(fabric.plan)
+app.command("assess")(fabric.assess)
+app.add_typer(fabric.fabric_app, name="fabric")
+app.add_typer(lab.lab_app, name="lab")
 app.add_typer(bench.benches, name="bench")
 
 

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import engine
+from softmrc.bench import engine, sim
+from softmrc.bench import lab as lab_bench
+from softmrc.bench.figures import Figure
 
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
+
+
+def _show(title: str, figures: Iterable[Figure], values: dict[str, float]) -> None:
+    table = Table(title=title, title_justify="left")
+    table.add_column("figure")
+    table.add_column("measured", justify="right")
+    table.add_column("must be", justify="right")
+    table.add_column("")
+    for figure in figures:
+        if figure.key not in values:
+            continue
+        value = values[figure.key]
+        shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+        mark = "[green]✓" if figure.holds(value) else "[red]✗"
+        table.add_row(figure.meaning, f"{shown} {figure.unit}".strip(), figure.bound, mark if figure.bound else "")
+    Console().print(table)
 
 
 @benches.command("engine")
@@ -23,17 +43,72 @@ def bench_engine(
     if as_json:
         print(json.dumps({key: float(value) for key, value in figures.items()}, indent=2))
         return
-    table = Table(title="The engine, on one core", title_justify="left")
-    table.add_column("figure")
-    table.add_column("measured", justify="right")
-    table.add_column("must be", justify="right")
-    table.add_column("")
-    for figure in engine.FIGURES:
+    _show("The engine, on one core", engine.FIGURES, figures)
+
+
+@benches.command("sim")
+def bench_sim(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look without the large runs; not for the record."),
+) -> None:
+    """Agreement with a public reference, speed, 131 072 NICs, and failover in simulated time."""
+    figures = sim.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show("The simulator", sim.FIGURES, flat(figures))
+
+
+def flat(figures: dict[str, Any]) -> dict[str, float]:
+    """{"A": {"x": 1}, "y": 2} as {"A.x": 1, "y": 2}."""
+    found: dict[str, float] = {}
+    for key, value in figures.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{name}": one for name, one in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+@benches.command("lab")
+def bench_lab(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+    mptcp: bool = typer.Option(True, help="Also Multipath TCP on the same lab."),
+) -> None:
+    """A lab of 8 hosts × 4 planes × (4 + 4) switches: building it, its paths, and traffic while it breaks (root)."""
+    figures = lab_bench.measure(quick, mptcp)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    table = Table(title="A lab of 8 hosts × 4 planes × (4 + 4) switches", title_justify="left")
+    for head in ("figure", "measured", "must be", ""):
+        table.add_column(head, justify="right" if head in ("measured", "must be") else "left")
+    for figure in lab_bench.FIGURES:
         value = figures[figure.key]
-        is_bounded = figure.target or not figure.at_least
-        bound = f"{'≥' if figure.at_least else '≤'} {figure.target:,.10g}" if is_bounded else ""
-        shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+        shown = "not measured" if value is None else f"{value:.3g} {figure.unit}".strip()
+        verdict = "" if value is None else "[green]✓" if figure.holds(value) else "[red]✗"
+        table.add_row(figure.meaning, shown, f"≤ {figure.target:g}", verdict)
+    console = Console()
+    console.print(table)
+    _print_failures(console, "MRC", figures)
+    _print_failures(console, "Multipath TCP, for comparison", figures["mptcp"])
+    for reason in sorted(set(figures["not_measured"].values())):
+        console.print(f"Not measured: {reason}.", style="dim", highlight=False)
+
+
+def _print_failures(console: Console, title: str, found: dict[str, Any] | None) -> None:
+    if not found or found["recover_ms_p50"] is None:
+        return
+    table = Table(title=f"{title}: {100 * found['share_of_links']:.0f} % of the links' rate", title_justify="left")
+    for head in ("broken", "recovered after", "restored after"):
+        table.add_column(head, justify="left" if head == "broken" else "right")
+    rows = {**found["recover_ms_p50"], "nothing": found["control_ms_p50"]}
+    for name, recovered in rows.items():
+        restored = found["restore_s"].get(name, 0.0)
         table.add_row(
-            figure.meaning, f"{shown} {figure.unit}".strip(), bound, "[green]✓" if figure.holds(value) else "[red]✗"
+            name,
+            "not within 2 s" if recovered is None else f"{recovered:.0f} ms",
+            "not within 2 s" if restored is None else f"{restored:.2f} s",
         )
-    Console().print(table)
+    console.print(table)

@@ -1,0 +1,87 @@
+#include "udp/yardstick.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <vector>
+
+#include "udp/clock.h"
+
+namespace softmrc::udp {
+namespace {
+
+constexpr std::uint32_t batch = 64;
+constexpr std::size_t slot_bytes = 16'384;
+
+struct Batch {
+  std::vector<std::uint8_t> memory = std::vector<std::uint8_t>(batch * slot_bytes);
+  std::vector<iovec> pieces = std::vector<iovec>(batch);
+  std::vector<mmsghdr> messages = std::vector<mmsghdr>(batch);
+
+  explicit Batch(std::size_t bytes) {
+    for (std::size_t i = 0; i < batch; ++i) {
+      pieces[i] = {memory.data() + i * slot_bytes, bytes};
+      messages[i] = mmsghdr{};
+      messages[i].msg_hdr.msg_iov = &pieces[i];
+      messages[i].msg_hdr.msg_iovlen = 1;
+    }
+  }
+};
+
+bool is_ready(int fd, short what, int timeout_ms) {
+  pollfd p{fd, what, 0};
+  return poll(&p, 1, timeout_ms) > 0;
+}
+
+}  // namespace
+
+std::uint64_t yardstick_send(int fd, std::uint32_t packet_bytes, double seconds) {
+  if (packet_bytes > slot_bytes) return 0;
+  Batch b(packet_bytes);
+  const Clock clock;
+  std::uint64_t sent = 0;
+  while (static_cast<double>(clock.now().ps) < seconds * 1e12) {
+    const int count = sendmmsg(fd, b.messages.data(), batch, MSG_DONTWAIT);
+    if (count > 0) sent += static_cast<std::uint64_t>(count) * packet_bytes;
+    else is_ready(fd, POLLOUT, 10);
+  }
+  return sent;
+}
+
+void yardstick_flood(const std::vector<int>& fds, const std::vector<std::vector<std::uint8_t>>& payloads, double per_s,
+                     double seconds) {
+  const Clock clock;
+  std::uint64_t sent = 0;
+  while (!fds.empty() && !payloads.empty()) {
+    const double elapsed = static_cast<double>(clock.now().ps) / 1e12;
+    if (elapsed >= seconds) return;
+    for (const auto due = static_cast<std::uint64_t>(elapsed * per_s); sent < due; ++sent) {
+      const auto& payload = payloads[sent % payloads.size()];
+      [[maybe_unused]] const ssize_t done = send(fds[sent % fds.size()], payload.data(), payload.size(), MSG_DONTWAIT);
+    }
+    const timespec nap{0, 500'000};
+    nanosleep(&nap, nullptr);
+  }
+}
+
+double yardstick_receive(int fd, double seconds) {
+  Batch b(slot_bytes);
+  const Clock clock;
+  std::uint64_t received = 0;
+  Time first{}, last{};
+  while (static_cast<double>(clock.now().ps) < seconds * 1e12) {
+    const int count = recvmmsg(fd, b.messages.data(), batch, MSG_DONTWAIT, nullptr);
+    if (count <= 0) {
+      if (!is_ready(fd, POLLIN, received ? 100 : 2'000)) break;
+      continue;
+    }
+    last = clock.now();
+    if (received == 0) first = last;
+    for (int i = 0; i < count; ++i) received += b.messages[static_cast<std::size_t>(i)].msg_len;
+  }
+  const double span = static_cast<double>((last - first).ps) / 1e12;
+  return span > 0 ? static_cast<double>(received) / span : 0;
+}
+
+}  // namespace softmrc::udp

@@ -1,0 +1,110 @@
+"""The other process of a measurement: takes orders as JSON lines on stdin, answers on stdout, and receives.
+
+Run as `python -m softmrc.bench.sink`. Orders: mrc, tcp, raw, pong (MRC), tcp_pong; each serves one peer.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from typing import Any
+
+from softmrc import _core
+from softmrc.connection import listen
+
+TCP_CHUNK = 1 << 20
+
+
+def answer(**values: Any) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def _tcp_listener(host: str, protocol: int = 0) -> socket.socket:
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
+    server.bind((host, 0))
+    server.listen()
+    answer(port=server.getsockname()[1])
+    server.settimeout(30)
+    return server
+
+
+def tcp(host: str, size: int, **_: Any) -> None:
+    """Receive until the end into a buffer of `size` bytes, used round and round; then say so with one byte."""
+    with _tcp_listener(host) as server, server.accept()[0] as peer:
+        buffer = memoryview(bytearray(size))
+        at = total = 0
+        while got := peer.recv_into(buffer[at : at + TCP_CHUNK]):
+            at = (at + got) % size
+            total += got
+        peer.sendall(b"!")
+    answer(bytes=total)
+
+
+def tcp_pong(host: str, size: int, **_: Any) -> None:
+    """Return every message of `size` bytes."""
+    with _tcp_listener(host) as server, server.accept()[0] as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        buffer = bytearray(size)
+        while peer.recv_into(buffer):
+            peer.sendall(buffer)
+    answer(done=True)
+
+
+def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: Any) -> None:
+    """Be written to until the peer leaves; an immediate is answered by one that carries the corrupt byte count."""
+    memory = bytearray(size)
+    with listen(host, memory=memory, planes=planes, **settings) as listener:
+        answer(port=listener.port)
+        connection = listener.accept(30)
+        answer(connected=True)
+        sys.stdin.readline()  # the order to stop
+        rows = listener.device.planes()
+        answer(
+            stats=connection.qp.stats(),
+            strangers=sum(row["strangers"] for row in rows),
+            packets=sum(row["packets_received"] for row in rows),
+            device=listener.device.stats(),
+        )
+        connection.close()
+
+
+def pong(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: Any) -> None:
+    """Return every write with immediate by one of the same size."""
+    with listen(host, memory=bytearray(4096), planes=planes, **settings) as listener:
+        answer(port=listener.port)
+        connection = listener.accept(30)
+        qp, remote = connection.qp, connection.remote[0]
+        source = listener.device.register(bytearray(4096))
+        wait, post = qp.recv_cq.wait_array, qp.post_write
+        while True:
+            found = wait(5.0)
+            if not len(found) or found["imm"][-1] == 0xFFFFFFFF:
+                break
+            post(source, 0, size, remote_va=0, rkey=remote.rkey, imm=1, signaled=False)
+            qp.post_recv(count=len(found))
+        connection.close()
+    answer(done=True)
+
+
+def raw(host: str, seconds: float, **_: Any) -> None:
+    """Plain UDP: bytes per second received."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        sock.bind((host, 0))
+        answer(port=sock.getsockname()[1])
+        answer(bytes_per_s=_core.yardstick_receive(sock.fileno(), seconds + 5))
+
+
+ORDERS: dict[str, Any] = {"tcp": tcp, "tcp_pong": tcp_pong, "mrc": mrc, "pong": pong, "raw": raw}
+
+
+def main() -> None:
+    answer(ready=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        ORDERS[order.pop("do")](**order)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""`softmrc plan`, `softmrc assess`, `softmrc fabric …`: the network on paper."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from softmrc.errors import ConfigError, DeviceError
+from softmrc.fabric import AddressPlan, Tier, link_name, load, table_of
+from softmrc.fabric import assess as judge
+from softmrc.fabric import config as configs
+from softmrc.fabric import plan as plans
+from softmrc.fabric import report as reports
+from softmrc.fabric.drawing import draw as draw_fabric
+from softmrc.units import as_rate_bps, rate_text
+
+DESIGNS_A_TABLE = 4  # as many as fit 80 columns
+
+fabric_app = typer.Typer(help="Configure, draw and trace a fabric.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(help="A fabric file (TOML).", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Report = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report.", show_default=False)]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise DeviceError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _numbers(field: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(field, text, "whole numbers with commas between them, as 1,2,4,8") from None
+
+
+def _fractions(field: str, text: str) -> tuple[Fraction, ...]:
+    try:
+        return tuple(Fraction(part) for part in text.split(","))
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(field, text, "numbers with commas between them, as 1,3") from None
+
+
+def plan(
+    gpus: Annotated[int, typer.Option(min=2, help="How many GPUs to connect.")] = 131072,
+    nic: Annotated[str, typer.Option(help="The rate of a NIC.")] = "800G",
+    switch: Annotated[str, typer.Option(help="The capacity of a switch.")] = "51.2T",
+    planes: Annotated[str, typer.Option(help="Numbers of planes to compare.")] = "1,2,4,8",
+    tiers: Annotated[str, typer.Option(help="Numbers of tiers to consider.")] = "2,3,4",
+    oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a T0.")] = "1",
+    nics_per_gpu: Annotated[int, typer.Option(min=1)] = 1,
+    all_tiers: Annotated[bool, typer.Option("--all", help="Also designs with more tiers than they need.")] = False,
+    prices: Annotated[Path | None, typer.Option(help="A price file.", show_default=False)] = None,
+    as_json: AsJson = False,
+    report: Report = None,
+) -> None:
+    """Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."""
+    question = plans.Question(gpus, as_rate_bps("nic", nic), as_rate_bps("switch", switch), nics_per_gpu)
+    book = plans.Prices.load(prices)
+    found = plans.compare(
+        question, book, _numbers("planes", planes), _numbers("tiers", tiers),
+        _fractions("oversubscription", oversubscription), not all_tiers,
+    )  # fmt: skip
+    if report:
+        _write(report, reports.plan_html(question, found, book))
+    if as_json:
+        print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
+        return
+    console = Console()
+    designs = [d for d in found if isinstance(d, plans.Design)]
+    console.print(f"[bold]{reports.plan_title(question)}[/]", highlight=False)
+    for start in range(0, len(designs), DESIGNS_A_TABLE):
+        console.print(_plan_table(designs[start : start + DESIGNS_A_TABLE]))
+    for refused in (d for d in found if isinstance(d, plans.Impossible)):
+        words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
+        console.print(words, style="yellow", highlight=False)
+    console.print(reports.plan_note(book), style="dim", highlight=False)
+    _say_written(console, report)
+
+
+def _plan_table(designs: list[plans.Design]) -> Table:
+    table = Table()
+    table.add_column("planes × tiers", no_wrap=True)
+    for design in designs:
+        table.add_column(reports.plan_cell(design, "shape"), justify="right", no_wrap=True)
+    for label, key in reports.PLAN_ROWS:
+        cells = [reports.plan_cell(d, key) for d in designs]
+        table.add_row(label, *cells, end_section=key in ("max_nics", "paths", "plane_share"))
+    return table
+
+
+def assess(
+    file: File,
+    trials: Annotated[int, typer.Option(min=1, help="How many months to draw.")] = 20,
+    seed: Annotated[int, typer.Option(help="Another seed, other months.")] = 1,
+    as_json: AsJson = False,
+    report: Report = None,
+) -> None:
+    """Judge a fabric: path diversity, failure domains, and what a month of failures costs a job."""
+    found = judge.assess(load(file), trials, seed)
+    if report:
+        _write(report, reports.assess_html(found))
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    console = Console()
+    console.print(f"[bold]Fabric {found.description.name}[/]: {_summary(found)}\n", highlight=False)
+    for title, head, rows in (
+        ("Ways between two hosts", reports.DIVERSITY_HEAD, reports.diversity_rows(found)),
+        ("Failure domains, the largest first", reports.DOMAIN_HEAD, reports.domain_rows(found)),
+    ):
+        table = Table(title=title, title_justify="left")
+        for i, cell in enumerate(head):
+            table.add_column(cell, justify="right" if i else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    console.print("\n[bold]A month of failures[/]")
+    for line in reports.month_lines(found):
+        console.print(line, highlight=False)
+    console.print(reports.assess_note(found), style="dim", highlight=False)
+    _say_written(console, report)
+
+
+def _summary(found: judge.Assessment) -> str:
+    shape = found.description.fabric
+    nic = rate_text(shape.planes * shape.host_link_bps)
+    return (
+        f"{shape.hosts:,} NICs of {nic}, {shape.planes} planes of {shape.tiers} tiers, "
+        f"{shape.switches:,} switches, {shape.cables:,} cables"
+    )
+
+
+def _say_written(console: Console, path: Path | None) -> None:
+    if path:
+        console.print(f"Report: {path}", style="dim")
+
+
+@fabric_app.command("config")
+def config(
+    file: File,
+    target: Annotated[str, typer.Option(help="linux, frr or sonic.")] = "linux",
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("config"),
+) -> None:
+    """Write the configuration of every switch and host, one file each."""
+    count = configs.write(load(file), target, output)
+    print(f"{count:,} files in {output}")
+
+
+@fabric_app.command("draw")
+def draw(
+    file: File,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the SVG; - is stdout.")] = None,
+) -> None:
+    """Draw a fabric as SVG."""
+    description = load(file)
+    picture = draw_fabric(description.fabric, description.name)
+    if output is not None and str(output) == "-":
+        print(picture, end="")
+        return
+    path = output or Path(f"{description.name}.svg")
+    _write(path, picture)
+    print(path)
+
+
+@fabric_app.command("routes")
+def routes(
+    file: File,
+    node: Annotated[str | None, typer.Argument(help="A switch: print its table. p0.leaf0")] = None,
+    source: Annotated[str | None, typer.Option("--from", help="A host: print its paths to another.")] = None,
+    to: Annotated[str | None, typer.Option(help="The other host.")] = None,
+    ev: Annotated[int | None, typer.Option(min=0, help="Only this EV.")] = None,
+    over: Annotated[str | None, typer.Option(help="Only EVs that cross this cable. p0.leaf0-spine1")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A switch's static table (`routes FILE p0.leaf0`), or the paths between two hosts (`--from host0 --to host7`)."""
+    description = load(file)
+    plan_ = AddressPlan(description.fabric, description.addressing)
+    if source is not None and to is not None:
+        _print_paths(plan_, source, to, ev, over, as_json)
+    elif node is not None:
+        _print_table(plan_, node, as_json)
+    else:
+        raise ConfigError("routes", "nothing", "a switch, as p0.leaf0, or --from host0 --to host7")
+
+
+def _host(plan_: AddressPlan, name: str) -> int:
+    found = plan_.shape.parse_node(name)
+    if found.tier is not Tier.HOST:
+        raise ConfigError("host", name, "a host, as host0")
+    return found.index
+
+
+def _print_paths(plan_: AddressPlan, source: str, to: str, ev: int | None, over: str | None, as_json: bool) -> None:
+    a, b = _host(plan_, source), _host(plan_, to)
+    if a == b:
+        raise ConfigError("to", to, "another host")
+    count = plan_.evs(a, b)
+    if ev is not None and ev >= count:
+        raise ConfigError("ev", ev, f"0 to {count - 1} between these hosts")
+    wanted = list(range(count)) if ev is None else [ev]
+    if over is not None:
+        links = plan_.shape.links_of(plan_.shape.parse_cable(over))
+        crossing = {e for link in links for e in plan_.evs_over(link, a, b)}
+        wanted = [e for e in wanted if e in crossing]
+    neutral = plan_.addressing.plane_in == "block"
+    rows: list[dict[str, Any]] = []
+    for e in wanted:
+        place = (a, b, *plan_.place_of(e))
+        names = [link_name(plan_.shape, link) for link in plan_.links(*place)]
+        carrier = str(plan_.carrier(*place)) if neutral else None
+        rows.append({"ev": e, "path": str(plan_.path(*place)), "carrier": carrier, "links": names})
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        hops = [str(name).split(".")[1] for name in row["links"]]
+        way = ">".join([hops[0].split(">")[0], *(hop.split(">")[1] for hop in hops)])
+        print(f"ev {row['ev']:<4} plane {row['ev'] % plan_.shape.planes}  {way}\n    {row['path']}")
+        if row["carrier"]:
+            print(f"    {row['carrier']}")
+
+
+def _print_table(plan_: AddressPlan, name: str, as_json: bool) -> None:
+    node = plan_.shape.parse_node(name)
+    if node.tier is Tier.HOST:
+        raise ConfigError("node", name, "a switch: hosts have no table; see --from and --to")
+    entries = table_of(plan_, node).entries
+    rows = [
+        {
+            "prefix": str(e.prefix),
+            "action": e.action.value,
+            "link": None if e.link is None else link_name(plan_.shape, e.link),
+            "meaning": e.meaning,
+        }
+        for e in entries
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    print(f"{plan_.shape.name_of(node)}: {len(rows)} entries; everything else is dropped")
+    for row in rows:
+        print(f"{row['prefix']:<24} {row['action']:<8} {row['link'] or '':<18} {row['meaning']}".rstrip())

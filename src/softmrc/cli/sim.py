@@ -1,0 +1,198 @@
+"""`softmrc sim` and `softmrc sweep`: answer a scenario's question, once or over a range."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from softmrc import sim as simulator
+from softmrc.errors import ConfigError
+from softmrc.sim import report as reports
+from softmrc.sim import sweep as sweeps
+from softmrc.sim.result import Result
+
+INTERRUPTED = 130
+
+
+class _Shown:
+    """Progress on stderr: share done, simulated time, speed, and when it will be over."""
+
+    def __init__(self, is_wanted: bool) -> None:
+        console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[clock]}"),
+            console=console,
+            transient=True,
+            disable=not is_wanted or not console.is_terminal,
+        )
+        self.tasks: dict[str, TaskID] = {}
+
+    def __call__(self, p: simulator.Progress) -> None:
+        if p.name not in self.tasks:
+            self.tasks[p.name] = self.bar.add_task(p.name, total=1.0, clock="")
+        eta = f", {p.eta_s:.0f} s to go" if p.eta_s is not None and p.eta_s >= 1 else ""
+        clock = f"{p.simulated_us:,.0f} µs simulated, {p.packets_per_s / 1e3:,.0f} k packets/s{eta}"
+        self.bar.update(self.tasks[p.name], completed=p.share, clock=clock)
+
+
+def sim(
+    file: Annotated[Path, typer.Argument(help="A scenario (TOML).", show_default=False)],
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the scenario's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write a page with plots here (HTML).")] = None,
+    only: Annotated[str | None, typer.Option(help="Run only the variant of this name.")] = None,
+    keys: Annotated[list[str] | None, typer.Option("--set", help="Change a key: fabric.planes=8.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Run a scenario, and what it is compared with."""
+    scenario = _with_keys(simulator.load(file), keys or [])
+    if only is not None:
+        names = [one.name for one in scenario.variants()]
+        if only not in names:
+            raise ConfigError("--only", only, "one of " + ", ".join(repr(name) for name in names))
+        chosen = scenario.variants()[names.index(only)]
+    shown = _Shown(not quiet)
+    with shown.bar:
+        if only is not None:
+            results = [simulator.run(chosen.scenario, seed, shown, chosen.name)]
+        else:
+            results = simulator.run_all(scenario, seed, shown)
+    if report is not None:
+        report.write_text(reports.page(results))
+    if as_json:
+        print(json.dumps({"question": scenario.question, "runs": [one.summary() for one in results]}, indent=2))
+    else:
+        _print_results(scenario, results, report)
+    if results[-1].verdict.kind == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+    if not results[0].verdict:
+        raise typer.Exit(1)
+
+
+def _with_keys(scenario: simulator.Scenario, keys: list[str]) -> simulator.Scenario:
+    changes = {}
+    for text in keys:
+        key, values = sweeps.read_vary(text)
+        if len(values) != 1:
+            raise ConfigError("--set", text, "one value; `softmrc sweep --vary` takes several")
+        changes[key] = values[0]
+    return scenario.with_keys(changes) if changes else scenario
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _print_results(scenario: simulator.Scenario, results: list[Result], report: Path | None) -> None:
+    console = Console()
+    console.print(f"[bold]{scenario.question}[/]")
+    f = scenario.fabric
+    console.print(
+        f"{f.hosts:,} hosts, {f.planes} planes × {f.host_link_gbps:g}G, {f.leaves} leaves × {f.spines} spines a plane, "
+        f"base RTT {scenario.base_rtt_us:.1f} µs, seed {results[0].seed}\n"
+    )
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("")
+    for column in ("done", "mean µs", "p99 µs", "max µs", "slowest Gb/s", "resent", "trimmed", "lost"):
+        table.add_column(column, justify="right")
+    for one in results:
+        s = one.summary()
+        table.add_row(
+            s["name"], f"{s['flows_delivered']}/{s['flows']}", _number(s["fct_mean_us"]), _number(s["fct_p99_us"]),
+            _number(s["fct_max_us"]), _number(s["slowest_flow_gbps"]), f"{s['retransmitted']}", f"{s['trimmed']}",
+            f"{s['lost_to_faults'] + s['dropped']}",
+        )  # fmt: skip
+    console.print(table)
+    for one in results:
+        if len(one.step_us) > 1 and np.isfinite(one.step_us).any():
+            console.print(
+                f"{one.name}: steps of " + ", ".join(_number(step, 0) for step in one.summary()["step_us"]) + " µs"
+            )
+    for one in results:
+        style = "green" if one.verdict else "yellow"
+        console.print(f"[{style}]{one.name}: {one.verdict.kind}[/]: {one.verdict.text}", highlight=False)
+    console.print(f"trace {results[0].trace_hash:016x}", style="dim", highlight=False)
+    if report is not None:
+        console.print(f"Plots are in {report}.")
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="A scenario (TOML).", show_default=False)],
+    vary: Annotated[list[str], typer.Option(help="A key and its values: faults.links=0..20, or fabric.planes=1,2,4.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each point.")] = 1,
+    engine: Annotated[str, typer.Option(help="local (all cores) or ray.")] = "local",
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    compare: Annotated[bool, typer.Option("--compare", help="Run the [[compare]] variants too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a run, as they finish.")] = False,
+) -> None:
+    """Run a scenario over a range of values and seeds."""
+    scenario = simulator.load(file)
+    varied = [sweeps.read_vary(text) for text in vary]
+    tasks = sweeps.plan_sweep(scenario, varied, seeds, compare)
+    if as_json:
+        try:
+            for row in sweeps.sweep(tasks, engine, workers):
+                sys.stdout.write(json.dumps(row) + "\n")
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        return
+    rows: list[dict[str, Any]] = []
+    console = Console()
+    console.print(f"[bold]{scenario.question}[/]")
+    try:
+        with Live(console=console, refresh_per_second=4) as live:
+            for row in sweeps.sweep(tasks, engine, workers):
+                rows.append(row)
+                live.update(_sweep_table(rows, [key for key, _ in varied], len(tasks)))
+    except KeyboardInterrupt:
+        console.print(f"[yellow]Stopped by hand: {len(rows)} of {len(tasks)} runs are above.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _sweep_table(rows: list[dict[str, Any]], keys: list[str], total: int) -> Table:
+    title = f"{len(rows)} of {total} runs"
+    table = Table(
+        header_style="bold",
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for key in keys:
+        table.add_column(key, justify="right")
+    for column in ("", "complete", "mean µs", "max µs", "least … most", "Gb/s", "resent"):
+        table.add_column(column, justify="left" if column == "" else "right")
+    points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        points.setdefault((*(str(row["point"][key]) for key in keys), row["name"]), []).append(row)
+    for point, found in sorted(points.items(), key=lambda item: [_sortable(part) for part in item[0]]):
+        mean, most = sweeps.gather(found, "fct_mean_us"), sweeps.gather(found, "fct_max_us")
+        rate, resent = sweeps.gather(found, "goodput_gbps"), sweeps.gather(found, "retransmitted")
+        done = sum(row["verdict"] == "complete" for row in found)
+        table.add_row(
+            *point, f"{done}/{len(found)}", _number(mean.mean if mean else None), _number(most.mean if most else None),
+            f"{most.least:,.0f} … {most.most:,.0f}" if most else "–",
+            _number(rate.mean if rate else None, 0), _number(resent.mean if resent else None, 0),
+        )  # fmt: skip
+    return table
+
+
+def _sortable(text: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(text), "")
+    except ValueError:
+        return (1, 0.0, text)

@@ -1,0 +1,214 @@
+"""A fabric in a file: TOML, one section for each question somebody may have about it.
+
+    name = "eight"                  [fabric]      the shape; required
+                                    [addressing]  how paths are written
+                                    [switch]      ECN, trimming, queues
+                                    [failures]    how often things break, for `softmrc assess`
+                                    [job]         what a failure costs, for `softmrc assess`
+                                    [lab]         what only a lab of namespaces needs
+
+A key that does not exist is refused with the nearest one that does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass, field, fields
+from ipaddress import IPv6Network
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from softmrc.errors import ConfigError
+from softmrc.fabric.shape import Shape
+from softmrc.units import as_rate_bps, as_share
+
+T = TypeVar("T")
+
+
+def _one_of(field_name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(field_name, value, "one of " + ", ".join(choices))
+
+
+def _in_range(section: str, settings: object, **ranges: tuple[float, float]) -> None:
+    for key, (least, most) in ranges.items():
+        if not least <= getattr(settings, key) <= most:
+            raise ConfigError(f"{section}.{key}", getattr(settings, key), f"{least:g} to {most:g}")
+
+
+@dataclass(frozen=True)
+class Addressing:
+    """How a path becomes an address."""
+
+    block: str = "fcbb:bb00::/32"  # of plane 0, or of all planes
+    plane_in: str = "block"  # "block": a block a plane; "usid": one block, the plane in the top three bits of each uSID
+    route: str = "loose"  # "strict": every switch is named; "loose": those left out that have no choice
+    srh: bool = True  # whether switches and NICs take a path that needs a segment routing header
+    inner: str = "fd4d:5243::/32"  # where hosts have their own addresses, inside the outer header
+
+    def __post_init__(self) -> None:
+        _one_of("addressing.plane_in", self.plane_in, ("block", "usid"))
+        _one_of("addressing.route", self.route, ("loose", "strict"))
+        for key in ("block", "inner"):
+            try:
+                prefix = IPv6Network(getattr(self, key))
+            except ValueError:
+                prefix = None
+            if prefix is None or prefix.prefixlen != 32:
+                raise ConfigError(f"addressing.{key}", getattr(self, key), "an IPv6 prefix of 32 bits")
+
+    @property
+    def block_number(self) -> int:
+        return int(IPv6Network(self.block).network_address) >> 96
+
+    @property
+    def inner_number(self) -> int:
+        return int(IPv6Network(self.inner).network_address) >> 96
+
+
+@dataclass(frozen=True)
+class SwitchSettings:
+    """Queues of a switch port. Zeros are worked out from the rate: ECN from 0.2 to 0.8 of a bandwidth-delay product,
+    trimming at 1 (the last hop at 1.5), drops at 4."""
+
+    ecn: bool = False
+    trim: bool = False
+    base_rtt_us: float = 0.0  # 0: 4 ms in a lab, 8 µs elsewhere
+    ecn_min_bytes: int = 0
+    ecn_max_bytes: int = 0
+    trim_bytes: int = 0
+    trim_last_hop_bytes: int = 0
+    queue_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        keys = [f.name for f in fields(self) if f.name.endswith("_bytes")]
+        _in_range("switch", self, base_rtt_us=(0, 1e6), **dict.fromkeys(keys, (0, 1 << 31)))
+
+
+@dataclass(frozen=True)
+class Failures:
+    """How often things break and how long they stay broken. The defaults are assumptions, not measurements."""
+
+    link_per_year: float = 0.01
+    nic_port_per_year: float = 0.005
+    switch_per_year: float = 0.02
+    flap_per_link_year: float = 0.1
+    link_repair_h: float = 24.0
+    nic_port_repair_h: float = 48.0
+    switch_repair_h: float = 4.0
+    flap_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        ranges = {f.name: (0.0, 1e4) if "per" in f.name and "year" in f.name else (1e-6, 1e5) for f in fields(self)}
+        _in_range("failures", self, **ranges)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job on the whole fabric, all hosts in step. The defaults are assumptions."""
+
+    gpus_per_host: int = 1
+    communication_share: float = 0.3  # of a step spent waiting for the network, at full capacity
+    checkpoint_every_min: float = 30.0
+    restart_min: float = 15.0
+    rides_out_s: float = 5.0  # without MRC: how long an outage may last before the job has to restart
+
+    def __post_init__(self) -> None:
+        ranges = {"gpus_per_host": (1, 64), "communication_share": (0, 1)}
+        _in_range("job", self, **ranges, checkpoint_every_min=(0, 1e5), restart_min=(0, 1e5), rides_out_s=(0, 1e5))
+
+
+@dataclass(frozen=True)
+class LabSettings:
+    """What only a lab of namespaces needs."""
+
+    mtu: int = 1500
+    encap: bool = True  # routes that put a packet for a path's address into an outer header
+    checksums: bool = True  # real checksums on every veth, and no segmentation offload
+
+    def __post_init__(self) -> None:
+        _in_range("lab", self, mtu=(1280, 65535))
+
+
+@dataclass(frozen=True)
+class Description:
+    """Everything a fabric file says."""
+
+    name: str = "mrc"
+    fabric: Shape = field(default_factory=Shape)
+    addressing: Addressing = field(default_factory=Addressing)
+    switch: SwitchSettings = field(default_factory=SwitchSettings)
+    failures: Failures = field(default_factory=Failures)
+    job: Job = field(default_factory=Job)
+    lab: LabSettings = field(default_factory=LabSettings)
+
+    def __post_init__(self) -> None:
+        letters = self.name.replace("-", "").replace("_", "")
+        if not (letters.isascii() and letters.isalnum() and len(self.name) <= 32):
+            raise ConfigError("name", self.name, "up to 32 letters, digits, - and _")
+
+
+def unknown_key(section: str, key: str, value: object, known: list[str]) -> ConfigError:
+    """The error for a key that does not exist: it names the nearest one that does."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? " if near else ""
+    where = f"{section}.{key}" if section else key
+    return ConfigError(where, value, f"there is no such key; {hint}the keys are {', '.join(known)}")
+
+
+def read_section(section: str, table: object, kind: type[T]) -> T:
+    """A TOML table as a dataclass: keys checked against its fields, rates and shares read from text."""
+    if not isinstance(table, dict):
+        raise ConfigError(section, table, f"a section, [{section}]")
+    types = get_type_hints(kind)
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise unknown_key(section, key, value, known)
+        values[key] = _as_kind(f"{section}.{key}", value, types[key])
+    return kind(**values)
+
+
+def _as_kind(where: str, value: object, kind: type) -> Any:
+    if where.endswith("_bps"):
+        return as_rate_bps(where, value)
+    if where.endswith("_share"):
+        return as_share(where, value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        raise ConfigError(where, value, words[kind])
+    return value
+
+
+def parse(text: str, default_name: str = "mrc") -> Description:
+    """Read a description from TOML text."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("file", default_name, f"TOML; {error}") from None
+    types = get_type_hints(Description)
+    known = [f.name for f in fields(Description)]
+    parts: dict[str, Any] = {"name": default_name}
+    for key, value in table.items():
+        if key not in known:
+            raise unknown_key("", key, value, known)
+        parts[key] = _as_kind(key, value, str) if key == "name" else read_section(key, value, types[key])
+    if "fabric" not in table:
+        raise ConfigError("fabric", None, "a section [fabric] with planes, hosts, hosts_per_leaf and spines")
+    return Description(**parts)
+
+
+def load(path: Path | str) -> Description:
+    """Read a fabric file; a fabric without a name has the file's."""
+    path = Path(path)
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError("file", str(path), f"a readable fabric file; {reason}") from None
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.stem)[:32]
+    return parse(text, stem or "mrc")

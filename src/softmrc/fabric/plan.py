@@ -1,0 +1,254 @@
+"""Designs side by side: planes × tiers × oversubscription for a number of GPUs, a NIC and a switch.
+
+A plane is a folded Clos of equal switches. With radix k (ports of the plane's rate) and oversubscription o, T0 has
+k·o/(1+o) ports down and k/(1+o) up; tiers between have half of each; the top has all ports down. Everything follows
+from that and is exact where the fabric is full; where it is not, tiers are rounded up to whole switches.
+
+What costs what is read from a price file, whose defaults are assumptions.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from softmrc.errors import ConfigError
+from softmrc.fabric.description import read_section, unknown_key
+from softmrc.units import rate_text
+
+OPTIC_BPS = 800_000_000_000
+
+
+@dataclass(frozen=True)
+class SwitchPrice:
+    cost_usd_per_tbps: float = 0.0
+    power_w_per_tbps: float = 0.0
+
+
+@dataclass(frozen=True)
+class OpticPrice:
+    cost_usd: float = 0.0
+    power_w: float = 0.0
+
+
+@dataclass(frozen=True)
+class CablePrice:
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class EnergyPrice:
+    cost_usd_per_kwh: float = 0.0
+    overhead: float = 1.0
+    years: float = 5.0
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A price file."""
+
+    switch: SwitchPrice = field(default_factory=SwitchPrice)
+    optic: OpticPrice = field(default_factory=OpticPrice)
+    cable: CablePrice = field(default_factory=CablePrice)
+    energy: EnergyPrice = field(default_factory=EnergyPrice)
+    are_assumptions: bool = True
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Prices:
+        """Read a price file, or the one that comes with SoftMRC."""
+        try:
+            text = path.read_text() if path else (resources.files(__package__) / "prices.toml").read_text()
+            table = tomllib.loads(text)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError("prices", str(path), f"a readable TOML file; {error}") from None
+        kinds = {"switch": SwitchPrice, "optic": OpticPrice, "cable": CablePrice, "energy": EnergyPrice}
+        parts: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in kinds:
+                raise unknown_key("", key, value, list(kinds))
+            parts[key] = read_section(key, value, kinds[key])
+        return cls(**parts, are_assumptions=path is None)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked for."""
+
+    gpus: int
+    nic_bps: int
+    switch_bps: int
+    nics_per_gpu: int = 1
+
+    def __post_init__(self) -> None:
+        for key, least in (("gpus", 2), ("nics_per_gpu", 1)):
+            if getattr(self, key) < least:
+                raise ConfigError(key, getattr(self, key), f"at least {least}")
+
+    @property
+    def nics(self) -> int:
+        return self.gpus * self.nics_per_gpu
+
+
+@dataclass(frozen=True)
+class Design:
+    """One way to build it, and what follows. Shares are of one NIC's capacity unless they say otherwise."""
+
+    planes: int
+    tiers: int
+    oversubscription: Fraction
+    nics: int
+    port_bps: int
+    radix: int
+    downlinks: int  # of a T0; also its NICs, the neighbours one switch away
+    uplinks: int  # of a T0
+    max_nics: int
+    switches_by_tier: tuple[int, ...]  # all planes together, T0 first
+    links: int
+    optics_800g: float
+    cost_usd: float
+    power_w: float
+    energy_usd: float
+
+    @property
+    def switches(self) -> int:
+        return sum(self.switches_by_tier)
+
+    @property
+    def longest_path_switches(self) -> int:
+        return 2 * self.tiers - 1
+
+    @property
+    def neighbours_one_hop(self) -> int:
+        return self.downlinks
+
+    @property
+    def paths(self) -> int:
+        """Ways between two NICs that are farthest apart, over all planes."""
+        return self.planes * self.uplinks * (self.radix // 2) ** (self.tiers - 2)
+
+    # What a failure takes away.
+
+    @property
+    def link_share_in_plane(self) -> float:
+        """Of a NIC's capacity in that plane, with one T0–T1 link."""
+        return 1 / self.uplinks
+
+    @property
+    def link_share(self) -> float:
+        return self.link_share_in_plane / self.planes
+
+    @property
+    def port_share(self) -> float:
+        """With one port or its cable; a T0 switch takes as much from each of its NICs, a plane from all."""
+        return 1 / self.planes
+
+    @property
+    def t1_share(self) -> float:
+        """With one T1 switch, for every NIC below it."""
+        return 1 / (self.uplinks * self.planes)
+
+    @property
+    def t0_nics(self) -> int:
+        return min(self.downlinks, self.nics)
+
+    def to_json(self) -> dict[str, Any]:
+        found = asdict(self) | {"oversubscription": float(self.oversubscription)}
+        names = (
+            "switches", "longest_path_switches", "neighbours_one_hop", "paths", "link_share_in_plane", "link_share",
+            "port_share", "t1_share", "t0_nics",
+        )  # fmt: skip
+        return found | {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """A design that cannot be built, and the numbers that say so."""
+
+    planes: int
+    tiers: int
+    oversubscription: Fraction
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"oversubscription": float(self.oversubscription)}
+
+
+def design(question: Question, prices: Prices, planes: int, tiers: int, oversubscription: Fraction | int = 1) -> Design:
+    """Work a design out, or raise ConfigError with the numbers."""
+    q, o = question, Fraction(oversubscription)
+    for key, value, least in (("planes", planes, 1), ("tiers", tiers, 2)):
+        if value < least:
+            raise ConfigError(key, value, f"at least {least}")
+    if o < 1:
+        raise ConfigError("oversubscription", float(o), "at least 1: as much up as down")
+    if q.nic_bps % planes:
+        raise ConfigError("planes", planes, f"a divisor of the NIC's {rate_text(q.nic_bps)}")
+    port_bps = q.nic_bps // planes
+    if q.switch_bps % port_bps:
+        even = f"ports of {rate_text(port_bps)} do not divide {rate_text(q.switch_bps)}"
+        raise ConfigError("switch", rate_text(q.switch_bps), f"a whole number of ports; {even}")
+    radix = q.switch_bps // port_bps
+    down = radix * o / (1 + o)
+    if down.denominator != 1:
+        split = f"{float(down):.1f} down and {float(radix - down):.1f} up"
+        raise ConfigError("oversubscription", float(o), f"a whole split of {radix} ports; this one makes {split}")
+    if radix % 2:
+        raise ConfigError("switch", rate_text(q.switch_bps), f"an even number of ports; this makes {radix}")
+    downlinks, uplinks = int(down), radix - int(down)
+    most = downlinks * (radix // 2) ** (tiers - 2) * radix
+    if uplinks < 1 or most < q.nics:
+        need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for"
+        raise ConfigError("tiers", tiers, f"more of them, or more planes; {need}")
+    return _count(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
+
+
+def _count(
+    q: Question, prices: Prices, planes: int, tiers: int, o: Fraction, port_bps: int, radix: int, downlinks: int,
+    uplinks: int, most: int,
+) -> Design:  # fmt: skip
+    leaves = -(-q.nics // downlinks)
+    rising = leaves * uplinks  # links from each tier to the next, in one plane
+    between = [-(-rising // (radix // 2)) for _ in range(tiers - 2)]
+    top = -(-rising // radix)
+    by_tier = tuple(planes * count for count in (leaves, *between, top))
+    links = planes * (q.nics + (tiers - 1) * rising)
+    optics = 2 * links * port_bps / OPTIC_BPS
+    tbps = sum(by_tier) * q.switch_bps / 1e12
+    power_w = tbps * prices.switch.power_w_per_tbps + optics * prices.optic.power_w
+    cost_usd = tbps * prices.switch.cost_usd_per_tbps + optics * prices.optic.cost_usd + links * prices.cable.cost_usd
+    hours = prices.energy.years * 8766
+    return Design(
+        planes, tiers, o, q.nics, port_bps, radix, downlinks, uplinks, most, by_tier, links, optics,
+        cost_usd=cost_usd,
+        power_w=power_w,
+        energy_usd=power_w / 1e3 * prices.energy.overhead * hours * prices.energy.cost_usd_per_kwh,
+    )  # fmt: skip
+
+
+def compare(
+    question: Question,
+    prices: Prices,
+    planes: tuple[int, ...] = (1, 2, 4, 8),
+    tiers: tuple[int, ...] = (2, 3, 4),
+    oversubscriptions: tuple[Fraction, ...] = (Fraction(1),),
+    only_smallest: bool = True,
+) -> list[Design | Impossible]:
+    """Every combination. With `only_smallest`, tiers beyond the fewest that suffice are left out: they only add."""
+    found: list[Design | Impossible] = []
+    for n in planes:
+        for o in oversubscriptions:
+            refused: list[Impossible] = []
+            fits: list[Design] = []
+            for t in tiers:
+                if only_smallest and fits:
+                    break
+                try:
+                    fits.append(design(question, prices, n, t, o))
+                except ConfigError as error:
+                    refused.append(Impossible(n, t, o, f"{error.field}: {error.allowed}"))
+            found += fits or refused[-1:]
+    return found

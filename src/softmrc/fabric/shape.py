@@ -1,0 +1,320 @@
+"""The shape of a fabric: equal planes, each a Clos of two or three tiers, and which link follows which.
+
+The arithmetic is the simulator's own (core/sim/fabric.h), so that a link has the same number in both. Links are
+directed; the two directions of a cable lie at the same place of twin ranges. Nothing is stored per host.
+
+    two tiers      host -- T0 (leaf) -- T1 (spine)             every leaf has one link to every spine
+    three tiers    host -- T0 (leaf) -- T1 (agg) -- T2 (core)  pods of leaves and aggregations; a core meets one
+                                                               aggregation of every pod
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from softmrc.errors import ConfigError
+
+MAX_PLANES = 16
+MAX_HOSTS = 1 << 20
+MAX_T0, MAX_T1, MAX_T2 = 0x200, 0x200, 0x400
+MAX_DOWNLINKS = 0x800
+
+
+class Tier(IntEnum):
+    """Where a node stands. Three tiers call T1 an aggregation, two tiers a spine."""
+
+    HOST = 0
+    T0 = 1
+    T1 = 2
+    T2 = 3
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Node:
+    """A host (plane 0: a host is in all of them), or a switch by its index within tier and plane."""
+
+    tier: Tier
+    plane: int
+    index: int
+
+
+class Cable(NamedTuple):
+    """The two ends of a cable, the one nearer to the hosts first."""
+
+    plane: int
+    lower: Node
+    upper: Node
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many of everything. The keys are those of a fabric file's [fabric] and of the simulator."""
+
+    planes: int = 1
+    hosts: int = 16
+    hosts_per_leaf: int = 4
+    spines: int = 4
+    pods: int = 0
+    cores_per_spine: int = 0
+    host_link_bps: int = 100_000_000_000
+    fabric_link_bps: int = 100_000_000_000
+
+    def __post_init__(self) -> None:
+        self._require("planes", 1, MAX_PLANES)
+        self._require("hosts", 2, MAX_HOSTS)
+        self._require("hosts_per_leaf", 1, MAX_DOWNLINKS)
+        self._require("spines", 1, MAX_T1)
+        self._require("pods", 0, MAX_T1)
+        self._require("cores_per_spine", 0, MAX_T2)
+        self._require("host_link_bps", 1_000_000, 10**15)
+        self._require("fabric_link_bps", 1_000_000, 10**15)
+        if self.hosts % self.hosts_per_leaf:
+            raise ConfigError("fabric.hosts", self.hosts, f"a multiple of hosts_per_leaf = {self.hosts_per_leaf}")
+        if self.leaves > MAX_T0:
+            raise ConfigError("fabric.hosts", self.hosts, f"at most {MAX_T0} leaves; these make {self.leaves}")
+        if not self.pods:
+            if self.cores_per_spine:
+                raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, "0 unless there are pods")
+            return
+        if self.leaves % self.pods:
+            raise ConfigError("fabric.pods", self.pods, f"a divisor of the {self.leaves} leaves")
+        if self.cores_per_spine < 1:
+            raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, "at least 1 with three tiers")
+        if self.t1_switches > MAX_T1:
+            allowed = f"at most {MAX_T1} aggregations a plane; pods × spines makes {self.t1_switches}"
+            raise ConfigError("fabric.pods", self.pods, allowed)
+        if self.t2_switches > MAX_T2:
+            allowed = f"at most {MAX_T2} cores a plane; spines × cores_per_spine makes {self.t2_switches}"
+            raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, allowed)
+
+    def _require(self, field: str, least: int, most: int) -> None:
+        value = getattr(self, field)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ConfigError(f"fabric.{field}", value, f"a whole number from {least} to {most}")
+
+    # How many there are, per plane.
+
+    @property
+    def tiers(self) -> int:
+        return 3 if self.pods else 2
+
+    @property
+    def leaves(self) -> int:
+        return self.hosts // self.hosts_per_leaf
+
+    @property
+    def leaves_per_pod(self) -> int:
+        return self.leaves // self.pods if self.pods else self.leaves
+
+    @property
+    def t1_switches(self) -> int:
+        return self.pods * self.spines if self.pods else self.spines
+
+    @property
+    def t2_switches(self) -> int:
+        return self.spines * self.cores_per_spine if self.pods else 0
+
+    @property
+    def links_per_plane(self) -> int:
+        """Directed links."""
+        return 2 * (self.hosts + self.leaves * self.spines + self.t1_switches * self.cores_per_spine)
+
+    @property
+    def cables(self) -> int:
+        """Cables of the whole fabric."""
+        return self.planes * self.links_per_plane // 2
+
+    @property
+    def switches(self) -> int:
+        """Switches of the whole fabric."""
+        return self.planes * (self.leaves + self.t1_switches + self.t2_switches)
+
+    # Who belongs to whom.
+
+    def leaf_of(self, host: int) -> int:
+        return host // self.hosts_per_leaf
+
+    def downlink_of(self, host: int) -> int:
+        return host % self.hosts_per_leaf
+
+    def pod_of_leaf(self, leaf: int) -> int:
+        return leaf // self.leaves_per_pod
+
+    def t1_of(self, leaf: int, uplink: int) -> int:
+        """The spine or aggregation at the other end of a leaf's uplink."""
+        return self.pod_of_leaf(leaf) * self.spines + uplink if self.pods else uplink
+
+    def core_of(self, t1: int, up: int) -> int:
+        """The core at the other end of an aggregation's uplink."""
+        return t1 % self.spines * self.cores_per_spine + up
+
+    def t1_of_core(self, core: int, pod: int) -> int:
+        """The one aggregation of a pod that a core meets."""
+        return pod * self.spines + core // self.cores_per_spine
+
+    def paths(self, a: int, b: int) -> int:
+        """How many ways lead from one host to another within a plane."""
+        leaf_a, leaf_b = self.leaf_of(a), self.leaf_of(b)
+        if leaf_a == leaf_b:
+            return 1
+        if not self.pods or self.pod_of_leaf(leaf_a) == self.pod_of_leaf(leaf_b):
+            return self.spines
+        return self.spines * self.cores_per_spine
+
+    # Links by their ends, and back.
+
+    def host_up(self, plane: int, host: int) -> int:
+        return plane * self.links_per_plane + host
+
+    def host_down(self, plane: int, host: int) -> int:
+        return self.host_up(plane, host) + self.hosts
+
+    def leaf_up(self, plane: int, leaf: int, uplink: int) -> int:
+        return plane * self.links_per_plane + 2 * self.hosts + leaf * self.spines + uplink
+
+    def leaf_down(self, plane: int, leaf: int, uplink: int) -> int:
+        """The link that comes down to the leaf from the T1 at the end of its uplink."""
+        return self.leaf_up(plane, leaf, uplink) + self.leaves * self.spines
+
+    def t1_up(self, plane: int, t1: int, up: int) -> int:
+        start = plane * self.links_per_plane + 2 * self.hosts + 2 * self.leaves * self.spines
+        return start + t1 * self.cores_per_spine + up
+
+    def t1_down(self, plane: int, t1: int, up: int) -> int:
+        """The link that comes down to the aggregation from the core at the end of its uplink."""
+        return self.t1_up(plane, t1, up) + self.t1_switches * self.cores_per_spine
+
+    def plane_of(self, link: int) -> int:
+        return link // self.links_per_plane
+
+    def ends(self, link: int) -> tuple[Node, Node]:
+        """From where to where a directed link leads."""
+        plane, at = divmod(link, self.links_per_plane)
+        if not 0 <= plane < self.planes:
+            raise ConfigError("link", link, f"0 to {self.planes * self.links_per_plane - 1}")
+        for half, cable in (
+            (self.hosts, self._host_cable),
+            (self.leaves * self.spines, self._leaf_cable),
+            (self.t1_switches * self.cores_per_spine, self._core_cable),
+        ):
+            if at < 2 * half:
+                lower, upper = cable(plane, at % half)
+                return (lower, upper) if at < half else (upper, lower)
+            at -= 2 * half
+        raise ConfigError("link", link, "a link of this fabric")
+
+    def _host_cable(self, plane: int, at: int) -> tuple[Node, Node]:
+        return Node(Tier.HOST, 0, at), Node(Tier.T0, plane, self.leaf_of(at))
+
+    def _leaf_cable(self, plane: int, at: int) -> tuple[Node, Node]:
+        leaf, uplink = divmod(at, self.spines)
+        return Node(Tier.T0, plane, leaf), Node(Tier.T1, plane, self.t1_of(leaf, uplink))
+
+    def _core_cable(self, plane: int, at: int) -> tuple[Node, Node]:
+        t1, up = divmod(at, self.cores_per_spine)
+        return Node(Tier.T1, plane, t1), Node(Tier.T2, plane, self.core_of(t1, up))
+
+    def cable_of(self, link: int) -> Cable:
+        """The cable that a directed link is one direction of."""
+        a, b = self.ends(link)
+        return Cable(self.plane_of(link), *((a, b) if a.tier < b.tier else (b, a)))
+
+    def links_of(self, cable: Cable) -> tuple[int, int]:
+        """Both directions of a cable: up, down."""
+        plane, lower, upper = cable
+        if lower.tier is Tier.HOST and upper.tier is Tier.T0 and self.leaf_of(lower.index) == upper.index:
+            return self.host_up(plane, lower.index), self.host_down(plane, lower.index)
+        if lower.tier is Tier.T0 and upper.tier is Tier.T1:
+            uplink = upper.index % self.spines
+            if self.t1_of(lower.index, uplink) == upper.index:
+                return self.leaf_up(plane, lower.index, uplink), self.leaf_down(plane, lower.index, uplink)
+        if lower.tier is Tier.T1 and upper.tier is Tier.T2:
+            up = upper.index % self.cores_per_spine
+            if self.core_of(lower.index, up) == upper.index:
+                return self.t1_up(plane, lower.index, up), self.t1_down(plane, lower.index, up)
+        raise ConfigError("cable", cable_name(self, cable), "two nodes with a cable between them")
+
+    # Every node and every port of a node, in a fixed order: what a configuration lists.
+
+    def nodes(self) -> list[Node]:
+        """Hosts, then plane by plane the switches, from the lowest tier up."""
+        found = [Node(Tier.HOST, 0, h) for h in range(self.hosts)]
+        for plane in range(self.planes):
+            for tier, count in ((Tier.T0, self.leaves), (Tier.T1, self.t1_switches), (Tier.T2, self.t2_switches)):
+                found += [Node(tier, plane, i) for i in range(count)]
+        return found
+
+    def downlinks(self, node: Node) -> list[int]:
+        """The directed links from a switch towards the hosts, in the order of its ports."""
+        plane, i = node.plane, node.index
+        if node.tier is Tier.T0:
+            return [self.host_down(plane, i * self.hosts_per_leaf + d) for d in range(self.hosts_per_leaf)]
+        if node.tier is Tier.T1:
+            pod, uplink = divmod(i, self.spines) if self.pods else (0, i)
+            first = pod * self.leaves_per_pod
+            return [self.leaf_down(plane, leaf, uplink) for leaf in range(first, first + self.leaves_per_pod)]
+        if node.tier is Tier.T2:
+            up = i % self.cores_per_spine
+            return [self.t1_down(plane, self.t1_of_core(i, pod), up) for pod in range(self.pods)]
+        return []
+
+    def uplinks(self, node: Node) -> list[int]:
+        """The directed links away from the hosts, in the order of the node's ports."""
+        plane, i = node.plane, node.index
+        if node.tier is Tier.HOST:
+            return [self.host_up(p, i) for p in range(self.planes)]
+        if node.tier is Tier.T0:
+            return [self.leaf_up(plane, i, uplink) for uplink in range(self.spines)]
+        if node.tier is Tier.T1 and self.pods:
+            return [self.t1_up(plane, i, up) for up in range(self.cores_per_spine)]
+        return []
+
+    # Names, as people type them.
+
+    def tier_word(self, tier: Tier) -> str:
+        return ("host", "leaf", "agg" if self.pods else "spine", "core")[tier]
+
+    def name_of(self, node: Node) -> str:
+        """`host3`, `p0.leaf1`, `p0.spine2`: the plane in front, for what belongs to one."""
+        plane = "" if node.tier is Tier.HOST else f"p{node.plane}."
+        return f"{plane}{self.tier_word(node.tier)}{node.index}"
+
+    def parse_node(self, name: str, plane: int = 0) -> Node:
+        """The node of a name; one without a plane is in `plane`."""
+        match = re.fullmatch(r"(?:p(\d+)\.)?(host|leaf|spine|agg|core)(\d+)", name)
+        words = {self.tier_word(tier): tier for tier in Tier}
+        counts = {Tier.HOST: self.hosts, Tier.T0: self.leaves, Tier.T1: self.t1_switches, Tier.T2: self.t2_switches}
+        if match and match[2] in words:
+            tier, at = words[match[2]], int(match[1] or plane)
+            if at < self.planes and int(match[3]) < counts[tier]:
+                return Node(tier, 0 if tier is Tier.HOST else at, int(match[3]))
+        have = ", ".join(f"{counts[t]} × {word}" for word, t in words.items() if counts[t])
+        raise ConfigError("node", name, f"a name as host0 or p0.leaf0; there are {self.planes} planes with {have}")
+
+    def parse_cable(self, name: str, plane: int = 0) -> Cable:
+        """The cable of a name such as `p1.leaf0-spine1`; one without a plane is in `plane`."""
+        match = re.fullmatch(r"(?:p(\d+)\.)?([a-z]+\d+)-(?:p\d+\.)?([a-z]+\d+)", name)
+        if match is None:
+            raise ConfigError("cable", name, "two nodes, as leaf0-spine1 or p1.host3-leaf0")
+        at = int(match[1] or plane)
+        if at >= self.planes:
+            raise ConfigError("cable", name, f"a plane from 0 to {self.planes - 1}")
+        a, b = (self.parse_node(part, at) for part in (match[2], match[3]))
+        cable = Cable(at, *((a, b) if a.tier < b.tier else (b, a)))
+        self.links_of(cable)
+        return cable
+
+
+def cable_name(shape: Shape, cable: Cable) -> str:
+    """`p0.leaf0-spine1`."""
+    lower, upper = (f"{shape.tier_word(node.tier)}{node.index}" for node in (cable.lower, cable.upper))
+    return f"p{cable.plane}.{lower}-{upper}"
+
+
+def link_name(shape: Shape, link: int) -> str:
+    """A directed link: `p0.leaf0>spine1`."""
+    start, end = (f"{shape.tier_word(node.tier)}{node.index}" for node in shape.ends(link))
+    return f"p{shape.plane_of(link)}.{start}>{end}"

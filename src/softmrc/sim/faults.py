@@ -1,0 +1,337 @@
+"""What breaks, and when: events of a scenario turned into faults of single links at given times.
+
+An event names what it hits (a link, a NIC's port, a switch, a plane, a transceiver, or everything), what happens to it,
+when, for how long, and how often. `faults.links = N` draws N cables between T0 and T1 instead, for sweeps.
+The end of a fault ends everything that was wrong with the link.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from softmrc import _core
+from softmrc.sim.draws import Draws
+from softmrc.sim.fabric import Fabric
+from softmrc.sim.reader import Index, read_table, refuse, setting
+
+PS_PER_US = 1_000_000
+KINDS = ("down", "black_hole", "loss", "bit_errors", "corrupt", "slow", "ev_loss")
+_NATIVE = {
+    "down": _core.FaultKind.DOWN,
+    "black_hole": _core.FaultKind.BLACK_HOLE,
+    "loss": _core.FaultKind.LOSS,
+    "bit_errors": _core.FaultKind.CORRUPT,
+    "corrupt": _core.FaultKind.CORRUPT,
+    "slow": _core.FaultKind.SLOW,
+    "ev_loss": _core.FaultKind.EV_LOSS,
+    "heal": _core.FaultKind.HEAL,
+}
+
+
+@dataclass(frozen=True)
+class LinkTarget:
+    """Cables between T0 and T1."""
+
+    plane: Index = setting(low=0)
+    leaf: Index = setting(low=0)
+    spine: Index = setting(low=0)  # with three tiers: the aggregation's number in its pod
+
+
+@dataclass(frozen=True)
+class CoreLinkTarget:
+    """Cables between T1 and T2."""
+
+    plane: Index = setting(low=0)
+    t1: Index = setting(low=0)
+    up: Index = setting(low=0)
+
+
+@dataclass(frozen=True)
+class PortTarget:
+    """NIC ports: the cables between hosts and T0."""
+
+    plane: Index = setting(low=0)
+    host: Index = setting(low=0)
+
+
+@dataclass(frozen=True)
+class SwitchTarget:
+    plane: Index = setting(low=0)
+    tier: str = setting(choices=("t0", "t1", "t2"))
+    index: Index = setting(low=0)
+
+
+@dataclass(frozen=True)
+class TransceiverTarget:
+    """An optical module at a T0 switch: some of its cables fail together, to spines or to hosts."""
+
+    plane: int = setting(low=0)
+    leaf: int = setting(low=0)
+    spines: tuple[int, ...] | None = setting(None, low=0)
+    hosts: tuple[int, ...] | None = setting(None, low=0)
+
+
+_TARGETS = ("link", "core_link", "port", "switch", "plane", "transceiver", "everywhere")
+
+
+@dataclass(frozen=True)
+class FaultEvent:
+    """One entry of [[faults.events]]."""
+
+    kind: str = setting(choices=KINDS)
+    at_us: float = setting(0.0, low=0)
+    for_us: float = setting(0.0, low=0)  # 0: for good
+    times: int = setting(1, low=1)  # more than once: it flaps
+    every_us: float = setting(0.0, low=0)  # from one start to the next
+    value: float = setting(0.0, low=0, high=1)  # probability of loss; bit error rate; share of the rate that is left
+    direction: str = setting("both", choices=("both", "up", "down"))  # up: away from the hosts
+    link: LinkTarget | None = None
+    core_link: CoreLinkTarget | None = None
+    port: PortTarget | None = None
+    switch: SwitchTarget | None = None
+    plane: Index | None = setting(None, low=0)
+    transceiver: TransceiverTarget | None = None
+    everywhere: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """[faults]: events, and cables or ports drawn at random."""
+
+    links: int = setting(0, low=0)  # cables between T0 and T1, drawn by the seed
+    ports: int = setting(0, low=0)  # NIC ports, drawn by the seed
+    kind: str = setting("down", choices=KINDS)
+    value: float = setting(0.0, low=0, high=1)
+    at_us: float = setting(0.0, low=0)
+    every_us: float = setting(0.0, low=0)  # from one to the next; 0: all at once
+    for_us: float = setting(0.0, low=0)
+    events: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Action:
+    """One kind of fault on a set of links at one moment."""
+
+    at_ps: int
+    kind: str  # a kind of KINDS, or "heal"
+    links: np.ndarray
+    value: float
+    label: str
+
+
+def read_faults(table: Any, source: str) -> Faults:
+    events = table.get("events", []) if isinstance(table, dict) else []
+    rest = {key: value for key, value in table.items() if key != "events"} if isinstance(table, dict) else table
+    faults: Faults = read_table(Faults, rest, source, "faults")
+    if not isinstance(events, list):
+        raise refuse(source, "faults.events", events, "[[faults.events]] tables")
+    read = []
+    for i, one in enumerate(events):
+        key = f"faults.events[{i}]"
+        event = read_table(FaultEvent, one, source, key)
+        named = [name for name in _TARGETS if getattr(event, name) is not None and getattr(event, name) is not False]
+        if len(named) != 1:
+            raise refuse(source, key, named, "exactly one of " + ", ".join(_TARGETS))
+        _check_times(event, source, key)
+        _check_value(event.kind, event.value, source, f"{key}.value")
+        read.append(event)
+    if faults.links or faults.ports:
+        _check_value(faults.kind, faults.value, source, "faults.value")
+    return dataclasses.replace(faults, events=tuple(read))
+
+
+def _check_value(kind: str, value: float, source: str, key: str) -> None:
+    if kind in ("loss", "bit_errors", "corrupt", "slow", "ev_loss") and value <= 0:
+        meaning = "the share of the rate that is left" if kind == "slow" else "a probability"
+        raise refuse(source, key, value, f"{meaning}, above 0 and at most 1")
+    if kind in ("down", "black_hole") and value:
+        raise refuse(source, key, value, f"nothing: {kind} needs no value")
+
+
+def _check_times(event: FaultEvent, source: str, key: str) -> None:
+    if event.times == 1:
+        return
+    if event.for_us <= 0:
+        raise refuse(source, f"{key}.for_us", event.for_us, "how long each flap lasts, above 0")
+    if event.every_us <= event.for_us:
+        raise refuse(source, f"{key}.every_us", event.every_us, f"more than for_us = {event.for_us}")
+
+
+def actions(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source: str) -> list[Action]:
+    """Every change of every link, in order of time."""
+    found: list[Action] = []
+    for i, event in enumerate(faults.events):
+        links, what = _links_of(event, fabric, source, f"faults.events[{i}]")
+        label = event.label or f"{what} {event.kind.replace('_', ' ')}"
+        for k in range(event.times):
+            start = event.at_us + k * event.every_us
+            found += _span(event.kind, event.value, links, start, event.for_us, packet_bytes, label)
+    found += _drawn(faults, fabric, packet_bytes, seed, source)
+    return sorted(found, key=lambda action: action.at_ps)
+
+
+def _span(
+    kind: str, value: float, links: np.ndarray, at_us: float, for_us: float, packet_bytes: int, label: str
+) -> list[Action]:
+    if kind == "bit_errors":
+        value = 1 - (1 - value) ** (8 * packet_bytes)
+    span = [Action(round(at_us * PS_PER_US), kind, links, value, label)]
+    if for_us:
+        span.append(Action(round((at_us + for_us) * PS_PER_US), "heal", links, 0.0, label))
+    return span
+
+
+def _drawn(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source: str) -> list[Action]:
+    found: list[Action] = []
+    per_plane = {"links": fabric.leaves * fabric.spines, "ports": fabric.hosts}
+    for what, size in per_plane.items():
+        count = getattr(faults, what)
+        if count > size * fabric.planes:
+            raise refuse(source, f"faults.{what}", count, f"at most the fabric's {size * fabric.planes}")
+        first = 2 * fabric.hosts if what == "links" else 0
+        drawn = Draws(seed, f"faults {what}").order(size * fabric.planes)[:count]
+        for k, one in enumerate(drawn.tolist()):
+            up = one // size * fabric.links_per_plane + first + one % size
+            label = fabric.link_name(up).replace(" to ", " – ") + f" {faults.kind.replace('_', ' ')}"
+            links = np.array([up, up + size])
+            start = faults.at_us + k * faults.every_us
+            found += _span(faults.kind, faults.value, links, start, faults.for_us, packet_bytes, label)
+    return found
+
+
+class _Pick:
+    """Turns an index of a scenario (one, several or all) into numbers, and refuses those that do not exist."""
+
+    def __init__(self, source: str, key: str) -> None:
+        self.source, self.key = source, key
+
+    def __call__(self, target: Any, name: str, size: int) -> np.ndarray:
+        value = target if not dataclasses.is_dataclass(target) else getattr(target, name)
+        if value == "all":
+            return np.arange(size)
+        chosen = np.atleast_1d(np.array(value))
+        if isinstance(value, str) or chosen.max() >= size:
+            raise refuse(self.source, f"{self.key}.{name}", value, f'below {size}, or "all"')
+        return chosen
+
+
+def _cables(base: np.ndarray, half: int, direction: str) -> np.ndarray:
+    """The links of cables whose upward links are `base`; the way down lies `half` further on."""
+    ways = {"both": (0, half), "up": (0,), "down": (half,)}[direction]
+    return np.concatenate([base.ravel() + way for way in ways])
+
+
+def _links_of(event: FaultEvent, fabric: Fabric, source: str, key: str) -> tuple[np.ndarray, str]:
+    pick = _Pick(source, key)
+    if event.everywhere:
+        return _by_direction(fabric, np.arange(fabric.links), event.direction), "everything"
+    if event.plane is not None:
+        planes = pick(event.plane, "plane", fabric.planes)
+        links = (planes[:, None] * fabric.links_per_plane + np.arange(fabric.links_per_plane)).ravel()
+        return _by_direction(fabric, links, event.direction), f"plane {_words(event.plane)}"
+    if event.switch is not None:
+        return _switch_links(event, fabric, pick)
+    if event.transceiver is not None:
+        return _transceiver_links(event, fabric, source, key)
+    half = fabric.leaves * fabric.spines
+    if event.port is not None:
+        t = event.port
+        planes, hosts = pick(t, "plane", fabric.planes), pick(t, "host", fabric.hosts)
+        base = planes[:, None] * fabric.links_per_plane + hosts
+        return _cables(base, fabric.hosts, event.direction), f"port {_words(t.plane)} of host {_words(t.host)}"
+    if event.link is not None:
+        link = event.link
+        planes, leaves = pick(link, "plane", fabric.planes), pick(link, "leaf", fabric.leaves)
+        spines = pick(link, "spine", fabric.spines)
+        base = (planes[:, None] * fabric.links_per_plane + 2 * fabric.hosts)[..., None]
+        base = base + leaves[:, None] * fabric.spines + spines
+        name = f"plane {_words(link.plane)}: leaf {_words(link.leaf)} – spine {_words(link.spine)}"
+        return _cables(base, half, event.direction), name
+    core = event.core_link
+    assert core is not None
+    if not fabric.pods:
+        raise refuse(source, f"{key}.core_link", "given", "nothing: this fabric has two tiers")
+    planes, t1s = pick(core, "plane", fabric.planes), pick(core, "t1", fabric.t1_switches)
+    ups = pick(core, "up", fabric.cores_per_spine)
+    base = (planes[:, None] * fabric.links_per_plane + 2 * fabric.hosts + 2 * half)[..., None]
+    base = base + t1s[:, None] * fabric.cores_per_spine + ups
+    name = f"plane {_words(core.plane)}: spine {_words(core.t1)} – core {_words(core.up)}"
+    return _cables(base, fabric.t1_switches * fabric.cores_per_spine, event.direction), name
+
+
+def _by_direction(fabric: Fabric, links: np.ndarray, direction: str) -> np.ndarray:
+    if direction == "both":
+        return links
+    names = [name for i, name in enumerate(fabric.tiers()) if (i % 2 == 0) == (direction == "up")]
+    return np.intersect1d(links, np.concatenate([fabric.tiers()[name].ravel() for name in names]))
+
+
+def _switch_links(event: FaultEvent, fabric: Fabric, pick: _Pick) -> tuple[np.ndarray, str]:
+    """All cables of a switch, both ways whatever the direction says: a switch has no half."""
+    t = event.switch
+    assert t is not None
+    sizes = {"t0": fabric.leaves, "t1": fabric.t1_switches, "t2": fabric.t2_switches}
+    links: list[int] = []
+    for plane in pick(t, "plane", fabric.planes).tolist():
+        for index in pick(t, "index", sizes[t.tier]).tolist():
+            links += switch_links(fabric, plane, t.tier, index)
+    return np.array(links), f"{t.tier.upper()} switch {_words(t.index)} of plane {_words(t.plane)}"
+
+
+def switch_links(fabric: Fabric, plane: int, tier: str, index: int) -> list[int]:
+    links: list[int] = []
+    if tier == "t0":
+        first = index * fabric.hosts_per_leaf
+        for host in range(first, first + fabric.hosts_per_leaf):
+            links += [fabric.host_up(plane, host), fabric.host_down(plane, host)]
+        for spine in range(fabric.spines):
+            links += [fabric.leaf_up(plane, index, spine), fabric.leaf_down(plane, index, spine)]
+    elif tier == "t1":
+        pod, spine = divmod(index, fabric.spines)
+        per_pod = fabric.leaves // fabric.pods if fabric.pods else fabric.leaves
+        for leaf in range(pod * per_pod, (pod + 1) * per_pod):
+            links += [fabric.leaf_up(plane, leaf, spine), fabric.leaf_down(plane, leaf, spine)]
+        for up in range(fabric.cores_per_spine):
+            links += [fabric.t1_up(plane, index, up), fabric.t1_down(plane, index, up)]
+    else:
+        spine, up = divmod(index, fabric.cores_per_spine)
+        for pod in range(fabric.pods):
+            t1 = pod * fabric.spines + spine
+            links += [fabric.t1_up(plane, t1, up), fabric.t1_down(plane, t1, up)]
+    return links
+
+
+def _transceiver_links(event: FaultEvent, fabric: Fabric, source: str, key: str) -> tuple[np.ndarray, str]:
+    t = event.transceiver
+    assert t is not None
+    where = f"{key}.transceiver"
+    pick = _Pick(source, where)
+    pick(t, "plane", fabric.planes)
+    pick(t, "leaf", fabric.leaves)
+    if (t.spines is None) == (t.hosts is None):
+        raise refuse(source, where, "spines and hosts", "either the spines or the hosts it serves")
+    base: list[int] = []
+    if t.spines is not None:
+        base = [fabric.leaf_up(t.plane, t.leaf, int(s)) for s in pick(t, "spines", fabric.spines)]
+        half = fabric.leaves * fabric.spines
+    else:
+        for host in t.hosts or ():
+            if host >= fabric.hosts or fabric.leaf_of(host) != t.leaf:
+                raise refuse(source, f"{where}.hosts", host, f"hosts of leaf {t.leaf}")
+            base.append(fabric.host_up(t.plane, host))
+        half = fabric.hosts
+    name = f"transceiver of leaf {t.leaf} in plane {t.plane}, {len(base)} links,"
+    return _cables(np.array(base), half, event.direction), name
+
+
+def _words(index: Any) -> str:
+    return ", ".join(str(one) for one in index) if isinstance(index, tuple) else str(index)
+
+
+def native_kind(kind: str) -> Any:
+    return _NATIVE[kind]

@@ -1,0 +1,299 @@
+"""Plots as SVG text, drawn by hand: nothing to install, nothing to fetch, the same bytes for the same numbers.
+
+Colours are CSS variables, so that one plot fits a light and a dark page; `standalone` adds them for a file of its own.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+WIDTH, HEIGHT = 860, 280
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 42
+MAX_POINTS = 600
+
+STYLE = """\
+:root{--bg:#fff;--card:#f7f8fa;--ink:#1c2330;--soft:#667085;--grid:#e4e7ec;--fault:#d92d2026;--fault-ink:#b42318;
+--c0:#2563eb;--c1:#ea580c;--c2:#16a34a;--c3:#9333ea;--c4:#0891b2;--c5:#ca8a04;--c6:#db2777;--c7:#64748b;
+--good:#84cc8f;--skip:#f5c451;--bad:#e5484d;--denied:#8b8d98;--heat:37,99,235}
+@media(prefers-color-scheme:dark){:root{--bg:#0f141c;--card:#171e29;--ink:#e6eaf2;--soft:#98a2b3;--grid:#2a3342;
+--fault:#f9706633;--fault-ink:#fda29b;--c0:#6ea0ff;--c1:#ff9a57;--c2:#5fd08a;--c3:#c084fc;--c4:#4fc3d9;--c5:#e0b84a;
+--c6:#f472b6;--c7:#94a3b8;--good:#4f9a5f;--skip:#c9973a;--bad:#e5666b;--denied:#6f7280;--heat:110,160,255}}
+svg.plot{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;max-width:100%;height:auto;display:block}
+svg.plot text{fill:var(--soft)} svg.plot .name{fill:var(--ink)} svg.plot .grid{stroke:var(--grid);stroke-width:1}
+svg.plot .line{fill:none;stroke-width:1.8;stroke-linejoin:round} svg.plot .fault{fill:var(--fault)}
+svg.plot .fault-edge{stroke:var(--fault-ink);stroke-width:1;stroke-dasharray:3 3}
+svg.plot .fault-name{fill:var(--fault-ink)}
+"""
+
+
+@dataclass(frozen=True)
+class Series:
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    color: str = ""
+
+
+@dataclass(frozen=True)
+class Band:
+    """A span of the x axis during which something was broken."""
+
+    start: float
+    end: float
+    label: str
+
+
+def color(i: int) -> str:
+    return f"var(--c{i % 8})"
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers that cover a range."""
+    if not math.isfinite(low) or not math.isfinite(high) or high <= low:
+        return [low]
+    raw = (high - low) / count
+    size = 10 ** math.floor(math.log10(raw))
+    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    if value and abs(value) < 0.01:
+        return f"{value:.1e}"
+    text = f"{value:,.2f}".rstrip("0").rstrip(".") if abs(value) < 10 else f"{value:,.6g}"
+    return text if abs(value) < 10 or "." not in text else f"{value:,.1f}".rstrip("0").rstrip(".")
+
+
+class _Axes:
+    """Where a number lies on the picture."""
+
+    def __init__(
+        self, x: tuple[float, float], y: tuple[float, float], width: int, height: int, log_x: bool = False
+    ) -> None:
+        self.log_x = log_x
+        self.x0, self.x1 = (math.log10(x[0]), math.log10(x[1])) if log_x else x
+        self.y0, self.y1 = y
+        self.width, self.height = width, height
+        self.inner = width - LEFT - RIGHT
+        self.depth = height - TOP - BOTTOM
+
+    def at_x(self, value: Any) -> Any:
+        value = np.log10(np.maximum(value, 1e-12)) if self.log_x else np.asarray(value, dtype=float)
+        return LEFT + (value - self.x0) / ((self.x1 - self.x0) or 1) * self.inner
+
+    def at_y(self, value: Any) -> Any:
+        return TOP + (self.y1 - np.asarray(value, dtype=float)) / ((self.y1 - self.y0) or 1) * self.depth
+
+    def frame(self, x_label: str, y_label: str) -> str:
+        parts = []
+        for value in ticks(self.y0, self.y1):
+            y = float(self.at_y(value))
+            parts.append(f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>')
+        marks = self._log_ticks() if self.log_x else ticks(self.x0, self.x1, 7)
+        for value in marks:
+            x = float(self.at_x(value))
+            parts.append(
+                f'<text x="{x:.1f}" y="{self.height - BOTTOM + 18}" text-anchor="middle">{short(value)}</text>'
+            )
+        base = self.height - BOTTOM
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{base}" y2="{base}"/>')
+        middle = LEFT + self.inner / 2
+        parts.append(f'<text x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">{html.escape(x_label)}</text>')
+        spot = f'x="14" y="{TOP + self.depth / 2:.0f}" transform="rotate(-90 14 {TOP + self.depth / 2:.0f})"'
+        parts.append(f'<text {spot} text-anchor="middle">{html.escape(y_label)}</text>')
+        return "".join(parts)
+
+    def _log_ticks(self) -> list[float]:
+        found = [m * 10.0**e for e in range(math.floor(self.x0), math.ceil(self.x1) + 1) for m in (1, 2, 5)]
+        return [value for value in found if self.x0 - 1e-9 <= math.log10(value) <= self.x1 + 1e-9]
+
+
+def _open(width: int, height: int, extra: str = "") -> str:
+    return f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"{extra}>'
+
+
+def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fewer points with the same shape: of each stretch its least and its most, in their order."""
+    if len(x) <= MAX_POINTS:
+        return x, y
+    keep: list[int] = []
+    for part in np.array_split(np.arange(len(x)), MAX_POINTS // 2):
+        keep += sorted({int(part[np.argmin(y[part])]), int(part[np.argmax(y[part])])})
+    return x[keep], y[keep]
+
+
+def _path(axes: _Axes, x: np.ndarray, y: np.ndarray) -> str:
+    xs, ys = axes.at_x(x), axes.at_y(y)
+    return "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(xs.tolist(), ys.tolist(), strict=True))
+
+
+def _bands(axes: _Axes, bands: Sequence[Band]) -> str:
+    parts = []
+    named: set[str] = set()
+    for i, band in enumerate(bands):
+        a = float(axes.at_x(max(band.start, axes.x0)))
+        b = float(axes.at_x(min(band.end, axes.x1)))
+        if band.start > axes.x1:
+            continue
+        about = f"<title>{html.escape(band.label)}: {short(band.start)} to {short(band.end)} µs</title>"
+        parts.append(
+            f'<rect class="fault" x="{a:.1f}" y="{TOP}" width="{max(b - a, 1):.1f}" height="{axes.depth}">'
+            f"{about}</rect>"
+        )
+        parts.append(f'<line class="fault-edge" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{TOP + axes.depth}"/>')
+        if band.label not in named and len(named) < 3:
+            row = TOP + axes.depth - 6 - 14 * (len(named) % 3)
+            at_end = a > LEFT + axes.inner * 0.6
+            anchor = f'x="{a - 4:.1f}" text-anchor="end"' if at_end else f'x="{a + 4:.1f}"'
+            parts.append(f'<text class="fault-name" {anchor} y="{row:.0f}">{html.escape(band.label)}</text>')
+            named.add(band.label)
+        if i > 400:
+            break
+    return "".join(parts)
+
+
+def _legend(names: Sequence[str], colors: Sequence[str], width: int) -> tuple[str, int]:
+    """Names above the plot, in as many rows as they need."""
+    parts, x, y = [], LEFT, 12
+    for name, ink in zip(names, colors, strict=True):
+        size = 26 + 7 * len(name)
+        if x + size > width and x > LEFT:
+            x, y = LEFT, y + 18
+        parts.append(f'<rect x="{x}" y="{y - 9}" width="12" height="10" rx="2" style="fill:{ink}"/>')
+        parts.append(f'<text class="name" x="{x + 17}" y="{y}">{html.escape(name)}</text>')
+        x += size
+    return "".join(parts), y + 8
+
+
+def line_chart(
+    series: Sequence[Series], x_label: str, y_label: str, bands: Sequence[Band] = (), *,
+    y_max: float | None = None, log_x: bool = False, height: int = HEIGHT, width: int = WIDTH,
+) -> str:  # fmt: skip
+    """Lines over a common x axis, from zero, with what was broken behind them."""
+    series = [one for one in series if len(one.x)]
+    if not series:
+        return ""
+    low = min(float(one.x.min()) for one in series)
+    high = max(float(one.x.max()) for one in series)
+    top = y_max or max(float(np.nanmax(one.y)) for one in series) * 1.06 or 1.0
+    axes = _Axes((max(low, 1e-9) if log_x else low, high), (0.0, top), width, height, log_x)
+    inks = [one.color or color(i) for i, one in enumerate(series)]
+    legend, room = _legend([one.name for one in series], inks, width)
+    body = axes.frame(x_label, y_label) + _bands(axes, bands)
+    data = []
+    for one, ink in zip(series, inks, strict=True):
+        x, y = _thin(one.x, one.y)
+        body += f'<path class="line" style="stroke:{ink}" d="{_path(axes, x, y)}"/>'
+        data.append({"name": one.name, "x": np.round(x, 3).tolist(), "y": np.round(y, 4).tolist()})
+    about = {
+        "x0": axes.x0,
+        "x1": axes.x1,
+        "log": log_x,
+        "left": LEFT,
+        "inner": axes.inner,
+        "unit": x_label,
+        "series": data,
+    }
+    extra = f" data-plot='{html.escape(json.dumps(about), quote=True)}'"
+    return _open(width, height + room, extra) + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
+
+
+def cdf_chart(series: Sequence[Series], x_label: str) -> str:
+    """The share of flows that were done by then; `y` of the series is not used."""
+    lines = []
+    for i, one in enumerate(series):
+        values = np.sort(one.x[np.isfinite(one.x)])
+        if len(values):
+            share = np.arange(1, len(values) + 1) / len(values)
+            x = np.concatenate([[values[0]], np.repeat(values, 2)[1:], [values[-1]]])
+            y = np.concatenate([[0.0], np.repeat(share, 2)[:-1], [1.0]])
+            lines.append(Series(one.name, x, y, one.color or color(i)))
+    if not lines:
+        return ""
+    low, high = min(line.x.min() for line in lines), max(line.x.max() for line in lines)
+    return line_chart(lines, x_label, "share of flows", y_max=1.0, log_x=bool(low > 0 and high / low > 12))
+
+
+def stacked_chart(
+    x: np.ndarray, parts: Sequence[tuple[str, np.ndarray, str]], x_label: str, y_label: str, bands: Sequence[Band] = ()
+) -> str:
+    """Layers that add up."""
+    if not len(x):
+        return ""
+    total = np.sum([part for _, part, _ in parts], axis=0)
+    axes = _Axes((float(x.min()), float(x.max())), (0.0, float(total.max()) or 1.0), WIDTH, HEIGHT)
+    legend, room = _legend([name for name, _, _ in parts], [ink for _, _, ink in parts], WIDTH)
+    body = ""
+    below = np.zeros(len(x))
+    for _, part, ink in parts:
+        above = below + part
+        outline = _path(axes, np.concatenate([x, x[::-1]]), np.concatenate([above, below[::-1]]))
+        body += f'<path style="fill:{ink}" d="{outline}Z"/>'
+        below = above
+    body += axes.frame(x_label, y_label) + _bands(axes, bands)
+    return _open(WIDTH, HEIGHT + room) + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
+
+
+def bar_chart(names: Sequence[str], values: Sequence[float], unit: str, colors: Sequence[str] = ()) -> str:
+    """Bars side by side from left to right, each with its number."""
+    top = max(values, default=0.0) or 1.0
+    row, left = 26, 16 + 7 * max((len(name) for name in names), default=0)
+    height = row * len(names) + 8
+    parts = []
+    for i, (name, value) in enumerate(zip(names, values, strict=True)):
+        y = 4 + i * row
+        width = (WIDTH - left - 110) * value / top
+        ink = colors[i] if i < len(colors) else color(i)
+        parts.append(f'<text class="name" x="{left - 8}" y="{y + 16}" text-anchor="end">{html.escape(name)}</text>')
+        parts.append(f'<rect x="{left}" y="{y + 3}" width="{width:.1f}" height="18" rx="3" style="fill:{ink}"/>')
+        parts.append(f'<text x="{left + width + 8:.1f}" y="{y + 16}">{short(value)} {html.escape(unit)}</text>')
+    return _open(WIDTH, height) + "".join(parts) + "</svg>"
+
+
+def heat_map(values: np.ndarray, row_name: str, column_name: str, cell_names: Sequence[str] | None = None) -> str:
+    """A cell for each link, the darker the more it carried. Large tables are averaged down to what an eye can see."""
+    names = list(cell_names) if cell_names is not None and values.shape[0] <= 64 and values.shape[1] <= 64 else None
+    values = _pooled(_pooled(values, 64).T, 64).T
+    rows, columns = values.shape
+    size = min(22, max(4, 330 // max(rows, columns)))
+    left, top = 34, 20
+    parts = [f'<text x="{left}" y="13">{html.escape(column_name)} →</text>']
+    middle = top + rows * size / 2
+    spot = f'x="14" y="{middle:.0f}" transform="rotate(-90 14 {middle:.0f})" text-anchor="middle"'
+    parts.append(f"<text {spot}>← {html.escape(row_name)}</text>")
+    for r in range(rows):
+        for c in range(columns):
+            load = float(values[r, c])
+            about = names[r * columns + c] if names else f"{row_name} {r}, {column_name} {c}"
+            parts.append(
+                f'<rect x="{left + c * size}" y="{top + r * size}" width="{size - 1}" height="{size - 1}" rx="2" '
+                f'style="fill:rgba(var(--heat),{min(max(load, 0.02), 1):.3f})">'
+                f"<title>{html.escape(about)}: {load * 100:.1f} %</title></rect>"
+            )
+    return _open(left + columns * size + 6, top + rows * size + 6) + "".join(parts) + "</svg>"
+
+
+def _pooled(values: np.ndarray, most: int) -> np.ndarray:
+    if values.shape[0] <= most:
+        return values
+    return np.array([part.mean(axis=0) for part in np.array_split(values, most)])
+
+
+def standalone(svg: str) -> str:
+    """The plot as a file of its own."""
+    svg = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    start = svg.index(">") + 1
+    head = svg[:start]
+    if (at := head.find(" data-plot='")) >= 0:
+        head = head[:at] + ">"
+    back = '<rect width="100%" height="100%" style="fill:var(--bg)"/>'
+    return f"{head}<style>{STYLE}</style>{back}{svg[start:]}\n"

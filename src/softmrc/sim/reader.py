@@ -1,0 +1,115 @@
+"""Tables of a scenario file, read into dataclasses.
+
+What a key may hold is declared once, beside its default, with `setting`. Everything that does not fit is a ConfigError
+that names the file, the key, the value and what is allowed; an unknown key names the nearest one that exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from typing import Any
+
+from softmrc.errors import ConfigError
+
+Index = int | tuple[int, ...] | str  # one, several, or "all"
+
+
+def setting(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
+    """A key: its default, and any of `low`, `above`, `high` and `choices`."""
+    return dataclasses.field(default=default, metadata=limits)
+
+
+def refuse(source: str, key: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{source}: {key}" if source else key, value, allowed)
+
+
+def read_table(kind: type, table: Any, source: str, key: str) -> Any:
+    """An instance of the dataclass `kind`; `key` is where the table stands in the file."""
+    if not isinstance(table, dict):
+        raise refuse(source, key, table, "a table")
+    fields = {item.name: item for item in dataclasses.fields(kind)}
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for name, value in table.items():
+        where = f"{key}.{name}" if key else name
+        if name not in fields:
+            raise refuse(source, where, value, unknown_key(name, list(fields), key))
+        values[name] = read_value(hints[name], fields[name].metadata, value, source, where)
+    for name, item in fields.items():
+        if name not in values and item.default is dataclasses.MISSING:
+            raise refuse(source, f"{key}.{name}" if key else name, None, f"{wanted(hints[name])} is needed here")
+    return kind(**values)
+
+
+def unknown_key(name: str, known: list[str], key: str) -> str:
+    prefix = f"{key}." if key else ""
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    if near:
+        return f"there is no such key; did you mean {prefix}{near[0]}?"
+    return "there is no such key; there are " + ", ".join(prefix + one for one in sorted(known))
+
+
+def wanted(hint: Any) -> str:
+    """What a type wants, in words."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return "a table with " + ", ".join(item.name for item in dataclasses.fields(hint))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    if hint in words:
+        return words[hint]
+    if hint == Index:
+        return 'a whole number, a list of them, or "all"'
+    return "a list of whole numbers"
+
+
+def read_value(hint: Any, limits: Any, value: Any, source: str, key: str) -> Any:
+    if isinstance(hint, types.UnionType) and type(None) in typing.get_args(hint) and hint != Index:
+        rest = [one for one in typing.get_args(hint) if one is not type(None)]
+        hint = rest[0] if len(rest) == 1 else Index
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return read_table(hint, value, source, key)
+    typed = _typed(hint, value)
+    if typed is None:
+        raise refuse(source, key, value, wanted(hint))
+    _check_limits(limits, typed, value, source, key)
+    return typed
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """The value as its key wants it, or None where it is of another kind."""
+    if hint is bool:
+        return value if isinstance(value, bool) else None
+    if hint is int:
+        return value if _is_whole(value) else None
+    if hint is float:
+        is_number = _is_whole(value) or isinstance(value, float)
+        return float(value) if is_number and math.isfinite(value) else None
+    if hint is str:
+        return value if isinstance(value, str) else None
+    if hint == Index and (_is_whole(value) or value == "all"):
+        return value
+    if isinstance(value, list) and value and all(_is_whole(one) for one in value):
+        return tuple(value)
+    return None
+
+
+def _check_limits(limits: Any, typed: Any, value: Any, source: str, key: str) -> None:
+    choices = limits.get("choices")
+    if choices and typed not in choices:
+        near = difflib.get_close_matches(str(typed), choices, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise refuse(source, key, value, "one of " + ", ".join(repr(one) for one in choices) + hint)
+    for one in typed if isinstance(typed, tuple) else (typed,):
+        if "low" in limits and not isinstance(one, str) and one < limits["low"]:
+            raise refuse(source, key, value, f"at least {limits['low']}")
+        if "above" in limits and one <= limits["above"]:
+            raise refuse(source, key, value, f"more than {limits['above']}")
+        if "high" in limits and not isinstance(one, str) and one > limits["high"]:
+            raise refuse(source, key, value, f"at most {limits['high']}")

@@ -1,0 +1,138 @@
+"""A scenario run again and again with some keys varied and several seeds, on all cores or on a Ray cluster.
+
+Every point is checked before the first one runs. Results come as they are ready, so that a sweep cut short is worth
+what it has found; how many workers there are changes the order of results, never the results.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from softmrc.errors import ConfigError, DeviceError
+from softmrc.sim.run import Run, run
+from softmrc.sim.scenario import Scenario, parse
+
+MAX_POINTS = 100_000
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a sweep, small enough to travel."""
+
+    table: dict[str, Any]
+    source: str
+    changes: dict[str, Any]
+    seed: int
+    variant: int = 0  # 0: the scenario itself; n: the nth of what it is compared with
+
+    def run(self) -> dict[str, Any]:
+        chosen = parse(self.table, self.source).with_keys(self.changes).variants()[self.variant]
+        found = run(chosen.scenario, self.seed, name=chosen.name).summary()
+        return {"point": self.changes} | found
+
+
+def read_vary(text: str) -> tuple[str, list[Any]]:
+    """`key=0..20`, `key=0..20..5` or `key=a,b,c`: a key by its dotted path and the values it takes."""
+    key, equals, values = text.partition("=")
+    allowed = "key=first..last, key=first..last..step, or key=one,two,three"
+    if not equals or not key.strip() or not values.strip():
+        raise ConfigError("--vary", text, allowed)
+    if ".." in values:
+        try:
+            first, last, *step = (int(part) for part in values.split(".."))
+        except ValueError:
+            raise ConfigError("--vary", text, f"whole numbers around '..': {allowed}") from None
+        if len(step) > 1 or (step and step[0] < 1) or last < first:
+            raise ConfigError("--vary", text, f"a range that goes up: {allowed}")
+        return key.strip(), list(range(first, last + 1, *step))
+    return key.strip(), [_value(one.strip()) for one in values.split(",")]
+
+
+def _value(text: str) -> Any:
+    """A value as TOML has it; what is no TOML is a text."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def plan_sweep(scenario: Scenario, varied: list[tuple[str, list[Any]]], seeds: int, compare: bool) -> list[Task]:
+    """All runs, checked: a wrong value is refused now, not an hour later."""
+    points = [
+        dict(zip([k for k, _ in varied], values, strict=True)) for values in itertools.product(*(v for _, v in varied))
+    ]
+    variants = 1 + (len(scenario.compare) if compare else 0)
+    if len(points) * seeds * variants > MAX_POINTS:
+        raise ConfigError("--vary", len(points) * seeds * variants, f"at most {MAX_POINTS} runs in all")
+    first = scenario.run.seed
+    tasks = []
+    for point in points:
+        for one in scenario.with_keys(point).variants()[:variants]:
+            Run(one.scenario, first, one.name)
+        for seed, variant in itertools.product(range(first, first + seeds), range(variants)):
+            tasks.append(Task(scenario.table, scenario.source, point, seed, variant))
+    return tasks
+
+
+def sweep(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterator[dict[str, Any]]:
+    """Summaries of runs, as they finish. Stopping early stops the workers."""
+    if engine not in ENGINES:
+        raise ConfigError("--engine", engine, "one of " + ", ".join(repr(one) for one in ENGINES))
+    return _on_ray(tasks) if engine == "ray" else _on_cores(tasks, workers or os.cpu_count() or 1)
+
+
+def _on_cores(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context)
+    # Only a few tasks are handed out ahead, so that stopping early leaves little to wait for.
+    waiting = iter(tasks)
+    pending = {pool.submit(Task.run, task) for task in itertools.islice(waiting, 2 * workers)}
+    try:
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            pending |= {pool.submit(Task.run, task) for task in itertools.islice(waiting, len(done))}
+            for one in done:
+                yield one.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _on_ray(tasks: list[Task]) -> Iterator[dict[str, Any]]:
+    try:
+        import ray
+    except ImportError:
+        raise DeviceError("--engine ray needs Ray: pip install 'softmrc[ray]'") from None
+    started_here = not ray.is_initialized()
+    if started_here:
+        ray.init(log_to_driver=False, include_dashboard=False)
+    try:
+        remote = ray.remote(Task.run)
+        pending = [remote.remote(task) for task in tasks]
+        while pending:
+            done, pending = ray.wait(pending)
+            yield from ray.get(done)
+    finally:
+        if started_here:
+            ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, least and most of one figure over the seeds of a point."""
+
+    mean: float
+    least: float
+    most: float
+
+
+def gather(rows: list[dict[str, Any]], figure: str) -> Spread | None:
+    values = [row[figure] for row in rows if row.get(figure) is not None]
+    return Spread(sum(values) / len(values), min(values), max(values)) if values else None

@@ -1,0 +1,330 @@
+"""What is sent: each workload turns itself into flows and into which flow waits for which.
+
+A flow is one message. It starts at a given time, or as soon as every flow it waits for was delivered, after a pause.
+Collectives are such chains: a rank sends its next chunk once the chunk before it has come in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softmrc.sim.draws import Draws
+from softmrc.sim.fabric import Fabric
+from softmrc.sim.flowfiles import read_flow_file
+from softmrc.sim.reader import read_table, refuse, setting
+
+PS_PER_US = 1_000_000
+MAX_MESSAGE_BYTES = 2**32 - 1
+WAITS = -1  # a start that a dependency decides
+
+
+@dataclass
+class Plan:
+    """Flows as columns, dependencies as columns, and what each flow belongs to."""
+
+    source: list[int] = dataclasses.field(default_factory=list)
+    destination: list[int] = dataclasses.field(default_factory=list)
+    bytes: list[int] = dataclasses.field(default_factory=list)
+    start_ps: list[int] = dataclasses.field(default_factory=list)
+    group: list[int] = dataclasses.field(default_factory=list)
+    step: list[int] = dataclasses.field(default_factory=list)  # of a training run; -1: none
+    groups: list[str] = dataclasses.field(default_factory=list)
+    earlier: list[int] = dataclasses.field(default_factory=list)
+    later: list[int] = dataclasses.field(default_factory=list)
+    think_ps: list[int] = dataclasses.field(default_factory=list)
+
+    def add_group(self, name: str) -> int:
+        self.groups.append(name)
+        return len(self.groups) - 1
+
+    def add(self, source: int, destination: int, size: int, start_ps: int, group: int, step: int = -1) -> int:
+        self.source.append(source)
+        self.destination.append(destination)
+        self.bytes.append(size)
+        self.start_ps.append(start_ps)
+        self.group.append(group)
+        self.step.append(step)
+        return len(self.source) - 1
+
+    def add_many(self, source: np.ndarray, destination: np.ndarray, size: int, start_ps: int, group: int) -> None:
+        count = len(source)
+        self.source.extend(source.tolist())
+        self.destination.extend(destination.tolist())
+        self.bytes.extend([size] * count)
+        self.start_ps.extend([start_ps] * count)
+        self.group.extend([group] * count)
+        self.step.extend([-1] * count)
+
+    def wait(self, later: int, earlier: int, think_ps: int = 0) -> None:
+        self.earlier.append(earlier)
+        self.later.append(later)
+        self.think_ps.append(think_ps)
+        self.start_ps[later] = WAITS
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+@dataclass(frozen=True)
+class _Workload:
+    """What every workload has."""
+
+    kind: str
+    start_us: float = setting(0.0, low=0)
+
+    @property
+    def start_ps(self) -> int:
+        return round(self.start_us * PS_PER_US)
+
+    def hosts_of(self, fabric: Fabric, source: str, key: str, count: int, order: str, draws: Draws) -> list[int]:
+        """The hosts that take part, in the order of their ranks."""
+        count = count or fabric.hosts
+        if not 2 <= count <= fabric.hosts:
+            raise refuse(source, f"{key}.hosts", count, f"2 to the fabric's {fabric.hosts}")
+        if order == "hosts":
+            return list(range(count))
+        if order == "random":
+            return draws.order(fabric.hosts)[:count].tolist()
+        # Leaf by leaf in turn, so that neighbours in a ring never share a leaf.
+        spread = np.arange(fabric.hosts).reshape(fabric.leaves, fabric.hosts_per_leaf).T.ravel()
+        return spread[:count].tolist()
+
+
+ORDERS = ("hosts", "across_leaves", "random")
+
+
+@dataclass(frozen=True)
+class Permutation(_Workload):
+    """Every host sends to another one, and receives from one."""
+
+    message_bytes: int = setting(1 << 20, low=1, high=MAX_MESSAGE_BYTES)
+    messages: int = setting(1, low=1, high=16000)  # one after the other, all posted at the start
+    pattern: str = setting("random", choices=("random", "across_leaves", "shift"))
+    shift: int = setting(1, low=1)
+
+    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+        hosts = np.arange(fabric.hosts)
+        if self.pattern == "shift":
+            if self.shift % fabric.hosts == 0:
+                raise refuse(source, f"{key}.shift", self.shift, f"not a multiple of the {fabric.hosts} hosts")
+            to = (hosts + self.shift) % fabric.hosts
+        else:
+            across = self.pattern == "across_leaves"
+            if across and fabric.leaves < 2:
+                raise refuse(source, f"{key}.pattern", self.pattern, "'random' where there is a single leaf")
+            to = permutation(fabric, draws, across)
+        group = plan.add_group("permutation")
+        for _ in range(self.messages):
+            plan.add_many(hosts, to, self.message_bytes, self.start_ps, group)
+
+
+def permutation(fabric: Fabric, draws: Draws, across_leaves: bool) -> np.ndarray:
+    """A random permutation in which nobody sends to itself (or to its own leaf): offenders trade places at random."""
+    hosts = np.arange(fabric.hosts)
+    place = hosts // fabric.hosts_per_leaf if across_leaves else hosts
+    to = draws.order(fabric.hosts)
+    while len(offenders := np.flatnonzero(place == place[to])):
+        for host in offenders.tolist():
+            other = draws.below(fabric.hosts)
+            to[host], to[other] = to[other], to[host]
+    return to
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A flow that only shares the way with an incast. It sends one message after the other."""
+
+    source: int = setting(low=0)
+    destination: int = setting(low=0)
+    message_bytes: int = setting(256 << 10, low=1, high=MAX_MESSAGE_BYTES)
+    messages: int = setting(16, low=1, high=16000)
+
+
+@dataclass(frozen=True)
+class Incast(_Workload):
+    """Many send to one."""
+
+    destination: int = setting(0, low=0)
+    sources: tuple[int, ...] | None = setting(None, low=0)  # or `fan_in` of them, spread over the leaves
+    fan_in: int = setting(0, low=0)
+    message_bytes: int = setting(1 << 20, low=1, high=MAX_MESSAGE_BYTES)
+    messages: int = setting(1, low=1, high=16000)
+    victim: Victim | None = None
+
+    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+        if (self.sources is None) == (self.fan_in == 0):
+            raise refuse(source, f"{key}.sources", self.sources, "either sources or fan_in, and not both")
+        _check_host(fabric, self.destination, source, f"{key}.destination")
+        senders = list(self.sources) if self.sources else self._spread(fabric, source, key)
+        if self.destination in senders:
+            raise refuse(source, f"{key}.sources", self.destination, "other hosts than the destination")
+        for one in senders:
+            _check_host(fabric, one, source, f"{key}.sources")
+        group = plan.add_group("incast")
+        for _ in range(self.messages):
+            for one in senders:
+                plan.add(one, self.destination, self.message_bytes, self.start_ps, group)
+        if self.victim is None:
+            return
+        v = self.victim
+        _check_host(fabric, v.source, source, f"{key}.victim.source")
+        _check_host(fabric, v.destination, source, f"{key}.victim.destination")
+        if v.source == v.destination:
+            raise refuse(source, f"{key}.victim.destination", v.destination, "another host than its source")
+        group = plan.add_group("victim")
+        for _ in range(v.messages):
+            plan.add(v.source, v.destination, v.message_bytes, self.start_ps, group)
+
+    def _spread(self, fabric: Fabric, source: str, key: str) -> list[int]:
+        if self.fan_in >= fabric.hosts:
+            raise refuse(source, f"{key}.fan_in", self.fan_in, f"below the fabric's {fabric.hosts} hosts")
+        others = [host for host in range(fabric.hosts) if host != self.destination]
+        return [others[i * len(others) // self.fan_in] for i in range(self.fan_in)]
+
+
+@dataclass(frozen=True)
+class AllToAll(_Workload):
+    """Everyone sends to everyone, starting with its next neighbour, at most `window` messages at a time."""
+
+    hosts: int = setting(0, low=0)  # 0: all of them
+    order: str = setting("hosts", choices=ORDERS)
+    message_bytes: int = setting(64 << 10, low=1, high=MAX_MESSAGE_BYTES)
+    window: int = setting(4, low=1)
+
+    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+        ranks = self.hosts_of(fabric, source, key, self.hosts, self.order, draws)
+        group = plan.add_group("all-to-all")
+        sent: list[list[int]] = [[] for _ in ranks]
+        for distance in range(1, len(ranks)):
+            for rank, host in enumerate(ranks):
+                to = ranks[(rank + distance) % len(ranks)]
+                flow = plan.add(host, to, self.message_bytes, self.start_ps, group)
+                if distance > self.window:
+                    plan.wait(flow, sent[rank][distance - 1 - self.window])
+                sent[rank].append(flow)
+
+
+RINGS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # laps of the ring, less one step each
+
+
+@dataclass(frozen=True)
+class Ring(_Workload):
+    """A collective around a ring: in every step each rank passes a chunk to the next one."""
+
+    collective: str = setting("all_reduce", choices=tuple(RINGS))
+    hosts: int = setting(0, low=0)
+    order: str = setting("across_leaves", choices=ORDERS)
+    bytes: int = setting(16 << 20, low=1)  # of the whole buffer on each rank
+    repeats: int = setting(1, low=1)
+
+    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+        ranks = self.hosts_of(fabric, source, key, self.hosts, self.order, draws)
+        _check_chunk(self.bytes, len(ranks), source, f"{key}.bytes")
+        group = plan.add_group(self.collective.replace("_", "-"))
+        held: list[int] | None = None
+        for repeat in range(self.repeats):
+            held = add_ring(plan, ranks, self.collective, self.bytes, self.start_ps, group, held, step=repeat)
+
+
+@dataclass(frozen=True)
+class Training(_Workload):
+    """Steps of a training job: compute, then collectives one after the other; the next step needs all of them."""
+
+    steps: int = setting(4, low=1)
+    compute_us: float = setting(200.0, low=0)
+    collective: str = setting("all_reduce", choices=tuple(RINGS))
+    hosts: int = setting(0, low=0)
+    order: str = setting("across_leaves", choices=ORDERS)
+    bytes: int = setting(16 << 20, low=1)  # of all gradients on each rank
+    buckets: int = setting(1, low=1)  # collectives that share them
+
+    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+        ranks = self.hosts_of(fabric, source, key, self.hosts, self.order, draws)
+        share = -(-self.bytes // self.buckets)
+        _check_chunk(share, len(ranks), source, f"{key}.bytes")
+        group = plan.add_group("training")
+        compute_ps = round(self.compute_us * PS_PER_US)
+        held: list[int] | None = None
+        for step in range(self.steps):
+            for bucket in range(self.buckets):
+                think = compute_ps if bucket == 0 else 0
+                start = self.start_ps + think
+                held = add_ring(plan, ranks, self.collective, share, start, group, held, think, step)
+
+
+def add_ring(
+    plan: Plan, ranks: list[int], collective: str, size: int, start_ps: int, group: int,
+    held: list[int] | None, think_ps: int = 0, step: int = -1,
+) -> list[int]:  # fmt: skip
+    """One collective; `held` are the flows each rank must have received before it starts. Returns the last of each."""
+    count = len(ranks)
+    chunk = -(-size // count)
+    for lap_step in range(RINGS[collective] * (count - 1)):
+        sent = []
+        for rank, host in enumerate(ranks):
+            flow = plan.add(host, ranks[(rank + 1) % count], chunk, start_ps, group, step)
+            if held is not None:
+                plan.wait(flow, held[rank], think_ps if lap_step == 0 else 0)
+            sent.append(flow)
+        held = [sent[rank - 1] for rank in range(count)]
+    assert held is not None
+    return held
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowFile(_Workload):
+    """Flows from a file: .csv, .toml, or a connection matrix of htsim (.cm)."""
+
+    path: str = setting()
+
+    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+        path = Path(source).parent / self.path if source else Path(self.path)
+        flows = read_flow_file(path, fabric.hosts)
+        group = plan.add_group(path.name)
+        ids = []
+        for flow in flows:
+            start_ps = flow.start_ps + self.start_ps
+            ids.append(plan.add(flow.source, flow.destination, flow.bytes, start_ps, group))
+            for earlier in flow.after:
+                plan.wait(ids[-1], ids[earlier])
+
+
+KINDS: dict[str, type] = {
+    "permutation": Permutation,
+    "incast": Incast,
+    "all_to_all": AllToAll,
+    "ring": Ring,
+    "training": Training,
+    "flows": FlowFile,
+}
+
+
+def read_workload(table: Any, source: str, key: str) -> Any:
+    kind = table.get("kind") if isinstance(table, dict) else None
+    if kind not in KINDS:
+        raise refuse(source, f"{key}.kind", kind, "one of " + ", ".join(repr(one) for one in KINDS))
+    return read_table(KINDS[kind], table, source, key)
+
+
+def make_plan(workloads: tuple[Any, ...], fabric: Fabric, seed: int, source: str) -> Plan:
+    """All flows of a scenario."""
+    plan = Plan()
+    for i, workload in enumerate(workloads):
+        key = "workload" if len(workloads) == 1 else f"workload[{i}]"
+        workload.plan(plan, fabric, Draws(seed, f"workload {i}"), source, key)
+    return plan
+
+
+def _check_host(fabric: Fabric, host: int, source: str, key: str) -> None:
+    if not 0 <= host < fabric.hosts:
+        raise refuse(source, key, host, f"a host below {fabric.hosts}")
+
+
+def _check_chunk(size: int, ranks: int, source: str, key: str) -> None:
+    if -(-size // ranks) > MAX_MESSAGE_BYTES:
+        raise refuse(source, key, size, f"at most {MAX_MESSAGE_BYTES * ranks}, as {ranks} ranks share it")

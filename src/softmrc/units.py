@@ -1,0 +1,75 @@
+"""Quantities as people write them: `100G`, `51.2T`, `50ms`, `1%`.
+
+Inside, a rate is whole bits per second, a duration whole nanoseconds, a share a float from 0 to 1. Both ways live here,
+so that what a table prints can be pasted into a file.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from softmrc.errors import ConfigError
+
+_QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ%]*?)(?:bit/s|bps|b/s)?\s*$")
+_RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_DURATIONS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+
+
+def _split(field: str, value: object, allowed: str) -> tuple[Fraction, str]:
+    match = _QUANTITY.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ConfigError(field, value, allowed)
+    return Fraction(match[1]), match[2]
+
+
+def as_rate_bps(field: str, value: object) -> int:
+    """Bits per second, from a whole number or from text such as `100G` or `20Mbit/s`."""
+    allowed = "a rate, as 100G, 51.2T, 20M, or whole bits per second"
+    if isinstance(value, int) and not isinstance(value, bool):
+        rate = Fraction(value)
+    else:
+        number, suffix = _split(field, value, allowed)
+        if suffix not in _RATES:
+            raise ConfigError(field, value, allowed)
+        rate = number * _RATES[suffix]
+    if rate.denominator != 1 or rate <= 0:
+        raise ConfigError(field, value, allowed)
+    return int(rate)
+
+
+def as_duration_ns(field: str, value: object) -> int:
+    """Nanoseconds, from text such as `50ms`."""
+    allowed = "a duration with its unit, as 50ms, 1.5s, 200us"
+    number, suffix = _split(field, value, allowed)
+    if suffix not in _DURATIONS_NS or number <= 0:
+        raise ConfigError(field, value, allowed)
+    return int(number * _DURATIONS_NS[suffix])
+
+
+def as_share(field: str, value: object) -> float:
+    """A share of one, from `1%` or `0.01`."""
+    allowed = "a share, as 1% or 0.01"
+    number, suffix = _split(field, str(value) if isinstance(value, (int, float)) else value, allowed)
+    if suffix not in ("", "%"):
+        raise ConfigError(field, value, allowed)
+    share = float(number / 100 if suffix else number)
+    if not 0 <= share <= 1:
+        raise ConfigError(field, value, allowed)
+    return share
+
+
+def rate_text(rate_bps: int) -> str:
+    """The shortest way to write a rate: 100G, 51.2T, 20M."""
+    for suffix, scale in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if rate_bps >= scale:
+            return f"{rate_bps / scale:.10g}{suffix}"
+    return str(rate_bps)
+
+
+def share_text(share: float) -> str:
+    """A share as a percentage with two digits that mean something: 12.5 %, 0.39 %, 0."""
+    if share == 0:
+        return "0"
+    percent = 100 * share
+    return f"{percent:.1f} %".replace(".0 %", " %") if percent >= 1 else f"{percent:.2g} %"

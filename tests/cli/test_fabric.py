@@ -1,0 +1,86 @@
+"""The commands about fabrics and labs, as somebody types them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from softmrc.cli import app
+from softmrc.errors import ConfigError, DeviceError
+
+ROOT = Path(__file__).parents[2]
+LAB, LARGE = str(ROOT / "examples" / "lab.toml"), str(ROOT / "examples" / "large.toml")
+
+
+def run(*words: str) -> str:
+    found = CliRunner().invoke(app, list(words), catch_exceptions=False, env={"COLUMNS": "80"})
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_plan_prints_the_published_comparison() -> None:
+    text = run("plan", "--gpus", "131072", "--nic", "800G", "--switch", "51.2T")
+    assert "6,144" in text and "12.5 %" in text and "assumed prices" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    found = json.loads(run("plan", "--json", "--planes", "8,3"))
+    assert found["assumed_prices"] and found["designs"][0]["switches"] == 6144
+    assert "800G" in found["designs"][1]["reason"]
+
+
+def test_plan_refuses_nonsense() -> None:
+    for words in (("--nic", "fast"), ("--planes", "one"), ("--oversubscription", "1/0"), ("--prices", "/none.toml")):
+        with pytest.raises(ConfigError):
+            CliRunner().invoke(app, ["plan", *words], catch_exceptions=False)
+
+
+def test_assess_prints_reports_and_json(tmp_path: Path) -> None:
+    text = run("assess", LARGE, "--trials", "1", "--report", str(tmp_path / "x.html"))
+    assert "2,048" in text and "131,072" in text and "With MRC" in text and "are assumptions" in text
+    assert (tmp_path / "x.html").read_text().count("<svg") == 4
+    found = json.loads(run("assess", LAB, "--trials", "2", "--seed", "7", "--json"))
+    assert found["month"]["seed"] == 7 and found["diversity"][1]["paths"] == 16
+
+
+def test_routes_go_both_ways() -> None:
+    table = run("fabric", "routes", LAB, "p0.leaf0")
+    assert "fcbb:bb00:100::/48" in table and "this switch" in table
+    paths = json.loads(run("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--json"))
+    assert len(paths) == 16 and paths[6]["links"][1] == "p2.leaf0>spine1"
+    over = run("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--over", "p2.leaf0-spine1")
+    assert over.startswith("ev 6 ") and "host0>leaf0>spine1>leaf3>host7" in over
+    large = run("fabric", "routes", LARGE, "--from", "host0", "--to", "host131071", "--ev", "2047")
+    assert "spine255" in large and "fcbb:bb07" in large
+    for words in (("host0",), ("--from", "host0", "--to", "host0"), ("--from", "host0", "--to", "p0.leaf0"), ()):
+        with pytest.raises(ConfigError):
+            CliRunner().invoke(app, ["fabric", "routes", LAB, *words], catch_exceptions=False)
+
+
+def test_draw_and_config_write_what_they_say(tmp_path: Path) -> None:
+    assert run("fabric", "draw", LAB, "-o", str(tmp_path / "x.svg")).strip().endswith("x.svg")
+    assert run("fabric", "draw", LAB, "-o", "-").startswith("<svg")
+    assert "40 files" in run("fabric", "config", LAB, "--target", "sonic", "-o", str(tmp_path))
+    assert json.loads((tmp_path / "p0.leaf0.json").read_text())["SRV6_MY_LOCATORS"]
+
+
+def test_a_lab_without_root_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for words in (
+        ["up", LAB],
+        ["inspect"],
+        ["down"],
+        ["fail", "leaf0-spine0"],
+        ["heal"],
+        ["exec", "host0", "--", "ls"],
+    ):
+        with pytest.raises(DeviceError, match="a lab needs root"):
+            CliRunner().invoke(app, ["lab", *words], catch_exceptions=False)
+
+
+def test_the_examples_are_ten_lines_or_so() -> None:
+    for path in (LAB, LARGE):
+        lines = [line for line in Path(path).read_text().splitlines() if line and not line.startswith("#")]
+        assert len(lines) <= 10

@@ -1,0 +1,98 @@
+"""docs/fabric.md and docs/lab.md: what is printed there is what comes out, times and counters aside."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from softmrc.fabric import parse
+from softmrc.lab import bpf
+
+ROOT = Path(__file__).parents[2]
+FABRIC, LAB = (ROOT / "docs" / name for name in ("fabric.md", "lab.md"))
+IS_ROOT = os.geteuid() == 0
+
+
+def sessions(text: str) -> list[tuple[str, str]]:
+    """Every command of a page's console sessions, with what it printed."""
+    fenced = re.findall(r"^```\w*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    blocks = [block for block in fenced if block.startswith("$ ")]
+    parts = [part for block in blocks for part in ("\n" + block).split("\n$ ")[1:]]
+    return [(command, output.rstrip()) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def run(command: str, **others: str) -> str:
+    program, *arguments = shlex.split(command.removeprefix("sudo "))
+    start = [sys.executable, "-c", "from softmrc.cli import main; main()"] if program == "softmrc" else [sys.executable]
+    env = os.environ | {"COLUMNS": "80"} | others
+    done = subprocess.run([*start, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
+
+
+@pytest.mark.parametrize(("command", "printed"), sessions(FABRIC.read_text()), ids=lambda v: v.splitlines()[0][:60])
+def test_the_sessions_about_a_fabric_are_real(command: str, printed: str) -> None:
+    assert run(command) == printed
+
+
+def test_the_python_session_is_real() -> None:
+    found = doctest.testfile(str(FABRIC), module_relative=False)
+    assert found.attempted > 5 and not found.failed
+
+
+def test_the_toml_of_the_pages_can_be_read() -> None:
+    for page in (FABRIC, LAB):
+        for text in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL):
+            assert parse(text).fabric.planes >= 4
+
+
+def steady(text: str) -> str:
+    """Without what differs from run to run: seconds, and what ports have sent."""
+    text = re.sub(r"\d+\.\d+ s\b", "# s", text)
+    return re.sub(r"(│ [du]\d +│ \w+ +│ \w+ +│) .*", r"\1", text)
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="a lab needs root")
+@pytest.mark.skipif(bpf.missing() is not None, reason=f"no ECN and trimming here: {bpf.missing()}")
+def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
+    """With a lab of another name, so that it may run beside one that is up."""
+    name = f"doc{os.getpid()}"
+    (tmp_path / f"{name}.toml").write_text((ROOT / "examples" / "lab.toml").read_text())
+    commands = [(c, out) for c, out in sessions(LAB.read_text()) if " lab " in c and "bench" not in c]
+    assert len(commands) == 8 and commands[0][0].endswith("examples/lab.toml")
+    try:
+        for command, printed in commands:
+            words = command.replace("examples/lab.toml", str(tmp_path / f"{name}.toml"))
+            if " up " not in words:
+                verb = re.search(r"lab (\w+)", words)
+                assert verb is not None
+                words = words.replace(f"lab {verb[1]}", f"lab {verb[1]} --lab {name}", 1)
+            if words.endswith(f"graph --lab {name}"):
+                words += f" -o {tmp_path / 'lab.svg'}"
+                assert run(words).endswith("lab.svg")
+                continue
+            found = run(words, COLUMNS="200" if "inspect" in words else "80")
+            found = re.sub(rf"\b{name}\b", "lab", found)
+            if "inspect" in words:
+                assert "p2.spine3 (reboot)" in found and "down" in found
+                continue
+            assert steady(found) == steady(printed)
+    finally:
+        subprocess.run(
+            [sys.executable, "-c", "from softmrc.cli import main; main()", "lab", "down", "--lab", name],
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="a lab needs root")
+def test_the_example_proves_every_path() -> None:
+    printed = next(out for command, out in sessions(LAB.read_text()) if "lab_paths.py" in command)
+    found = run("python examples/lab_paths.py")
+    assert found == printed and found.count("and no other") == 16

@@ -1,0 +1,136 @@
+"""`softmrc sim`, `softmrc sweep` and `softmrc bench sim`, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.sim.small import table
+
+from softmrc.errors import ConfigError
+from softmrc.sim.sweep import read_vary
+
+SCENARIO = """\
+question = "Does it work?"
+[fabric]
+planes = 2
+hosts = 16
+hosts_per_leaf = 4
+spines = 4
+[transport]
+evs = 32
+[workload]
+kind = "permutation"
+message_bytes = 100_000
+[[compare]]
+name = "no trimming"
+queues.trim = false
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def softmrc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from softmrc.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_sim_answers_in_a_table(scenario: Path) -> None:
+    done = softmrc("sim", scenario, "--seed", "7")
+    assert done.returncode == 0, done.stderr
+    assert "Does it work?" in done.stdout and "16/16" in done.stdout and "no trimming" in done.stdout
+    assert softmrc("sim", scenario, "--seed", "7").stdout == done.stdout, "the same seed prints the same answer"
+
+
+def test_sim_answers_in_json_and_writes_a_report(scenario: Path, tmp_path: Path) -> None:
+    page = tmp_path / "out.html"
+    done = softmrc("sim", scenario, "--json", "--report", page)
+    answer = json.loads(done.stdout)
+    assert [run["name"] for run in answer["runs"]] == ["MRC", "no trimming"]
+    assert all(run["verdict"] == "complete" and run["flows_delivered"] == 16 for run in answer["runs"])
+    assert "</html>" in page.read_text()
+
+
+def test_one_variant_and_changed_keys(scenario: Path) -> None:
+    done = softmrc("sim", scenario, "--only", "no trimming", "--set", "fabric.planes=1", "--json")
+    (run,) = json.loads(done.stdout)["runs"]
+    assert run["name"] == "no trimming"
+    refused = softmrc("sim", scenario, "--only", "trimming")
+    assert refused.returncode == 1 and "'no trimming'" in refused.stderr
+
+
+def test_a_wrong_scenario_is_one_line_on_stderr(scenario: Path) -> None:
+    scenario.write_text(SCENARIO.replace("spines", "spnies"))
+    done = softmrc("sim", scenario)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.count("\n") == 1
+    assert "small.toml: fabric.spnies = 4 is not allowed" in done.stderr and "fabric.spines" in done.stderr
+
+
+def test_a_stuck_scenario_ends_with_its_verdict(scenario: Path) -> None:
+    fault = '[[faults.events]]\nkind = "down"\nport = { plane = "all", host = 3 }\n'
+    scenario.write_text(SCENARIO.replace("[[compare]]", fault + "[[compare]]"))
+    done = softmrc("sim", scenario)
+    assert done.returncode == 1
+    assert "stuck" in done.stdout and "host 3 can send on no plane" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_a_sweep_gives_every_point_and_seed_once(scenario: Path) -> None:
+    done = softmrc(
+        "sweep", scenario, "--vary", "faults.links=0..2", "--vary", "fabric.planes=1,2", "--seeds", "2", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    found = sorted((row["point"]["faults.links"], row["point"]["fabric.planes"], row["seed"]) for row in rows)
+    assert found == [(links, planes, seed) for links in range(3) for planes in (1, 2) for seed in (1, 2)]
+    alone = json.loads(
+        softmrc("sim", scenario, "--only", "MRC", "--set", "faults.links=1", "--seed", "2", "--json").stdout
+    )
+    (same,) = [r for r in rows if r["point"] == {"faults.links": 1, "fabric.planes": 2} and r["seed"] == 2]
+    assert same["trace_hash"] == alone["runs"][0]["trace_hash"], "a sweep runs what a single run runs"
+
+
+def test_a_sweep_is_checked_before_it_starts(scenario: Path) -> None:
+    done = softmrc("sweep", scenario, "--vary", "faults.links=0..99", "--json")
+    assert done.returncode == 1 and not done.stdout and "faults.links = 33 is not allowed" in done.stderr
+    done = softmrc("sweep", scenario, "--vary", "faults.lnks=0..9")
+    assert done.returncode == 1 and "did you mean faults.links" in done.stderr
+    done = softmrc("sweep", scenario, "--vary", "run.seed=1,2", "--engine", "slurm")
+    assert done.returncode == 1 and "'local', 'ray'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a.b=0..3", [0, 1, 2, 3]),
+        ("a.b=0..10..5", [0, 5, 10]),
+        ("a.b = 1,2.5,true,x", [1, 2.5, True, "x"]),
+    ],
+)
+def test_ranges_and_lists(text: str, values: list[object]) -> None:
+    assert read_vary(text) == ("a.b", values)
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=1", "a=1..x", "a=3..1", "a=1..5..0", "a=1..2..3..4"])
+def test_bad_ranges(text: str) -> None:
+    with pytest.raises(ConfigError, match="--vary"):
+        read_vary(text)
+
+
+def test_sweeps_on_ray_give_what_cores_give() -> None:
+    pytest.importorskip("ray")
+    from softmrc import sim
+    from softmrc.sim.sweep import plan_sweep, sweep
+
+    tasks = plan_sweep(sim.parse(table()), [("faults.links", [0, 2])], 1, False)
+    hashes = [sorted(row["trace_hash"] for row in sweep(tasks, engine)) for engine in ("local", "ray")]
+    assert hashes[0] == hashes[1]

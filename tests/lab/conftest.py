@@ -1,0 +1,5 @@
+"""The labs that several tests share."""
+
+from tests.lab.labs import acting, plain
+
+__all__ = ["acting", "plain"]

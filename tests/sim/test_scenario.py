@@ -1,0 +1,114 @@
+"""Scenario files: what is read, and how what is wrong is refused before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sim.small import table
+
+from softmrc import sim
+from softmrc.errors import ConfigError
+from softmrc.sim.run import Run
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "scenarios").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_scenarios_of_the_project_open_with_their_question(path: Path) -> None:
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("question = "), f"{path.name} does not open with its question"
+    assert sim.load(path).question.endswith("?")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fabrik": {}}, "fabrik = {} is not allowed: there is no such key; did you mean fabric?"),
+        ({"fabric": {"plane": 2}}, "fabric.plane = 2 .* did you mean fabric.planes?"),
+        ({"fabric": {"planes": 0}}, "fabric.planes = 0 is not allowed: at least 1"),
+        ({"fabric": {"planes": 17}}, "fabric.planes = 17 is not allowed: at most 16"),
+        ({"fabric": {"planes": "two"}}, "fabric.planes = 'two' is not allowed: a whole number"),
+        ({"fabric": {"planes": True}}, "fabric.planes = True is not allowed: a whole number"),
+        ({"fabric": {"hosts": 17}}, "fabric.hosts = 17 .*multiple of hosts_per_leaf = 4"),
+        ({"fabric": {"host_link_gbps": float("nan")}}, "fabric.host_link_gbps = nan"),
+        ({"fabric": {"host_link_gbps": 0}}, "more than 0"),
+        ({"fabric": {"pods": 3, "cores_per_spine": 1}}, "fabric.pods = 3 .*divisor of the 4 leaves"),
+        ({"fabric": {"cores_per_spine": 1}}, "two tiers"),
+        ({"fabric": {"forwarding": "smart"}}, "fabric.forwarding = 'smart' .*'srv6'"),
+        ({"fabric": {"spines": 100_000}}, "fabric.spines = '100000' .*at most 512"),
+        ({"transport": {"evs": 33}}, "transport.evs = 33 .*multiple of the 2 planes"),
+        ({"transport": {"kind": "tcp"}}, "transport.kind = 'tcp' .*'mrc', 'roce'"),
+        ({"transport": {"kind": "roce"}, "fabric": {"forwarding": "srv6"}}, "fabric.forwarding = 'srv6' .*RoCE"),
+        ({"queues": {"ecn_low_bdp": 0.9}}, "queues.ecn_low_bdp = 0.9 .*at most ecn_high_bdp"),
+        ({"queues": {"trim": 1}}, "queues.trim = 1 .*true or false"),
+        ({"workload": {"kind": "permutaton"}}, "workload.kind = 'permutaton' .*'permutation'"),
+        ({"workload": {"message_bytes": 0}}, "workload.message_bytes = 0"),
+        ({"workload": {"message_bytes": 2**32}}, "workload.message_bytes"),
+        ({"workload": {"pattern": "shift", "shift": 16}}, "workload.shift = 16"),
+        ({"workload": {"kind": "incast"}}, "workload.sources = None .*either sources or fan_in"),
+        ({"workload": {"kind": "incast", "sources": [0]}}, "other hosts than the destination"),
+        ({"workload": {"kind": "incast", "sources": [99]}}, "workload.sources = 99 .*a host below 16"),
+        ({"workload": {"kind": "incast", "fan_in": 16}}, "workload.fan_in = 16"),
+        (
+            {"workload": {"kind": "incast", "fan_in": 2, "victim": {"source": 1}}},
+            "workload.victim.destination = None .*needed",
+        ),
+        ({"workload": {"kind": "ring", "hosts": 99}}, "workload.hosts = 99 .*2 to the fabric's 16"),
+        ({"workload": {"kind": "ring", "collective": "all_redcue"}}, "did you mean 'all_reduce'"),
+        ({"workload": {"kind": "flows", "path": "nowhere.csv"}}, "nowhere.csv.*can be read"),
+        ({"workload": {"kind": "flows"}}, "workload.path = None"),
+        ({"workload": [{"kind": "permutation"}, {"kind": "permutation", "x": 1}]}, r"workload\[1\].x = 1"),
+        ({"faults": {"links": 999}}, "faults.links = 999 .*at most the fabric's 32"),
+        ({"faults": {"links": 1, "kind": "loss"}}, "faults.value = 0.0"),
+        ({"faults": {"events": [{"kind": "down"}]}}, r"faults.events\[0\] = \[\] .*exactly one of link"),
+        ({"faults": {"events": [{"kind": "down", "plane": 0, "everywhere": True}]}}, "exactly one of"),
+        ({"faults": {"events": [{"kind": "down", "plane": 2}]}}, r"faults.events\[0\].plane = 2 .*below 2"),
+        ({"faults": {"events": [{"kind": "doom", "plane": 0}]}}, "kind = 'doom'"),
+        ({"faults": {"events": [{"kind": "loss", "plane": 0}]}}, "value = 0.0 .*a probability"),
+        ({"faults": {"events": [{"kind": "down", "plane": 0, "value": 0.5}]}}, "needs no value"),
+        ({"faults": {"events": [{"kind": "down", "plane": 0, "times": 2}]}}, "for_us = 0.0"),
+        ({"faults": {"events": [{"kind": "down", "plane": 0, "times": 2, "for_us": 9.0}]}}, "every_us = 0.0"),
+        ({"faults": {"events": [{"kind": "down", "port": {"plane": 0, "host": 16}}]}}, "host = 16 .*below 16"),
+        ({"faults": {"events": [{"kind": "down", "port": {"plane": 0, "host": "some"}}]}}, "host = 'some'"),
+        ({"faults": {"events": [{"kind": "down", "core_link": {"plane": 0, "t1": 0, "up": 0}}]}}, "two tiers"),
+        ({"faults": {"events": [{"kind": "down", "switch": {"plane": 0, "tier": "t2", "index": 0}}]}}, "index = 0"),
+        (
+            {"faults": {"events": [{"kind": "down", "transceiver": {"plane": 0, "leaf": 0, "hosts": [9]}}]}},
+            "hosts of leaf 0",
+        ),
+        ({"run": {"until_ms": -1}}, "run.until_ms = -1"),
+        ({"compare": [{"queues": {}}]}, r"compare\[0\].name"),
+        ({"compare": [{"name": "x", "queues": {"tri": 1}}]}, r"compare\[0\].queues.tri = 1 .*did you mean queues.trim"),
+        ({"question": ""}, "question = ''"),
+    ],
+)
+def test_a_wrong_scenario_names_file_key_value_and_what_is_allowed(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){message}") as caught:
+        one = Run(sim.parse(table(**changes), "dir/wrong.toml"))
+        one.build()
+    assert str(caught.value).startswith("dir/wrong.toml: ") or "dir/nowhere.csv" in str(caught.value)
+
+
+def test_files_that_are_no_scenarios(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing.toml.*No such file"):
+        sim.load(tmp_path / "missing.toml")
+    (tmp_path / "bad.toml").write_text("question = \n")
+    with pytest.raises(ConfigError, match=r"bad.toml.*line 1"):
+        sim.load(tmp_path / "bad.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        sim.load(tmp_path / "binary.toml")
+
+
+def test_keys_can_be_set_by_their_path() -> None:
+    one = sim.parse(table(), "x.toml")
+    changed = one.with_keys({"fabric.planes": 4, "faults.links": 2})
+    assert (changed.fabric.planes, changed.faults.links) == (4, 2)
+    assert one.fabric.planes == 2, "the original stays as it was"
+    with pytest.raises(ConfigError, match=r"did you mean faults\.links"):
+        one.with_keys({"faults.linsk": 2})
+    with pytest.raises(ConfigError, match=r"question\.x"):
+        one.with_keys({"question.x": 2})

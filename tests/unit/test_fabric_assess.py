@@ -1,0 +1,139 @@
+"""Judging a fabric: counts that can be checked by hand, months that repeat, and pictures that stay readable."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+
+from softmrc.bench.lab import BIN_S, first_recovery_s
+from softmrc.errors import ConfigError
+from softmrc.fabric import Description, Shape, parse
+from softmrc.fabric import assess as judge
+from softmrc.fabric.description import Failures, Job
+from softmrc.fabric.drawing import draw
+from softmrc.fabric.plan import Prices, Question, compare
+from softmrc.fabric.report import assess_html, plan_html
+
+LAB = Shape(planes=4, hosts=8, hosts_per_leaf=2, spines=4)
+TREE = Shape(planes=2, hosts=12, hosts_per_leaf=2, spines=2, pods=3, cores_per_spine=2)
+LARGEST = Shape(planes=8, hosts=131072, hosts_per_leaf=256, spines=256)
+NEVER = Failures(link_per_year=0, nic_port_per_year=0, switch_per_year=0, flap_per_link_year=0)
+
+
+def test_diversity_counts_pairs_and_paths() -> None:
+    near, far = judge.diversity(LAB)
+    assert (near.paths, far.paths_per_plane, far.paths) == (4, 4, 16)
+    assert near.share_of_pairs == pytest.approx(1 / 7) and far.share_of_pairs == pytest.approx(6 / 7)
+    tree = judge.diversity(TREE)
+    assert [d.switches for d in tree] == [1, 3, 5] and [d.paths for d in tree] == [2, 4, 8]
+    assert sum(d.share_of_pairs for d in tree) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("shape", [LAB, TREE, LARGEST], ids=["lab", "tree", "largest"])
+def test_domains_add_up_to_the_fabric(shape: Shape) -> None:
+    found = {d.what: d for d in judge.domains(Description(fabric=shape))}
+    cables = sum(d.count for what, d in found.items() if what.endswith("cable"))
+    switches = sum(d.count for what, d in found.items() if what in ("leaf", "spine", "agg", "core"))
+    assert cables == shape.cables and switches == shape.switches
+    assert found["plane"].fabric_hosts * shape.planes == pytest.approx(shape.hosts)
+    # All leaves of a plane make the plane, all spines too.
+    per_plane = found["leaf"].count / shape.planes
+    assert found["leaf"].fabric_hosts * per_plane == pytest.approx(found["plane"].fabric_hosts)
+
+
+def test_a_month_without_failures_costs_nothing() -> None:
+    month = judge.month(Description(fabric=LAB, failures=NEVER), trials=2)
+    assert (month.mean_capacity, month.worst_host_mean, month.restarts) == (1, 1, 0)
+    assert month.mrc_lost_gpu_h == month.restart_lost_gpu_h == 0
+
+
+def test_the_same_seed_draws_the_same_months() -> None:
+    description = Description(fabric=LAB, failures=replace(NEVER, link_per_year=5.0, switch_per_year=1.0))
+    first, again, other = (judge.month(description, 5, seed) for seed in (1, 1, 2))
+    assert first == again and first != other
+
+
+def test_failures_come_as_often_as_they_should() -> None:
+    description = Description(fabric=LAB, failures=replace(NEVER, nic_port_per_year=20.0, nic_port_repair_h=10.0))
+    month = judge.month(description, 50)
+    expected = 32 * 20 * judge.MONTH_H / judge.YEAR_H
+    assert month.failures["NIC port"] == pytest.approx(expected, rel=0.1)
+    # Each takes a quarter of one host of eight for ten hours.
+    lost = expected * 10 / judge.MONTH_H * 0.25 / 8
+    assert 1 - month.mean_capacity == pytest.approx(lost, rel=0.15)
+
+
+def test_one_outage_costs_what_arithmetic_says() -> None:
+    """A job without communication loses nothing with MRC; without, a restart and the work since the checkpoint."""
+    description = Description(
+        fabric=LAB,
+        failures=replace(NEVER, link_per_year=2.0, link_repair_h=1.0),
+        job=Job(communication_share=0, checkpoint_every_min=60, restart_min=30),
+    )
+    month = judge.month(description, 20)
+    assert month.mrc_lost_gpu_h == pytest.approx(0, abs=1e-6)
+    assert 0.5 * month.restarts * 8 * 0.9 < month.restart_lost_gpu_h < 1.5 * month.restarts * 8
+
+
+def test_rates_that_cannot_be_drawn_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 2,000,000 failures"):
+        judge.month(Description(fabric=LARGEST, failures=Failures(link_per_year=1000.0)), 1)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        LAB,
+        TREE,
+        LARGEST,
+        Shape(planes=1, hosts=2, hosts_per_leaf=1, spines=1),
+        Shape(planes=16, hosts=2048, spines=512),
+    ],
+    ids=["lab", "tree", "largest", "smallest", "wide"],
+)
+def test_a_drawing_is_well_formed_and_stays_small(shape: Shape) -> None:
+    picture = draw(shape, "a <fabric> & more")
+    root = ElementTree.fromstring(picture)
+    width, height = (float(root.attrib[key]) for key in ("width", "height"))
+    assert width < 1400 and height < 1100 and len(picture) < 200_000
+    assert f"{shape.hosts:,} NICs" in picture
+    for text in root.iter("{http://www.w3.org/2000/svg}text"):
+        assert float(text.attrib["font-size"]) >= 9
+
+
+def test_what_is_broken_is_red() -> None:
+    def red(picture: str) -> int:
+        return len(re.findall("#dc2626", picture))
+
+    assert red(draw(LAB)) == 0
+    assert red(draw(LAB, broken=["p0.leaf0-spine1"])) == 1
+    assert red(draw(LAB, broken=["p0.leaf0-spine1", "p3.spine2", "p2.host0-leaf0"])) == 3
+    assert "plane 6 of 8" in draw(Shape(planes=8, hosts=8, hosts_per_leaf=2), broken=["p6.spine1"])
+
+
+def test_reports_are_one_file_each() -> None:
+    description = parse("[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 2\nspines = 2\n", "x")
+    question = Question(131072, 800 * 10**9, 51200 * 10**9)
+    prices = Prices.load()
+    for page in (assess_html(judge.assess(description, 2)), plan_html(question, compare(question, prices), prices)):
+        assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+        assert not re.findall(r"<(script|link|img)\b", page) and "http" not in page.replace("http://www.w3.org", "")
+        assert "<svg" in page
+
+
+@pytest.mark.parametrize(
+    ("rates", "seconds"),
+    [
+        ([1.0] * 50, 0.0),
+        ([0.2] * 3 + [1.0] * 50, 3 * BIN_S),
+        ([0.2] * 50, None),
+        ([1.0] * 30 + [0.2] * 3 + [1.0] * 20, 0.0),  # long after the failure: noise, not the failure
+        ([1.0, 0.2, 1.0, 0.2, 0.2, 0.2, 1.0, 1.0, 1.0, 1.0, 1.0], 6 * BIN_S),
+    ],
+)
+def test_recovery_is_the_first_hundred_milliseconds_at_the_threshold(rates: list[float], seconds: float | None) -> None:
+    found = first_recovery_s(rates, 0.9)
+    assert found == seconds if seconds is None else found == pytest.approx(seconds)

@@ -1,0 +1,111 @@
+"""The arithmetic of designs, against the figures that were published for them, and what is refused."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from softmrc.errors import ConfigError
+from softmrc.fabric.plan import Impossible, Prices, Question, compare, design
+from softmrc.units import as_duration_ns, as_rate_bps, as_share, rate_text, share_text
+
+PRICES = Prices.load()
+NIC, SWITCH = as_rate_bps("nic", "800G"), as_rate_bps("switch", "51.2T")
+TREE = design(Question(65536, NIC, SWITCH), PRICES, planes=1, tiers=3)
+PLANES = design(Question(131072, NIC, SWITCH), PRICES, planes=8, tiers=2)
+
+
+def test_published_sizes() -> None:
+    assert (TREE.radix, TREE.max_nics, TREE.switches) == (64, 65536, 5120)
+    assert (PLANES.radix, PLANES.max_nics, PLANES.switches) == (512, 131072, 6144)
+    assert (PLANES.downlinks, PLANES.uplinks) == (256, 256)
+    assert PLANES.switches_by_tier == (8 * 512, 8 * 256)
+
+
+def test_published_paths_and_neighbours() -> None:
+    four_tiers = design(Question(131072, NIC, SWITCH), PRICES, planes=1, tiers=4)
+    assert [d.longest_path_switches for d in (PLANES, TREE, four_tiers)] == [3, 5, 7]
+    assert (TREE.neighbours_one_hop, PLANES.neighbours_one_hop) == (32, 256)
+
+
+def test_published_losses() -> None:
+    assert round(100 * TREE.link_share_in_plane) == 3
+    assert round(100 * PLANES.link_share_in_plane, 1) == 0.4
+    assert TREE.port_share == 1 and PLANES.port_share == 0.125
+    four_planes = design(Question(131072, NIC, SWITCH), PRICES, planes=4, tiers=3)
+    assert four_planes.port_share == 0.25
+
+
+def test_published_costs_are_relative() -> None:
+    def per_nic(d: object, what: str) -> Fraction:
+        return Fraction(getattr(d, what)) / d.nics  # type: ignore[attr-defined]
+
+    assert per_nic(PLANES, "optics_800g") / per_nic(TREE, "optics_800g") == Fraction(2, 3)
+    assert per_nic(PLANES, "switches") / per_nic(TREE, "switches") == Fraction(3, 5)
+
+
+def test_a_comparison_keeps_the_fewest_tiers_and_says_what_cannot_be() -> None:
+    found = compare(Question(131072, NIC, SWITCH), PRICES, planes=(1, 3, 8), tiers=(2, 3))
+    one, three, eight = found
+    assert isinstance(one, Impossible) and "65,536" in one.reason and "131,072" in one.reason
+    assert isinstance(three, Impossible) and "800G" in three.reason
+    assert not isinstance(eight, Impossible) and eight.tiers == 2
+
+
+@pytest.mark.parametrize(
+    ("planes", "tiers", "oversubscription", "words"),
+    [
+        (3, 2, 1, "800G"),
+        (8, 2, 2, "341.3 down and 170.7 up"),
+        (1, 2, 1, "2,048 NICs, and 131,072"),
+        (8, 2, Fraction(1, 2), "at least 1"),
+        (0, 2, 1, "at least 1"),
+    ],
+)
+def test_impossible_designs_are_refused_with_the_numbers(
+    planes: int, tiers: int, oversubscription: Fraction, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        design(Question(131072, NIC, SWITCH), PRICES, planes, tiers, oversubscription)
+
+
+def test_oversubscription_trades_uplinks_for_hosts() -> None:
+    slim = design(Question(131072, NIC, SWITCH), PRICES, planes=8, tiers=2, oversubscription=3)
+    assert (slim.downlinks, slim.uplinks, slim.max_nics) == (384, 128, 196608)
+    assert slim.switches < PLANES.switches and slim.optics_800g < PLANES.optics_800g
+
+
+def test_a_price_file_with_a_typo_names_the_nearest_key(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text("[optic]\ncost_uds = 5.0\n")
+    with pytest.raises(ConfigError, match=r"optic\.cost_uds.*did you mean cost_usd"):
+        Prices.load(tmp_path / "p.toml")
+    (tmp_path / "q.toml").write_text("[optics]\n")
+    with pytest.raises(ConfigError, match="did you mean optic"):
+        Prices.load(tmp_path / "q.toml")
+    (tmp_path / "r.toml").write_text("[optic]\ncost_usd = 5\n")
+    assert not Prices.load(tmp_path / "r.toml").are_assumptions
+
+
+@pytest.mark.parametrize(("text", "bps"), [("100G", 10**11), ("51.2T", 512 * 10**11), ("20Mbit/s", 2 * 10**7), (5, 5)])
+def test_rates(text: object, bps: int) -> None:
+    assert as_rate_bps("x", text) == bps
+    assert as_rate_bps("x", rate_text(bps)) == bps
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1G", "0", "1.5", "10X", None, True, 1.5])
+def test_rates_refused(text: object) -> None:
+    with pytest.raises(ConfigError, match="100G"):
+        as_rate_bps("nic", text)
+
+
+def test_durations_and_shares() -> None:
+    assert as_duration_ns("x", "50ms") == 50_000_000 and as_share("x", "1%") == 0.01 and as_share("x", 0.5) == 0.5
+    for refused in ("50", "ms", "0s"):
+        with pytest.raises(ConfigError):
+            as_duration_ns("x", refused)
+    for refused in ("150%", "1ms", "-1"):
+        with pytest.raises(ConfigError):
+            as_share("x", refused)
+    assert [share_text(x) for x in (0, 1, 0.125, 0.0039)] == ["0", "100 %", "12.5 %", "0.39 %"]
