@@ -16,14 +16,25 @@ void EvProbe::add(std::uint16_t ev, std::uint8_t port, std::uint8_t damping, Tim
   refresh_deadline();
 }
 
+void EvProbe::add_scout(std::uint16_t ev, std::uint8_t port, Time now) {
+  if (contains(ev)) return;
+  add(ev, port, 0, now);
+  patients_.back().is_scout = true;
+}
+
 void EvProbe::remove(std::uint16_t ev) {
   std::erase_if(patients_, [ev](const Patient& p) { return p.ev == ev; });
   refresh_deadline();
 }
 
+bool EvProbe::contains(std::uint16_t ev) const {
+  return std::any_of(patients_.begin(), patients_.end(), [ev](const Patient& p) { return p.ev == ev; });
+}
+
 void EvProbe::set_desperate(bool desperate, Time now) {
   if (desperate && !desperate_)
     for (Patient& p : patients_) p.due = now;
+  if (!desperate && desperate_) std::erase_if(patients_, [](const Patient& p) { return p.is_scout; });
   desperate_ = desperate;
   refresh_deadline();
 }

@@ -22,7 +22,10 @@ class EvProbe {
   }
 
   void add(std::uint16_t ev, std::uint8_t port, std::uint8_t damping, Time now);
+  // A good EV that is asked for a sign of life while times are desperate, and no longer.
+  void add_scout(std::uint16_t ev, std::uint8_t port, Time now);
   void remove(std::uint16_t ev);
+  bool contains(std::uint16_t ev) const;
   bool empty() const { return patients_.empty(); }
 
   // Every EV is gone: probe all of them now, trust the first that answers.
@@ -46,6 +49,7 @@ class EvProbe {
     std::uint8_t damping = 0;
     std::uint8_t answers = 0;
     bool awaiting = false;
+    bool is_scout = false;
     Duration interval{};
     Time due{};
   };

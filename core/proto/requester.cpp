@@ -15,6 +15,9 @@ wire::Opcode write_opcode(bool is_first, bool is_last, bool has_imm) {
   return is_first ? Opcode::write_first : Opcode::write_middle;
 }
 
+// Packets that follow a path which just answered where nothing else did.
+constexpr std::uint32_t proven_quantum = 64;
+
 }  // namespace
 
 void Requester::start(const RtsAttributes& attributes) {
@@ -276,12 +279,27 @@ std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_
 }
 
 void Requester::on_probe_answer(Time now, std::uint16_t ev) {
-  if (ev >= evs_.size() || evs_[ev].state != EvState::assumed_bad) return;
+  if (ev >= evs_.size() || !ev_probe_.contains(ev)) return;
   ++context_.stats.ev_probes_answered;
   if (!ev_probe_.on_answer(ev, now)) return;
-  evs_.revive(ev);
-  ++context_.stats.evs_revived;
+  if (evs_[ev].state == EvState::assumed_bad) {
+    evs_.revive(ev);
+    ++context_.stats.evs_revived;
+  } else {
+    ev_probe_.remove(ev);
+  }
+  if (retries_ > 1) {
+    quantum_ev_ = ev;
+    quantum_left_ = proven_quantum;
+  }
   drain_ev_changes(now);
+}
+
+// Nothing has answered for two timers. A good EV may be as dead as the others, so one of each port is probed as well, and
+// what answers first is where the next packets go.
+void Requester::send_scouts(Time now) {
+  for (std::uint32_t port = 0; port < config_.ports; ++port)
+    if (const auto ev = evs_.any_on(port)) ev_probe_.add_scout(*ev, static_cast<std::uint8_t>(port), now);
 }
 
 void Requester::set_live_ports(Time now, std::uint32_t mask) {

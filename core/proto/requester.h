@@ -147,6 +147,7 @@ class Requester {
   CompletionStatus on_timeout(Time now);
   void on_silence(Time now);
   void drain_ev_changes(Time now);
+  void send_scouts(Time now);
   void complete(const Message& message, CompletionStatus status);
 
   bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }

@@ -413,6 +413,7 @@ CompletionStatus Requester::on_timeout(Time now) {
     declare_lost(now, sent_.oldest(), LossCause::timeout);
   if (has_unacknowledged_operation()) solicitation_wanted_ = true;
   drain_ev_changes(now);
+  if (retries_ > 1) send_scouts(now);
   return CompletionStatus::success;
 }
 

@@ -94,6 +94,7 @@ class FaultWriter:
     def last_path(self) -> None:
         """Everything but the anchors is lost, silently and for good: the way out and the way back may differ."""
         at, _ = self.interval(may_last=False)
+        self.plan.leaves_last_path = True
         for sender in (0, 1):
             for plane in range(self.plan.planes):
                 if plane != self.plan.anchors[sender]:

@@ -73,6 +73,7 @@ class Plan:
     outages_us: list[tuple[float, float]] = field(default_factory=list)
     flips_bits: bool = False
     shrinks_window: bool = False
+    leaves_last_path: bool = False
 
     @property
     def is_calm(self) -> bool:

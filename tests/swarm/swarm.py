@@ -149,15 +149,17 @@ class Run:
 
         After the last post and the last fault there is the transfer itself, eight times slower than ideal for the
         planes and the window that faults may have cost, and a hundred round trips for its tails. A plan that took the
-        anchor away, or never had one plane that works both ways, may have driven timers and probes to their caps of one
-        second, of which two may follow each other.
+        anchor away, or everything else, may have driven timers and probes to their caps of one second, of which two may
+        follow each other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip.
         """
         plan = self.plan
         rtt_us = 2 * plan.network.one_way_delay_us
         limit = plan.last_change_us + 8 * plan.ideal_us + 100 * rtt_us + 20_000
-        if plan.outages_us or plan.anchors[0] != plan.anchors[1]:
+        if plan.outages_us or plan.leaves_last_path:
             limit += 2_500_000
+        if plan.anchors[0] != plan.anchors[1]:
+            limit += 8_000_000 * plan.planes
         if plan.network.trim_above_bytes:
             limit += 2 * rtt_us * plan.payload_bytes / plan.mtu
         return limit
@@ -362,7 +364,7 @@ def is_repeated(seed: int) -> bool:
     return seed % 8 == 0
 
 
-def run_guarded(seed: int, limit_s: float = 10.0) -> Outcome:
+def run_guarded(seed: int, limit_s: float = 60.0) -> Outcome:
     """A seed that never comes back stops the process, with the line that reproduces it."""
 
     def stop() -> None:

@@ -58,3 +58,15 @@ def test_an_idle_receiver_stops_probing() -> None:
     before = pair.packets_delivered
     pair.run_us(1_000_000)
     assert pair.packets_delivered == before
+
+
+def test_the_last_plane_of_eight_is_found_by_asking_everywhere() -> None:
+    """Every EV stays good, since the floor shields them all; only asking tells which plane still lives."""
+    pair = Pair(8, seed=4, ev_profile=EvProfile(count=128, min_active=128), cc_profile=CONTROL)
+    a, _ = pair.connect()
+    remote = pair.b.register(length=1 << 20, rkey=1)
+    for plane in range(8):
+        for sender in (0, 1):
+            pair.weather(sender, plane).black_hole = plane != 5
+    assert pair.pump(a, remote, count=1, length=100, limit_us=3_000) == (1, 0, 0)
+    assert pair.pump(a, remote, count=20, length=1 << 16, limit_us=200_000) == (20, 0, 0)
