@@ -169,7 +169,8 @@ def ev_swap(r: Result) -> str:
     """How much the fault cost, and whether the flow that it hit ends later than the others."""
     own = r.flows["source"] == 5
     share = float(r.flows["completed_ps"][~own].max()) / float(r.flows["completed_ps"][own].max())
-    return f"{r.counters['lost_to_faults']} packets lost before the EV is out; the flow runs at {percent(share)} of the others"
+    lost = f"{r.counters['lost_to_faults']} packets lost before the EV is out"
+    return f"{lost}; the flow runs at {percent(share)} of the others"
 
 
 def cold_start(r: Result) -> str:
@@ -209,7 +210,7 @@ ROWS = (
         "Permutation, 400G",
         "390 Gb/s on every flow; some RoCE flows at a half or a third",
         flow_rates,
-        "390 is what headers leave of 400. Ours start from nothing and run for 0.35 ms, and 64 greedy flows load every "
+        "390 is what headers leave of 400. Here 64 greedy flows load every "
         "T0–T1 link to its last bit, where random spraying queues and NSCC gives way; the published testbed has "
         "room there.",
         report.fct_plot,
@@ -357,9 +358,9 @@ def answer_by_name(file: str) -> Answer:
 HEAD = """\
 # Results beside the published ones
 
-Written by `make paper` (seed 1, {seconds:.0f} s on {workers} processes). Each row is a scenario in `scenarios/paper/`, to
-be run alone with `softmrc sim scenarios/paper/NAME.toml --report out.html`. MRC is the production engine; RoCE is RoCEv2
-RC as deployed: go-back-N, one ECMP path per QP, DCQCN and PFC unless said otherwise, switches that reroute after 1 ms.
+Written by `make paper` (seed 1, {seconds:.0f} s on {workers} processes). Each row is a scenario in
+`scenarios/paper/`, to be run alone with `softmrc sim scenarios/paper/NAME.toml --report out.html`. MRC is the production
+engine; RoCE is RoCEv2 RC as deployed: go-back-N, one ECMP path per QP, DCQCN and PFC unless said otherwise, switches that reroute after 1 ms.
 
 Two things are not as in the field. **Sizes**: 16 to 64 hosts instead of tens of thousands, so a single cable is a
 larger part of everything. **Time**: faults that last seconds last a fraction of a millisecond here, by the factor in
