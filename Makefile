@@ -9,7 +9,7 @@ SECONDS ?= 60
 JOBS    ?= 2
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm
 
-.PHONY: help demo test lint bench sanitize fuzz swarm spec-map build clean
+.PHONY: help demo test lint bench sanitize fuzz swarm spec-map build clean paper
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -54,6 +54,9 @@ spec-map: $(VENV)/.built ## Write docs/spec-map.md
 
 swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
 	$(BIN)/python -m tests.swarm.swarm --seed $(SEED)
+
+paper: build ## Run the published experiments, beside RoCE, and write docs/results.md
+	$(BIN)/python tools/paper.py
 
 build: $(VENV)/.built ## Build the extension into .venv
 

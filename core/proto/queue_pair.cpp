@@ -103,7 +103,10 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
       responder_.on_trimmed(packet.bth, *write, arrival);
     } else {
       reverse_.on_received(now);
+      const std::uint64_t duplicates = context_.stats.packets_duplicate;
       status = responder_.on_write(now, packet.bth, *write, arrival);
+      if (packet.bth.retransmission && context_.stats.packets_duplicate != duplicates)
+        reverse_.on_doubt(now, requester_.rtt().smoothed());
     }
   } else if (const auto* sack = std::get_if<wire::Sack>(&packet.body)) {
     note_reverse(now, *sack);

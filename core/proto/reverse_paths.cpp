@@ -57,6 +57,13 @@ void ReversePaths::on_data_acked(std::uint8_t port, std::uint32_t entropy, Time 
   path.is_awaiting = false;
 }
 
+void ReversePaths::on_doubt(Time now, Duration rtt) {
+  if (now - doubted_at_ < rtt) return;
+  doubted_at_ = now;
+  for (std::uint32_t port = 0; port < paths_.size(); ++port)
+    if (now - paths_[port].confirmed_at >= rtt) paths_[port].value = draw(port);
+}
+
 std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt) {
   if (paths_.empty() || now < deadline()) return std::nullopt;
   if (to_probe_ == 0) judge_silent();

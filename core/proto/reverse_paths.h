@@ -30,6 +30,9 @@ class ReversePaths {
 
   // Data of our own was acknowledged on this path.
   void on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now);
+  // The peer sent again what had arrived: our answer may have been lost. Paths that nothing has confirmed of late try
+  // another EV, at once instead of after a round of probes, but not more often than answers can come.
+  void on_doubt(Time now, Duration rtt);
   // Data came in: the way back matters.
   void on_received(Time now) {
     if (!receiving_ && !awaits_) round_at_ = now + interval_;
@@ -56,6 +59,7 @@ class ReversePaths {
   const EvProfile* profile_ = nullptr;
   Prng prng_;
   Time round_at_ = Time::never();
+  Time doubted_at_ = Time::long_ago();
   Duration interval_ = milliseconds(1);
   std::uint32_t to_probe_ = 0;
   bool receiving_ = false;

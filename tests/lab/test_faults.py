@@ -26,6 +26,11 @@ def alive(lab: Lab, source: int = SOURCE, destination: int = DESTINATION) -> set
         return {int(data) for data in drain(receiver, settle_s=0.1)}
 
 
+def becomes(lab: Lab, expected: set[int]) -> bool:
+    """Whether these EVs, and no others, get through soon: a cable takes its time to bite and to come back."""
+    return any(alive(lab) == expected for _ in range(20))
+
+
 def crossing(lab: Lab, cable: str) -> set[int]:
     up, down = lab.shape.links_of(lab.shape.parse_cable(cable))
     return {ev for link in (up, down) for ev in lab.plan.evs_over(link, SOURCE, DESTINATION)}
@@ -34,7 +39,7 @@ def crossing(lab: Lab, cable: str) -> set[int]:
 @pytest.fixture(params=["plain", pytest.param("acting", marks=NEEDS_BPF)])
 def lab(request: pytest.FixtureRequest) -> Lab:
     found: Lab = request.getfixturevalue(request.param)
-    assert alive(found) == set(range(4))
+    assert becomes(found, set(range(4)))
     return found
 
 
@@ -42,28 +47,28 @@ def lab(request: pytest.FixtureRequest) -> Lab:
 @pytest.mark.parametrize("cable", ["p0.leaf0-spine1", "p1.leaf1-spine0", "p1.host0-leaf0", "p0.host3-leaf1"])
 def test_a_cable(lab: Lab, cable: str, mode: str) -> None:
     assert lab.fail(cable, mode) == cable
-    assert alive(lab) == set(range(4)) - crossing(lab, cable)
+    assert becomes(lab, set(range(4)) - crossing(lab, cable))
     assert lab.heal(cable) == [cable]
-    assert alive(lab) == set(range(4))
+    assert becomes(lab, set(range(4)))
 
 
 @pytest.mark.parametrize("mode", ["reboot", "blackhole"])
 def test_a_switch(lab: Lab, mode: str) -> None:
     assert lab.fail("spine1", mode, plane=1) == "p1.spine1"
-    assert alive(lab) == set(range(4)) - {lab.plan.ev_of(1, 1)}
+    assert becomes(lab, set(range(4)) - {lab.plan.ev_of(1, 1)})
     lab.fail("p0.leaf1", mode)
-    assert alive(lab) == {lab.plan.ev_of(1, 0)}
+    assert becomes(lab, {lab.plan.ev_of(1, 0)})
     assert lab.heal() == ["p1.spine1", "p0.leaf1"]
-    assert alive(lab) == set(range(4))
+    assert becomes(lab, set(range(4)))
 
 
 def test_two_failures_of_one_cable_need_both_to_be_healed(lab: Lab) -> None:
     lab.fail("p0.leaf0-spine1", "down")
     lab.fail("p0.spine1", "reboot")
     lab.heal("p0.spine1")
-    assert alive(lab) == set(range(4)) - {lab.plan.ev_of(0, 1)}
+    assert becomes(lab, set(range(4)) - {lab.plan.ev_of(0, 1)})
     lab.heal()
-    assert alive(lab) == set(range(4))
+    assert becomes(lab, set(range(4)))
 
 
 def test_a_partial_loss_loses_some(lab: Lab) -> None:
@@ -91,7 +96,7 @@ def test_a_flapping_cable_comes_and_goes(plain: Lab) -> None:
     assert seen == {True, False}
     plain.heal()
     assert not record.is_alive(pid, started)
-    assert alive(plain) == set(range(4))
+    assert becomes(plain, set(range(4)))
 
 
 def test_what_cannot_be_broken_or_healed_is_refused(plain: Lab) -> None:

@@ -1,4 +1,4 @@
-"""A found bug, kept: an answer must not fall back to a port known to be broken only because the good one is busy."""
+"""Found bugs, kept: how a receiver answers when one of its ways back is dead."""
 
 from __future__ import annotations
 
@@ -16,3 +16,13 @@ def test_the_last_acknowledgement_waits_for_a_port_that_works() -> None:
         result = sim.run(scenario(workload=LONG, faults={"events": [event]}), seed)
         assert result.verdict, result.verdict.text
         assert result.simulated_us < 5_000
+
+
+def test_answers_find_another_way_back_within_round_trips() -> None:
+    """A dead spine swallowed every SACK of a receiver whose way back crossed it, until probes noticed after 2 ms."""
+    fabric = {"planes": 1, "host_link_gbps": 400}
+    event = {"kind": "black_hole", "switch": {"plane": 0, "tier": "t1", "index": 1}, "at_us": 20.0}
+    for seed in range(4):
+        result = sim.run(scenario(fabric=fabric, workload=LONG, faults={"events": [event]}), seed)
+        assert result.verdict, result.verdict.text
+        assert result.simulated_us < 1_000

@@ -61,7 +61,7 @@ void RoceHost::on_data(Time now, Receiver& r, const RocePacket& packet, bool con
     ++r.expected;
     r.gap_reported = false;
     observer_.on_roce_placed(packet.flow, packet.offset, packet.bytes, r.port);
-    if (++r.unacknowledged >= config_.ack_every_packets || packet.bytes < mtu_) owe(r.ack_due);
+    if (++r.unacknowledged >= config_.ack_every_packets || packet.is_last) owe(r.ack_due);
   } else if (packet.psn > r.expected) {
     if (!r.gap_reported) owe(r.nak_due);
     r.gap_reported = true;
@@ -139,7 +139,7 @@ bool RoceHost::poll_sender(Time now, Sender& s, RoceSend& out) {
   out.destination = s.destination;
   out.entropy = s.entropy;
   out.port = s.port;
-  out.packet = {RocePacket::Kind::data, s.qp, s.next_psn, segment->flow, segment->offset + at, std::min(mtu_, segment->bytes - at)};
+  out.packet = {RocePacket::Kind::data, s.qp, s.next_psn, segment->flow, segment->offset + at, std::min(mtu_, segment->bytes - at), at + mtu_ >= segment->bytes};
   if (s.next_psn < s.highest_sent) ++retransmitted_;
   ++s.next_psn;
   s.highest_sent = std::max(s.highest_sent, s.next_psn);

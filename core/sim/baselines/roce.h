@@ -40,6 +40,7 @@ struct RocePacket {
   std::uint32_t flow = 0;
   std::uint32_t offset = 0;
   std::uint32_t bytes = 0;
+  bool is_last = false;         // of its part of a flow: asks for an acknowledgement
 };
 
 struct RoceSend {
