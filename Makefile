@@ -7,9 +7,10 @@ NATIVE  := CMakeLists.txt pyproject.toml $(shell find core -name '*.h' -o -name 
 SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
+SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm
 
-.PHONY: help demo test lint bench sanitize fuzz swarm spec-map build clean paper
+.PHONY: help demo test lint bench sanitize fuzz swarm soak paper spec-map build clean paper
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -57,6 +58,9 @@ swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
 
 paper: build ## Run the published experiments, beside RoCE, and write docs/results.md
 	$(BIN)/python tools/paper.py
+
+soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
+	$(BIN)/python -m softmrc.soak $(SOAK_SECONDS) $(SEED)
 
 build: $(VENV)/.built ## Build the extension into .venv
 

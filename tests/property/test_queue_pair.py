@@ -23,6 +23,7 @@ from softmrc.errors import ConfigError, UsageError
 RESET, INIT, RTR, RTS, ERROR = QpState.RESET, QpState.INIT, QpState.RTR, QpState.RTS, QpState.ERROR
 
 
+# spec: qp-states
 class StatesMachine(RuleBasedStateMachine):
     """Which call is legal when. An illegal one raises UsageError, a bad value ConfigError; neither changes a thing."""
 
