@@ -150,6 +150,9 @@ void bind_endpoint(nb::module_& m) {
       .def("stats", [](Endpoint& e) { return stats_dict(e.stats()); })
       .def("handle_datagram", &handle_datagram, nb::arg("now_ps"), nb::arg("bytes"), nb::arg("peer"), nb::arg("port"),
            nb::arg("entropy"), nb::arg("congestion"), nb::arg("trim"), nb::arg("has_icrc"))
+      .def("begin_batch", &Endpoint::begin_batch)
+      .def("end_batch", [](Endpoint& e, std::int64_t now) { e.end_batch(Time{now}); })
+      .def("handle_held_up", [](Endpoint& e, std::int64_t now) { e.handle_held_up(Time{now}); })
       .def("handle_timeout", [](Endpoint& e, std::int64_t now) { e.handle_timeout(Time{now}); })
       .def("post_write", &post_write, nb::arg("now_ps"), nb::arg("qpn"), nb::arg("wr_id"), nb::arg("length"),
            nb::arg("remote_va"), nb::arg("rkey"), nb::arg("source").none(), nb::arg("offset"), nb::arg("imm").none(), nb::arg("is_signaled"))

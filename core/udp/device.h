@@ -123,7 +123,7 @@ class Device {
   template <typename Done>
   void drive(Lock& lock, Time until, Done done);
   void look(Duration timeout);
-  bool turn();
+  bool take_in();
   void receive_ready();
   void receive_from(std::uint32_t plane);
   void hand_in(std::uint32_t plane, const Incoming& in, Time now);
@@ -167,11 +167,13 @@ class Device {
   std::string failure_;
   bool is_driven_ = false;
   bool own_thread_drives_ = false;
+  bool owes_ = false;                // the last driver left without sending
   bool is_parked_ = false;           // the own thread sleeps until told
   std::uint32_t followers_ = 0;      // callers that wait their turn to drive
   std::uint64_t leads_ = 0;          // how often callers have driven
   Time sleeps_until_ = Time::long_ago();
   Time busy_at_{};
+  Time no_spin_until_{};             // the processor is wanted by others
   std::int64_t usual_gap_ps_ = 0;    // between two pieces of work, smoothed: is spinning worth it?
   std::thread thread_;
 };

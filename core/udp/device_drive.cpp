@@ -39,7 +39,7 @@ void Device::look(Duration timeout) {
 }
 
 // True when there was something to do.
-bool Device::turn() {
+bool Device::take_in() {
   ++stats_.turns;
   if (ready_planes_ == 0) look(Duration{0});
   bool worked = ready_planes_ != 0 || rewritable_ != 0;
@@ -57,7 +57,6 @@ bool Device::turn() {
     engine_.handle_timeout(now);
     worked = true;
   }
-  transmit();
   if (!series_.bins.empty()) [[unlikely]] record_series(now);
   return worked;
 }
@@ -142,6 +141,7 @@ std::uint32_t Device::free_ports() {
 
 // Everything the engine has ready, batch by batch, until it has no more or no port has room.
 void Device::transmit() {
+  owes_ = false;
   for (int batches = 0; batches < 4; ++batches) {
     Time now = clock_.now();
     sender_.send_held(now);

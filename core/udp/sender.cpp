@@ -296,6 +296,10 @@ bool Sender::send_bytes(Plane& plane, const Stashed& m) {
 }
 
 void Sender::flush(Time now) {
+  // Data first: acknowledgements alone would wake a peer that waits for the data.
+  std::stable_partition(active_.begin(), active_.end(), [this](std::uint32_t at) {
+    return packets_[lanes_[at].first].transmit.traffic_class != proto::TrafficClass::control;
+  });
   for (std::uint32_t at : active_) send_lane(lanes_[at], now);
   active_.clear();
   count_ = 0;

@@ -231,6 +231,17 @@ class Endpoint:
     ) -> None:
         self._native.handle_datagram(now_ps, data, peer, port, entropy, congestion, trim, has_icrc)
 
+    def begin_batch(self) -> None:
+        """What is handed in from here to `end_batch` had been waiting side by side: nothing is judged before its end."""
+        self._native.begin_batch()
+
+    def end_batch(self, now_ps: int) -> None:
+        self._native.end_batch(now_ps)
+
+    def handle_held_up(self, now_ps: int) -> None:
+        """What `poll_transmit` returned so far may have left only now: the driver did not have the processor."""
+        self._native.handle_held_up(now_ps)
+
     def handle_timeout(self, now_ps: int) -> None:
         self._native.handle_timeout(now_ps)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from softmrc.config import CcProfile, RtsAttributes
+from softmrc.config import CcProfile, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes
+from softmrc.engine import Endpoint, QueuePair
 from softmrc.pair import Pair, PairConfig
 
 JITTER_US = 60.0
@@ -47,3 +48,55 @@ def test_a_dead_plane_is_still_left() -> None:
     completed, failed, _ = pair.pump(a, target, source=source, count=64, limit_us=200_000)
     assert (completed, failed) == (64, 0)
     assert a.stats()["timeouts"] == 0
+
+
+MS = 1_000_000_000
+PROFILE = CcProfile(min_base_rtt_us=250.0, min_reorder_window_us=1_000.0)
+
+
+def overtaken() -> tuple[Endpoint, QueuePair, list[bytes]]:
+    """Two packets sent 20 ms apart; the second arrives first. The two SACKs, in the order they were written."""
+    ends = [Endpoint(EndpointConfig(seed=side + 1, ports=2, sack_threshold_bytes=1)) for side in (0, 1)]
+    for end in ends:
+        end.add_ev_profile(EvProfile(count=2))
+        end.add_cc_profile(PROFILE)
+        end.create_cq()
+        end.add_peer()
+        end.register(length=1 << 20, rkey=1)
+    qps = [end.create_qp(16) for end in ends]
+    for qp in qps:
+        qp.init()
+        qp.rtr(0, RtrAttributes(dest_qpn=16, mtu=1024))
+        qp.rts(0, RtsAttributes(timeout=20))
+    packets = []
+    for at in (0, 20 * MS):
+        qps[0].post_write(at, 1024, remote_va=0, rkey=1)
+        sent = ends[0].poll_transmit(at)
+        assert sent is not None
+        packets.append(sent[0])
+    sacks = []
+    for packet in reversed(packets):
+        ends[1].handle_datagram(20 * MS, packet, peer=0)
+        while (reply := ends[1].poll_transmit(20 * MS)) is not None:
+            sacks.append(reply[0])
+    return ends[0], qps[0], sacks
+
+
+def test_what_waits_in_the_same_batch_is_not_lost() -> None:
+    a, qp, sacks = overtaken()
+    for sack in sacks:
+        a.handle_datagram(21 * MS, sack, peer=0)
+    assert qp.stats()["lost_across_evs"] == 1, "one by one, the first SACK condemns the older packet"
+    a, qp, sacks = overtaken()
+    a.begin_batch()
+    for sack in sacks:
+        a.handle_datagram(21 * MS, sack, peer=0)
+    a.end_batch(21 * MS)
+    assert qp.stats()["lost_across_evs"] == 0
+
+
+def test_time_spent_with_a_driver_that_was_held_up_does_not_count() -> None:
+    a, qp, sacks = overtaken()
+    a.handle_held_up(20 * MS)
+    a.handle_datagram(21 * MS, sacks[0], peer=0)
+    assert qp.stats()["lost_across_evs"] == 0

@@ -16,9 +16,9 @@ from typing import Any
 
 from softmrc.errors import DeviceError
 
-# A burst must hold a jumbo packet; the queue holds some milliseconds.
-BURST_BYTES = 32 * 1024
-QUEUE_BYTES = 256 * 1024
+# Two milliseconds of tokens, since a busy machine is late to hand them out; the queue holds six.
+BURST_BYTES = 128 * 1024
+QUEUE_BYTES = 384 * 1024
 
 
 def address_of(side: int, plane: int) -> str:
