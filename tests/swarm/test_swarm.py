@@ -10,7 +10,7 @@ import pytest
 from .swarm import run_guarded, run_seeds
 
 CHUNK = 50
-SEEDS = int(os.environ.get("SOFTMRC_SWARM_SEEDS", "3000"))
+SEEDS = int(os.environ.get("SOFTMRC_SWARM_SEEDS", "4000"))
 
 KNOWN = [
     int(line.split()[0])
