@@ -171,6 +171,15 @@ void Requester::settle(Time now, Psn psn) {
   r.state = SentState::settled;
   evs_.on_acked(r.ev, r.sent_at);
   loss_.on_acked(now, r.sent_at, rtt_.smoothed());
+  if (r.in_doubt) [[unlikely]] blame_first_copy(r);
+}
+
+// The copy sent in silence came through and the first did not, on a path that has acknowledged nothing since. Without this
+// verdict a flow of one packet at a time would stumble over the same dead path lap after lap.
+void Requester::blame_first_copy(const SentRecord& r) {
+  const Time unacked_since = evs_[r.previous_ev].unacked_since;
+  if (unacked_since == Time::never() || r.previous_ev == r.ev) return;
+  evs_.on_loss(r.previous_ev, unacked_since, r.sent_at, std::max(rtt_.base(), rtt_.smoothed()) * 3);
 }
 
 // The packet was declared lost, and here it is: the verdict on its path falls.
