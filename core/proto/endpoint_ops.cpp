@@ -124,11 +124,12 @@ bool Endpoint::poll_answer(std::uint32_t free_ports, Transmit& out) {
   // Who only answers never learns that the way back is broken, so one answer in four tries another. The number of the
   // request decides, through a hash, lest every probe of one path get the same way.
   const std::uint32_t lot = answer.id * 0x9E3779B1u;
-  if (lot >> 30 == 0) port = static_cast<std::uint8_t>((lot >> 16 & 0x3FFF) % config_.ports);
+  const bool tries_another = lot >> 30 == 0;
+  if (tries_another) port = static_cast<std::uint8_t>((lot >> 16 & 0x3FFF) % config_.ports);
   if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
   out.peer = answer.peer;
   out.port = port;
-  out.entropy = pair ? pair->reverse_entropy(port) : 0;
+  out.entropy = !pair ? 0 : tries_another ? pair->another_entropy(port) : pair->reverse_entropy(port);
   out.traffic_class = TrafficClass::control;
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::endpoint_response;

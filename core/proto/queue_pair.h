@@ -74,6 +74,7 @@ class QueuePair {
   std::uint8_t reply_port(std::uint8_t arrival_port, std::uint32_t ports) {
     return reverse_.is_built() ? reverse_.choose(arrival_port, ports).value_or(arrival_port) : arrival_port;
   }
+  std::uint32_t another_entropy(std::uint8_t port) { return reverse_.is_built() ? reverse_.another(port) : 0; }
   std::uint32_t reverse_entropy(std::uint8_t port) const { return reverse_.is_built() ? reverse_.entropy(port) : 0; }
 
   // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.

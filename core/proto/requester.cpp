@@ -191,10 +191,12 @@ Requester::Poll Requester::resend(Time now, std::uint32_t free_ports, Psn psn, T
   if (r.state == SentState::lost) {
     lost_.clear(psn.value);
     --lost_count_;
+    r.in_doubt = false;
   } else {
     clear_suspect(psn);
     sent_.unlink(psn);
     bytes_in_flight_ -= r.bytes;
+    r.in_doubt = true;
   }
   r.previous_ev = r.ev;
   fill(now, message_of(r.msn), psn, ev, true, out);

@@ -131,6 +131,7 @@ class Requester {
   void acknowledge_bits(Time now, Psn base, std::uint64_t bits);
   void settle(Time now, Psn psn);
   void settle_undone(Time now, Psn psn, SentRecord& record);
+  void judge_first_copy(Psn psn, std::uint16_t reflected_ticks);
   void suspect_older_on_ev(std::uint16_t ev, Psn acked);
   std::optional<Duration> sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks);
   void apply_mark(Psn psn, const wire::Sack& sack);

@@ -82,6 +82,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
       silences_ = 0;
     }
   } else {
+    if (is_outstanding(trigger) && sent_[trigger].in_doubt) [[unlikely]] judge_first_copy(trigger, sack.cc.tx_timestamp);
     facts.delay = sample_rtt(now, trigger, sack.cc.tx_timestamp);
     apply_mark(trigger, sack);
     if (is_outstanding(trigger)) acknowledge_bits(now, trigger, 1);
@@ -171,6 +172,20 @@ void Requester::settle(Time now, Psn psn) {
   r.state = SentState::settled;
   evs_.on_acked(r.ev, r.sent_at);
   loss_.on_acked(now, r.sent_at, rtt_.smoothed());
+}
+
+// A packet was sent again in silence, and this SACK's timestamp says which copy it answers. If the second, and the path of
+// the first has acknowledged nothing for three round trips, that path lost it. Without this verdict a flow of one packet
+// at a time would stumble over the same dead path lap after lap.
+void Requester::judge_first_copy(Psn psn, std::uint16_t reflected_ticks) {
+  SentRecord& r = sent_[psn];
+  r.in_doubt = false;
+  if (!config_.timestamps || r.state != SentState::in_flight || r.previous_ev == r.ev) return;
+  if (reflected_ticks != timestamp_ticks(r.sent_at)) return;
+  const Duration three_rtt = std::max(rtt_.base(), rtt_.smoothed()) * 3;
+  const Time unacked_since = evs_[r.previous_ev].unacked_since;
+  if (unacked_since == Time::never() || r.sent_at - unacked_since <= three_rtt) return;
+  evs_.on_loss(r.previous_ev, unacked_since, r.sent_at, three_rtt);
 }
 
 // The packet was declared lost, and here it is: the verdict on its path falls.

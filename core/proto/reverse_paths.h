@@ -27,6 +27,8 @@ class ReversePaths {
   // No free port is healthy, but a busy one is: better to wait for it than to answer into a hole.
   bool should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const;
   std::uint32_t entropy(std::uint8_t port) const { return paths_[port].value; }
+  // Any path of this port, for once.
+  std::uint32_t another(std::uint8_t port) { return draw(port); }
 
   // Data of our own was acknowledged on this path.
   void on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now);

@@ -32,6 +32,7 @@ struct SentRecord {
   std::uint8_t tx_count = 0;
   bool on_ev_list = false;
   bool path_blamed = false;           // the verdict of loss counted against its EV
+  bool in_doubt = false;              // sent again in silence, without a verdict on the first copy
 };
 static_assert(sizeof(SentRecord) == 32);
 

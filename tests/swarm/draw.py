@@ -15,6 +15,8 @@ from .faults import draw_faults
 from .plan import Connection, Flow, Message, Plan
 
 PSN_SPACE = 1 << 24
+# The way back is probed once a millisecond, so who gives up sooner may give up before the peer has found it.
+LEAST_PATIENCE_US = 10_000.0
 
 
 def draw_length(rng: Random) -> int:
@@ -167,6 +169,8 @@ def draw_plan(seed: int) -> Plan:
         memory_size=size,
         va=vas,
     )
+    if plan.patience_us < LEAST_PATIENCE_US or plan.anchors[0] != plan.anchors[1]:
+        plan.retry_exponential = RETRY_FOREVER
     if rng.random() < 0.9:
         if rng.random() < 0.7:
             # Most faults should find traffic under way.

@@ -77,8 +77,8 @@ class Plan:
 
     @property
     def is_calm(self) -> bool:
-        """Nothing at all goes wrong."""
-        return not self.faults
+        """Nothing at all goes wrong, not even a queue that trims."""
+        return not self.faults and not self.network.trim_above_bytes
 
     @property
     def last_change_us(self) -> float:

@@ -138,3 +138,20 @@ def test_a_lost_tail_needs_no_timer(keep: str) -> None:
     pair.run_us(100.0)
     assert len(pair.a.poll_completions()) == 1
     assert a.stats()["timeouts"] == 0
+
+
+def test_a_flow_of_one_packet_at_a_time_learns_which_path_is_dead() -> None:
+    """With nothing sent after it, a lost packet's only witness is the copy that silence sent."""
+    pair = Pair(
+        4,
+        seed=9,
+        ev_profile=EvProfile(count=16),
+        cc_profile=CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=512),
+    )
+    a, _ = pair.connect()
+    remote = pair.b.register(length=1 << 20, rkey=1)
+    pair.weather(0, 2).black_hole = True
+    assert pair.pump(a, remote, count=60, length=100, depth=1)[0] == 60
+    tail_probes = a.stats()["tail_probes"]
+    assert pair.pump(a, remote, count=200, length=100, depth=1)[0] == 200
+    assert a.stats()["tail_probes"] - tail_probes <= 4
