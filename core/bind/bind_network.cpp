@@ -156,6 +156,7 @@ nb::dict counters(const Network& n) {
   d["pauses"] = c.pauses;
   d["broken_connections"] = c.broken_connections;
   d["bytes_placed"] = c.bytes_placed;
+  d["data_lost"] = c.data_lost;
   return d;
 }
 

@@ -386,6 +386,7 @@ void Network::lose(std::uint32_t id) {
   ++counters_.lost_to_faults;
   const Parcel& p = parcel(id);
   if (config_.transport == Transport::mrc && !p.is_control && wire::is_write(p.packet.bth.opcode)) {
+    ++counters_.data_lost;
     recovery_.last_lost = now();
     if (!is_placed(std::get<wire::Write>(p.packet.body).reth.va)) lost_packets_.insert(packet_key(p.packet));
   }

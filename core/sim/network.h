@@ -118,6 +118,7 @@ class Network : private proto::TraceSink, private RoceObserver {
     std::uint64_t trimmed = 0, marked = 0, dropped = 0, lost_to_faults = 0, corrupted = 0;
     std::uint64_t retransmitted = 0, pauses = 0, broken_connections = 0;
     std::uint64_t bytes_placed = 0;
+    std::uint64_t data_lost = 0;  // of lost_to_faults: data of MRC
   };
   const Counters& counters() const { return counters_; }
   std::uint64_t trace_hash() const { return hash_; }

@@ -59,7 +59,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "workload": {"kind": "permutation", "message_bytes": 256 << 10},
         "run": {"bin_us": 1000.0},
     },
-    # Eight hosts and ten spines a leaf: without the dead cable, and with it, the hosts' links are the narrow part.
+    # Eight hosts and ten spines a leaf: without the dead cable, and with it, the hosts' links are the narrow part. With
+    # eight spines, loaded to the last bit, the cable is left nearly as fast (31 to 40 µs), but goodput is 0.93 of the
+    # line even before the fault and 0.91 after it, so the floor of 0.95 is not met there.
     "failover": {
         "fabric": {"planes": 2, "hosts": 64, "hosts_per_leaf": 8, "spines": 10, "host_link_gbps": 400},
         "transport": {"evs": 64},
