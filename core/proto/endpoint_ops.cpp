@@ -125,7 +125,10 @@ bool Endpoint::poll_answer(std::uint32_t free_ports, Transmit& out) {
   // request decides, through a hash, lest every probe of one path get the same way.
   const std::uint32_t lot = answer.id * 0x9E3779B1u;
   const bool tries_another = lot >> 30 == 0;
-  if (tries_another) port = static_cast<std::uint8_t>((lot >> 16 & 0x3FFF) % config_.ports);
+  if (tries_another) {
+    const std::uint32_t other = (lot >> 16 & 0x3FFF) % config_.ports;
+    if (ports >> other & 1) port = static_cast<std::uint8_t>(other);
+  }
   if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
   out.peer = answer.peer;
   out.port = port;
