@@ -232,7 +232,7 @@ class Endpoint:
         self._native.handle_datagram(now_ps, data, peer, port, entropy, congestion, trim, has_icrc)
 
     def begin_batch(self) -> None:
-        """What is handed in from here to `end_batch` had been waiting side by side: nothing is judged before its end."""
+        """What is handed in from here to `end_batch` had been waiting side by side: none is judged before its end."""
         self._native.begin_batch()
 
     def end_batch(self, now_ps: int) -> None:
