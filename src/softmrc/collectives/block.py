@@ -1,0 +1,93 @@
+"""What operations work on: memory by address, and what its elements are."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from softmrc import _core
+from softmrc.errors import ConfigError
+
+
+class DType(IntEnum):
+    """What an element is. The numbers are the native core's."""
+
+    FLOAT32 = 0
+    FLOAT64 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    INT8 = 4
+    INT16 = 5
+    INT32 = 6
+    INT64 = 7
+    UINT8 = 8
+    UINT16 = 9
+    UINT32 = 10
+    UINT64 = 11
+    BOOL = 12
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return SIZES[self]
+
+
+SIZES = (4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1)
+NUMPY_NAMES = {
+    name: DType[name.upper()]
+    for name in ("float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool").split()
+}
+ACCEPTED = "contiguous memory of " + ", ".join(NUMPY_NAMES) + "; anything else as a Block with its dtype"
+
+
+class ReduceOp(IntEnum):
+    """How elements of different ranks become one. The numbers are the native core's."""
+
+    SUM = 0
+    PRODUCT = 1
+    MIN = 2
+    MAX = 3
+    AVG = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
+    PREMUL_SUM = 8  # the sum of every element times `factor`
+
+
+class Block(NamedTuple):
+    """`count` elements of `dtype` at `address`; `owner` is kept alive as long as an operation uses the memory."""
+
+    address: int
+    count: int
+    dtype: DType
+    owner: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * SIZES[self.dtype]
+
+
+def as_block(memory: Any, writable: bool = True) -> Block:
+    """A block as it is; a NumPy array or any other contiguous buffer with a dtype that has a name above."""
+    if isinstance(memory, Block):
+        return memory
+    array = memory if isinstance(memory, np.ndarray) else _array(memory)
+    dtype = NUMPY_NAMES.get(array.dtype.name)
+    if dtype is None or not array.dtype.isnative or not array.flags.c_contiguous:
+        raise ConfigError("memory", f"{array.dtype}, strides {array.strides}", ACCEPTED)
+    if writable and not array.flags.writeable:
+        raise ConfigError("memory", "read-only", "memory that may be written")
+    return Block(array.ctypes.data, array.size, dtype, array)
+
+
+def _array(memory: Any) -> np.ndarray:
+    try:
+        return np.asarray(memoryview(memory))
+    except TypeError:
+        raise ConfigError("memory", type(memory).__name__, ACCEPTED) from None
+
+
+assert [len(SIZES), SIZES[DType.BOOL]] == [len(DType), 1]
+_ = _core
