@@ -12,7 +12,9 @@ from tests.torch.world import Rank, World
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *UNSIGNED]
-NOT_GLOO = {torch.int16, *UNSIGNED}  # Gloo does the same in 64 bits
+# What Gloo does not know is compared with the same numbers in a type that it knows.
+FOR_GLOO = dict.fromkeys([torch.int16, *UNSIGNED], torch.int64)
+FOR_GLOO |= {torch.complex64: torch.float32, torch.complex128: torch.float64}
 MOVED = [*FLOATS, *INTEGERS, torch.bool, torch.complex64, torch.complex128]
 SHAPES = [(), (1,), (7,), (3, 5), (2, 3, 4), (0,), (1000,), (129, 257)]
 OPS = ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
@@ -22,6 +24,8 @@ BITWISE = {"BAND", "BOR", "BXOR"}
 def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
     """Small whole numbers, so that every order of summing gives the same."""
     numbers = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(seed))
+    if dtype.is_complex:
+        numbers = torch.complex(numbers.double(), numbers.double())
     return (numbers % 2).bool() if dtype == torch.bool else numbers.to(dtype)
 
 
@@ -38,8 +42,11 @@ def in_all_layouts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def same(ours: Any, theirs: Any, about: Any) -> None:
     for mine, other in zip(ours, theirs, strict=True):
-        if mine.dtype in NOT_GLOO:
-            mine = mine.to(torch.int64)
+        if mine.is_complex():
+            assert torch.equal(mine.real, mine.imag), about
+            mine = mine.real
+        if mine.dtype in FOR_GLOO:
+            mine = mine.to(FOR_GLOO[mine.dtype])
         assert mine.dtype == other.dtype and mine.shape == other.shape, about
         torch.testing.assert_close(mine, other, rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{about}: {m}")
 
@@ -49,7 +56,7 @@ def reductions(here: Rank, op: str, dtype: torch.dtype, size: int) -> None:
     if here.rank >= size:
         return
     kind = getattr(dist.ReduceOp, op)
-    dtypes = dtype, torch.int64 if dtype in NOT_GLOO else dtype
+    dtypes = dtype, FOR_GLOO.get(dtype, dtype)
     for seed, shape in enumerate(SHAPES):
         for layout in range(3):
             outcome = []
@@ -80,7 +87,7 @@ def single_forms(here: Rank, dtype: torch.dtype, size: int) -> None:
     groups = here.group(size), here.group(size, "gloo")
     if here.rank >= size:
         return
-    dtypes = dtype, torch.int64 if dtype in NOT_GLOO else dtype
+    dtypes = dtype, FOR_GLOO.get(dtype, dtype)
     for rows in (0, 1, 5, 300):
         outcome = []
         for group, dtype in zip(groups, dtypes, strict=True):
@@ -101,7 +108,7 @@ def movements(here: Rank, dtype: torch.dtype, size: int) -> None:
     groups = here.group(size), here.group(size, "gloo")
     if here.rank >= size:
         return
-    dtypes = dtype, torch.int64 if dtype in NOT_GLOO else dtype
+    dtypes = dtype, FOR_GLOO.get(dtype, dtype)
     for seed, shape in enumerate(SHAPES):
         for layout in range(3):
             outcome = []
