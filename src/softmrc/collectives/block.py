@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from softmrc import _core
 from softmrc.errors import ConfigError
 
 
@@ -56,6 +56,20 @@ class ReduceOp(IntEnum):
     PREMUL_SUM = 8  # the sum of every element times `factor`
 
 
+class Kind(IntEnum):
+    """Which collective. The numbers are the native core's."""
+
+    ALL_REDUCE = 0
+    REDUCE_SCATTER = 1
+    ALL_GATHER = 2
+    BROADCAST = 3
+    REDUCE = 4
+    GATHER = 5
+    SCATTER = 6
+    ALL_TO_ALL = 7
+    BARRIER = 8
+
+
 class Block(NamedTuple):
     """`count` elements of `dtype` at `address`; `owner` is kept alive as long as an operation uses the memory."""
 
@@ -89,5 +103,23 @@ def _array(memory: Any) -> np.ndarray:
         raise ConfigError("memory", type(memory).__name__, ACCEPTED) from None
 
 
-assert [len(SIZES), SIZES[DType.BOOL]] == [len(DType), 1]
-_ = _core
+def as_parts(
+    memory: Any, size: int, counts: Sequence[int] | None = None, writable: bool = True
+) -> tuple[Block, ...]:
+    """One part for every rank: of a list of memories, or of one block, cut evenly or by `counts`."""
+    if isinstance(memory, list | tuple) and not isinstance(memory, Block):
+        if counts is not None:
+            raise ConfigError("counts", list(counts), "None where the parts are given one by one")
+        return tuple(as_block(part, writable) for part in memory)
+    block = as_block(memory, writable)
+    if counts is None:
+        if block.count % size:
+            raise ConfigError("memory", f"{block.count} elements", f"a multiple of the group's size, {size}")
+        counts = [block.count // size] * size
+    if len(counts) != size or sum(counts) != block.count or min(counts) < 0:
+        raise ConfigError("counts", list(counts), f"{size} counts that add up to {block.count}")
+    parts, at = [], block.address
+    for count in counts:
+        parts.append(Block(at, count, block.dtype, block.owner))
+        at += parts[-1].nbytes
+    return tuple(parts)
