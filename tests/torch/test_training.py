@@ -21,7 +21,8 @@ def model(seed: int = 0) -> nn.Module:
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 * step + rank)
-    return torch.randn(8, 12, generator=generator), torch.randn(8, 4, generator=generator)
+    inputs = torch.randn(8, 12, generator=generator)
+    return inputs, inputs[:, :4]
 
 
 def trained(net: Any, rank: int, steps: int) -> tuple[list[float], list[torch.Tensor]]:
@@ -48,14 +49,14 @@ def as_gloo(here: Rank) -> None:
         (our_losses, ours), (their_losses, theirs) = outcome
         assert our_losses == their_losses
         assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
-        assert our_losses[-1] < our_losses[0]
+        assert our_losses[-1] < 0.5 * our_losses[0]
 
 
 def test_ddp_gives_what_gloo_gives_bit_for_bit(world: World) -> None:
     world.run(as_gloo)
 
 
-def variants(here: Rank, kind: str) -> None:
+def kinds(here: Rank, kind: str) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
@@ -65,21 +66,20 @@ def variants(here: Rank, kind: str) -> None:
     net = DDP(model(), **settings)
     if kind == "fp16":
         net.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif kind == "bf16":
-        net.register_comm_hook(None, default_hooks.bf16_compress_hook)
     elif kind == "powersgd":
         net.register_comm_hook(PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook)
     losses, weights = trained(net, here.rank, 6)
-    assert losses[-1] < losses[0]
+    expected, _ = trained(DDP(model(), process_group=here.group(backend="gloo")), here.rank, 6)
+    assert losses == pytest.approx(expected, rel=0.5 if kind == "powersgd" else 0.01)
     for one in weights:
         everybody = [torch.empty_like(one) for _ in range(here.size)]
         dist.all_gather(everybody, one)
         assert all(torch.equal(one, other) for other in everybody), "replicas differ"
 
 
-@pytest.mark.parametrize("kind", ["plain", "static", "unused", "view", "fp16", "bf16", "powersgd"])
+@pytest.mark.parametrize("kind", ["plain", "static", "unused", "view", "fp16", "powersgd"])
 def test_kinds_of_ddp(world: World, kind: str) -> None:
-    world.run(variants, kind)
+    world.run(kinds, kind)
 
 
 def uneven_inputs(here: Rank) -> int:
@@ -117,7 +117,8 @@ def fsdp2(here: Rank, kind: str) -> None:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(sharded, mesh=mesh, mp_policy=policy)
     if kind == "factor":
-        sharded.set_gradient_divide_factor(8.0)
+        for part in (sharded[0], sharded[2], sharded):
+            part.set_gradient_divide_factor(8.0)
     inputs, targets = batch(0, here.rank)
     nn.functional.mse_loss(sharded(inputs), targets).backward()
     nn.utils.clip_grad_norm_(sharded.parameters(), 1e6)
@@ -137,7 +138,7 @@ def fsdp1(here: Rank) -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
     net = FSDP(nn.Sequential(nn.Linear(12, 30), nn.Tanh(), nn.Linear(30, 4)), device_id=torch.device("cpu"))
-    losses, _ = trained(net, here.rank, 4)
+    losses, _ = trained(net, here.rank, 30)
     assert losses[-1] < losses[0]
     assert {name: tuple(one.shape) for name, one in net.state_dict().items()}["0.weight"] == (30, 12)
 
@@ -152,7 +153,8 @@ def functional(here: Rank) -> None:
     group = dist.group.WORLD
     ones = torch.ones(4, 2) * (here.rank + 1)
     assert torch.equal(fc.all_reduce(ones, "sum", group) * 1, torch.full((4, 2), 10.0))
-    assert torch.equal(fc.all_gather_tensor(ones, 0, group) * 1, torch.arange(1.0, 5).repeat_interleave(4)[:, None] + ones * 0)
+    gathered = torch.arange(1.0, 5).repeat_interleave(4)[:, None].expand(16, 2)
+    assert torch.equal(fc.all_gather_tensor(ones, 0, group) * 1, gathered)
     assert torch.equal(fc.reduce_scatter_tensor(ones, "avg", 0, group) * 1, torch.full((1, 2), 2.5))
     assert torch.equal(fc.all_to_all_single(ones, None, None, group) * 1, torch.arange(1.0, 5)[:, None].expand(4, 2))
     assert torch.equal(fc.broadcast(ones, 3, group) * 1, torch.full((4, 2), 4.0))
@@ -198,7 +200,7 @@ def tensor_parallel(here: Rank) -> None:
     columns = rows.redistribute(mesh, [Shard(1)])
     assert isinstance(columns, DTensor) and columns.to_local().shape == (8, 3)
     assert torch.equal(columns.redistribute(mesh, [Replicate()]).to_local(), whole)
-    torch.testing.assert_close((rows @ whole.t()).full_tensor(), whole @ whole.t())
+    torch.testing.assert_close((rows @ distribute_tensor(whole.t(), mesh, [Replicate()])).full_tensor(), whole @ whole.t())
     plain = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
     with torch.no_grad():
         for one in plain.parameters():

@@ -45,6 +45,15 @@ class Rank:
             self._groups[key] = dist.group.WORLD if whole else dist.new_group(list(range(key[0])), backend=backend)
         return self._groups[key]
 
+    def abort(self) -> None:
+        """End what the other ranks may be waiting for."""
+        from softmrc.torch import group_of
+
+        for key, group in self._groups.items():
+            if key[1] == "mrc" and self.rank < key[0]:
+                group_of(group).abort(f"a test failed on rank {self.rank}")
+        group_of().abort(f"a test failed on rank {self.rank}")
+
 
 def _serve(number: int, size: int, store_path: str, timeout_s: float, env: dict[str, str], pipe: Connection) -> None:
     faulthandler.enable()
@@ -69,6 +78,7 @@ def _serve(number: int, size: int, store_path: str, timeout_s: float, env: dict[
             pipe.send((True, function(here, *arguments)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
+            here.abort()
         faulthandler.cancel_dump_traceback_later()
     dist.destroy_process_group()
     pipe.send((True, None))

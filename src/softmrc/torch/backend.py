@@ -83,15 +83,7 @@ class WholeGroup(Member, dist.ProcessGroup):  # type: ignore[misc]
         self._store = options.store
         self._join(options.store, options.group_rank, options.group_size, options.timeout)
 
-    # There is no native backend underneath that would keep names and sizes.
-
-    def size(self) -> int:
-        return self._group.size
-
-    def rank(self) -> int:
-        return self._group.rank
-
-    getSize, getRank = size, rank  # noqa: N815
+    # There is no native backend underneath that would keep names.
 
     def _get_backend(self, device: torch.device) -> Any:
         return self
