@@ -13,12 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-OPERATIONS = frozenset(
-    """allreduce allreduce_coalesced reduce reduce_scatter reduce_scatter_single reduce_scatter_single_coalesced
-    broadcast allgather allgather_coalesced all_gather_single all_gather_single_coalesced gather scatter alltoall
-    all_to_all_single send recv recv_anysource _allgather_base _reduce_scatter_base alltoall_base
-    allgather_into_tensor_coalesced reduce_scatter_tensor_coalesced""".split()
-)
+from softmrc.torch.ops import OPERATIONS
+
 Others = dict[str, tuple[Any, Any]]  # by device: kind, and backend
 
 
@@ -60,7 +56,8 @@ def _make(name: str, store: Any, options: Any) -> tuple[Any, Any]:
 def choose_by_device(mixed: type, ours: type) -> None:
     """Give a class operations that go to whom their tensors' device belongs: to `ours`, or to a backend in the group."""
     for name in OPERATIONS:
-        setattr(mixed, name, _chooser(getattr(ours, name), getattr(dist.ProcessGroup, name)))
+        if theirs := getattr(dist.ProcessGroup, name, None):
+            setattr(mixed, name, _chooser(getattr(ours, name), theirs))
 
 
 def _chooser(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:

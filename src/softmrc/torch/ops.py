@@ -19,6 +19,7 @@ from softmrc.collectives.group import ANY_SOURCE
 from softmrc.torch.accelerator import Deferred, DeviceWork, Streams
 from softmrc.torch.crew import Crew
 from softmrc.torch.staging import Slot, blocks
+from softmrc.torch.untraced import untraced
 from softmrc.torch.work import CoalescedWork, Work
 
 Tensor = torch.Tensor
@@ -253,3 +254,12 @@ class Ops:
     alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+
+OPERATIONS = (
+    "allreduce allreduce_coalesced reduce reduce_scatter reduce_scatter_single reduce_scatter_single_coalesced "
+    "broadcast allgather allgather_coalesced all_gather_single all_gather_single_coalesced gather gather_single "
+    "scatter alltoall all_to_all_single send recv recv_anysource barrier _allgather_base _reduce_scatter_base "
+    "alltoall_base allgather_into_tensor_coalesced reduce_scatter_tensor_coalesced"
+).split()
+untraced(Ops, OPERATIONS)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from softmrc.torch.crew import Crew
+from softmrc.torch.untraced import untraced
 
 NO_TIMEOUT = timedelta(0)  # what torch passes for "as long as the operation itself may take"
 
@@ -144,6 +145,9 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _future_devices(self) -> list[torch.device]:
         return []
+
+
+untraced(Work, ["wait", "get_future"])
 
 
 class Several:
