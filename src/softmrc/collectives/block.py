@@ -37,7 +37,7 @@ class DType(IntEnum):
 SIZES = (4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1)
 NUMPY_NAMES = {
     name: DType[name.upper()]
-    for name in ("float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool").split()
+    for name in ["float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 }
 ACCEPTED = "contiguous memory of " + ", ".join(NUMPY_NAMES) + "; anything else as a Block with its dtype"
 
@@ -103,9 +103,7 @@ def _array(memory: Any) -> np.ndarray:
         raise ConfigError("memory", type(memory).__name__, ACCEPTED) from None
 
 
-def as_parts(
-    memory: Any, size: int, counts: Sequence[int] | None = None, writable: bool = True
-) -> tuple[Block, ...]:
+def as_parts(memory: Any, size: int, counts: Sequence[int] | None = None, writable: bool = True) -> tuple[Block, ...]:
     """One part for every rank: of a list of memories, or of one block, cut evenly or by `counts`."""
     if isinstance(memory, list | tuple) and not isinstance(memory, Block):
         if counts is not None:

@@ -83,7 +83,9 @@ class Group:
     ) -> Work:
         for block in (*inputs, *outputs):
             if block.dtype != dtype:
-                raise ConfigError("dtype", block.dtype.name, f"one type for all memory of an operation, here {dtype.name}")
+                raise ConfigError(
+                    "dtype", block.dtype.name, f"one type for all memory of an operation, here {dtype.name}"
+                )
         native = self._native.issue(
             kind,
             dtype,
@@ -205,7 +207,9 @@ class Group:
             self._check_peer("source", source)
         block = as_block(memory)
         timeout = self.timeout_s if timeout_s is None else timeout_s
-        return self._work(self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout), block)
+        return self._work(
+            self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout), block
+        )
 
     def _check_peer(self, field: str, rank: int) -> None:
         if not 0 <= rank < self.size or rank == self.rank:
