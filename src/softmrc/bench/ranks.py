@@ -53,7 +53,7 @@ def main(store: str, rank: str, size: str, *planes: str) -> None:
         def all_reduce(buffer: np.ndarray) -> None:
             group.all_reduce(buffer).wait()
 
-        orders = {
+        orders: dict[str, Callable[..., Any]] = {
             "faults": lambda plane, **faults: group.device.set_faults(plane, **faults),
             "stats": group.device.stats,
         }
@@ -74,7 +74,7 @@ class Ranks:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise InternalError(f"a rank of the measurement died: {process.args}")
+            raise InternalError(f"a rank of the measurement died: {process.args!r}")
         return json.loads(line)
 
     def _say(self, process: subprocess.Popen[str], order: dict[str, Any]) -> None:

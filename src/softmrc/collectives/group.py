@@ -57,8 +57,9 @@ class Group:
     ) -> Self:
         """Meet the other ranks through `store` and connect to each.
 
-        Groups of one process may share a `device`; else one is made on `planes` (default: 127.0.0.1) and closed with the
-        group. `name` keeps groups apart that share a store. A rank that does not come: `CollectiveError` that names it."""
+        Groups of one process may share a `device`; else one is made on `planes` (default: 127.0.0.1) and closed with
+        the group. `name` keeps groups apart that share a store. A rank that does not come is named in a
+        `CollectiveError`."""
         owns_device = device is None
         if device is not None and (planes is not None or device_config is not None):
             raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
