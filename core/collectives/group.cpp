@@ -172,6 +172,7 @@ void Group::say(Engine& engine, Time now, std::uint32_t peer, Header header, std
 void Group::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
   const Channel::Received got = peers_[peer].channel.receive(engine, now, length);
   if (!got.is_valid) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
+  if (got.header.type == MessageType::bye) peers_[peer].has_left = true;
   if (has_failed()) return;
   switch (got.header.type) {
     case MessageType::eager: case MessageType::grant: case MessageType::inquiry:
@@ -198,7 +199,6 @@ void Group::handle_collective_message(Engine& engine, Time now, std::uint32_t pe
 // A rank says goodbye when all its operations have ended: what was written to it has arrived, whether or not its last
 // acknowledgement came through.
 void Group::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
-  peers_[peer].has_left = true;
   for (const auto& op : operations_) {
     if (!op->has_started || op->has_ended) continue;
     bool needs_it = false;
@@ -342,7 +342,7 @@ void Group::close(Duration linger) {
     is_closed_ = true;
     Header header;
     header.type = MessageType::bye;
-    for (std::uint32_t p = 0; p < place_.size && is_started_ && !has_failed(); ++p)
+    for (std::uint32_t p = 0; p < place_.size && is_started_; ++p)
       if (p != place_.rank && !peers_[p].is_broken) say(engine, now, p, header);
     return true;
   });
@@ -358,6 +358,8 @@ void Group::close(Duration linger) {
   };
   if (is_started_ && linger.ps > 0) device_.wait_until(is_heard, linger);
   device_.remove_attendant(this);
+  // The peers' last words may still want their acknowledgement.
+  device_.with_engine_and_send([](Engine&, Time) { return 0; });
   device_.with_engine([this](Engine& engine, Time) {
     for (Peer& peer : peers_) {
       if (peer.ring_rkey) engine.remove_region(peer.ring_rkey);

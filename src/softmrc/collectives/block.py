@@ -35,10 +35,7 @@ class DType(IntEnum):
 
 
 SIZES = (4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1)
-NUMPY_NAMES = {
-    name: DType[name.upper()]
-    for name in ("float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool").split()
-}
+NUMPY_NAMES = {dtype.name.lower(): dtype for dtype in DType if dtype != DType.BFLOAT16}
 ACCEPTED = "contiguous memory of " + ", ".join(NUMPY_NAMES) + "; anything else as a Block with its dtype"
 
 
@@ -74,7 +71,7 @@ class Block(NamedTuple):
     """`count` elements of `dtype` at `address`; `owner` is kept alive as long as an operation uses the memory."""
 
     address: int
-    count: int
+    count: int  # type: ignore[assignment]
     dtype: DType
     owner: Any = None
 
@@ -103,9 +100,7 @@ def _array(memory: Any) -> np.ndarray:
         raise ConfigError("memory", type(memory).__name__, ACCEPTED) from None
 
 
-def as_parts(
-    memory: Any, size: int, counts: Sequence[int] | None = None, writable: bool = True
-) -> tuple[Block, ...]:
+def as_parts(memory: Any, size: int, counts: Sequence[int] | None = None, writable: bool = True) -> tuple[Block, ...]:
     """One part for every rank: of a list of memories, or of one block, cut evenly or by `counts`."""
     if isinstance(memory, list | tuple) and not isinstance(memory, Block):
         if counts is not None:

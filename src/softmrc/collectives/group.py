@@ -57,8 +57,9 @@ class Group:
     ) -> Self:
         """Meet the other ranks through `store` and connect to each.
 
-        Groups of one process may share a `device`; else one is made on `planes` (default: 127.0.0.1) and closed with the
-        group. `name` keeps groups apart that share a store. A rank that does not come: `CollectiveError` that names it."""
+        Groups of one process may share a `device`; else one is made on `planes` (default: 127.0.0.1) and closed with
+        the group. `name` keeps groups apart that share a store. A rank that does not come is named in a
+        `CollectiveError`."""
         owns_device = device is None
         if device is not None and (planes is not None or device_config is not None):
             raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
@@ -83,7 +84,9 @@ class Group:
     ) -> Work:
         for block in (*inputs, *outputs):
             if block.dtype != dtype:
-                raise ConfigError("dtype", block.dtype.name, f"one type for all memory of an operation, here {dtype.name}")
+                raise ConfigError(
+                    "dtype", block.dtype.name, f"one type for all memory of an operation, here {dtype.name}"
+                )
         native = self._native.issue(
             kind,
             dtype,
@@ -205,7 +208,9 @@ class Group:
             self._check_peer("source", source)
         block = as_block(memory)
         timeout = self.timeout_s if timeout_s is None else timeout_s
-        return self._work(self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout), block)
+        return self._work(
+            self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout), block
+        )
 
     def _check_peer(self, field: str, rank: int) -> None:
         if not 0 <= rank < self.size or rank == self.rank:

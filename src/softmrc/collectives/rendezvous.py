@@ -94,7 +94,9 @@ class Meeting:
                 found[peer] = bytes(self.store.get(self._key(what, peer)))
             except Exception as error:  # every store has its own type for "not in time"
                 if time.monotonic() < self.until:
-                    raise CollectiveError(f"the store failed while rank {self.rank} waited for rank {peer}: {error}") from error
+                    raise CollectiveError(
+                        f"the store failed while rank {self.rank} waited for rank {peer}: {error}"
+                    ) from error
                 missing.append(peer)
         if missing:
             names = ", ".join(f"rank {peer}" for peer in missing)
@@ -148,7 +150,8 @@ class Meeting:
     def _connect(self, native: Any, peer: int, offer: dict[str, Any]) -> None:
         device, config = self.device, self.device.config
         planes = [
-            PeerPlane(ipaddress.ip_address(p["address"]), int(p["port"]), tuple(p["source_ports"])) for p in offer["planes"]
+            PeerPlane(ipaddress.ip_address(p["address"]), int(p["port"]), tuple(p["source_ports"]))
+            for p in offer["planes"]
         ]
         node = device.add_peer(planes)
         mine = offer["peers"][str(self.rank)]

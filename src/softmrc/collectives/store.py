@@ -1,4 +1,4 @@
-"""Where ranks find each other. Anything with torch's Store methods `set`, `get` and `wait` does; this one needs no torch."""
+"""Where ranks find each other: anything with the `set`, `get` and `wait` of torch's Store. This one needs no torch."""
 
 from __future__ import annotations
 

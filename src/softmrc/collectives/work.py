@@ -100,7 +100,7 @@ class Herald:
                 try:
                     fn(work)
                 except Exception:
-                    traceback.print_exc(file=sys.stderr)
+                    quietly(lambda: traceback.print_exc(file=sys.stderr))
                 del work, fn
 
     def stop(self) -> None:
