@@ -97,9 +97,7 @@ def messages(here: Rank) -> None:
     rank, size = here.rank, here.size
     right, left = (rank + 1) % size, (rank - 1) % size
     sent, got = torch.full((300, 3), float(rank)), torch.empty(300, 3)
-    for work in dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, sent, right), dist.P2POp(dist.irecv, got, left)]
-    ):
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, right), dist.P2POp(dist.irecv, got, left)]):
         work.wait()
     assert torch.equal(got, torch.full((300, 3), float(left)))
     columns = torch.zeros(4, 6).t()  # not contiguous

@@ -126,7 +126,9 @@ def fsdp2(here: Rank, kind: str) -> None:
         inputs, targets = batch(0, rank)
         (nn.functional.mse_loss(plain(inputs), targets) / (8.0 if kind == "factor" else here.size)).backward()
     for mine, other in zip(sharded.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad.full_tensor(), other.grad, rtol=1e-2 if kind == "fp16" else 1e-5, atol=1e-3)
+        torch.testing.assert_close(
+            mine.grad.full_tensor(), other.grad, rtol=1e-2 if kind == "fp16" else 1e-5, atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("kind", ["plain", "hsdp", "fp16", "factor"])
@@ -159,7 +161,9 @@ def functional(here: Rank) -> None:
     assert torch.equal(fc.all_to_all_single(ones, None, None, group) * 1, torch.arange(1.0, 5)[:, None].expand(4, 2))
     assert torch.equal(fc.broadcast(ones, 3, group) * 1, torch.full((4, 2), 4.0))
     reduced = fc.all_reduce_coalesced([ones, ones[:1] * 2], "sum", group)
-    assert torch.equal(reduced[0] * 1, torch.full((4, 2), 10.0)) and torch.equal(reduced[1] * 1, torch.full((1, 2), 20.0))
+    assert torch.equal(reduced[0] * 1, torch.full((4, 2), 10.0)) and torch.equal(
+        reduced[1] * 1, torch.full((1, 2), 20.0)
+    )
 
 
 def test_functional_collectives(world: World) -> None:
@@ -200,7 +204,9 @@ def tensor_parallel(here: Rank) -> None:
     columns = rows.redistribute(mesh, [Shard(1)])
     assert isinstance(columns, DTensor) and columns.to_local().shape == (8, 3)
     assert torch.equal(columns.redistribute(mesh, [Replicate()]).to_local(), whole)
-    torch.testing.assert_close((rows @ distribute_tensor(whole.t(), mesh, [Replicate()])).full_tensor(), whole @ whole.t())
+    torch.testing.assert_close(
+        (rows @ distribute_tensor(whole.t(), mesh, [Replicate()])).full_tensor(), whole @ whole.t()
+    )
     plain = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
     with torch.no_grad():
         for one in plain.parameters():

@@ -24,11 +24,24 @@ from softmrc.torch.rendezvous import Membership
 _open: weakref.WeakSet[Member] = weakref.WeakSet()
 
 
+class Left:
+    """What is there of a group after it was left."""
+
+    def __init__(self, group: Any) -> None:
+        self.rank, self.size, self.error = group.rank, group.size, group.error
+
+    def abort(self, reason: str) -> None:
+        """There is nothing left to end."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("this process has left the group")
+
+
 class Member(Ops):
     """What both ways have in common: joining, leaving, and being asked about."""
 
     def _join(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        self._membership = Membership(store, rank, size, timeout)
+        self._membership: Membership | None = Membership(store, rank, size, timeout)
         self._group = self._membership.group
         self._crew = Crew("mrc-done")
         self._starter = Crew("mrc-start", most=1)
@@ -38,9 +51,13 @@ class Member(Ops):
 
     def shutdown(self) -> None:
         """Leave the group; what was sent has arrived when this returns."""
-        self._membership.leave()
+        membership, self._membership = self._membership, None
+        if membership is None:
+            return
+        membership.leave()
         self._starter.close()
         self._crew.close()
+        self._group = Left(self._group)  # torch may keep us until the process ends; the device need not wait for that
 
     def abort(self) -> None:
         """End everything under way, on every rank."""
@@ -58,7 +75,7 @@ class Member(Ops):
     def name(self) -> str:
         return "mrc"
 
-    getBackendName = _get_backend_name = name  # noqa: N815
+    getBackendName = _get_backend_name = name
 
     def _set_sequence_number_for_group(self) -> None:
         self._sequence = 0
@@ -91,18 +108,18 @@ class WholeGroup(Member, dist.ProcessGroup):  # type: ignore[misc]
     def get_group_store(self) -> Any:
         return self._store
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         return self._name
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:
         self._name = name
 
     _set_group_name = setGroupName
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         return self._desc
 
-    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+    def setGroupDesc(self, desc: str) -> None:
         self._desc = desc
 
     _set_group_desc = setGroupDesc

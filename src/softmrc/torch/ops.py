@@ -144,9 +144,7 @@ class Ops:
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         target, source, how = Slot(output), Slot(input), reduction(opts, output)
-        begin = partial(
-            self._group.reduce_scatter, source.numbers(), target.numbers(), **how, timeout_s=limit_of(opts)
-        )
+        begin = partial(self._group.reduce_scatter, source.numbers(), target.numbers(), **how, timeout_s=limit_of(opts))
         return self._go(begin, [output], [source], [target])
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
@@ -256,10 +254,31 @@ class Ops:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
 
-OPERATIONS = (
-    "allreduce allreduce_coalesced reduce reduce_scatter reduce_scatter_single reduce_scatter_single_coalesced "
-    "broadcast allgather allgather_coalesced all_gather_single all_gather_single_coalesced gather gather_single "
-    "scatter alltoall all_to_all_single send recv recv_anysource barrier _allgather_base _reduce_scatter_base "
-    "alltoall_base allgather_into_tensor_coalesced reduce_scatter_tensor_coalesced"
-).split()
+OPERATIONS = [
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "broadcast",
+    "allgather",
+    "allgather_coalesced",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "gather",
+    "gather_single",
+    "scatter",
+    "alltoall",
+    "all_to_all_single",
+    "send",
+    "recv",
+    "recv_anysource",
+    "barrier",
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "alltoall_base",
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced",
+]
 untraced(Ops, OPERATIONS)
