@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,39 +17,46 @@ from typing import Any
 import numpy as np
 
 from softmrc.collectives import DirectoryStore, Group
+from softmrc.config import DeviceConfig
 from softmrc.errors import InternalError
-
-ANSWER_S = 120.0
 
 
 def serve(make: Callable[[int], Any], all_reduce: Callable[[Any], Any], orders: dict[str, Callable[..., Any]]) -> None:
     """Carry out orders until the input ends. `make` gives a float32 buffer of so many elements."""
     buffers: dict[int, Any] = {}
 
-    def times(elements: int, count: int) -> dict[str, Any]:
-        """How long each of `count` all-reduces took here."""
+    def times(elements: int, count: int, meanwhile: Sequence[tuple[float, dict[str, Any]]] = ()) -> dict[str, Any]:
+        """How long each of `count` all-reduces took here, with other orders carried out so many seconds after."""
         if elements not in buffers:
             buffers.clear()
             buffers[elements] = make(elements)
         buffer = buffers[elements]
+        timers = [threading.Timer(after_s, carry_out, [order]) for after_s, order in meanwhile]
+        for timer in timers:
+            timer.start()
         took = []
         for _ in range(count):
             start = time.perf_counter()
             all_reduce(buffer)
             took.append(time.perf_counter() - start)
+        for timer in timers:
+            timer.join()
         return {"times": took}
 
     known = {"times": times, **orders}
+
+    def carry_out(order: dict[str, Any]) -> Any:
+        return known[order["do"]](**{key: value for key, value in order.items() if key != "do"})
+
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        order = json.loads(line)
-        answer = known[order.pop("do")](**order)
-        print(json.dumps(answer or {}), flush=True)
+        print(json.dumps(carry_out(json.loads(line)) or {}), flush=True)
 
 
-def main(store: str, rank: str, size: str, *planes: str) -> None:
+def main(store: str, rank: str, size: str, settings: str, *planes: str) -> None:
     """One rank of ours."""
-    with Group.join(DirectoryStore(store), int(rank), int(size), planes=planes) as group:
+    config = DeviceConfig(**json.loads(settings))
+    with Group.join(DirectoryStore(store), int(rank), int(size), planes=planes, device_config=config) as group:
 
         def all_reduce(buffer: np.ndarray) -> None:
             group.all_reduce(buffer).wait()
@@ -89,9 +97,12 @@ class Ranks:
             self._say(process, {"do": do, **values})
         return [self._hear(process) for process in told]
 
-    def times(self, nbytes: int, count: int) -> list[float]:
-        """Of each all-reduce, how long the slowest rank took."""
-        rows = [answer["times"] for answer in self.order("times", elements=nbytes // 4, count=count)]
+    def times(self, nbytes: int, count: int, meanwhile: Sequence[tuple[float, dict[str, Any]]] = ()) -> list[float]:
+        """Of each all-reduce, how long the slowest rank took. `meanwhile` is for rank 0."""
+        order = {"do": "times", "elements": nbytes // 4, "count": count}
+        for rank, process in enumerate(self.processes):
+            self._say(process, order if rank else {**order, "meanwhile": meanwhile})
+        rows = [self._hear(process)["times"] for process in self.processes]
         return [max(step) for step in zip(*rows, strict=True)]
 
     def close(self) -> None:
