@@ -20,9 +20,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -95,6 +95,16 @@ class Peer:
         first = self.planes[0]
         more = f" and {len(self.planes) - 1} more planes" if len(self.planes) > 1 else ""
         return f"{first.address} port {first.port}{more}"
+
+
+class Routes(Protocol):
+    """The paths of a network, as the host sees them that a device belongs to."""
+
+    paths_per_plane: int
+
+    def carriers(self, plane: int, address: Any) -> Sequence[Any]:
+        """SRv6 carriers towards the peer with this address in a plane, one for each path."""
+        ...
 
 
 ACCEPTED_MEMORY = "memory with the buffer protocol, or a CPU tensor"
@@ -361,8 +371,16 @@ class QueuePair:
 class Device:
     """A node on real sockets: one plane per address or interface."""
 
-    def __init__(self, planes: Sequence[str] = ("127.0.0.1",), config: DeviceConfig | None = None, **more: Any) -> None:
-        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`."""
+    def __init__(
+        self,
+        planes: Sequence[str] = ("127.0.0.1",),
+        config: DeviceConfig | None = None,
+        *,
+        routes: Routes | None = None,
+        **more: Any,
+    ) -> None:
+        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. With `routes` every peer is
+        reached over them, by SRv6 paths."""
         try:
             self.config = config or DeviceConfig(**more)
         except TypeError as error:
@@ -371,6 +389,9 @@ class Device:
             planes = [planes]
         if not 1 <= len(planes) <= 16:
             raise ConfigError("planes", len(planes), "1 to 16")
+        if (routes is not None) and not self.config.srv6:
+            raise ConfigError("srv6", False, "True, for a device with routes")
+        self.routes = routes
         self.local_planes = [plane_names.resolve(text) for text in planes]
         largest = plane_names.payload_mtu(self.local_planes)
         self.mtu: int = self.config.mtu or min(largest, self.config.mtu_limit)
@@ -413,7 +434,9 @@ class Device:
         return plan
 
     def _default_ev_profile(self) -> EvProfile:
-        """A path is a socket: its EV is the socket's source port."""
+        """A path is a socket: its EV is the socket's source port; or what the routes say."""
+        if self.routes is not None:
+            return self.path_profile(self.routes.paths_per_plane)
         entries = [(port, plane) for plane, ports in enumerate(self.source_ports) for port in ports]
         quantum = self.config.quantum_for(self.mtu)
         return EvProfile(mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=quantum, entries=tuple(entries))
@@ -470,6 +493,8 @@ class Device:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers."""
         self._check_open()
         known = tuple(planes)
+        if self.routes is not None:
+            known = tuple(self._routed(plane, number) for number, plane in enumerate(known))
         if len(known) != len(self.local_planes):
             raise ConfigError("planes", len(known), f"as many planes as this device has: {len(self.local_planes)}")
         for plane in known:
@@ -482,6 +507,11 @@ class Device:
             for p in known
         ]
         return Peer(self._native.add_peer(native), known)
+
+    def _routed(self, plane: PeerPlane, number: int) -> PeerPlane:
+        if plane.paths or self.routes is None:
+            return plane
+        return replace(plane, paths=tuple(self.routes.carriers(number, plane.address)))
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import typer
@@ -11,19 +15,22 @@ from rich.table import Table
 
 from softmrc.cli.demo_engine import show as show_engine
 from softmrc.cli.demo_view import View, view_for
-from softmrc.demo import report
+from softmrc.demo import lab, report
 from softmrc.demo.ranks import Ranks
-from softmrc.demo.script import SCRIPT, STEPS, Fault
+from softmrc.demo.script import SCRIPT, STEPS, Director, Fault
 from softmrc.demo.story import RANKS, Run, play
+from softmrc.errors import UsageError
 
 PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
-CALM, FAULTY, GLOO = "MRC, undisturbed", "MRC, with faults", "Gloo over TCP, undisturbed"
+CALM, FAULTY, GLOO = "MRC, undisturbed", "MRC, with faults", "Gloo, undisturbed"
+GLOO_FAULTY = "Gloo, with faults"
 
 
 def demo(
     engine: bool = typer.Option(False, help="The engine alone: 64 MiB through a simulated network; takes a second."),
+    in_lab: bool = typer.Option(False, "--lab", help="Over a kernel SRv6 fabric whose spine reboots. Needs root."),
     seed: int = typer.Option(1, help="With --engine: another seed, another storm."),
-    steps: int = typer.Option(STEPS, min=STEPS // 10, help="How long each of the three jobs trains."),
+    steps: int = typer.Option(0, min=0, help="How long each of the three jobs trains; 0: as long as is usual."),
     output: Path = typer.Option(Path("demo-report.html"), help="Where the report goes."),
 ) -> None:
     """Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."""
@@ -31,46 +38,67 @@ def demo(
         show_engine(seed)
         return
     console = Console()
-    script = scaled(steps)
-    runs = [Run(GLOO, "gloo", steps), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, script)]
-    console.print(
-        f"[bold]SoftMRC demo[/]: {RANKS} ranks train a transformer with DDP over {len(PLANES)} planes of loopback, "
-        "three times.\n"
-    )
     try:
-        with Ranks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo"}) as ranks:
-            perform(runs, ranks, len(PLANES), view_for(console))
+        story = lab_story(console, steps) if in_lab else loopback_story(console, steps)
     except KeyboardInterrupt:
         console.print("\nStopped; nothing is left running.")
         raise typer.Exit(130) from None
-    is_good, text = proof(runs)
-    show(console, runs, text, is_good)
-    setting = (
-        f"{RANKS} ranks on one machine · DDP, {runs[-1].parameters:,} parameters · {len(PLANES)} planes on loopback · "
-        f"{steps} steps a job"
-    )
-    output.write_text(report.page(runs, setting, (is_good, text), "Training rides through"))
+    is_good, text = proof(story.runs)
+    show(console, story.runs, text, is_good)
+    setting = f"{RANKS} ranks on one machine · DDP, {story.runs[-1].parameters:,} parameters · {story.network}"
+    output.write_text(report.page(story.runs, setting, (is_good, text), story.title))
     console.print(f"Everything in one page: [bold]{output}[/]")
     if not is_good:
         raise typer.Exit(1)
 
 
-def scaled(steps: int) -> tuple[Fault, ...]:
+class Story(NamedTuple):
+    title: str
+    network: str
+    runs: list[Run]
+
+
+def loopback_story(console: Console, steps: int) -> Story:
+    steps = steps or STEPS
+    runs = [Run(GLOO, "gloo", steps), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, scaled(SCRIPT, steps / STEPS))]
+    network = f"{len(PLANES)} planes on loopback"
+    greet(console, network)
+    with Ranks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo"}) as ranks:
+        perform(runs, ranks, view_for(console), lambda run: Director(run.script, len(PLANES), ranks.order))
+    return Story("Training rides through", network, runs)
+
+
+def lab_story(console: Console, steps: int) -> Story:
+    """The same in a lab; Gloo meets the same faults there."""
+    if os.geteuid() != 0:
+        raise UsageError("the demo over the lab makes network namespaces, which needs root: sudo make demo-lab")
+    steps = steps or lab.STEPS
+    script = scaled(lab.SCRIPT, steps / lab.STEPS)
+    runs = [Run(GLOO_FAULTY, "gloo", steps, script), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, script)]
+    network = f"{lab.PLANES} planes × (4 + 2 switches) of kernel SRv6, links of 200 Mb/s"
+    greet(console, network)
+    with lab.ranks_in_lab() as (network_lab, ranks):
+        perform(runs, ranks, view_for(console), lambda run: lab.LabDirector(network_lab, run.script))
+    return Story("Training rides through a spine's reboot", network, runs)
+
+
+def greet(console: Console, network: str) -> None:
+    text = f"[bold]SoftMRC demo[/]: {RANKS} ranks train a transformer with DDP, three times; {network}.\n"
+    console.print(text, highlight=False)
+
+
+def scaled(script: tuple[Fault, ...], share: float) -> tuple[Fault, ...]:
     """The script for a job of another length."""
-    share = steps / STEPS
-    return tuple(
-        Fault(f.label, round(f.start * share), round(f.end * share), f.plane, f.rank, f.faults, f.flaps) for f in SCRIPT
-    )
+    return tuple(replace(one, start=round(one.start * share), end=round(one.end * share)) for one in script)
 
 
-def perform(runs: list[Run], ranks: Ranks, planes: int, view: View) -> None:
+def perform(runs: list[Run], ranks: Ranks, view: View, direct: Callable[[Run], Director]) -> None:
     for number, run in enumerate(runs, 1):
         view.begin(run, number, len(runs))
         try:
-            play(run, ranks, planes, view.watch)
+            play(run, ranks, view.watch, direct(run))
         finally:
-            if run.step_ms:
-                view.end(run)
+            view.end(run)
 
 
 def proof(runs: list[Run]) -> tuple[bool, str]:

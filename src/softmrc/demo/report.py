@@ -64,11 +64,11 @@ def losses(runs: Sequence[Run]) -> str:
 
 
 def _figures(runs: Sequence[Run]) -> str:
-    rows = [
-        [run.name, f"{run.steps}", _ms(run.median_ms), _ms(float(np.percentile(run.step_ms[1:], 95))), _ms(run.worst_ms),
-         f"{run.step_at_s[-1]:.1f} s", f"{run.losses[-1]:.6f}", run.digest[:12]]
-        for run in runs
-    ]  # fmt: skip
+    rows = []
+    for run in runs:
+        p95 = float(np.percentile(run.step_ms[1:], 95))
+        times = [_ms(run.median_ms), _ms(p95), _ms(run.worst_ms), f"{run.step_at_s[-1]:.1f} s"]
+        rows.append([run.name, f"{run.steps}", *times, f"{run.losses[-1]:.6f}", run.digest[:12]])
     return _table(["", "steps", "median step", "p95", "worst", "in all", "last loss", "weights"], rows)
 
 

@@ -45,6 +45,7 @@ class Director:
         self._planes = planes
         self._order = order
         self.active: list[Fault] = []
+        self._over: set[Fault] = set()
         self._is_up: dict[Fault, bool] = {}
         self._turned_at: dict[Fault, float] = {}
 
@@ -52,22 +53,27 @@ class Director:
         """Begin and end what is due; returns what changed, with whether it began."""
         changed = []
         for fault in self._script:
-            wanted = fault.start <= step < fault.end
+            wanted = fault.start <= step < fault.end and fault not in self._over
             if wanted and fault not in self.active:
                 self.active.append(fault)
                 self._begin(fault, now)
                 changed.append((fault, True))
             elif not wanted and fault in self.active:
-                self.active.remove(fault)
-                self._end(fault)
-                changed.append((fault, False))
+                changed.append(self._stop(fault))
         return changed
 
-    def tick(self, now: float) -> None:
-        """Turn what flaps."""
+    def _stop(self, fault: Fault) -> tuple[Fault, bool]:
+        self.active.remove(fault)
+        self._over.add(fault)
+        self._end(fault)
+        return fault, False
+
+    def tick(self, now: float) -> list[tuple[Fault, bool]]:
+        """Do what time brings: turn what flaps. Returns what changed, as `at_step` does."""
         for fault in self.active:
             if fault.flaps and now - self._turned_at[fault] >= FLAP_S:
                 self._turn(fault, not self._is_up[fault], now)
+        return []
 
     def _begin(self, fault: Fault, now: float) -> None:
         if fault.is_port:

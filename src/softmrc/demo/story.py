@@ -71,9 +71,8 @@ class Run:
 Watcher = Callable[[Run, Director], None]
 
 
-def play(run: Run, ranks: Ranks, planes: int, watch: Watcher, director: Director | None = None) -> None:
+def play(run: Run, ranks: Ranks, watch: Watcher, director: Director) -> None:
     """Have the ranks do one run, with its faults, and keep what they say."""
-    director = director or Director(run.script, planes, ranks.order)
     ranks.order(None, {"do": "train", "run": run.name, "backend": run.backend, "steps": run.steps})
     spoken_at = time.monotonic()
     while len(run.digests) < ranks.size:
@@ -84,7 +83,7 @@ def play(run: Run, ranks: Ranks, planes: int, watch: Watcher, director: Director
             _note(run, report, director)
         elif now - spoken_at > SILENCE_S:
             raise InternalError(f"no rank has said anything for {SILENCE_S:.0f} s")
-        director.tick(now)
+        _note_faults(run, director.tick(now), now - run.begun_at)
         watch(run, director)
 
 

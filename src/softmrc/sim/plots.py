@@ -145,7 +145,8 @@ def _bands(axes: _Axes, bands: Sequence[Band], unit: str) -> str:
         b = float(axes.at_x(min(band.end, axes.x1)))
         if band.start > axes.x1:
             continue
-        about = f"<title>{html.escape(band.label)}: {short(band.start)} to {short(band.end)} {html.escape(unit)}</title>"
+        when = f"{short(band.start)} to {short(band.end)} {unit}"
+        about = f"<title>{html.escape(f'{band.label}: {when}')}</title>"
         parts.append(
             f'<rect class="fault" x="{a:.1f}" y="{TOP}" width="{max(b - a, 1):.1f}" height="{axes.depth}">'
             f"{about}</rect>"
@@ -153,7 +154,7 @@ def _bands(axes: _Axes, bands: Sequence[Band], unit: str) -> str:
         parts.append(f'<line class="fault-edge" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{TOP + axes.depth}"/>')
         if band.label not in named and len(named) < MAX_NAMES:
             row = TOP + axes.depth - 6 - 14 * (len(named) % 3)
-            at_end = a > LEFT + axes.inner * 0.6
+            at_end = a + 4 + 6.5 * len(band.label) > LEFT + axes.inner
             anchor = f'x="{a - 4:.1f}" text-anchor="end"' if at_end else f'x="{a + 4:.1f}"'
             parts.append(f'<text class="fault-name" {anchor} y="{row:.0f}">{html.escape(band.label)}</text>')
             named.add(band.label)

@@ -53,7 +53,7 @@ class Streams:
 
 
 class Deferred:
-    """An operation that begins in a thread of its group, once `ready` returns, and after all that were deferred before."""
+    """An operation that begins in a thread of its group, once `ready` returns, and after all deferred before it."""
 
     source = -1
 

@@ -54,17 +54,19 @@ def _make(name: str, store: Any, options: Any) -> tuple[Any, Any]:
 
 
 def choose_by_device(mixed: type, ours: type) -> None:
-    """Give a class operations that go to whom their tensors' device belongs: to `ours`, or to a backend in the group."""
+    """Give a class operations that go where their tensors' device belongs: to `ours`, or to a backend in the group."""
     for name in OPERATIONS:
         if theirs := getattr(dist.ProcessGroup, name, None):
-            setattr(mixed, name, _chooser(getattr(ours, name), theirs))
+            setattr(mixed, name, _chooser(name, getattr(ours, name), theirs))
 
 
-def _chooser(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _chooser(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     def operation(self: Any, *arguments: Any, **named: Any) -> Any:
         device = _device_of((*arguments, *named.values()))
         return (theirs if device in self._others else ours)(self, *arguments, **named)
 
+    # Torch's own method asks Python for an override again, unless it is called from a function of this very name.
+    operation.__code__ = operation.__code__.replace(co_name=name)
     return operation
 
 

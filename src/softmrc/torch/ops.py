@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from softmrc.collectives import Block, Group, ReduceOp
 from softmrc.collectives.group import ANY_SOURCE
+from softmrc.errors import ConfigError
 from softmrc.torch.accelerator import Deferred, DeviceWork, Streams
 from softmrc.torch.crew import Crew
 from softmrc.torch.staging import Slot, blocks
@@ -71,6 +72,14 @@ def the_list(parts: Sequence[Any]) -> list[Tensor]:
     return list(parts) if not parts or isinstance(parts[0], Tensor) else list(the_one(parts))
 
 
+def begun(begin: Begin) -> Any:
+    """What was begun; a refusal is what torch expects of backends."""
+    try:
+        return begin()
+    except ConfigError as error:
+        raise RuntimeError(str(error)) from None
+
+
 def copy_out(slots: list[Slot]) -> None:
     for slot in slots:
         slot.copy_out()
@@ -95,7 +104,8 @@ class Ops:
             if slot.is_staged:
                 slot.copy_in()
         # What an accelerator still holds back goes first: every rank must begin in the same order.
-        operation = Deferred(self._starter, int, begin) if self._starter.is_busy else begin()
+        starts = partial(begun, begin)
+        operation = Deferred(self._starter, int, starts) if self._starter.is_busy else starts()
         staged = [slot for slot in writes if slot.is_staged]
         return Work(operation, result, self._crew, partial(copy_out, staged) if staged else None)
 
@@ -111,7 +121,7 @@ class Ops:
             self._streams[device] = Streams(device)
         streams = self._streams[device]
         copied = streams.copy_in([slot for slot in reads if slot.is_staged])
-        operation = Deferred(self._starter, copied.synchronize, begin)
+        operation = Deferred(self._starter, copied.synchronize, partial(begun, begin))
         return DeviceWork(operation, result, self._crew, streams, [slot for slot in writes if slot.is_staged])
 
     def _go_all(self, works: list[Work], result: list[Tensor]) -> Work:

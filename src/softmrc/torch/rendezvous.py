@@ -12,7 +12,7 @@ from softmrc.collectives import CollectiveError, Group
 from softmrc.torch import settings
 from softmrc.verbs import Device
 
-Key = tuple[tuple[str, ...], Any]
+Key = tuple[tuple[str, ...], Any, Any]  # planes, configuration, fabric
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Membership:
         planes = wanted.planes
         if not planes:
             planes = settings.chosen(wanted, exchange(store, rank, size, settings.host_identity(), timeout))
-        self._key = (planes, wanted.device)
+        self._key = (planes, wanted.device, wanted.fabric)
         device = _take(self._key)
         try:
             self.group = Group.join(store, rank, size, device=device, timeout_s=timeout.total_seconds(), name="mrc")
@@ -54,7 +54,8 @@ class Membership:
 def _take(key: Key) -> Device:
     with _lock:
         if key not in _devices:
-            _devices[key] = _Shared(Device(list(key[0]), key[1]))
+            planes, config, fabric = key
+            _devices[key] = _Shared(Device(planes, config, routes=settings.routes_of(fabric)))
         _devices[key].users += 1
         return _devices[key].device
 

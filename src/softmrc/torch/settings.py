@@ -2,7 +2,9 @@
 
     SOFTMRC_PLANES=eth0,eth1          planes as `softmrc.planes` describes them
     SOFTMRC_CONFIG=/etc/softmrc.toml  a file: `planes = ["eth0", "eth1"]`, and a table [device] with fields of
-                                      `DeviceConfig`; SOFTMRC_PLANES goes before its planes
+                                      `DeviceConfig`; SOFTMRC_PLANES goes before its planes. With a table [fabric]
+                                      (`file`, a fabric file, and `host`, this host's number there) peers are reached
+                                      by that fabric's SRv6 paths
 
 Without either, ranks that share a host use four planes on loopback; others every interface that is up.
 """
@@ -13,7 +15,7 @@ import os
 import socket
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +33,16 @@ class Settings:
     """What was asked for; no planes means: find them."""
 
     planes: tuple[str, ...] = ()
-    device: DeviceConfig = DeviceConfig()
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    fabric: tuple[str, int] | None = None  # a fabric file, and which host of it this is
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Settings:
     """Settings of this process."""
     path = environment.get("SOFTMRC_CONFIG", "")
     table = _table(Path(path)) if path else {}
-    if unknown := sorted(set(table) - {"planes", "device"}):
-        raise ConfigError(unknown[0], table[unknown[0]], f"planes or [device], in {path}")
+    if unknown := sorted(set(table) - {"planes", "device", "fabric"}):
+        raise ConfigError(unknown[0], table[unknown[0]], f"planes, [device] or [fabric], in {path}")
     planes = table.get("planes", [])
     if not isinstance(planes, list) or not all(isinstance(one, str) for one in planes):
         raise ConfigError("planes", planes, f"a list of texts, in {path}")
@@ -47,7 +50,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         planes = [one.strip() for one in text.split(",") if one.strip()]
         if not planes:
             raise ConfigError("SOFTMRC_PLANES", text, "addresses or interfaces, with commas between them")
-    return Settings(tuple(planes), _device(table.get("device", {}), path))
+    return Settings(tuple(planes), _device(table.get("device", {}), path), _fabric(table.get("fabric"), path))
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -60,11 +63,31 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _device(table: Any, path: str) -> DeviceConfig:
-    known = {field.name for field in fields(DeviceConfig)}
+    known = {one.name for one in fields(DeviceConfig)}
     for name, value in table.items() if isinstance(table, dict) else [("device", table)]:
         if name not in known or not isinstance(value, int | float | bool):
             raise ConfigError(f"device.{name}", value, f"a field of DeviceConfig and a number, in {path}")
     return DeviceConfig(**table)
+
+
+def _fabric(table: Any, path: str) -> tuple[str, int] | None:
+    if table is None:
+        return None
+    match table:
+        case {"file": str(file), "host": int(host)}:
+            return str(Path(path).parent / file), host
+    raise ConfigError("fabric", table, f"file, a fabric file, and host, a number, in {path}")
+
+
+def routes_of(fabric: tuple[str, int] | None) -> Any:
+    """The paths to use, where a fabric was named."""
+    if fabric is None:
+        return None
+    from softmrc.fabric import AddressPlan, parse
+    from softmrc.fabric.host_routes import HostRoutes
+
+    description = parse(Path(fabric[0]).read_text(), Path(fabric[0]).stem)
+    return HostRoutes(AddressPlan(description.fabric, description.addressing), fabric[1])
 
 
 def host_identity() -> str:
