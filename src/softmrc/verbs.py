@@ -409,6 +409,7 @@ class Device:
                 config.sockets_per_plane,
                 config.srv6,
                 config.buffer_bytes,
+                config.send_buffer_bytes,
             )
         return plan
 

@@ -84,12 +84,12 @@ def _link_lines(description: Description, port: Port) -> list[str]:
 
 
 def _tc_lines(description: Description, port: Port, is_switch: bool) -> list[str]:
-    """A shaper; where packets are trimmed, with a lane in front for headers and control."""
+    """A shaper; where packets are trimmed, with a lane in front for headers and control, at hosts too."""
     rate = f"{port.rate_bps}bit"
     burst = max(5000, 2 * description.lab.mtu)
     limit = thresholds(description, port).limit if is_switch else HOST_QUEUE_BYTES
     shaper = f"qdisc replace dev {port.name} root handle 1: stab overhead {FRAME_OVERHEAD_BYTES} linklayer ethernet"
-    if not (is_switch and description.switch.trim):
+    if not description.switch.trim:
         return [f"{shaper} tbf rate {rate} burst {burst} limit {limit}"]
     lane = f"class replace dev {port.name} parent 1:1 classid"
     both = f"ceil {rate} burst {burst} cburst {burst} quantum {2 * description.lab.mtu}"
