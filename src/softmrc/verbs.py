@@ -399,6 +399,8 @@ class Device:
         plan.uses_paths = config.srv6
         plan.watches_links = config.watch_links
         plan.spin_us = config.spin_us
+        if config.send_buffer_bytes:
+            plan.port_burst = max(1, config.send_buffer_bytes // self.mtu)
         for plane in self.local_planes:
             plan.add_plane(
                 plane.address.packed,
