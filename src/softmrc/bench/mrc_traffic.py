@@ -14,24 +14,18 @@ from softmrc.bench.traffic import permutation
 from softmrc.engine import QpState
 from softmrc.errors import InternalError
 from softmrc.fabric import Node, Tier
+from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
 from softmrc.verbs import Device, MemoryRegion, Peer, PeerPlane, QueuePair
 
 PORT = 4791
-MTU = 4096
 MESSAGE = 64 << 10
 DEPTH = 16
-# A packet of 4 KiB takes 1.7 ms on a link of 20 Mbit/s, a path has four of them, and eight drivers share a machine's few
-# cores with every switch.
-BASE_RTT_US = 10_000.0
-REORDER_US = 15_000.0
-# Two packets in the kernel: the next path is chosen when a port really has room, and acknowledgements hardly wait.
-SEND_BUFFER_BYTES = 8 << 10
 
 
 class Mrc:
-    """Traffic of queue pairs, counted by what each receiver has placed in memory. Completions would tell of a failure as a
-    pause and a burst, since they come in order."""
+    """Traffic of queue pairs, counted by what each receiver has placed in memory. Completions come in order, and would
+    tell of a failure as a pause and a burst."""
 
     def __init__(self, lab: Lab, pairs: dict[int, int] | None = None) -> None:
         self._lab = lab
@@ -45,37 +39,25 @@ class Mrc:
         self._errors = 0
 
     def _device(self, host: int) -> Device:
-        shape = self._lab.shape
+        here = FabricHost(self._lab.description, host, trims=self._lab.record.acts)
         with self._lab.inside(Node(Tier.HOST, 0, host)):
-            return Device(
-                [f"p{plane}" for plane in range(shape.planes)], port=PORT, srv6=True, mtu=MTU, quantum=1, gso=False,
-                trimming=self._lab.record.acts and self._lab.description.switch.trim, spin_us=0.0,
-                sockets_per_plane=1, send_buffer_bytes=SEND_BUFFER_BYTES,
-                rate_bps=shape.planes * shape.host_link_bps, base_rtt_us=BASE_RTT_US,
-                reorder_us=REORDER_US, sack_threshold_bytes=4096,
-            )  # fmt: skip
+            return Device(here.planes, routes=here.paths, **here.settings(port=PORT))
 
     def _peer(self, source: int, destination: int) -> Peer:
-        plan = self._lab.plan
-        planes = []
-        for plane in range(self._lab.shape.planes):
-            paths = range(self._lab.shape.paths(source, destination))
-            carriers = tuple(plan.carrier(source, destination, plane, path) for path in paths)
-            ports = self._devices[destination].source_ports[plane]
-            planes.append(PeerPlane(plan.nic_address(destination, plane), PORT, ports, paths=carriers))
+        ports = self._devices[destination].source_ports
+        addresses = [plane.address for plane in self._devices[destination].local_planes]
+        planes = [PeerPlane(address, PORT, own) for address, own in zip(addresses, ports, strict=True)]
         return self._devices[source].add_peer(planes)
 
     def _connect(self, source: int, destination: int) -> None:
-        paths = self._lab.shape.paths(source, destination)
-        ends = {}
-        for host in (source, destination):
+        ends, peers = {}, {}
+        for host, other in ((source, destination), (destination, source)):
             device = self._devices[host]
-            qp = device.create_qp(device.create_cq())
-            qp.init(ev_profile=device.path_profile(paths))
-            ends[host] = qp
-        there, here = self._peer(source, destination), self._peer(destination, source)
-        ends[destination].rtr(here, dest_qpn=ends[source].qpn, first_psn=ends[source].first_psn, mtu=MTU)
-        ends[source].rtr(there, dest_qpn=ends[destination].qpn, first_psn=ends[destination].first_psn, mtu=MTU)
+            peers[host] = self._peer(host, other)
+            ends[host] = device.create_qp(device.create_cq())
+            ends[host].init(ev_profile=device.profile_for(peers[host]))
+        for host, other in ((source, destination), (destination, source)):
+            ends[host].rtr(peers[host], dest_qpn=ends[other].qpn, first_psn=ends[other].first_psn)
         for qp in ends.values():
             qp.rts()
         self._senders[source] = ends[source]
