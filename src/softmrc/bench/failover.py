@@ -178,7 +178,7 @@ def busy_cores() -> Iterator[None]:
 
 def mptcp_trial(lab: Lab, other: Sink, plug: Plug) -> float | None:
     """A new connection; the plane dies after half a second. Recovery in ms, or None within the second that follows."""
-    port = other.order("mptcp", host=address_of(1, 0), bins=3000)["port"]
+    port = other.order("mptcp", bins=3000)["port"]
     stop = threading.Event()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as stream:
         stream.connect((address_of(1, 0), port))
