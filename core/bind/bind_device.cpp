@@ -153,6 +153,7 @@ void bind_plans(nb::module_& m) {
   plan.def(nb::init<>())
       .def_rw("engine", &DevicePlan::engine)
       .def_rw("watches_links", &DevicePlan::watches_links)
+      .def_rw("port_burst", &DevicePlan::port_burst)
       .def_prop_rw("icrc", [](const DevicePlan& p) { return p.sender.icrc; }, [](DevicePlan& p, bool on) { p.sender.icrc = on; })
       .def_prop_rw("gso", [](const DevicePlan& p) { return p.sender.gso; }, [](DevicePlan& p, bool on) { p.sender.gso = on; })
       .def_prop_rw("ecn", [](const DevicePlan& p) { return p.sender.ecn; }, [](DevicePlan& p, bool on) { p.sender.ecn = on; })

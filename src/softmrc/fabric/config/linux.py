@@ -172,10 +172,14 @@ def _encap_lines(description: Description, plan: AddressPlan, found: LinuxNode) 
             for path in range(plan.shape.paths(host, other)):
                 target = plan.path_address(other, plane, path)
                 segments = _segments(plan.path(host, other, plane, path))
-                port.ip.append(
-                    f"route replace {target}/128 encap seg6 mode encap.red segs {segments} "
-                    f"via {out.next_hop} dev {out.name} src {plan.host_address(host)}"
-                )
+                along = f"encap seg6 mode encap.red segs {segments} via {out.next_hop} dev {out.name}"
+                port.ip.append(f"route replace {target}/128 {along} src {plan.host_address(host)}")
+                if path == 0:
+                    # For what is not MRC, a handshake for one: the first plane whose port is up.
+                    own = plan.host_address(other)
+                    port.ip.append(
+                        f"route replace {own}/128 {along} src {plan.host_address(host)} metric {1024 + plane}"
+                    )
 
 
 def _segments(path: Path) -> str:
