@@ -159,15 +159,15 @@ class _Sampler:
 
 
 def first_recovery_s(rates_bps: list[float], threshold_bps: float) -> float | None:
-    """Seconds until the first 100 ms that average the threshold, counted from the first bin that fell below it; 0 where
-    none did within 200 ms, None where it never recovers."""
-    dip = next((i for i, rate in enumerate(rates_bps) if rate < threshold_bps), None)
+    """Seconds until the first 100 ms that average the threshold, after the first 100 ms that do not; 0 where none of
+    those that begin within 200 ms falls below it, None where it never recovers. Single bins of a loaded machine are too
+    restless to be judged alone; 20 ms without any packet do show in an average."""
+    averages = np.convolve(rates_bps, np.ones(AVERAGE_BINS) / AVERAGE_BINS, "valid")
+    dip = next((i for i, rate in enumerate(averages) if rate < threshold_bps), None)
     if dip is None or dip * BIN_S > 0.2:
         return 0.0
-    for i in range(dip, len(rates_bps) - AVERAGE_BINS + 1):
-        if sum(rates_bps[i : i + AVERAGE_BINS]) / AVERAGE_BINS >= threshold_bps:
-            return i * BIN_S
-    return None
+    recovered = next((i for i in range(dip, len(averages)) if averages[i] >= threshold_bps), None)
+    return None if recovered is None else recovered * BIN_S
 
 
 @dataclass

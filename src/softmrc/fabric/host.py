@@ -28,7 +28,7 @@ SLOW: dict[str, Any] = {
     "gso": False,
     "spin_us": 0.0,
     "base_rtt_us": 10_000.0,
-    "reorder_us": 15_000.0,
+    "reorder_us": 25_000.0,
     "send_buffer_bytes": 8 << 10,
     "sack_threshold_bytes": 4096,
 }
