@@ -52,6 +52,7 @@ std::vector<Plane> Device::open_planes(const DevicePlan& plan) {
     socket.interface = plane.plan.interface;
     socket.is_any_local = plane.plan.is_any_local;
     socket.buffer_bytes = plane.plan.buffer_bytes;
+    socket.send_buffer_bytes = plane.plan.send_buffer_bytes;
     socket.tos = static_cast<std::uint8_t>(dscp << 2 | (plan.sender.ecn ? 2 : 0));
     for (std::uint32_t s = 0; s < plane.plan.sockets; ++s) {
       plane.sockets.emplace_back(socket);

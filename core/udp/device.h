@@ -41,6 +41,7 @@ struct DevicePlan {
   std::vector<PlanePlan> planes;
   proto::EndpointConfig engine;
   SenderPlan sender;
+  std::uint32_t port_burst = 0;          // packets offered to a plane before it is asked again whether it has room; 0: any
   Duration spin = microseconds(50);      // how long to look at idle sockets before sleeping
   bool watches_links = true;
 };
@@ -148,6 +149,7 @@ class Device {
   void receive_from(std::uint32_t plane);
   void hand_in(std::uint32_t plane, const Incoming& in, Time now);
   void transmit();
+  void gather(Time now);
   std::uint32_t free_ports();
   void watch_room(std::uint32_t plane);
   void read_links();

@@ -4,6 +4,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "udp/device_events.h"
 #include "wire/icrc.h"
 
@@ -139,14 +141,26 @@ std::uint32_t Device::free_ports() {
   return mask;
 }
 
+// Where sockets hold little, a plane is asked for room again after a few packets: the only one with room would otherwise
+// be given all there is, and paths would be chosen long before the packets leave.
+void Device::gather(Time now) {
+  std::uint32_t ports = free_ports();
+  std::array<std::uint32_t, proto::max_ports> given{};
+  while (ports && !sender_.is_full() && engine_.poll_transmit(now, ports, sender_.slot())) {
+    const std::uint32_t port = sender_.slot().port;
+    sender_.take(now);
+    if (++given[port] == plan_.port_burst) ports &= ~(1u << port);
+  }
+}
+
 // Everything the engine has ready, batch by batch, until it has no more or no port has room.
 void Device::transmit() {
   owes_ = false;
-  for (int batches = 0; batches < 4; ++batches) {
+  const int most_batches = plan_.port_burst ? 64 : 4;
+  for (int batches = 0; batches < most_batches; ++batches) {
     Time now = clock_.now();
     sender_.send_held(now);
-    const std::uint32_t ports = free_ports();
-    while (ports && !sender_.is_full() && engine_.poll_transmit(now, ports, sender_.slot())) sender_.take(now);
+    gather(now);
     if (sender_.empty()) break;
     sender_.flush(now);
     // Not scheduled for a while, in the midst of sending.

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -95,16 +95,6 @@ class Peer:
         first = self.planes[0]
         more = f" and {len(self.planes) - 1} more planes" if len(self.planes) > 1 else ""
         return f"{first.address} port {first.port}{more}"
-
-
-class Routes(Protocol):
-    """The paths of a network, as the host sees them that a device belongs to."""
-
-    paths_per_plane: int
-
-    def carriers(self, plane: int, address: Any) -> Sequence[Any]:
-        """SRv6 carriers towards the peer with this address in a plane, one for each path."""
-        ...
 
 
 ACCEPTED_MEMORY = "memory with the buffer protocol, or a CPU tensor"
@@ -376,11 +366,12 @@ class Device:
         planes: Sequence[str] = ("127.0.0.1",),
         config: DeviceConfig | None = None,
         *,
-        routes: Routes | None = None,
+        routes: Callable[[int, Any], Sequence[Any]] | None = None,
         **more: Any,
     ) -> None:
-        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. With `routes` every peer is
-        reached over them, by SRv6 paths."""
+        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
+        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does)."""
+        self._routes = routes
         try:
             self.config = config or DeviceConfig(**more)
         except TypeError as error:
@@ -389,9 +380,6 @@ class Device:
             planes = [planes]
         if not 1 <= len(planes) <= 16:
             raise ConfigError("planes", len(planes), "1 to 16")
-        if (routes is not None) and not self.config.srv6:
-            raise ConfigError("srv6", False, "True, for a device with routes")
-        self.routes = routes
         self.local_planes = [plane_names.resolve(text) for text in planes]
         largest = plane_names.payload_mtu(self.local_planes)
         self.mtu: int = self.config.mtu or min(largest, self.config.mtu_limit)
@@ -420,6 +408,8 @@ class Device:
         plan.uses_paths = config.srv6
         plan.watches_links = config.watch_links
         plan.spin_us = config.spin_us
+        if config.send_buffer_bytes:
+            plan.port_burst = max(1, config.send_buffer_bytes // self.mtu)
         for plane in self.local_planes:
             plan.add_plane(
                 plane.address.packed,
@@ -430,13 +420,12 @@ class Device:
                 config.sockets_per_plane,
                 config.srv6,
                 config.buffer_bytes,
+                config.send_buffer_bytes,
             )
         return plan
 
     def _default_ev_profile(self) -> EvProfile:
-        """A path is a socket: its EV is the socket's source port; or what the routes say."""
-        if self.routes is not None:
-            return self.path_profile(self.routes.paths_per_plane)
+        """A path is a socket: its EV is the socket's source port."""
         entries = [(port, plane) for plane, ports in enumerate(self.source_ports) for port in ports]
         quantum = self.config.quantum_for(self.mtu)
         return EvProfile(mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=quantum, entries=tuple(entries))
@@ -446,6 +435,10 @@ class Device:
         entries = tuple((i, plane) for plane in range(len(self.local_planes)) for i in range(paths_per_plane))
         quantum = self.config.quantum_for(self.mtu)
         return EvProfile(mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=quantum, entries=entries)
+
+    def profile_for(self, peer: Peer) -> EvProfile | None:
+        """What `QueuePair.init` should be given for this peer: its SRv6 paths, or None, the device's own sockets."""
+        return self.path_profile(len(peer.planes[0].paths)) if peer.planes[0].paths else None
 
     def _add_ev_profile(self, profile: EvProfile) -> int:
         return self._native.add_ev_profile(to_native(profile))
@@ -493,8 +486,11 @@ class Device:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers."""
         self._check_open()
         known = tuple(planes)
-        if self.routes is not None:
-            known = tuple(self._routed(plane, number) for number, plane in enumerate(known))
+        if self._routes is not None:
+            known = tuple(
+                plane if plane.paths else replace(plane, paths=tuple(self._routes(number, plane.address)))
+                for number, plane in enumerate(known)
+            )
         if len(known) != len(self.local_planes):
             raise ConfigError("planes", len(known), f"as many planes as this device has: {len(self.local_planes)}")
         for plane in known:
@@ -507,11 +503,6 @@ class Device:
             for p in known
         ]
         return Peer(self._native.add_peer(native), known)
-
-    def _routed(self, plane: PeerPlane, number: int) -> PeerPlane:
-        if plane.paths or self.routes is None:
-            return plane
-        return replace(plane, paths=tuple(self.routes.carriers(number, plane.address)))
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""

@@ -98,9 +98,9 @@ def _obey(device: Device, qpn: int, memory: bytearray) -> None:
             return
 
 
-def mptcp(host: str, bins: int, **_: Any) -> None:
-    """Bytes received in 1 ms bins since the peer connected."""
-    with _tcp_listener(host, IPPROTO_MPTCP) as server, server.accept()[0] as peer:
+def mptcp(bins: int, **_: Any) -> None:
+    """Bytes received in 1 ms bins since the peer connected. Every address listens: the other subflows join at theirs."""
+    with _tcp_listener("", IPPROTO_MPTCP) as server, server.accept()[0] as peer:
         counts = [0] * bins
         buffer = bytearray(1 << 18)
         start_ns = time.monotonic_ns()

@@ -7,15 +7,14 @@ hashed there would.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from softmrc.demo.ranks import Ranks
 from softmrc.demo.script import Director, Fault
 from softmrc.demo.story import RANKS
 from softmrc.fabric import Node, Tier
+from softmrc.fabric.host import FILE, NUMBER
 from softmrc.lab import Lab, kernel
 
 PLANES = 2
@@ -27,19 +26,6 @@ hosts_per_leaf = 1
 spines = 2
 host_link_bps = "200M"
 fabric_link_bps = "200M"
-"""
-# Small packets through many namespaces on few cores: coarse timers, no spinning, no trains (each packet has its path).
-DEVICE = """\
-[device]
-srv6 = true
-mtu = 1024
-quantum = 1
-gso = false
-spin_us = 0.0
-rate_bps = 400_000_000
-base_rtt_us = 10_000.0
-reorder_us = 10_000.0
-sack_threshold_bytes = 4096
 """
 STEPS = 60
 SCRIPT = (
@@ -73,25 +59,17 @@ class LabDirector(Director):
 @contextmanager
 def ranks_in_lab() -> Iterator[tuple[Lab, Ranks]]:
     """A lab, and a rank in each of its hosts; both are gone afterwards."""
-    with TemporaryDirectory(prefix="softmrc-lab-") as folder, Lab.up(TEXT, f"demo{os.getpid()}") as lab:
-        (Path(folder) / "fabric.toml").write_text(TEXT)
+    with Lab.up(TEXT, f"demo{os.getpid()}") as lab:
         for host in range(RANKS):
             _give_gloo_a_path(lab, host)
-        envs = [_environment(Path(folder), host) for host in range(RANKS)]
-        prefixes = [_inside(lab, host) + ["env", *envs[host]] for host in range(RANKS)]
+        prefixes = [_inside(lab, host) for host in range(RANKS)]
         with Ranks(RANKS, {"GLOO_SOCKET_IFNAME": "gloo0"}, prefixes) as ranks:
             yield lab, ranks
 
 
 def _inside(lab: Lab, host: int) -> list[str]:
-    return ["ip", "netns", "exec", lab.namespace(Node(Tier.HOST, 0, host))]
-
-
-def _environment(folder: Path, host: int) -> Sequence[str]:
-    file = folder / f"host{host}.toml"
-    planes = ", ".join(f'"p{plane}"' for plane in range(PLANES))
-    file.write_text(f'planes = [{planes}]\n{DEVICE}\n[fabric]\nfile = "fabric.toml"\nhost = {host}\n')
-    return [f"SOFTMRC_CONFIG={file}"]
+    where = ["ip", "netns", "exec", lab.namespace(Node(Tier.HOST, 0, host))]
+    return [*where, "env", f"{FILE}={lab.record.file}", f"{NUMBER}={host}"]
 
 
 def _give_gloo_a_path(lab: Lab, host: int) -> None:

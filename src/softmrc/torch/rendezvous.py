@@ -12,7 +12,7 @@ from softmrc.collectives import CollectiveError, Group
 from softmrc.torch import settings
 from softmrc.verbs import Device
 
-Key = tuple[tuple[str, ...], Any, Any]  # planes, configuration, fabric
+Key = tuple[tuple[str, ...], Any]  # planes and configuration
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Membership:
         planes = wanted.planes
         if not planes:
             planes = settings.chosen(wanted, exchange(store, rank, size, settings.host_identity(), timeout))
-        self._key = (planes, wanted.device, wanted.fabric)
-        device = _take(self._key)
+        self._key = (planes, wanted.device)
+        device = _take(self._key, wanted.routes)
         try:
             self.group = Group.join(store, rank, size, device=device, timeout_s=timeout.total_seconds(), name="mrc")
         except BaseException:
@@ -51,11 +51,10 @@ class Membership:
         _give_back(self._key)
 
 
-def _take(key: Key) -> Device:
+def _take(key: Key, routes: Any) -> Device:
     with _lock:
         if key not in _devices:
-            planes, config, fabric = key
-            _devices[key] = _Shared(Device(planes, config, routes=settings.routes_of(fabric)))
+            _devices[key] = _Shared(Device(key[0], key[1], routes=routes))
         _devices[key].users += 1
         return _devices[key].device
 

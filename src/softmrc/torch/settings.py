@@ -2,11 +2,10 @@
 
     SOFTMRC_PLANES=eth0,eth1          planes as `softmrc.planes` describes them
     SOFTMRC_CONFIG=/etc/softmrc.toml  a file: `planes = ["eth0", "eth1"]`, and a table [device] with fields of
-                                      `DeviceConfig`; SOFTMRC_PLANES goes before its planes. With a table [fabric]
-                                      (`file`, a fabric file, and `host`, this host's number there) peers are reached
-                                      by that fabric's SRv6 paths
+                                      `DeviceConfig`; SOFTMRC_PLANES goes before its planes.
 
-Without either, ranks that share a host use four planes on loopback; others every interface that is up.
+A host of a fabric (`softmrc.fabric.host`) has that fabric's planes and SRv6 paths. Without any of these, ranks that
+share a host use four planes on loopback; others every interface that is up.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Any
 from softmrc import _core
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError, DeviceError
+from softmrc.fabric.host import FabricHost
 
 LOOPBACK = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 MOST_PLANES = 16
@@ -34,15 +34,15 @@ class Settings:
 
     planes: tuple[str, ...] = ()
     device: DeviceConfig = field(default_factory=DeviceConfig)
-    fabric: tuple[str, int] | None = None  # a fabric file, and which host of it this is
+    routes: Any = None  # SRv6 paths to peers, as `Device` has them
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Settings:
     """Settings of this process."""
     path = environment.get("SOFTMRC_CONFIG", "")
     table = _table(Path(path)) if path else {}
-    if unknown := sorted(set(table) - {"planes", "device", "fabric"}):
-        raise ConfigError(unknown[0], table[unknown[0]], f"planes, [device] or [fabric], in {path}")
+    if unknown := sorted(set(table) - {"planes", "device"}):
+        raise ConfigError(unknown[0], table[unknown[0]], f"planes or [device], in {path}")
     planes = table.get("planes", [])
     if not isinstance(planes, list) or not all(isinstance(one, str) for one in planes):
         raise ConfigError("planes", planes, f"a list of texts, in {path}")
@@ -50,7 +50,10 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         planes = [one.strip() for one in text.split(",") if one.strip()]
         if not planes:
             raise ConfigError("SOFTMRC_PLANES", text, "addresses or interfaces, with commas between them")
-    return Settings(tuple(planes), _device(table.get("device", {}), path), _fabric(table.get("fabric"), path))
+    device = _device(table.get("device", {}), path)
+    if here := FabricHost.from_environment():
+        return Settings(tuple(planes or here.planes), DeviceConfig(**here.settings(**device)), here.paths)
+    return Settings(tuple(planes), DeviceConfig(**device))
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -62,32 +65,12 @@ def _table(path: Path) -> dict[str, Any]:
         raise ConfigError("SOFTMRC_CONFIG", str(path), f"a TOML file ({error})") from None
 
 
-def _device(table: Any, path: str) -> DeviceConfig:
+def _device(table: Any, path: str) -> dict[str, Any]:
     known = {one.name for one in fields(DeviceConfig)}
     for name, value in table.items() if isinstance(table, dict) else [("device", table)]:
         if name not in known or not isinstance(value, int | float | bool):
             raise ConfigError(f"device.{name}", value, f"a field of DeviceConfig and a number, in {path}")
-    return DeviceConfig(**table)
-
-
-def _fabric(table: Any, path: str) -> tuple[str, int] | None:
-    if table is None:
-        return None
-    match table:
-        case {"file": str(file), "host": int(host)}:
-            return str(Path(path).parent / file), host
-    raise ConfigError("fabric", table, f"file, a fabric file, and host, a number, in {path}")
-
-
-def routes_of(fabric: tuple[str, int] | None) -> Any:
-    """The paths to use, where a fabric was named."""
-    if fabric is None:
-        return None
-    from softmrc.fabric import AddressPlan, parse
-    from softmrc.fabric.host_routes import HostRoutes
-
-    description = parse(Path(fabric[0]).read_text(), Path(fabric[0]).stem)
-    return HostRoutes(AddressPlan(description.fabric, description.addressing), fabric[1])
+    return table
 
 
 def host_identity() -> str:
