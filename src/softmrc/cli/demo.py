@@ -116,21 +116,21 @@ def show(console: Console, runs: list[Run], text: str, is_good: bool) -> None:
     """The table at the end."""
     table = Table(header_style="bold")
     for column in ("job", "median step", "p95", "worst", "last loss", "weights"):
-        table.add_column(column, justify="left" if column == "job" else "right")
+        table.add_column(column, justify="left" if column == "job" else "right", no_wrap=True)
     for run in runs:
-        p95 = float(np.percentile(run.step_ms[1:], 95))
-        table.add_row(run.name, f"{run.median_ms:.1f} ms", f"{p95:.1f} ms", f"{run.worst_ms:.1f} ms",
-                      f"{run.losses[-1]:.6f}", run.digest[:12])  # fmt: skip
+        times = (run.median_ms, float(np.percentile(run.step_ms[1:], 95)), run.worst_ms)
+        shown = [f"{value:,.0f} ms" for value in times]
+        table.add_row(run.name, *shown, f"{run.losses[-1]:.6f}", run.digest[:10])
     console.print()
     console.print(table)
     calm, faulty = runs[-2], runs[-1]
     faults = Table(header_style="bold")
-    for column in ("fault", "median step", "worst step", "worst / undisturbed median"):
-        faults.add_column(column, justify="left" if column == "fault" else "right")
+    for column in ("fault", "median step", "worst", "of undisturbed"):
+        faults.add_column(column, justify="left" if column == "fault" else "right", no_wrap=True)
     for fault in faulty.script:
         touched = faulty.during(fault)
-        faults.add_row(fault.label, f"{np.median(touched):.1f} ms", f"{touched.max():.1f} ms",
-                       f"{touched.max() / calm.median_ms:.1f} ×")  # fmt: skip
+        shown = [f"{np.median(touched):,.0f} ms", f"{touched.max():,.0f} ms", f"{touched.max() / calm.median_ms:.1f} ×"]
+        faults.add_row(fault.label, *shown)
     console.print(faults)
     counters = faulty.counters
     console.print(

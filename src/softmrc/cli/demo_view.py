@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.demo.script import Director, Fault
+from softmrc.demo.script import Director
 from softmrc.demo.story import Run, rates_gbps
 from softmrc.engine import EvState
 
@@ -45,9 +45,9 @@ class Lines:
 
     def watch(self, run: Run, director: Director) -> None:
         for fault, start, end in run.bands:
-            self._once(fault, f"{start:6.1f} s  step {fault.start + 1:3d}  begins: {fault.label}")
+            self._once(run, f"{start:6.1f} s  step {{}}  begins: {fault.label}")
             if end != float("inf"):
-                self._once(fault, f"{end:6.1f} s  step {fault.end + 1:3d}  ends:   {fault.label}")
+                self._once(run, f"{end:6.1f} s  step {{}}  ends:   {fault.label}")
         done = len(run.step_ms)
         if done >= self._shown + LINE_EVERY:
             self._shown = done
@@ -55,11 +55,10 @@ class Lines:
             pace = f"{recent[len(recent) // 2]:.0f} ms a step (worst {recent[-1]:.0f}), loss {run.losses[-1]:.3f}"
             self._console.print(f"      {run.step_at_s[-1]:6.1f} s  step {done:3d}  {pace}", highlight=False)
 
-    def _once(self, fault: Fault, text: str) -> None:
-        key = (fault.label, text)
-        if key not in self._said:
-            self._said.add(key)
-            self._console.print(f"      {text}", highlight=False)
+    def _once(self, run: Run, text: str) -> None:
+        if (run.name, text) not in self._said:
+            self._said.add((run.name, text))
+            self._console.print("      " + text.format(f"{len(run.step_ms):3d}"), highlight=False)
 
     def end(self, run: Run) -> None:
         pass

@@ -77,8 +77,10 @@ def _give_gloo_a_path(lab: Lab, host: int) -> None:
     plan = lab.plan
     own = plan.path_address(host, GLOO_PLANE, GLOO_PATH)
     lines = [
-        "link add gloo0 type dummy",
+        "link add gloo0 type veth peer name gloo1",  # not every kernel has dummies
         "link set gloo0 addrgenmode none",
+        "link set gloo1 addrgenmode none",
+        "link set gloo1 up",
         f"address add {own}/128 dev gloo0 nodad",
         "link set gloo0 up",
     ]

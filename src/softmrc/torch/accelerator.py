@@ -121,5 +121,5 @@ class DeviceWork(Work):
     def _after_wait(self) -> None:
         self._streams.wait_for(self._copied)
 
-    def _future_devices(self) -> list[torch.device]:
+    def _future_devices(self) -> list[int | str | torch.device]:
         return [self._streams.device]

@@ -95,7 +95,8 @@ class WholeGroup(Member, dist.ProcessGroup):  # type: ignore[misc]
     supports_window = False
 
     def __init__(self, options: Any) -> None:
-        dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)
+        # With a store besides, torch would make its own kind of group, and not ask ours.
+        dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]
         self._name, self._desc = "", ""
         self._store = options.store
         self._join(options.store, options.group_rank, options.group_size, options.timeout)
@@ -125,7 +126,7 @@ class WholeGroup(Member, dist.ProcessGroup):  # type: ignore[misc]
     _set_group_desc = setGroupDesc
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> Any:
         return self._name
 
     @property

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 
-from softmrc.collectives import Block, Group, ReduceOp
+from softmrc.collectives import Block, ReduceOp
 from softmrc.collectives.group import ANY_SOURCE
 from softmrc.errors import ConfigError
 from softmrc.torch.accelerator import Deferred, DeviceWork, Streams
@@ -43,7 +43,7 @@ def reduction(opts: Any, numbers: Tensor) -> dict[str, Any]:
     # The object that torch passes compares equal to a kind only from its own side.
     kind = next((ours for theirs, ours in _KINDS if wanted == theirs), None)
     if kind is None and wanted == dist.ReduceOp.PREMUL_SUM:
-        factor = wanted.__getstate__()[1]
+        factor = cast(Any, wanted).__getstate__()[1]
         return {"op": ReduceOp.PREMUL_SUM, "factor": float(factor)}
     if kind is None:
         raise RuntimeError(f"backend mrc does not know the reduction {wanted}")
@@ -88,7 +88,7 @@ def copy_out(slots: list[Slot]) -> None:
 class Ops:
     """Needs a group, a crew that tells of ends, and a starter, which is a crew of one."""
 
-    _group: Group
+    _group: Any  # softmrc.collectives.Group, or what is left of it
     _crew: Crew
     _starter: Crew
     _streams: dict[torch.device, Streams]

@@ -143,7 +143,7 @@ class Work(dist.Work):  # type: ignore[misc]
     def _after_wait(self) -> None:
         """Make the result usable on the caller's stream."""
 
-    def _future_devices(self) -> list[torch.device]:
+    def _future_devices(self) -> list[int | str | torch.device]:
         return []
 
 
@@ -194,5 +194,5 @@ class CoalescedWork(Work):
         for one in self._works:
             one._after_wait()
 
-    def _future_devices(self) -> list[torch.device]:
+    def _future_devices(self) -> list[int | str | torch.device]:
         return list(dict.fromkeys(device for one in self._works for device in one._future_devices()))
