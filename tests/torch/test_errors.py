@@ -177,8 +177,8 @@ FORGETFUL = """
     store = dist.FileStore(r"{path}", 2)
     dist.init_process_group("mrc", store=store, rank=int(sys.argv[1]), world_size=2)
     tensor = torch.ones(1 << 20)
-    dist.all_reduce(tensor, async_op=True).get_future()
-    dist.barrier()
+    dist.all_reduce(tensor, async_op=True).get_future().wait()
+    dist.all_reduce(torch.ones(1 << 20), async_op=True)  # still under way at the end
     print(float(tensor[0]))
 """
 
