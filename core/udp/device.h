@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -24,6 +25,17 @@
 #include "udp/sender.h"
 
 namespace softmrc::udp {
+
+// Native code that lives on completions and gives the engine new work. It is called by whoever drives, with the engine
+// to itself, after every batch that came in.
+class Attendant {
+ public:
+  virtual ~Attendant() = default;
+  // True when it has more to do at once, whether or not anything comes in.
+  virtual bool attend(proto::Endpoint& engine, Time now) = 0;
+  // When it wants to be called even if nothing happens.
+  virtual Time deadline() const = 0;
+};
 
 struct DevicePlan {
   std::vector<PlanePlan> planes;
@@ -66,6 +78,11 @@ class Device {
   // Waits until the queue holds something, and takes it. Zero when the time is up or the device closed.
   std::size_t wait(std::uint32_t cq, std::span<proto::Completion> out, Duration timeout);
   std::size_t poll(std::uint32_t cq, std::span<proto::Completion> out);
+  // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up or the
+  // device closed.
+  bool wait_until(const std::function<bool()>& is_done, Duration timeout);
+  void add_attendant(Attendant* attendant);
+  void remove_attendant(Attendant* attendant);
   // A descriptor that is readable while the queue may hold something.
   int completion_fd(std::uint32_t cq);
   int event_fd();
@@ -122,7 +139,10 @@ class Device {
   void run();
 
   template <typename Done>
+  void lead_until(Lock& lock, Time until, Done done);
+  template <typename Done>
   void drive(Lock& lock, Time until, Done done);
+  bool attend();
   void look(Duration timeout);
   bool take_in();
   void receive_ready();
@@ -152,6 +172,7 @@ class Device {
   std::unique_ptr<Capture> capture_;
   Series series_;
   DeviceStats stats_;
+  std::vector<Attendant*> attendants_;
 
   int epoll_fd_ = -1;
   int kick_fd_ = -1;

@@ -220,7 +220,18 @@ void Device::let_visitors_in(Lock& lock) {
   lock.lock();
 }
 
-Time Device::next_deadline() { return std::min(engine_.poll_timeout(), sender_.deadline()); }
+bool Device::attend() {
+  bool has_more = false;
+  const Time now = clock_.now();
+  for (std::size_t i = 0; i < attendants_.size(); ++i) has_more |= attendants_[i]->attend(engine_, now);
+  return has_more;
+}
+
+Time Device::next_deadline() {
+  Time at = std::min(engine_.poll_timeout(), sender_.deadline());
+  for (const Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
+  return at;
+}
 
 void Device::record_series(Time now) {
   const proto::QueuePair* pair = engine_.qp(series_.qpn);

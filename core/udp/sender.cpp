@@ -306,12 +306,16 @@ bool Sender::send_bytes(Plane& plane, const Stashed& m) {
   return true;
 }
 
+// Data first: acknowledgements alone would wake a peer that waits for the data.
 void Sender::flush(Time now) {
-  // Data first: acknowledgements alone would wake a peer that waits for the data.
-  std::stable_partition(active_.begin(), active_.end(), [this](std::uint32_t at) {
-    return packets_[lanes_[at].first].transmit.traffic_class != proto::TrafficClass::control;
-  });
-  for (std::uint32_t at : active_) send_lane(lanes_[at], now);
+  for (const bool control : {false, true}) {
+    for (std::uint32_t at : active_) {
+      Lane& lane = lanes_[at];
+      if (lane.first == none) continue;
+      const bool is_control = packets_[lane.first].transmit.traffic_class == proto::TrafficClass::control;
+      if (is_control == control) send_lane(lane, now);
+    }
+  }
   active_.clear();
   count_ = 0;
 }
