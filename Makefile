@@ -8,7 +8,7 @@ SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
-SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm
+SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp
 
 .PHONY: help demo test lint bench sanitize fuzz swarm soak paper spec-map build clean paper
 .DEFAULT_GOAL := help
@@ -36,11 +36,11 @@ sanitize: $(VENV)/.test ## Run the tests with AddressSanitizer and UndefinedBeha
 	@PATH="$(abspath $(BIN)):$$PATH" cmake --build build/sanitize
 	@mkdir -p build/sanitize/site/softmrc
 	@ln -sf $(abspath src/softmrc)/* build/sanitize/site/softmrc/
-	@cp build/sanitize/_core*.so build/sanitize/site/softmrc/
+	@cp build/sanitize/_core*.so build/sanitize/site/softmrc/ && rm -f build/sanitize/report.*
 	PYTHONPATH=build/sanitize/site:$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') \
 	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
-	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 SOFTMRC_SWARM_SEEDS=200 \
-	  $(BIN)/python -S -m pytest -p no:xdist $(SANITIZE_TESTS)
+	  ASAN_OPTIONS=detect_leaks=0:log_path=build/sanitize/report UBSAN_OPTIONS=print_stacktrace=1:log_path=build/sanitize/report SOFTMRC_SWARM_SEEDS=200 \
+	  $(BIN)/python -S -m pytest -p no:xdist $(SANITIZE_TESTS) || { cat build/sanitize/report.* 2>/dev/null; exit 1; }
 
 fuzz: ## Run the fuzzers, SECONDS each (needs clang)
 	@command -v clang++ >/dev/null || { echo "Fuzzing needs clang++ (on Debian: apt install clang)."; exit 1; }

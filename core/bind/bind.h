@@ -15,6 +15,7 @@ void bind_endpoint(nanobind::module_& m);
 void bind_pair(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
+void bind_collectives(nanobind::module_& m);
 void bind_allocations(nanobind::module_& m);
 void bind_parts(nanobind::module_& m);
 

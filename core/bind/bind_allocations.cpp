@@ -13,11 +13,17 @@ namespace {
 constinit std::atomic<std::uint64_t> allocation_count{0};
 constinit std::atomic<std::int64_t> allocated_bytes{0};
 
-void* counted(std::size_t size) {
+void* counted_or_null(std::size_t size) noexcept {
   void* p = std::malloc(size ? size : 1);
-  if (!p) throw std::bad_alloc();
+  if (!p) return nullptr;
   allocation_count.fetch_add(1, std::memory_order_relaxed);
   allocated_bytes.fetch_add(static_cast<std::int64_t>(malloc_usable_size(p)), std::memory_order_relaxed);
+  return p;
+}
+
+void* counted(std::size_t size) {
+  void* p = counted_or_null(size);
+  if (!p) throw std::bad_alloc();
   return p;
 }
 
@@ -31,6 +37,8 @@ void released(void* p) {
 
 void* operator new(std::size_t size) { return counted(size); }
 void* operator new[](std::size_t size) { return counted(size); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return counted_or_null(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return counted_or_null(size); }
 void operator delete(void* p) noexcept { released(p); }
 void operator delete[](void* p) noexcept { released(p); }
 void operator delete(void* p, std::size_t) noexcept { released(p); }

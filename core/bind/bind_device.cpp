@@ -153,13 +153,15 @@ void bind_plans(nb::module_& m) {
   plan.def(nb::init<>())
       .def_rw("engine", &DevicePlan::engine)
       .def_rw("watches_links", &DevicePlan::watches_links)
+      .def_rw("port_burst", &DevicePlan::port_burst)
       .def_prop_rw("icrc", [](const DevicePlan& p) { return p.sender.icrc; }, [](DevicePlan& p, bool on) { p.sender.icrc = on; })
       .def_prop_rw("gso", [](const DevicePlan& p) { return p.sender.gso; }, [](DevicePlan& p, bool on) { p.sender.gso = on; })
       .def_prop_rw("ecn", [](const DevicePlan& p) { return p.sender.ecn; }, [](DevicePlan& p, bool on) { p.sender.ecn = on; })
       .def_prop_rw("uses_paths", [](const DevicePlan& p) { return p.sender.uses_paths; }, [](DevicePlan& p, bool on) { p.sender.uses_paths = on; })
       .def("add_plane", [](DevicePlan& p, nb::bytes address, std::uint32_t scope_id, std::uint16_t port, const std::string& interface,
-                           const std::string& link, std::uint32_t sockets, bool any_local, std::uint32_t buffer_bytes) {
-        p.planes.push_back({address_of(address), scope_id, port, interface, link, sockets, any_local, buffer_bytes});
+                           const std::string& link, std::uint32_t sockets, bool any_local, std::uint32_t buffer_bytes,
+                           std::uint32_t send_buffer_bytes) {
+        p.planes.push_back({address_of(address), scope_id, port, interface, link, sockets, any_local, buffer_bytes, send_buffer_bytes});
       });
   def_us(plan, "spin_us", &DevicePlan::spin);
 

@@ -53,6 +53,7 @@ NB_MODULE(_core, m) {
   bind_pair(m);
   bind_network(m);
   bind_device(m);
+  bind_collectives(m);
   bind_allocations(m);
   nb::module_ parts = m.def_submodule("parts");
   bind_parts(parts);

@@ -1,8 +1,10 @@
 // What the responder owes its peer: SACKs, NACKs and transport ACKs, in the order they should leave.
-// Plain SACKs overwrite each other while they wait, since the newest says all that the older did; marked ones, answers
-// to probes and NACKs each report on one packet's path and are kept apart. Bitmaps are filled in when a reply leaves.
+// Plain SACKs overwrite each other while they wait, since the newest says all that the older did, and as many of them
+// are sent as it takes to report everything; marked ones, answers to probes and NACKs each report on one packet's path
+// and are kept apart. Bitmaps are filled in when a reply leaves.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/ring.h"
@@ -45,7 +47,7 @@ class AckMaker {
       counted_ = 0;
     } else if (must || counted_ >= threshold_) {
       plain_ = trigger;
-      has_plain_ = true;
+      if (plain_owed_ < most_kept) ++plain_owed_;
       counted_ = 0;
     }
   }
@@ -62,16 +64,23 @@ class AckMaker {
   // A refusal of the request itself; it outlives the queue pair's fall into error.
   void nak(const Trigger& trigger, wire::Syndrome syndrome) { keep(Reply::Kind::ack, trigger).syndrome = syndrome; }
 
-  bool empty() const { return kept_.empty() && !has_plain_ && !ack_wanted_; }
+  // With this SACK nothing is left to report: of the plain ones that were asked for, none need follow; or one, to answer
+  // the packet that asked, if this was not it.
+  void on_all_reported(const Reply& told) {
+    const bool is_plain = told.mark == wire::Mark::none && !told.answers_probe;
+    plain_owed_ = is_plain ? 0 : std::min(plain_owed_, 1u);
+  }
+
+  bool empty() const { return kept_.empty() && !plain_owed_ && !ack_wanted_; }
 
   Reply take() {
     Reply r;
     if (!kept_.empty()) {
       r = kept_.front();
       kept_.pop();
-    } else if (has_plain_) {
+    } else if (plain_owed_) {
       r.trigger = plain_;
-      has_plain_ = false;
+      --plain_owed_;
     } else {
       r.kind = Reply::Kind::ack;
       r.trigger.port = ack_port_;
@@ -97,7 +106,7 @@ class AckMaker {
   std::uint32_t counted_ = 0;
   Ring<Reply> kept_;
   Trigger plain_;
-  bool has_plain_ = false;
+  std::uint32_t plain_owed_ = 0;
   bool ack_wanted_ = false;
   std::uint8_t ack_port_ = 0;
 };

@@ -37,6 +37,7 @@ class Endpoint {
   std::uint32_t add_peer() { return peers_.add(); }
   bool add_region(const Region& region) { return memory_.add(region); }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
+  bool has_region(std::uint32_t rkey) const { return memory_.contains(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
     for (const Slot& slot : slots_)

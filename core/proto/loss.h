@@ -2,8 +2,9 @@
 //   (a) same EV: one path keeps order, so a later packet of the same EV acknowledged while this one is not. A SACK may
 //       simply not have had room to mention it, so the packet is a suspect until a SACK no older than that evidence
 //       covers its PSN and leaves it out.
-//   (b) across EVs: a packet sent more than W later is acknowledged. W is a quarter round trip plus the spread between
-//       paths that was really seen, and never more than the delay target plus that quarter.
+//   (b) across EVs: a packet sent more than W later is acknowledged, and a SACK covers this one and leaves it out. W is
+//       a quarter round trip plus the spread between paths that was really seen, and never more than the delay target
+//       plus that quarter.
 //   (c) the flow fell silent: a tail probe makes evidence where there is none.
 //   (d) the timer.
 // This class holds the evidence for (b) and the clock for (a); the requester asks it and acts.

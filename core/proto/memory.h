@@ -10,11 +10,20 @@
 
 namespace softmrc::proto {
 
+// Takes what lands in a region instead of a plain copy. Every byte that was written comes by exactly once, however often
+// its packet was sent: this is what makes reducing on arrival safe.
+class Placer {
+ public:
+  virtual ~Placer() = default;
+  virtual void place(std::uint64_t offset, const std::uint8_t* source, std::uint32_t size) = 0;
+};
+
 struct Region {
   std::uint8_t* data = nullptr;
   std::uint64_t va = 0;      // the address by which the peer names the first byte
   std::uint64_t length = 0;
   std::uint32_t rkey = 0;
+  Placer* placer = nullptr;  // null: bytes are copied to data
 };
 
 class Memory {
@@ -26,6 +35,8 @@ class Memory {
     regions_.push_back(region);
     return true;
   }
+
+  bool contains(std::uint32_t rkey) const { return index_.find(rkey).has_value(); }
 
   bool remove(std::uint32_t rkey) {
     const auto at = index_.find(rkey);
@@ -47,7 +58,8 @@ class Memory {
     if (!at) return false;
     const Region& region = regions_[*at];
     if (va < region.va || va - region.va > region.length || size > region.length - (va - region.va)) return false;
-    if (region.data && source) std::memcpy(region.data + (va - region.va), source, size);
+    if (region.placer) region.placer->place(va - region.va, source, size);
+    else if (region.data && source) std::memcpy(region.data + (va - region.va), source, size);
     return true;
   }
 

@@ -159,6 +159,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   acked_.reserve(sent_.first().value, span);
   lost_.reserve(sent_.first().value, span);
   suspects_.reserve(sent_.first().value, span);
+  convicted_.reserve(sent_.first().value, span);
 
   Message& message = messages_[sending_];
   if (packets_cut_ == 0) {
@@ -193,11 +194,13 @@ Requester::Poll Requester::resend(Time now, std::uint32_t free_ports, Psn psn, T
     --lost_count_;
     r.in_doubt = false;
   } else {
-    clear_suspect(psn);
+    absolve(psn);
     sent_.unlink(psn);
     bytes_in_flight_ -= r.bytes;
     r.in_doubt = true;
   }
+  if (r.answers != Answers::newest || !r.was_nacked) r.answers = Answers::unknown;
+  r.was_nacked = false;
   r.previous_ev = r.ev;
   fill(now, message_of(r.msn), psn, ev, true, out);
   record_sent(now, psn, ev, out);
@@ -375,7 +378,8 @@ void Requester::fail(CompletionStatus status) {
     messages_.pop();
     status = CompletionStatus::flushed;
   }
-  lost_count_ = suspect_count_ = 0;
+  lost_count_ = suspect_count_ = convicted_count_ = 0;
+  accusations_.clear();
   bytes_in_flight_ = 0;
   sending_ = packets_cut_ = 0;
 }

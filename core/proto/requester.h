@@ -121,6 +121,14 @@ class Requester {
     Psn last_psn() const { return first_psn + (packets - 1); }
   };
 
+  // A path on which a packet is missing that a switch may have trimmed: the NACK that would say so has until `due`.
+  struct Accusation {
+    Time sent_at{};
+    Time due{};
+    Psn psn;
+    std::uint16_t ev = no_ev;
+  };
+
   // sending
   bool window_allows() const;
 // spec: cwnd-gate
@@ -140,6 +148,7 @@ class Requester {
   bool acknowledge_through(Time now, Psn cack);
   void acknowledge_bits(Time now, Psn base, std::uint64_t bits);
   void settle(Time now, Psn psn);
+  void tell_copies_apart(Psn psn, std::uint16_t reflected_ticks);
   void settle_undone(Time now, Psn psn, SentRecord& record);
   void judge_first_copy(Psn psn, std::uint16_t reflected_ticks);
   void suspect_older_on_ev(std::uint16_t ev, Psn acked);
@@ -150,10 +159,19 @@ class Requester {
   void refuse_acknowledgement(Time now, Psn cack);
 
   // loss
-  void confirm_suspects(Time now, const wire::Sack& sack);
-  void detect_across_evs(Time now);
+  bool is_late(const SentRecord& record) const;
+  void convict(const wire::Sack& sack);
+  void convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too);
+  void pass_verdicts(Time now);
+  void declare_convicted(Time now, LossCause cause);
   void declare_lost(Time now, Psn psn, LossCause cause);
-  void clear_suspect(Psn psn);
+  void absolve(Psn psn);
+  void blame_path(Time now, Psn psn, SentRecord& record, LossCause cause);
+  void judge_accused(Time now);
+  bool withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
+  Duration reorder_window() const {
+    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
+  }
   Duration timeout() const;
   CompletionStatus on_timeout(Time now);
   void on_silence(Time now);
@@ -192,6 +210,9 @@ class Requester {
   WindowBitmap suspects_;
   std::uint32_t lost_count_ = 0;
   std::uint32_t suspect_count_ = 0;
+  WindowBitmap convicted_;         // lost, unless the rest of the batch says otherwise
+  std::uint32_t convicted_count_ = 0;
+  Ring<Accusation> accusations_;
   std::uint64_t suspect_clock_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
   std::uint64_t clock_ = 0;        // the receiver's rcvd_bytes, widened: the order in which SACKs were written
@@ -211,7 +232,6 @@ class Requester {
   std::uint32_t silences_ = 0;     // tail probes sent since the last progress
   std::uint16_t probe_id_ = 0;
   Time probe_sent_at_ = Time::never();
-  bool verdict_due_ = false;       // a comparison of paths waits for the end of a batch
   bool tail_resend_ = false;
   bool probe_wanted_ = false;
   bool solicitation_wanted_ = false;

@@ -85,7 +85,10 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
     if (is_outstanding(trigger) && sent_[trigger].in_doubt) [[unlikely]] judge_first_copy(trigger, sack.cc.tx_timestamp);
     facts.delay = sample_rtt(now, trigger, sack.cc.tx_timestamp);
     apply_mark(trigger, sack);
-    if (is_outstanding(trigger)) acknowledge_bits(now, trigger, 1);
+    if (is_outstanding(trigger)) {
+      tell_copies_apart(trigger, sack.cc.tx_timestamp);
+      acknowledge_bits(now, trigger, 1);
+    }
   }
   acknowledge_through(now, cack);
   if (sack.bitmap) acknowledge_bits(now, cack + sack.sack_offset, sack.bitmap);
@@ -95,8 +98,8 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }
   loss_.on_sack_done();
-  if (suspect_count_ && is_newest && clock_ >= suspect_clock_) confirm_suspects(now, sack);
-  detect_across_evs(now);
+  if (is_newest && sent_.in_flight()) convict(sack);
+  if (!context_.journal->in_batch) pass_verdicts(now);
 
   facts.in_flight = bytes_in_flight_;
   facts.penalty = sack.cc.rcv_cwnd_pen;
@@ -160,18 +163,28 @@ void Requester::settle(Time now, Psn psn) {
     context_.journal->trace(e);
   }
   // An acknowledgement sooner than any round trip can be answers the transmission before the last.
-  const bool is_earlier_copy = r.tx_count > 1 && now - r.sent_at < rtt_.fastest() * 7 / 8;
-  if (r.state == SentState::lost || is_earlier_copy) {
+  const bool is_too_soon = r.answers == Answers::unknown && now - r.sent_at < rtt_.fastest() * 7 / 8;
+  if (r.state == SentState::lost || r.answers == Answers::earlier || is_too_soon) {
     settle_undone(now, psn, r);
     return;
   }
-  clear_suspect(psn);
-  suspect_older_on_ev(r.ev, psn);
+  absolve(psn);
+  // What may answer either copy says nothing about when, or by which path, the packet arrived.
+  const bool is_evidence = r.answers == Answers::newest;
+  if (is_evidence) suspect_older_on_ev(r.ev, psn);
   sent_.unlink(psn);
   bytes_in_flight_ -= r.bytes;
   r.state = SentState::settled;
+  if (!is_evidence) return;
   evs_.on_acked(r.ev, r.sent_at);
   loss_.on_acked(now, r.sent_at, rtt_.smoothed());
+}
+
+// spec: loss-copies
+void Requester::tell_copies_apart(Psn psn, std::uint16_t reflected_ticks) {
+  SentRecord& r = sent_[psn];
+  if (r.answers == Answers::newest || r.state != SentState::in_flight || !config_.timestamps) return;
+  r.answers = reflected_ticks == timestamp_ticks(r.sent_at) ? Answers::newest : Answers::earlier;
 }
 
 // A packet was sent again in silence, and this SACK's timestamp says which copy it answers. If the second, and the path of
@@ -198,12 +211,13 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
     --lost_count_;
     if (loss_.latest_acked_sent() > r.sent_at) loss_.on_lag(loss_.latest_acked_sent() - r.sent_at);
   } else {
-    clear_suspect(psn);
+    absolve(psn);
     sent_.unlink(psn);
     bytes_in_flight_ -= r.bytes;
   }
   r.state = SentState::settled;
   ++context_.stats.loss_spurious;
+  withdraw_accusation(psn, ev, std::nullopt);
   if (r.path_blamed && ev != no_ev && evs_[ev].state == EvState::assumed_bad) {
     evs_.on_spurious(ev);
     ++context_.stats.evs_restored;
@@ -227,58 +241,70 @@ void Requester::suspect_older_on_ev(std::uint16_t ev, Psn acked) {
   }
 }
 
-void Requester::clear_suspect(Psn psn) {
-  if (suspect_count_ == 0 || !suspects_.test(psn.value)) return;
-  suspects_.clear(psn.value);
-  --suspect_count_;
+void Requester::absolve(Psn psn) {
+  if (suspect_count_ && suspects_.test(psn.value)) {
+    suspects_.clear(psn.value);
+    --suspect_count_;
+  }
+  if (convicted_count_ && convicted_.test(psn.value)) {
+    convicted_.clear(psn.value);
+    --convicted_count_;
+  }
 }
 
-// This SACK is no older than the evidence; what it covers and leaves out did not arrive. The PSN after cack is always
-// covered: had it arrived, cack would include it.
-// spec: loss-same-ev
-void Requester::confirm_suspects(Time now, const wire::Sack& sack) {
+// Something sent more than W later has been acknowledged.
+bool Requester::is_late(const SentRecord& r) const {
+  return loss_.left_at(r.sent_at) + reorder_window() < loss_.latest_acked_sent();
+}
+
+// This SACK is no older than any evidence so far; what it covers and leaves out did not arrive. That makes suspects
+// and late packets lost. The PSN after cack is always covered: had it arrived, cack would include it. With nothing out
+// of order at the receiver, so is everything behind it.
+// spec: loss-same-ev loss-across-evs loss-covered
+void Requester::convict(const wire::Sack& sack) {
+  const bool suspects_too = suspect_count_ && clock_ >= suspect_clock_;
+  const bool some_are_late = is_late(sent_[sent_.oldest()]);
+  if (!suspects_too && !some_are_late) return;
   const Psn after_cack = Psn(sack.cack_psn) + 1;
-  if (is_outstanding(after_cack) && suspects_.test(after_cack.value)) declare_lost(now, after_cack, LossCause::same_ev);
-  if (sack.bitmap == 0 || suspect_count_ == 0) return;
-  Psn base = Psn(sack.cack_psn) + sack.sack_offset;
-  std::uint64_t left_out = ~sack.bitmap;
+  convict_left_out(after_cack, 1, suspects_too);
+  if (sack.bitmap) convict_left_out(Psn(sack.cack_psn) + sack.sack_offset, ~sack.bitmap, suspects_too);
+  if (sack.cc.ooo_count || !some_are_late) return;
+  for (Psn base = after_cack; base - next_psn_ < 0; base = base + 64) convict_left_out(base, ~0ull, false);
+}
+
+void Requester::convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too) {
   const std::int32_t behind = sent_.first() - base;
   if (behind >= 64) return;
   if (behind > 0) {
     left_out >>= behind;
     base = sent_.first();
   }
-  std::uint64_t confirmed = left_out & suspects_.window(base.value);
-  while (confirmed) {
-    const Psn psn = base + std::countr_zero(confirmed);
-    confirmed &= confirmed - 1;
-    if (is_outstanding(psn)) declare_lost(now, psn, LossCause::same_ev);
+  const std::int32_t room = next_psn_ - base;
+  if (room <= 0) return;
+  if (room < 64) left_out &= (1ull << room) - 1;
+  left_out &= ~acked_.window(base.value);
+  for (; left_out; left_out &= left_out - 1) {
+    const Psn psn = base + std::countr_zero(left_out);
+    const SentRecord& r = sent_[psn];
+    if (r.state != SentState::in_flight || convicted_.test(psn.value)) continue;
+    if (!(suspects_too && suspects_.test(psn.value)) && !is_late(r)) continue;
+    convicted_.set(psn.value);
+    ++convicted_count_;
   }
 }
 
 void Requester::end_batch(Time now) {
-  if (!verdict_due_) return;
-  verdict_due_ = false;
-  detect_across_evs(now);
+  if (convicted_count_ == 0 && accusations_.empty()) return;
+  pass_verdicts(now);
   drain_ev_changes(now);
 }
 
-// spec: loss-across-evs
-void Requester::detect_across_evs(Time now) {
-  if (context_.journal->in_batch) {
-    verdict_due_ = true;
-    return;
-  }
-  if (sent_.in_flight() == 0) return;
-  const Time latest = loss_.latest_acked_sent();
-  const Duration window = loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
-  if (loss_.left_at(sent_[sent_.oldest()].sent_at) + window >= latest) return;
+void Requester::pass_verdicts(Time now) {
+  if (!accusations_.empty()) judge_accused(now);
+  if (convicted_count_ == 0) return;
+  declare_convicted(now, LossCause::same_ev);
   drain_ev_changes(now);
-  while (sent_.in_flight()) {
-    const Psn psn = sent_.oldest();
-    if (loss_.left_at(sent_[psn].sent_at) + window >= latest) break;
-    declare_lost(now, psn, LossCause::across_evs);
-  }
+  declare_convicted(now, LossCause::across_evs);
   // Nothing sent later on these paths has come back either; waiting for each packet's own evidence would cost a round
   // trip per packet. A path condemned by (a) is different: it just delivered.
   for (std::size_t i = 0; i < evs_.changes().size(); ++i) {
@@ -288,13 +314,24 @@ void Requester::detect_across_evs(Time now) {
   }
 }
 
+// Suspects by (a), all others by (b).
+void Requester::declare_convicted(Time now, LossCause cause) {
+  const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
+  std::uint32_t at = 0;
+  while (convicted_count_ && (at += convicted_.distance_to_set((sent_.first() + at).value, window - at)) < window) {
+    const Psn psn = sent_.first() + at++;
+    if (cause == LossCause::across_evs || (suspect_count_ && suspects_.test(psn.value))) declare_lost(now, psn, cause);
+  }
+}
+
 void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   SentRecord& r = sent_[psn];
   SOFTMRC_CHECK(r.state == SentState::in_flight);
-  clear_suspect(psn);
+  absolve(psn);
   sent_.unlink(psn);
   bytes_in_flight_ -= r.bytes;
   r.state = SentState::lost;
+  r.was_nacked = cause == LossCause::nacked;
   lost_.set(psn.value);
   ++lost_count_;
   switch (cause) {
@@ -304,11 +341,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
     case LossCause::timeout: ++context_.stats.lost_timeout; break;
     case LossCause::nacked: ++context_.stats.lost_nacked; break;
   }
-  // A timer proves nothing about one path, since none answered; only a second in a row is held against them.
-  const bool blames_path = cause == LossCause::same_ev || cause == LossCause::across_evs ||
-                           (cause == LossCause::timeout && retries_ > 1);
-  r.path_blamed = blames_path;
-  if (blames_path) evs_.on_loss(r.ev, r.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
+  blame_path(now, psn, r, cause);
   if (cause != LossCause::nacked) controller_.on_loss(now, r.bytes, bytes_in_flight_);
   if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
@@ -321,16 +354,54 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   }
 }
 
+// A timer proves nothing about one path, since none answered; only a second in a row is held against them.
+// spec: trim-late-nack
+void Requester::blame_path(Time now, Psn psn, SentRecord& r, LossCause cause) {
+  r.path_blamed = cause == LossCause::same_ev || cause == LossCause::across_evs ||
+                  (cause == LossCause::timeout && retries_ > 1);
+  if (!r.path_blamed) return;
+  // A later packet of this path came through. Where switches trim, so may the header of this one have, and the NACK that
+  // it caused be slower than the SACK on another plane. The packet is sent again at once; the path is given that long.
+  if (cause == LossCause::same_ev && config_.peer_trim_nack) {
+    accusations_.push({r.sent_at, now + reorder_window(), psn, r.ev});
+    return;
+  }
+  evs_.on_loss(r.ev, r.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
+}
+
+void Requester::judge_accused(Time now) {
+  while (!accusations_.empty() && accusations_.front().due <= now) {
+    const Accusation a = accusations_.front();
+    accusations_.pop();
+    if (a.ev == no_ev) continue;
+    evs_.on_loss(a.ev, a.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
+  }
+}
+
+// True when there was one: of this packet, on this EV or with this timestamp.
+bool Requester::withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks) {
+  for (std::size_t i = 0; i < accusations_.size(); ++i) {
+    Accusation& a = accusations_[i];
+    if (a.psn != psn || a.ev == no_ev) continue;
+    if (ticks ? *ticks != timestamp_ticks(a.sent_at) : a.ev != ev) continue;
+    if (ticks) evs_.on_acked(a.ev, a.sent_at);
+    a.ev = no_ev;
+    return true;
+  }
+  return false;
+}
+
 CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   ++context_.stats.nacks_received;
   if (nack.reason == wire::NackReason::unexpected_event) return CompletionStatus::peer_error;
   const Psn psn(nack.nack_psn);
+  const bool is_trim = nack.reason == wire::NackReason::trimmed || nack.reason == wire::NackReason::trimmed_last_hop;
+  if (is_trim && !accusations_.empty()) withdraw_accusation(psn, no_ev, nack.tx_timestamp);
   if (!evs_.is_built() || !is_outstanding(psn)) return CompletionStatus::success;
   SentRecord& r = sent_[psn];
   if (r.state != SentState::in_flight) return CompletionStatus::success;
   // A NACK of an earlier transmission says nothing about the one under way.
   if (config_.timestamps && r.tx_count > 1 && nack.tx_timestamp != timestamp_ticks(r.sent_at)) return CompletionStatus::success;
-  const bool is_trim = nack.reason == wire::NackReason::trimmed || nack.reason == wire::NackReason::trimmed_last_hop;
   if (is_trim) {
     // A header that came through is proof that the path lives.
     evs_.on_acked(r.ev, r.sent_at);
@@ -366,7 +437,6 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   // A refusal confirms what came before the request that it refuses.
   if (aeth.syndrome != wire::Syndrome::ack) return status_of(aeth.syndrome);
   loss_.on_sack_done();
-  detect_across_evs(now);
   drain_ev_changes(now);
   return CompletionStatus::success;
 }
@@ -389,6 +459,7 @@ Duration Requester::timeout() const {
 
 Time Requester::deadline(Time now) const {
   Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
+  if (!accusations_.empty()) at = std::min(at, accusations_.front().due);
   const bool waits = sent_.in_flight() || lost_count_ || has_unacknowledged_operation();
   if (!waits) return at;
   at = std::min(at, progress_at_ + timeout());
@@ -397,6 +468,10 @@ Time Requester::deadline(Time now) const {
 }
 
 CompletionStatus Requester::on_timer(Time now) {
+  if (!accusations_.empty()) {
+    judge_accused(now);
+    drain_ev_changes(now);
+  }
   if (!(sent_.in_flight() || lost_count_ || has_unacknowledged_operation())) return CompletionStatus::success;
   if (now >= progress_at_ + timeout()) return on_timeout(now);
   if (silences_ < 3 && now >= active_at_ + rtt_.silence() * (1 << silences_)) on_silence(now);

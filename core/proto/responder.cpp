@@ -238,6 +238,7 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
   sack.cack_psn = cack.value;
   sack.mpr = dynamic_mpr_ ? static_cast<std::uint8_t>(mpr_) : 0;
   fill_bitmap(reply, sack);
+  if (!has_news()) acks_.on_all_reported(reply);
   sack.cc.tx_timestamp = reply.trigger.ticks;
   sack.cc.ooo_count = static_cast<std::uint16_t>(std::min(out_of_order_, 0x7FFFu));
   sack.cc.rcv_cwnd_pen = penalty_;
@@ -253,6 +254,14 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
     e.value = sack.bitmap;
     context_.journal->trace(e);
   }
+}
+
+// spec: sack-all-news
+bool Responder::has_news() const {
+  if (out_of_order_ == 0) return false;
+  const std::uint32_t first = expected_.value >> 6;
+  const std::uint32_t blocks = (((highest_.value >> 6) - first) & (Psn::mask >> 6)) + 1;
+  return unreported_.distance_to_set(first, blocks) < blocks;
 }
 
 // Which 64 PSNs a SACK reports: blocks with news take turns; without news, the block that holds the trigger, or else

@@ -69,6 +69,7 @@ class Responder {
   void fill_sack(Time now, const Reply& reply, Transmit& out);
   void fill_bitmap(const Reply& reply, wire::Sack& sack);
   Psn choose_base(const Reply& reply);
+  bool has_news() const;
 
   QpContext& context_;
   const EndpointConfig& config_;

@@ -20,6 +20,13 @@ enum class SentState : std::uint8_t {
   lost,       // declared lost, waiting to be sent again
 };
 
+// Which transmission of a packet an acknowledgement of it answers.
+enum class Answers : std::uint8_t {
+  newest,   // no earlier one can arrive any more, or its timestamp said so
+  unknown,  // an earlier one was given up, but may still arrive
+  earlier,  // its timestamp said so
+};
+
 struct SentRecord {
   Time sent_at{};
   std::uint16_t msn = 0;
@@ -33,6 +40,8 @@ struct SentRecord {
   bool on_ev_list = false;
   bool path_blamed = false;           // the verdict of loss counted against its EV
   bool in_doubt = false;              // sent again in silence, without a verdict on the first copy
+  bool was_nacked = false;            // the last transmission is known not to have been taken
+  Answers answers = Answers::newest;
 };
 static_assert(sizeof(SentRecord) == 32);
 

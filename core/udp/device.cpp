@@ -52,6 +52,7 @@ std::vector<Plane> Device::open_planes(const DevicePlan& plan) {
     socket.interface = plane.plan.interface;
     socket.is_any_local = plane.plan.is_any_local;
     socket.buffer_bytes = plane.plan.buffer_bytes;
+    socket.send_buffer_bytes = plane.plan.send_buffer_bytes;
     socket.tos = static_cast<std::uint8_t>(dscp << 2 | (plan.sender.ecn ? 2 : 0));
     for (std::uint32_t s = 0; s < plane.plan.sockets; ++s) {
       plane.sockets.emplace_back(socket);
@@ -148,20 +149,52 @@ void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
   [[maybe_unused]] const ssize_t got = read(event_fd_, &seen, sizeof seen);
 }
 
+namespace {
+
+Time later(Time start, Duration timeout) {
+  return timeout.ps > (Time::never() - start).ps ? Time::never() : start + timeout;
+}
+
+}  // namespace
+
 std::size_t Device::wait(std::uint32_t cq, std::span<proto::Completion> out, Duration timeout) {
-  const Time start = clock_.now();
-  const Time until = timeout.ps > (Time::never() - start).ps ? Time::never() : start + timeout;
-  const auto has_some = [&] { return engine_.completions_waiting(cq) > 0 || closed_; };
+  const Time until = later(clock_.now(), timeout);
   knocking_.fetch_add(1, std::memory_order_relaxed);
   Lock lock(mutex_);
   knocking_.fetch_sub(1, std::memory_order_relaxed);
-  while (!has_some() && clock_.now() < until) {
+  lead_until(lock, until, [&] { return engine_.completions_waiting(cq) > 0 || closed_; });
+  return engine_.poll_completions(cq, out);
+}
+
+bool Device::wait_until(const std::function<bool()>& is_done, Duration timeout) {
+  const Time until = later(clock_.now(), timeout);
+  knocking_.fetch_add(1, std::memory_order_relaxed);
+  Lock lock(mutex_);
+  knocking_.fetch_sub(1, std::memory_order_relaxed);
+  lead_until(lock, until, [&] { return is_done() || closed_; });
+  return is_done();
+}
+
+void Device::add_attendant(Attendant* attendant) {
+  const Visit visit(*this);
+  attendants_.push_back(attendant);
+}
+
+void Device::remove_attendant(Attendant* attendant) {
+  const Visit visit(*this);
+  std::erase(attendants_, attendant);
+}
+
+// Until it is done or too late: drives if nobody does, else waits for a turn.
+template <typename Done>
+void Device::lead_until(Lock& lock, Time until, Done done) {
+  while (!done() && clock_.now() < until) {
     if (!is_driven_) {
       is_driven_ = true;
       ++leads_;
       ++stats_.handovers;
       try {
-        drive(lock, until, has_some);
+        drive(lock, until, done);
       } catch (const CheckFailure& failure) {
         failure_ = failure.what();
         closed_ = true;
@@ -179,7 +212,6 @@ std::size_t Device::wait(std::uint32_t cq, std::span<proto::Completion> out, Dur
     --followers_;
     if (closed_) turn_.notify_all();
   }
-  return engine_.poll_completions(cq, out);
 }
 
 // The device's own thread drives while no caller does. A caller that has just driven will most likely be back in a

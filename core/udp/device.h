@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -25,10 +26,22 @@
 
 namespace softmrc::udp {
 
+// Native code that lives on completions and gives the engine new work. It is called by whoever drives, with the engine
+// to itself, after every batch that came in.
+class Attendant {
+ public:
+  virtual ~Attendant() = default;
+  // True when it has more to do at once, whether or not anything comes in.
+  virtual bool attend(proto::Endpoint& engine, Time now) = 0;
+  // When it wants to be called even if nothing happens.
+  virtual Time deadline() const = 0;
+};
+
 struct DevicePlan {
   std::vector<PlanePlan> planes;
   proto::EndpointConfig engine;
   SenderPlan sender;
+  std::uint32_t port_burst = 0;          // packets offered to a plane before it is asked again whether it has room; 0: any
   Duration spin = microseconds(50);      // how long to look at idle sockets before sleeping
   bool watches_links = true;
 };
@@ -65,6 +78,11 @@ class Device {
   // Waits until the queue holds something, and takes it. Zero when the time is up or the device closed.
   std::size_t wait(std::uint32_t cq, std::span<proto::Completion> out, Duration timeout);
   std::size_t poll(std::uint32_t cq, std::span<proto::Completion> out);
+  // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up or the
+  // device closed.
+  bool wait_until(const std::function<bool()>& is_done, Duration timeout);
+  void add_attendant(Attendant* attendant);
+  void remove_attendant(Attendant* attendant);
   // A descriptor that is readable while the queue may hold something.
   int completion_fd(std::uint32_t cq);
   int event_fd();
@@ -121,13 +139,17 @@ class Device {
   void run();
 
   template <typename Done>
+  void lead_until(Lock& lock, Time until, Done done);
+  template <typename Done>
   void drive(Lock& lock, Time until, Done done);
+  bool attend();
   void look(Duration timeout);
   bool take_in();
   void receive_ready();
   void receive_from(std::uint32_t plane);
   void hand_in(std::uint32_t plane, const Incoming& in, Time now);
   void transmit();
+  void gather(Time now);
   std::uint32_t free_ports();
   void watch_room(std::uint32_t plane);
   void read_links();
@@ -150,6 +172,7 @@ class Device {
   std::unique_ptr<Capture> capture_;
   Series series_;
   DeviceStats stats_;
+  std::vector<Attendant*> attendants_;
 
   int epoll_fd_ = -1;
   int kick_fd_ = -1;

@@ -4,6 +4,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "udp/device_events.h"
 #include "wire/icrc.h"
 
@@ -139,14 +141,26 @@ std::uint32_t Device::free_ports() {
   return mask;
 }
 
+// Where sockets hold little, a plane is asked for room again after a few packets: the only one with room would otherwise
+// be given all there is, and paths would be chosen long before the packets leave.
+void Device::gather(Time now) {
+  std::uint32_t ports = free_ports();
+  std::array<std::uint32_t, proto::max_ports> given{};
+  while (ports && !sender_.is_full() && engine_.poll_transmit(now, ports, sender_.slot())) {
+    const std::uint32_t port = sender_.slot().port;
+    sender_.take(now);
+    if (++given[port] == plan_.port_burst) ports &= ~(1u << port);
+  }
+}
+
 // Everything the engine has ready, batch by batch, until it has no more or no port has room.
 void Device::transmit() {
   owes_ = false;
-  for (int batches = 0; batches < 4; ++batches) {
+  const int most_batches = plan_.port_burst ? 64 : 4;
+  for (int batches = 0; batches < most_batches; ++batches) {
     Time now = clock_.now();
     sender_.send_held(now);
-    const std::uint32_t ports = free_ports();
-    while (ports && !sender_.is_full() && engine_.poll_transmit(now, ports, sender_.slot())) sender_.take(now);
+    gather(now);
     if (sender_.empty()) break;
     sender_.flush(now);
     // Not scheduled for a while, in the midst of sending.
@@ -206,7 +220,18 @@ void Device::let_visitors_in(Lock& lock) {
   lock.lock();
 }
 
-Time Device::next_deadline() { return std::min(engine_.poll_timeout(), sender_.deadline()); }
+bool Device::attend() {
+  bool has_more = false;
+  const Time now = clock_.now();
+  for (std::size_t i = 0; i < attendants_.size(); ++i) has_more |= attendants_[i]->attend(engine_, now);
+  return has_more;
+}
+
+Time Device::next_deadline() {
+  Time at = std::min(engine_.poll_timeout(), sender_.deadline());
+  for (const Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
+  return at;
+}
 
 void Device::record_series(Time now) {
   const proto::QueuePair* pair = engine_.qp(series_.qpn);

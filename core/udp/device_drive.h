@@ -18,7 +18,8 @@ void Device::drive(Lock& lock, Time until, Done done) {
   busy_at_ = clock_.now();
   if (owes_) transmit();
   while (!closed_) {
-    const bool worked = take_in();
+    bool worked = take_in();
+    if (!attendants_.empty() && attend()) worked = true;
     // Whoever waited for this will most likely answer it: acknowledgements then leave with the answer, and the peer is
     // woken once instead of twice. If not, the next driver pays what is owed.
     if (done()) {

@@ -20,6 +20,7 @@ struct PlanePlan {
   std::uint32_t sockets = 1;
   bool is_any_local = false;
   std::uint32_t buffer_bytes = 8 << 20;
+  std::uint32_t send_buffer_bytes = 0;
 };
 
 struct Plane {

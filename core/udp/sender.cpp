@@ -152,7 +152,7 @@ bool Sender::joins(const Train& train, const proto::Transmit& transmit, std::uin
          (!plan_.uses_paths || train.entropy == transmit.entropy);
 }
 
-void Sender::append(Lane& lane, const proto::Transmit& transmit, Time now) {
+std::uint32_t Sender::append(Lane& lane, const proto::Transmit& transmit, Time now) {
   Plane& plane = planes_[lane.plane];
   const auto* write = std::get_if<wire::Write>(&transmit.packet.body);
   std::uint8_t* header = scratch_.data() + scratch_used_;
@@ -205,15 +205,24 @@ void Sender::append(Lane& lane, const proto::Transmit& transmit, Time now) {
     const wire::Route route{plane.plan.address, peer.address, plane.sockets[lane.socket].port(), peer.port};
     capture_->record(now, lane.plane, route, tos, {{header, header_size}, {write ? write->payload : nullptr, payload}, {tail, tail_size}});
   }
+  return size;
 }
 
+// A train leaves as soon as it is full: the checksum has just brought its payload into the cache that the kernel's copy
+// will read it from.
 void Sender::send_lane(Lane& lane, Time now) {
-  Plane& plane = planes_[lane.plane];
-  trains_.clear();
-  scratch_used_ = 0;
-  for (std::uint32_t at = lane.first; at != none; at = packets_[at].next) append(lane, packets_[at].transmit, now);
+  std::size_t gathered = 0;
+  for (std::uint32_t at = lane.first; at != none; at = packets_[at].next) {
+    const std::uint32_t size = append(lane, packets_[at].transmit, now);
+    gathered += size;
+    if (gathered + size <= most_train_bytes && packets_[at].next != none) continue;
+    hand_over(planes_[lane.plane], lane);
+    gathered = 0;
+  }
   lane.first = lane.last = none;
-  const Socket& socket = plane.sockets[lane.socket];
+}
+
+void Sender::describe_trains(const Plane& plane, const Socket& socket) {
   for (std::uint32_t i = 0; i < trains_.size(); ++i) {
     const Train& train = trains_[i];
     msghdr& message = messages_[i].msg_hdr;
@@ -222,11 +231,11 @@ void Sender::send_lane(Lane& lane, Time now) {
     if (train.tos != socket.tos()) add_tos(message, plane.plan.address.is_v4, train.tos);
     if (train.packets > 1) add_control<std::uint16_t>(message, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(train.segment));
   }
-  hand_over(plane, lane);
 }
 
 void Sender::hand_over(Plane& plane, Lane& lane) {
-  const int fd = plane.sockets[lane.socket].fd();
+  const Socket& socket = plane.sockets[lane.socket];
+  describe_trains(plane, socket);
   std::uint32_t done = 0;
   const std::uint32_t count = static_cast<std::uint32_t>(trains_.size());
   while (done < count) {
@@ -234,7 +243,7 @@ void Sender::hand_over(Plane& plane, Lane& lane) {
       stash(plane, lane, done++);
       continue;
     }
-    const int sent = sendmmsg(fd, messages_.data() + done, count - done, MSG_DONTWAIT);
+    const int sent = sendmmsg(socket.fd(), messages_.data() + done, count - done, MSG_DONTWAIT);
     if (sent > 0) {
       done += static_cast<std::uint32_t>(sent);
       plane.stats.sends += static_cast<std::uint64_t>(sent);
@@ -252,6 +261,8 @@ void Sender::hand_over(Plane& plane, Lane& lane) {
       ++done;
     }
   }
+  trains_.clear();
+  scratch_used_ = 0;
 }
 
 void Sender::stash(Plane&, Lane& lane, std::uint32_t message) {
@@ -295,12 +306,16 @@ bool Sender::send_bytes(Plane& plane, const Stashed& m) {
   return true;
 }
 
+// Data first: acknowledgements alone would wake a peer that waits for the data.
 void Sender::flush(Time now) {
-  // Data first: acknowledgements alone would wake a peer that waits for the data.
-  std::stable_partition(active_.begin(), active_.end(), [this](std::uint32_t at) {
-    return packets_[lanes_[at].first].transmit.traffic_class != proto::TrafficClass::control;
-  });
-  for (std::uint32_t at : active_) send_lane(lanes_[at], now);
+  for (const bool control : {false, true}) {
+    for (std::uint32_t at : active_) {
+      Lane& lane = lanes_[at];
+      if (lane.first == none) continue;
+      const bool is_control = packets_[lane.first].transmit.traffic_class == proto::TrafficClass::control;
+      if (is_control == control) send_lane(lane, now);
+    }
+  }
   active_.clear();
   count_ = 0;
 }

@@ -87,9 +87,11 @@ class Sender {
 
   void disturb(Time now, Plane& plane, const proto::Transmit& transmit);
   std::vector<std::uint8_t> to_bytes(const Plane& plane, const proto::Transmit& transmit, bool trimmed) const;
-  void append(Lane& lane, const proto::Transmit& transmit, Time now);
+  // Returns the packet's size.
+  std::uint32_t append(Lane& lane, const proto::Transmit& transmit, Time now);
   bool joins(const Train& train, const proto::Transmit& transmit, std::uint32_t size, std::uint8_t tos) const;
   void send_lane(Lane& lane, Time now);
+  void describe_trains(const Plane& plane, const Socket& socket);
   void hand_over(Plane& plane, Lane& lane);
   bool send_bytes(Plane& plane, const Stashed& message);
   std::uint32_t seal(const Plane& plane, std::uint16_t source_port, const proto::Transmit& transmit, std::uint8_t* header,

@@ -123,7 +123,7 @@ void Socket::set_buffers(const SocketPlan& plan) {
   const int wanted = static_cast<int>(plan.buffer_bytes);
   // The forced form ignores the system's limit and needs a privilege; the plain one takes what the limit allows.
   if (plan.receives && !set_int(fd_, SOL_SOCKET, SO_RCVBUFFORCE, wanted)) set_int(fd_, SOL_SOCKET, SO_RCVBUF, wanted);
-  const int sending = wanted / 8;
+  const int sending = plan.send_buffer_bytes ? static_cast<int>(plan.send_buffer_bytes) : wanted / 8;
   if (!set_int(fd_, SOL_SOCKET, SO_SNDBUFFORCE, sending)) set_int(fd_, SOL_SOCKET, SO_SNDBUF, sending);
   receive_buffer_bytes_ = static_cast<std::uint32_t>(int_option(fd_, SOL_SOCKET, SO_RCVBUF));
   send_buffer_bytes_ = static_cast<std::uint32_t>(int_option(fd_, SOL_SOCKET, SO_SNDBUF));

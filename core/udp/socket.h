@@ -31,6 +31,7 @@ struct SocketPlan {
   bool receives = true;             // false: everything that arrives is dropped by the kernel
   bool is_any_local = false;        // the address may belong to a routed prefix rather than to an interface
   std::uint32_t buffer_bytes = 8 << 20;
+  std::uint32_t send_buffer_bytes = 0;  // 0: an eighth of buffer_bytes
   std::uint8_t tos = 0;             // of packets that do not say otherwise
 };
 

@@ -12,16 +12,14 @@ namespace softmrc::udp {
 namespace {
 
 constexpr std::uint32_t batch = 64;
-constexpr std::size_t slot_bytes = 16'384;
-
 struct Batch {
-  std::vector<std::uint8_t> memory = std::vector<std::uint8_t>(batch * slot_bytes);
+  std::vector<std::uint8_t> memory;
   std::vector<iovec> pieces = std::vector<iovec>(batch);
   std::vector<mmsghdr> messages = std::vector<mmsghdr>(batch);
 
-  explicit Batch(std::size_t bytes) {
+  explicit Batch(std::size_t bytes) : memory(batch * bytes) {
     for (std::size_t i = 0; i < batch; ++i) {
-      pieces[i] = {memory.data() + i * slot_bytes, bytes};
+      pieces[i] = {memory.data() + i * bytes, bytes};
       messages[i] = mmsghdr{};
       messages[i].msg_hdr.msg_iov = &pieces[i];
       messages[i].msg_hdr.msg_iovlen = 1;
@@ -36,14 +34,13 @@ bool is_ready(int fd, short what, int timeout_ms) {
 
 }  // namespace
 
-std::uint64_t yardstick_send(int fd, std::uint32_t packet_bytes, double seconds) {
-  if (packet_bytes > slot_bytes) return 0;
-  Batch b(packet_bytes);
+std::uint64_t yardstick_send(int fd, std::uint32_t message_bytes, double seconds) {
+  Batch b(message_bytes);
   const Clock clock;
   std::uint64_t sent = 0;
   while (static_cast<double>(clock.now().ps) < seconds * 1e12) {
     const int count = sendmmsg(fd, b.messages.data(), batch, MSG_DONTWAIT);
-    if (count > 0) sent += static_cast<std::uint64_t>(count) * packet_bytes;
+    if (count > 0) sent += static_cast<std::uint64_t>(count) * message_bytes;
     else is_ready(fd, POLLOUT, 10);
   }
   return sent;
@@ -65,8 +62,8 @@ void yardstick_flood(const std::vector<int>& fds, const std::vector<std::vector<
   }
 }
 
-double yardstick_receive(int fd, double seconds) {
-  Batch b(slot_bytes);
+double yardstick_receive(int fd, std::uint32_t message_bytes, double seconds) {
+  Batch b(message_bytes);
   const Clock clock;
   std::uint64_t received = 0;
   Time first{}, last{};

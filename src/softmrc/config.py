@@ -126,6 +126,7 @@ class DeviceConfig:
     watch_links: bool = True
     spin_us: float = 50.0
     buffer_bytes: int = 8 << 20
+    send_buffer_bytes: int = 0  # of each socket; 0: an eighth of buffer_bytes. A short one chooses paths later
     rate_bps: int = 40_000_000_000  # of all planes together
     base_rtt_us: float = 2_000.0  # below this, a round trip says more about scheduling than about the network
     window_bytes: int = 2 << 20  # the congestion window never grows beyond it: what is in flight should stay in caches

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self
 from softmrc import _core
 from softmrc.engine import CompletionStatus
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
+from softmrc.fabric.host import FabricHost
 from softmrc.handshake import Channel
 from softmrc.verbs import Completion, Device, MemoryRegion, Peer, PeerPlane, QueuePair, writable_memory
 
@@ -97,9 +98,10 @@ class Connection:
             raise RemoteError(f"{self.peer_name} sent an offer that makes no sense: {error}") from None
         self._check_match(offer, planes)
         config = self.device.config
-        self.qp.init()
+        peer = self.device.add_peer(planes)
+        self.qp.init(ev_profile=self.device.profile_for(peer))
         self.qp.rtr(
-            self.device.add_peer(planes),
+            peer,
             dest_qpn=numbers["qpn"],
             first_psn=numbers["first_psn"],
             mtu=min(self.device.mtu, numbers["mtu"]),
@@ -258,7 +260,16 @@ def _make_device(host: str, device: Device | None, planes: Sequence[str] | None,
         if planes is not None or settings:
             raise ConfigError("device", device, "either a device, or planes and settings to make one")
         return device
+    here = FabricHost.from_environment() if planes is None else None
+    if here is not None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        return Device(here.planes, routes=here.paths, **here.settings(**settings))
     return Device(planes or [host], **settings)
+
+
+def _resolve(host: str) -> str:
+    """A name of a host of the fabric that this process runs on, or what was given."""
+    here = FabricHost.from_environment()
+    return here.resolve(host) if here else host
 
 
 class Listener:
@@ -330,6 +341,7 @@ def listen(
     **settings: Any,
 ) -> Listener:
     """Be reachable. `memory` (a buffer or several) is what peers may write to, `settings` fields of `DeviceConfig`."""
+    host = _resolve(host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -361,7 +373,9 @@ def connect(
     timeout_s: float = HANDSHAKE_S,
     **settings: Any,
 ) -> Connection:
-    """Reach a listener. Without `planes`, one plane on the address that leads there."""
+    """Reach a listener. Without `planes`, one plane on the address that leads there; on a host of a fabric
+    (`softmrc.fabric.host`), all its planes and every path."""
+    host = _resolve(host)
     try:
         sock = socket.create_connection((host, port), timeout_s)
     except OSError as error:

@@ -1,12 +1,12 @@
 """Two endpoints, a network in memory between them, and a clock that moves only when told to.
 
-    pair = Pair(planes=4, seed=7)
-    a, b = pair.connect()
-    pair.b.register(target := bytearray(1 << 20), rkey=1)
-    source = pair.a.register(bytearray(b"x" * (1 << 20)), rkey=1)
-    pair.weather(sender=0, plane=2).black_hole = True
-    a.post_write(pair.now_ps, 1 << 20, remote_va=0, rkey=1, source=source)
-    pair.run_us(200)
+pair = Pair(planes=4, seed=7)
+a, b = pair.connect()
+pair.b.register(target := bytearray(1 << 20), rkey=1)
+source = pair.a.register(bytearray(b"x" * (1 << 20)), rkey=1)
+pair.weather(sender=0, plane=2).black_hole = True
+a.post_write(pair.now_ps, 1 << 20, remote_va=0, rkey=1, source=source)
+pair.run_us(200)
 """
 
 from __future__ import annotations

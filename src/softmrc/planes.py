@@ -1,8 +1,8 @@
 """Which planes a device has: from what a person writes to addresses, interfaces and packet sizes.
 
-    "10.0.0.1"          this address, wherever the routes lead
-    "10.0.0.1%eth0"     this address, and nothing leaves but by eth0
-    "eth0"              the first address of eth0, bound to it
+"10.0.0.1"          this address, wherever the routes lead
+"10.0.0.1%eth0"     this address, and nothing leaves but by eth0
+"eth0"              the first address of eth0, bound to it
 """
 
 from __future__ import annotations

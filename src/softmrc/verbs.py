@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -361,8 +361,17 @@ class QueuePair:
 class Device:
     """A node on real sockets: one plane per address or interface."""
 
-    def __init__(self, planes: Sequence[str] = ("127.0.0.1",), config: DeviceConfig | None = None, **more: Any) -> None:
-        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`."""
+    def __init__(
+        self,
+        planes: Sequence[str] = ("127.0.0.1",),
+        config: DeviceConfig | None = None,
+        *,
+        routes: Callable[[int, Any], Sequence[Any]] | None = None,
+        **more: Any,
+    ) -> None:
+        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
+        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does)."""
+        self._routes = routes
         try:
             self.config = config or DeviceConfig(**more)
         except TypeError as error:
@@ -399,6 +408,8 @@ class Device:
         plan.uses_paths = config.srv6
         plan.watches_links = config.watch_links
         plan.spin_us = config.spin_us
+        if config.send_buffer_bytes:
+            plan.port_burst = max(1, config.send_buffer_bytes // self.mtu)
         for plane in self.local_planes:
             plan.add_plane(
                 plane.address.packed,
@@ -409,6 +420,7 @@ class Device:
                 config.sockets_per_plane,
                 config.srv6,
                 config.buffer_bytes,
+                config.send_buffer_bytes,
             )
         return plan
 
@@ -423,6 +435,10 @@ class Device:
         entries = tuple((i, plane) for plane in range(len(self.local_planes)) for i in range(paths_per_plane))
         quantum = self.config.quantum_for(self.mtu)
         return EvProfile(mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=quantum, entries=entries)
+
+    def profile_for(self, peer: Peer) -> EvProfile | None:
+        """What `QueuePair.init` should be given for this peer: its SRv6 paths, or None, the device's own sockets."""
+        return self.path_profile(len(peer.planes[0].paths)) if peer.planes[0].paths else None
 
     def _add_ev_profile(self, profile: EvProfile) -> int:
         return self._native.add_ev_profile(to_native(profile))
@@ -470,6 +486,11 @@ class Device:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers."""
         self._check_open()
         known = tuple(planes)
+        if self._routes is not None:
+            known = tuple(
+                plane if plane.paths else replace(plane, paths=tuple(self._routes(number, plane.address)))
+                for number, plane in enumerate(known)
+            )
         if len(known) != len(self.local_planes):
             raise ConfigError("planes", len(known), f"as many planes as this device has: {len(self.local_planes)}")
         for plane in known:

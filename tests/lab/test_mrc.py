@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 import time
 
 import pytest
 from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS
 
+from softmrc.connection import connect, listen
+from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
+from softmrc.verbs import Device
 
 HAS_DRIVER = importlib.util.find_spec("softmrc.verbs") is not None
 pytestmark = [
@@ -61,3 +65,44 @@ def test_writes_go_on_through_a_failure_and_its_repair(acting: Lab, target: str,
     finally:
         acting.heal()
         traffic.stop()
+
+
+def device_of(lab: Lab, host: int) -> Device:
+    here = FabricHost(lab.description, host)
+    return Device(here.planes, routes=here.paths, **here.settings())
+
+
+def test_connect_uses_every_path(acting: Lab) -> None:
+    """The easy way between two hosts: TCP for the handshake, then writes over each SRv6 path."""
+    last = acting.shape.hosts - 1
+    memory, ready, done = bytearray(1 << 16), threading.Event(), threading.Event()
+    address = str(acting.plan.host_address(last))
+
+    def serve() -> None:
+        with (
+            acting.inside(f"host{last}"),
+            device_of(acting, last) as device,
+            listen(address, 7000, memory=memory, secret="s", device=device) as listener,
+        ):
+            ready.set()
+            with listener.accept(10) as connection:
+                connection.recv(10)
+                done.wait(10)
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    assert ready.wait(10)
+    with acting.inside("host0"), device_of(acting, 0) as device:
+        before = acting.packets()
+        with connect(address, 7000, secret="s", device=device) as connection:
+            paths = acting.plan.evs(0, last)
+            assert len(connection.qp.evs()) == paths > acting.shape.planes
+            for number in range(20):
+                connection.write(connection.remote[0], 0, bytes([number]) * (1 << 16))
+            connection.write(connection.remote[0], 0, b"done", imm=1)
+            done.set()
+        server.join(10)
+    assert memory[:4] == b"done" and memory[4:] == bytes([19]) * ((1 << 16) - 4)
+    after = acting.packets()
+    used = {link for link in after if after[link] > before[link]}
+    assert used >= {link for ev in range(paths) for link in acting.plan.links(0, last, *acting.plan.place_of(ev))}

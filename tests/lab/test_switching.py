@@ -100,7 +100,7 @@ def test_control_overtakes_data(acting: Lab) -> None:
         receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
         data.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, DSCP.no_trim << 2)
         control.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, DSCP.control << 2)
-        for i in range(30):
+        for i in range(120):
             data.sendto(f"data {i}".encode().ljust(1200), (str(plan.carrier(0, 2, 0, 0)), 4791))
         control.sendto(b"control", (str(plan.carrier(1, 2, 0, 0)), 4791))
         got = drain(receiver, settle_s=0.2)

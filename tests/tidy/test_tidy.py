@@ -15,14 +15,15 @@ PYTHON = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
 
-# base <- wire <- proto <- {sim, udp} <- bind: each room, and the rooms whose headers it may include.
+# base <- wire <- proto <- {sim, udp <- collectives} <- bind: each room, and the rooms whose headers it may include.
 MAY_INCLUDE = {
     "base": {"base"},
     "wire": {"base", "wire"},
     "proto": {"base", "wire", "proto"},
     "sim": {"base", "wire", "proto", "sim"},
     "udp": {"base", "wire", "proto", "udp"},
-    "bind": {"base", "wire", "proto", "sim", "udp", "bind"},
+    "collectives": {"base", "proto", "udp", "collectives"},
+    "bind": {"base", "wire", "proto", "sim", "udp", "collectives", "bind"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 MAX_LINES = 700

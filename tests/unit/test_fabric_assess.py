@@ -128,6 +128,7 @@ def test_reports_are_one_file_each() -> None:
     ("rates", "seconds"),
     [
         ([1.0] * 50, 0.0),
+        ([1.0, 0.7, 1.2] + [1.0] * 50, 0.0),  # one restless bin
         ([0.2] * 3 + [1.0] * 50, 3 * BIN_S),
         ([0.2] * 50, None),
         ([1.0] * 30 + [0.2] * 3 + [1.0] * 20, 0.0),  # long after the failure: noise, not the failure

@@ -102,9 +102,7 @@ class Trials:
         host = address_of(1, 0)
         settings = {"secret": SECRET, "rate_bps": PLANES * RATE_MBPS * 1_000_000}
         self.flow = Flow(self.other, host, BUFFER, planes_of(0, PLANES), planes_of(1, PLANES), **settings)
-        self.plugs = [
-            Plug([(namespaces[0], link_of(0, p)), (namespaces[1], link_of(1, p))]) for p in range(PLANES)
-        ]
+        self.plugs = [Plug([(namespaces[0], link_of(0, p)), (namespaces[1], link_of(1, p))]) for p in range(PLANES)]
         self.rates_mbps: list[float] = []  # before each fault
         self.load = Load(self.flow)
         time.sleep(0.5)
@@ -180,7 +178,7 @@ def busy_cores() -> Iterator[None]:
 
 def mptcp_trial(lab: Lab, other: Sink, plug: Plug) -> float | None:
     """A new connection; the plane dies after half a second. Recovery in ms, or None within the second that follows."""
-    port = other.order("mptcp", host=address_of(1, 0), bins=3000)["port"]
+    port = other.order("mptcp", bins=3000)["port"]
     stop = threading.Event()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as stream:
         stream.connect((address_of(1, 0), port))

@@ -14,74 +14,61 @@ from softmrc.bench.traffic import permutation
 from softmrc.engine import QpState
 from softmrc.errors import InternalError
 from softmrc.fabric import Node, Tier
+from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
 from softmrc.verbs import Device, MemoryRegion, Peer, PeerPlane, QueuePair
 
 PORT = 4791
-MTU = 1024
-MESSAGE = 16 << 10
+MESSAGE = 64 << 10
 DEPTH = 16
-# A packet of 1 KiB takes half a millisecond on a link of 20 Mbit/s, a path has four of them, and eight drivers share a
-# machine's few cores with every switch.
-BASE_RTT_US = 10_000.0
-REORDER_US = 10_000.0
 
 
 class Mrc:
-    """Traffic of queue pairs, counted by completions at the sender: what is complete is in the receiver's memory."""
+    """Traffic of queue pairs, counted by what each receiver has placed in memory. Completions come in order, and would
+    tell of a failure as a pause and a burst."""
 
     def __init__(self, lab: Lab, pairs: dict[int, int] | None = None) -> None:
         self._lab = lab
         self._pairs = pairs or permutation(lab.shape.hosts, lab.shape.hosts_per_leaf)
         self._devices = [self._device(host) for host in range(lab.shape.hosts)]
-        self._received = [0] * lab.shape.hosts
         self._senders: dict[int, QueuePair] = {}
+        self._receivers: list[tuple[int, QueuePair]] = []
         self._regions: list[MemoryRegion] = []
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
         self._errors = 0
 
     def _device(self, host: int) -> Device:
-        shape = self._lab.shape
+        here = FabricHost(self._lab.description, host, trims=self._lab.record.acts)
         with self._lab.inside(Node(Tier.HOST, 0, host)):
-            return Device(
-                [f"p{plane}" for plane in range(shape.planes)], port=PORT, srv6=True, mtu=MTU, quantum=1, gso=False,
-                trimming=self._lab.record.acts and self._lab.description.switch.trim, spin_us=0.0,
-                rate_bps=shape.planes * shape.host_link_bps, base_rtt_us=BASE_RTT_US,
-                reorder_us=REORDER_US, sack_threshold_bytes=4096,
-            )  # fmt: skip
+            return Device(here.planes, routes=here.paths, **here.settings(port=PORT))
 
     def _peer(self, source: int, destination: int) -> Peer:
-        plan = self._lab.plan
-        planes = []
-        for plane in range(self._lab.shape.planes):
-            paths = range(self._lab.shape.paths(source, destination))
-            carriers = tuple(plan.carrier(source, destination, plane, path) for path in paths)
-            ports = self._devices[destination].source_ports[plane]
-            planes.append(PeerPlane(plan.nic_address(destination, plane), PORT, ports, paths=carriers))
+        ports = self._devices[destination].source_ports
+        addresses = [plane.address for plane in self._devices[destination].local_planes]
+        planes = [PeerPlane(address, PORT, own) for address, own in zip(addresses, ports, strict=True)]
         return self._devices[source].add_peer(planes)
 
     def _connect(self, source: int, destination: int) -> None:
-        paths = self._lab.shape.paths(source, destination)
-        ends = {}
-        for host in (source, destination):
+        ends, peers = {}, {}
+        for host, other in ((source, destination), (destination, source)):
             device = self._devices[host]
-            qp = device.create_qp(device.create_cq())
-            qp.init(ev_profile=device.path_profile(paths))
-            ends[host] = qp
-        there, here = self._peer(source, destination), self._peer(destination, source)
-        ends[destination].rtr(here, dest_qpn=ends[source].qpn, first_psn=ends[source].first_psn, mtu=MTU)
-        ends[source].rtr(there, dest_qpn=ends[destination].qpn, first_psn=ends[destination].first_psn, mtu=MTU)
+            peers[host] = self._peer(host, other)
+            ends[host] = device.create_qp(device.create_cq())
+            ends[host].init(ev_profile=device.profile_for(peers[host]))
+        for host, other in ((source, destination), (destination, source)):
+            ends[host].rtr(peers[host], dest_qpn=ends[other].qpn, first_psn=ends[other].first_psn)
         for qp in ends.values():
             qp.rts()
         self._senders[source] = ends[source]
+        self._receivers.append((destination, ends[destination]))
         target = self._devices[destination].register(bytearray(MESSAGE))
         memory = self._devices[source].register(bytearray(MESSAGE))
         self._regions += [target, memory]
-        thread = threading.Thread(target=self._send, args=(source, destination, memory, target), daemon=True)
+        thread = threading.Thread(target=self._send, args=(source, memory, target), daemon=True)
         self._threads.append(thread)
 
-    def _send(self, source: int, destination: int, memory: MemoryRegion, target: MemoryRegion) -> None:
+    def _send(self, source: int, memory: MemoryRegion, target: MemoryRegion) -> None:
         qp = self._senders[source]
         for _ in range(DEPTH):
             qp.post_write(memory, 0, MESSAGE, remote_va=target.va, rkey=target.rkey)
@@ -90,7 +77,6 @@ class Mrc:
                 if not completion.ok:
                     self._errors += 1
                     return
-                self._received[destination] += completion.length or MESSAGE
                 qp.post_write(memory, 0, MESSAGE, remote_va=target.va, rkey=target.rkey)
 
     def start(self) -> None:
@@ -100,7 +86,10 @@ class Mrc:
             thread.start()
 
     def received_bytes(self) -> list[int]:
-        return list(self._received)
+        received = [0] * self._lab.shape.hosts
+        for host, qp in self._receivers:
+            received[host] += int(qp.stats()["bytes_placed"])
+        return received
 
     def errors(self) -> int:
         states = [qp.state for qp in self._senders.values()]

@@ -19,6 +19,8 @@ from softmrc.connection import listen
 from softmrc.verbs import Device
 
 TCP_CHUNK = 1 << 20
+SO_RCVBUFFORCE = 33
+UDP_GRO = 104
 IPPROTO_MPTCP = 262
 
 
@@ -96,9 +98,9 @@ def _obey(device: Device, qpn: int, memory: bytearray) -> None:
             return
 
 
-def mptcp(host: str, bins: int, **_: Any) -> None:
-    """Bytes received in 1 ms bins since the peer connected."""
-    with _tcp_listener(host, IPPROTO_MPTCP) as server, server.accept()[0] as peer:
+def mptcp(bins: int, **_: Any) -> None:
+    """Bytes received in 1 ms bins since the peer connected. Every address listens: the other subflows join at theirs."""
+    with _tcp_listener("", IPPROTO_MPTCP) as server, server.accept()[0] as peer:
         counts = [0] * bins
         buffer = bytearray(1 << 18)
         start_ns = time.monotonic_ns()
@@ -127,13 +129,17 @@ def pong(host: str, size: int, planes: list[str], settings: dict[str, Any], **_:
     answer(done=True)
 
 
-def raw(host: str, seconds: float, **_: Any) -> None:
+def raw(host: str, seconds: float, message: int, joins: bool, **_: Any) -> None:
     """Plain UDP: bytes per second received."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
+        except PermissionError:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, joins)
         sock.bind((host, 0))
         answer(port=sock.getsockname()[1])
-        answer(bytes_per_s=_core.yardstick_receive(sock.fileno(), seconds + 5))
+        answer(bytes_per_s=_core.yardstick_receive(sock.fileno(), message, seconds + 5))
 
 
 ORDERS: dict[str, Any] = {"tcp": tcp, "mptcp": mptcp, "tcp_pong": tcp_pong, "mrc": mrc, "pong": pong, "raw": raw}

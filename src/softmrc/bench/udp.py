@@ -33,6 +33,8 @@ FLOOD_PER_S = 100_000
 LOOPBACK = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
 SECRET = "bench"  # for planes that are not on loopback
 RAW_PACKET = 4136  # what a payload of 4 096 bytes makes on the wire
+TRAIN = (4 * 16_360, 16_360)  # the longest that a send takes in packets as long as ours, and one of them
+UDP_SEGMENT = 103
 
 FIGURES = (
     Figure("goodput_gbps", "4 planes on loopback, 1 MiB writes", "Gb/s", 0, True),
@@ -41,6 +43,14 @@ FIGURES = (
     Figure("ratio_veth", "the same between namespaces over four jumbo links", "", 1.3, True),
     Figure("ratio_cold", "the same with cold buffers of 64 MiB on both sides", "", 1.3, True),
     Figure("ratio_icrc_off", "the same without ICRC", "", 1.3, True),
+    Figure(
+        "ceiling_gbps",
+        "plain UDP in the same trains, no protocol, nothing placed: what the kernel can do",
+        "Gb/s",
+        0,
+        True,
+    ),
+    Figure("ceiling_ratio", "… ours over it", "", 0, True),
     Figure("raw_udp_gbps", "plain UDP, sendmmsg and recvmmsg, 4 KiB packets", "Gb/s", 0, True),
     Figure("quantum1_ratio", "another path for every 4 KiB packet, over plain UDP", "", 0.7, True),
     Figure("latency_us_p50", "2-byte ping-pong by write with immediate, round trip", "µs", 1e9, False),
@@ -153,12 +163,14 @@ class Flow:
         return told
 
 
-def raw_gbps(other: Sink, host: str, seconds: float) -> float:
-    """Plain UDP, one pair of sockets."""
-    port = other.order("raw", host=host, seconds=seconds)["port"]
+def raw_gbps(other: Sink, host: str, seconds: float, message: int = RAW_PACKET, segment: int = 0) -> float:
+    """Plain UDP, one pair of sockets; with a segment, the kernel cuts and joins the messages (GSO and GRO)."""
+    port = other.order("raw", host=host, seconds=seconds, message=message, joins=bool(segment))["port"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((host, port))
-        _core.yardstick_send(sock.fileno(), RAW_PACKET, seconds)
+        if segment:
+            sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, segment)
+        _core.yardstick_send(sock.fileno(), message, seconds)
     return other.hear()["bytes_per_s"] * 8 / 1e9
 
 
@@ -206,7 +218,8 @@ def _goodput(rounds: int, seconds: float) -> dict[str, Any]:
         no_icrc = Flow(two, host, HOT, LOOPBACK, LOOPBACK, icrc=False)
         rows = []
         for _ in range(rounds):
-            rows.append((tcp_gbps(three, host, seconds, HOT), plain.gbps(seconds), no_icrc.gbps(seconds)))
+            tcp, ours, bare = tcp_gbps(three, host, seconds, HOT), plain.gbps(seconds), no_icrc.gbps(seconds)
+            rows.append((tcp, ours, bare, raw_gbps(three, host, seconds, *TRAIN)))
         plain.close()
         no_icrc.close()
     return {
@@ -214,6 +227,8 @@ def _goodput(rounds: int, seconds: float) -> dict[str, Any]:
         "goodput_gbps": statistics.median(r[1] for r in rows),
         "ratio": statistics.median(r[1] / r[0] for r in rows),
         "ratio_icrc_off": statistics.median(r[2] / r[0] for r in rows),
+        "ceiling_gbps": statistics.median(r[3] for r in rows),
+        "ceiling_ratio": statistics.median(r[1] / r[3] for r in rows),
     }
 
 

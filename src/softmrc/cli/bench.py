@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import engine, failover, sim, udp
+from softmrc.bench import allreduce, engine, failover, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 
@@ -74,6 +74,22 @@ def bench_failover(
         print(json.dumps(figures, indent=2))
         return
     _show(f"A plane dies under load, {figures['trials']} trials", failover.FIGURES, figures)
+
+
+@benches.command("allreduce")
+def bench_allreduce(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """All-reduces beside Gloo's in the same run, and through the death of a plane; as root also over shaped links."""
+    figures = allreduce.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show("All-reduce of float32", allreduce.FIGURES, allreduce.shown(figures))
+    for reason in (figures.get("not_measured"), figures["links"].get("refused")):
+        if reason:
+            Console().print(reason, style="dim", highlight=False)
 
 
 @benches.command("sim")

@@ -74,7 +74,7 @@ def plan(
     if as_json:
         print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
         return
-    console = Console()
+    console = Console(emoji=False)
     designs = [d for d in found if isinstance(d, plans.Design)]
     console.print(f"[bold]{reports.plan_title(question)}[/]", highlight=False)
     for start in range(0, len(designs), DESIGNS_A_TABLE):
@@ -111,7 +111,7 @@ def assess(
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
-    console = Console()
+    console = Console(emoji=False)
     console.print(f"[bold]Fabric {found.description.name}[/]: {_summary(found)}\n", highlight=False)
     for title, head, rows in (
         ("Ways between two hosts", reports.DIVERSITY_HEAD, reports.diversity_rows(found)),

@@ -78,7 +78,7 @@ def inspect(
     if as_json:
         print(json.dumps(_as_json(lab, states), indent=2))
         return
-    console = Console()
+    console = Console(emoji=False)
     broken = ", ".join(f"{what} ({how})" for what, how in lab.record.failures.items()) or "nothing"
     console.print(f"[bold]lab {lab.name}[/], built in {lab.record.up_s:.2f} s; broken: {broken}", highlight=False)
     console.print(_ports_table(lab, states) if node is not None else _nodes_table(lab, states))

@@ -86,7 +86,7 @@ def perf(
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
     """Measure bandwidth and latency between two nodes: a server here, a client there."""
-    console = Console()
+    console = Console(emoji=False)
     if not address:
         serve(host, port, plane, secret_from(secret), once, console)
         return

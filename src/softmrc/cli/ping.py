@@ -74,6 +74,7 @@ def ping(
         for (number, ev), times in sorted(answers.items()):
             shown = [f"{f(times):,.0f}" for f in (statistics.median, min, max)] if times else ["—"] * 3
             loss = f"{1 - len(times) / count:.0%}"
-            name = f"{number} {connection.device.local_planes[number]}"
+            plane_here = connection.device.local_planes[number]
+            name = f"{number} {plane_here.interface or plane_here}"
             table.add_row(name, str(ev), *shown, loss, states[number, ev].name)
-        Console().print(table)
+        Console(emoji=False).print(table)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from softmrc.errors import DeviceError, UsageError
 from softmrc.fabric import AddressPlan, Description, Node, Tier, parse
+from softmrc.fabric import host as fabric_host
 from softmrc.fabric.config.linux import ANCHOR, LinuxNode, configure
 from softmrc.fabric.config.ports import Port
 from softmrc.fabric.config.queues import thresholds
@@ -216,7 +217,10 @@ class Lab:
 
     def execute(self, node: str, command: Sequence[str]) -> None:
         """Become this command, inside a node."""
-        kernel.enter(self.namespace(self.shape.parse_node(node)))
+        found = self.shape.parse_node(node)
+        kernel.enter(self.namespace(found))
+        if found.tier is Tier.HOST:
+            os.environ |= {fabric_host.FILE: str(self.record.file), fabric_host.NUMBER: str(found.index)}
         try:
             os.execvp(command[0], list(command))
         except OSError as error:

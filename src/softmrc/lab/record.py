@@ -40,14 +40,21 @@ class Record:
     def path(self) -> Path:
         return FOLDER / f"{self.name}.json"
 
+    @property
+    def file(self) -> Path:
+        """Its description, for what runs inside."""
+        return FOLDER / f"{self.name}.toml"
+
     def save(self) -> None:
         """Replace the file at once, so that a crash leaves the old one or the new one."""
         FOLDER.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(self.description)
         draft = self.path.with_suffix(".tmp")
         draft.write_text(json.dumps(asdict(self), indent=1))
         draft.replace(self.path)
 
     def remove(self) -> None:
+        self.file.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
 

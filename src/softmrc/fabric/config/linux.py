@@ -84,12 +84,12 @@ def _link_lines(description: Description, port: Port) -> list[str]:
 
 
 def _tc_lines(description: Description, port: Port, is_switch: bool) -> list[str]:
-    """A shaper; where packets are trimmed, with a lane in front for headers and control."""
+    """A shaper; where packets are trimmed, with a lane in front for headers and control, at hosts too."""
     rate = f"{port.rate_bps}bit"
     burst = max(5000, 2 * description.lab.mtu)
     limit = thresholds(description, port).limit if is_switch else HOST_QUEUE_BYTES
     shaper = f"qdisc replace dev {port.name} root handle 1: stab overhead {FRAME_OVERHEAD_BYTES} linklayer ethernet"
-    if not (is_switch and description.switch.trim):
+    if not description.switch.trim:
         return [f"{shaper} tbf rate {rate} burst {burst} limit {limit}"]
     lane = f"class replace dev {port.name} parent 1:1 classid"
     both = f"ceil {rate} burst {burst} cburst {burst} quantum {2 * description.lab.mtu}"
@@ -172,10 +172,14 @@ def _encap_lines(description: Description, plan: AddressPlan, found: LinuxNode) 
             for path in range(plan.shape.paths(host, other)):
                 target = plan.path_address(other, plane, path)
                 segments = _segments(plan.path(host, other, plane, path))
-                port.ip.append(
-                    f"route replace {target}/128 encap seg6 mode encap.red segs {segments} "
-                    f"via {out.next_hop} dev {out.name} src {plan.host_address(host)}"
-                )
+                along = f"encap seg6 mode encap.red segs {segments} via {out.next_hop} dev {out.name}"
+                port.ip.append(f"route replace {target}/128 {along} src {plan.host_address(host)}")
+                if path == 0:
+                    # For what is not MRC, a handshake for one: the first plane whose port is up.
+                    own = plan.host_address(other)
+                    port.ip.append(
+                        f"route replace {own}/128 {along} src {plan.host_address(host)} metric {1024 + plane}"
+                    )
 
 
 def _segments(path: Path) -> str:

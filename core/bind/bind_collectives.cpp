@@ -1,0 +1,106 @@
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "bind/bind.h"
+#include "collectives/group.h"
+
+namespace nb = nanobind;
+
+namespace softmrc::bind {
+
+using namespace collectives;
+
+namespace {
+
+using Parts = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // address and bytes
+
+Part part_of(std::uint64_t address, std::uint64_t bytes) { return {reinterpret_cast<std::uint8_t*>(address), bytes}; }
+
+std::vector<Part> parts_of(const Parts& parts) {
+  std::vector<Part> result;
+  result.reserve(parts.size());
+  for (const auto& [address, bytes] : parts) result.push_back(part_of(address, bytes));
+  return result;
+}
+
+std::shared_ptr<Work> issue(Group& group, std::uint8_t kind, std::uint8_t dtype, std::uint8_t op, double factor, std::int32_t root,
+                            const Parts& inputs, const Parts& outputs, double timeout_s) {
+  Call call{static_cast<Kind>(kind), static_cast<DType>(dtype), static_cast<ReduceOp>(op), factor, root, parts_of(inputs), parts_of(outputs)};
+  if (const std::string problem = check(call, group.place()); !problem.empty())
+    raise_if(proto::Problem{proto::Problem::Kind::config, kind_names[kind], problem, "parts, types and roots that fit the group"});
+  nb::gil_scoped_release release;
+  return group.issue(call, timeout_s);
+}
+
+// In slices, so that a signal (Ctrl-C) is noticed while waiting.
+bool wait(Group& group, const Work& work, double timeout_s) {
+  constexpr double slice_s = 0.2;
+  for (double left = timeout_s; !work.has_ended() && left > 0; left -= slice_s) {
+    {
+      nb::gil_scoped_release release;
+      group.wait(work, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)});
+    }
+    if (work.has_ended()) break;
+    if (group.device().is_closed())
+      raise_if(proto::Problem{proto::Problem::Kind::usage, "device", "closed", "an open device while operations are under way"});
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+  return work.has_ended();
+}
+
+// One kernel by itself, as tests and benches want it: out = a op b.
+void combine(bool plain, std::uint8_t dtype, std::uint8_t op, std::uint64_t out, std::uint64_t a, std::uint64_t b, std::size_t count) {
+  const Kernels& kernels = plain ? plain::kernels : best_kernels();
+  const Combine fn = kernels.combine(static_cast<DType>(dtype), static_cast<ReduceOp>(op));
+  if (!fn) raise_if(proto::Problem{proto::Problem::Kind::config, "op", std::to_string(op), "an operation that makes sense for the type"});
+  nb::gil_scoped_release release;
+  fn(reinterpret_cast<std::uint8_t*>(out), reinterpret_cast<const std::uint8_t*>(a), reinterpret_cast<const std::uint8_t*>(b), count);
+}
+
+}  // namespace
+
+void bind_collectives(nb::module_& m) {
+  nb::class_<Port>(m, "CompletionPort")
+      .def(nb::init<>())
+      .def("take", &Port::take, nb::call_guard<nb::gil_scoped_release>())
+      .def("shut", &Port::shut)
+      .def("watch", &Port::watch);
+  nb::class_<Work>(m, "CollectiveWork")
+      .def_prop_ro("has_ended", &Work::has_ended)
+      .def_prop_ro("error", [](const Work& w) { return w.has_ended() ? w.error() : std::string(); })
+      .def_ro("source", &Work::source);
+  nb::class_<Group>(m, "CollectiveGroup")
+      .def("__init__", [](Group* self, udp::Device& device, std::uint32_t rank, std::uint32_t size, std::uint32_t cq, std::uint64_t seed,
+                          std::shared_ptr<Port> port) { new (self) Group(device, {rank, size}, cq, seed, std::move(port)); },
+           nb::keep_alive<1, 2>())
+      .def("ring_rkey", &Group::ring_rkey)
+      .def("connect", &Group::connect)
+      .def("start", &Group::start)
+      .def("issue", &issue)
+      .def("send", [](Group& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
+        return g.send(part_of(address, bytes), static_cast<DType>(dtype), to, tag, timeout_s);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("receive", [](Group& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
+        return g.receive(part_of(address, bytes), static_cast<DType>(dtype), source, tag, timeout_s);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("wait", &wait)
+      .def("abort", &Group::abort, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", [](Group& g, double linger_s) { g.close(Duration{static_cast<std::int64_t>(linger_s * 1e12)}); },
+           nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("error", &Group::error)
+      .def("stats", [](Group& g) {
+        const GroupStats stats = g.stats();
+        nb::dict d;
+#define X(name) d[#name] = stats.name;
+        SOFTMRC_COLLECTIVE_COUNTERS(X)
+#undef X
+        return d;
+      });
+  m.def("combine", &combine);
+}
+
+}  // namespace softmrc::bind

@@ -1,0 +1,80 @@
+#include "collectives/channel.h"
+
+#include <cstring>
+
+namespace softmrc::collectives {
+namespace {
+
+constexpr std::uint64_t alignment = 64;
+constexpr std::uint32_t credit_after = Channel::ring_bytes / 4;
+constexpr std::uint32_t tell_taken_after = 8;
+
+constexpr std::uint64_t padded(std::uint64_t size) { return (size + alignment - 1) / alignment * alignment; }
+
+// Where a message of this size starts: it does not wrap, so the end of the ring may stay unused.
+std::uint64_t start_of(std::uint64_t at, std::uint64_t size) {
+  const std::uint64_t room = Channel::ring_bytes - at % Channel::ring_bytes;
+  return size > room ? at + room : at;
+}
+
+}  // namespace
+
+Channel::Channel()
+    : inbound_(std::make_unique<std::uint8_t[]>(ring_bytes)), outbound_(std::make_unique<std::uint8_t[]>(ring_bytes)) {}
+
+bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint32_t limit) {
+  const std::uint64_t size = sizeof header + payload.size();
+  const std::uint64_t start = start_of(written_, padded(size));
+  if (start + padded(size) - read_there_ > limit) return false;
+  header.payload = static_cast<std::uint16_t>(payload.size());
+  header.consumed = told_ = read_here_;
+  header.taken = told_taken_ = offers_taken_here;
+  std::uint8_t* at = outbound_.get() + start % ring_bytes;
+  std::memcpy(at, &header, sizeof header);
+  if (!payload.empty()) std::memcpy(at + sizeof header, payload.data(), payload.size());
+  proto::WorkRequest request;
+  request.data = at;
+  request.remote_va = start % ring_bytes;
+  request.rkey = remote_rkey_;
+  request.length = static_cast<std::uint32_t>(size);
+  request.has_imm = true;
+  request.is_signaled = false;
+  if (engine.post_write(now, qpn_, request) == proto::PostStatus::queue_full) return false;
+  written_ = start + padded(size);
+  return true;
+}
+
+void Channel::send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload) {
+  if (backlog_.empty() && write(engine, now, header, payload, ring_bytes - reserve)) return;
+  backlog_.push_back({header, {payload.begin(), payload.end()}});
+}
+
+void Channel::flush(proto::Endpoint& engine, Time now) {
+  while (!backlog_.empty() && write(engine, now, backlog_.front().header, backlog_.front().payload, ring_bytes - reserve))
+    backlog_.pop_front();
+}
+
+Channel::Received Channel::receive(proto::Endpoint& engine, Time now, std::uint32_t length) {
+  Received result;
+  if (length < sizeof(Header) || length > sizeof(Header) + most_payload) return result;
+  const std::uint64_t start = start_of(read_here_, padded(length));
+  const std::uint8_t* at = inbound_.get() + start % ring_bytes;
+  std::memcpy(&result.header, at, sizeof result.header);
+  if (result.header.payload != length - sizeof(Header)) return result;
+  result.payload = {at + sizeof(Header), result.header.payload};
+  result.is_valid = true;
+  read_here_ = start + padded(length);
+  if (result.header.consumed > read_there_ && result.header.consumed <= written_) read_there_ = result.header.consumed;
+  offers_taken_there = result.header.taken;
+  flush(engine, now);
+  return result;
+}
+
+void Channel::give_credit(proto::Endpoint& engine, Time now) {
+  if (read_here_ - told_ < credit_after && offers_taken_here - told_taken_ < tell_taken_after) return;
+  Header header;
+  header.type = MessageType::credit;
+  write(engine, now, header, {}, ring_bytes);
+}
+
+}  // namespace softmrc::collectives

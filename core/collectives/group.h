@@ -1,0 +1,198 @@
+// A rank's part in a group: carries out operations over queue pairs, two to every peer. One has the messages, the other
+// the bulk data, so that a small operation, or bad news, never waits behind gigabytes.
+//
+// Everything here happens with the engine to itself: in the thread that drives the device, or in a caller's. Nothing
+// waits. Any failure is final: the peers are told why, and everything under way ends with the same words.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/prng.h"
+#include "collectives/channel.h"
+#include "collectives/operation.h"
+#include "collectives/plan.h"
+#include "collectives/work.h"
+#include "udp/device.h"
+
+namespace softmrc::collectives {
+
+#define SOFTMRC_COLLECTIVE_COUNTERS(X) \
+  X(operations)                        \
+  X(operations_small)                  \
+  X(sends)                             \
+  X(receives)                          \
+  X(messages)                          \
+  X(slices)                            \
+  X(bytes_granted)                     \
+  X(inquiries)
+
+struct GroupStats {
+#define X(name) std::uint64_t name = 0;
+  SOFTMRC_COLLECTIVE_COUNTERS(X)
+#undef X
+};
+
+class Group final : public udp::Attendant {
+ public:
+  // Registers the rings that peers write messages to.
+  Group(udp::Device& device, Place place, std::uint32_t cq, std::uint64_t seed, std::shared_ptr<Port> port);
+  ~Group() override;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  std::uint32_t ring_rkey(std::uint32_t peer) const { return peers_[peer].ring_rkey; }
+  void connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
+  // From here on the peers' messages are taken.
+  void start();
+
+  std::shared_ptr<Work> issue(const Call& call, double timeout_s);
+  std::shared_ptr<Work> send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s);
+  std::shared_ptr<Work> receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s);
+  // False when the time is up.
+  bool wait(const Work& work, Duration timeout);
+
+  void abort(const std::string& why);
+  // Ends what is under way, says goodbye and waits until that has been heard.
+  void close(Duration linger);
+  std::string error();
+  GroupStats stats();
+  Place place() const { return place_; }
+  udp::Device& device() { return device_; }
+
+  bool attend(proto::Endpoint& engine, Time now) override;
+  Time deadline() const override;
+
+ private:
+  struct Stashed {
+    Header header;
+    std::vector<std::uint8_t> payload;
+  };
+  struct Peer {
+    Channel channel;
+    std::uint32_t ring_rkey = 0;
+    std::uint32_t bulk_qpn = 0;
+    std::vector<Stashed> stash;   // for collectives that have not started here
+    bool has_left = false;
+    bool is_broken = false;       // its message queue pair is in error
+  };
+  // A send, until its data is acknowledged.
+  struct Sending {
+    std::uint32_t id = 0;
+    std::uint32_t peer = 0;
+    std::uint32_t tag = 0;
+    Part from;
+    Time issued_at{};
+    Time deadline{};
+    double timeout_s = 0;
+    bool is_written = false;
+    std::shared_ptr<Work> work;
+  };
+  struct Receiving {
+    std::int32_t source = -1;     // -1: anybody, until somebody is found
+    std::uint32_t tag = 0;
+    Part to;
+    DType dtype{};
+    std::uint32_t id = 0;         // of the sender's offer
+    std::uint32_t rkey = 0;       // 0: not matched yet
+    Time issued_at{};
+    Time deadline{};
+    double timeout_s = 0;
+    std::shared_ptr<Work> work;
+  };
+  struct Offer {
+    std::uint32_t peer = 0;
+    Header header;
+    std::vector<std::uint8_t> payload;
+  };
+  // A peer whose bulk queue pair broke: its own words, if they come, say more.
+  struct Suspect {
+    std::uint32_t peer = 0;
+    Time until = Time::never();
+    std::string why;
+  };
+  using Engine = proto::Endpoint;
+  using Operations = std::list<std::unique_ptr<Operation>>;
+
+  bool has_failed() const { return !error_.empty(); }
+  std::string name_of(std::uint32_t rank) const { return "rank " + std::to_string(rank); }
+
+  // group.cpp: completions, messages, ends.
+  void handle(Engine& engine, Time now, const proto::Completion& completion);
+  void handle_failure(Engine& engine, Time now, const proto::Completion& completion);
+  void handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length);
+  void handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
+  void handle_bye(Engine& engine, Time now, std::uint32_t peer);
+  void say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload = {});
+  void fail(Engine& engine, Time now, const std::string& why, bool tells_peers = true);
+  void look_at_clock(Engine& engine, Time now);
+  void inquire(Engine& engine, Time now);
+  void fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom);
+  std::string awaited(const Operation& op) const;
+  std::vector<std::uint32_t> awaited_peers(const Operation& op) const;
+
+  // transfers.cpp: collectives.
+  Operation* find(std::uint32_t number);
+  void start_ready(Engine& engine, Time now);
+  bool may_start(Operations::const_iterator at) const;
+  void begin(Engine& engine, Time now, Operation& op);
+  void grant(Engine& engine, Time now, Operation& op);
+  void deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
+  void deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
+  void deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header);
+  void handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm);
+  void handle_sent(std::uint64_t wr_id);
+  void post(Engine& engine, Time now, Operation& op, std::uint32_t out);
+  void post_all(Engine& engine, Time now);
+  void end_inbound(Engine& engine, Time now, Operation& op, Inbound& in);
+  bool copy_some(Operation& op);
+  void settle(Operation& op);
+  void sweep(Engine& engine, Time now);
+  std::uint32_t new_rkeys(Engine& engine, std::uint32_t count);
+
+  // send_receive.cpp: point to point.
+  void handle_offer(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
+  bool match(Engine& engine, Time now, Receiving& receiving, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
+  void handle_accept(Engine& engine, Time now, std::uint32_t peer, const Header& header);
+  void handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id);
+  void handle_sending_done(std::uint32_t id);
+  void end_point_to_point(Engine& engine, const std::string& why);
+  void look_at_point_to_point(Engine& engine, Time now);
+
+  udp::Device& device_;
+  Engine* engine_ = nullptr;             // for questions asked while waiting, which has it to itself
+  const Place place_;
+  const std::uint32_t cq_;
+  std::shared_ptr<Port> port_;
+  Prng prng_;
+  std::vector<Peer> peers_;
+  std::unordered_map<std::uint32_t, std::pair<std::uint32_t, bool>> owners_;  // queue pair: its peer, and whether it is bulk
+
+  Operations operations_;                // in the order of issue, until they have ended
+  std::uint32_t next_number_ = 1;
+  bool has_ended_some_ = false;
+  bool has_copies_ = false;
+  bool has_unposted_ = false;            // a send queue was full
+
+  std::list<Sending> sendings_;
+  std::list<Receiving> receivings_;
+  std::list<Offer> offers_;              // that found no receiver yet, as they came
+  std::uint32_t next_offer_ = 1;
+
+  std::vector<Suspect> suspects_;
+  std::string error_;
+  Time inquires_at_ = Time::never();
+  bool is_closed_ = false;
+  bool is_started_ = false;
+  GroupStats stats_;
+};
+
+// What the error messages call an operation.
+std::string describe(const Descriptor& descriptor);
+
+}  // namespace softmrc::collectives

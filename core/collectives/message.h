@@ -1,0 +1,52 @@
+// What ranks tell each other beside bulk data: a fixed header, and a few bytes behind it. All ranks share one byte order.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "collectives/types.h"
+
+namespace softmrc::collectives {
+
+// What every rank of a collective must say alike.
+struct Descriptor {
+  Kind kind = Kind::barrier;
+  DType dtype = DType::uint8;
+  ReduceOp op = ReduceOp::sum;
+  std::uint8_t reserved = 0;
+  std::int32_t root = -1;
+  std::uint64_t count = 0;   // elements, all parts together
+  std::uint64_t shape = 0;   // a hash of how they are cut, and of the factor
+
+  bool operator==(const Descriptor&) const = default;
+};
+
+enum class MessageType : std::uint8_t {
+  eager,      // small data of a collective, behind the header
+  grant,      // you may write your part of this collective to me, from `rkey` on
+  inquiry,    // I wait for you in this collective; do you mean the same one?
+  offer,      // a send: its data follows if it is small, else it waits for an acceptance
+  accept,     // write what you offered to `rkey`
+  credit,     // nothing but what every header says
+  error,      // the group is over; why is behind the header
+  bye,        // I have finished everything and leave
+};
+
+struct Header {
+  MessageType type{};
+  std::uint8_t has_payload = 0;
+  std::uint16_t payload = 0;         // bytes behind the header
+  std::uint32_t number = 0;          // of the collective, or of the sender's offer
+  Descriptor descriptor;
+  std::uint64_t bytes = 0;           // that travel: eager and offer from here, grant and accept to here
+  std::uint32_t rkey = 0;
+  std::uint32_t tag = 0;
+  std::uint64_t consumed = 0;        // bytes of the peer's messages that have been taken from the ring here
+  std::uint32_t taken = 0;           // small offers of the peer that have found their receiver
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
+
+constexpr std::uint32_t most_payload = 16 * 1024;
+
+}  // namespace softmrc::collectives

@@ -1,0 +1,111 @@
+// One collective on one rank, as data: what comes in from whom and where it lands, what goes out to whom and what it
+// must wait for. plan.h makes these, the group carries them out; neither knows the other's part.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/time.h"
+#include "collectives/message.h"
+#include "collectives/reduce.h"
+#include "collectives/work.h"
+#include "proto/memory.h"
+
+namespace softmrc::collectives {
+
+// Bulk data travels in slices: a slice that has arrived can be sent on while the next one is still coming.
+constexpr std::uint64_t smallest_slice = 128 * 1024;
+constexpr std::uint64_t largest_slice = 1024 * 1024;
+constexpr std::uint64_t slices_wanted = 16;
+
+// Both ends must cut alike. A multiple of every element's size.
+constexpr std::uint64_t slice_for(std::uint64_t bytes) {
+  const std::uint64_t even = (bytes / slices_wanted + 4095) / 4096 * 4096;
+  return even < smallest_slice ? smallest_slice : even > largest_slice ? largest_slice : even;
+}
+constexpr std::uint32_t slices_of(std::uint64_t bytes) {
+  return static_cast<std::uint32_t>((bytes + slice_for(bytes) - 1) / slice_for(bytes));
+}
+
+struct Inbound final : proto::Placer {
+  std::uint32_t peer = 0;
+  bool is_eager = false;               // in a message; else by WRITE into a region
+  std::uint8_t* to = nullptr;
+  const std::uint8_t* local = nullptr; // what it is reduced with
+  const Reduction* reduction = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint32_t arrived = 0;           // slices
+  std::uint32_t rkey = 0;
+  bool has_ended = false;
+  std::vector<std::uint32_t> feeds;    // outbound transfers that wait for this one, slice by slice
+
+  void place(std::uint64_t offset, const std::uint8_t* source, std::uint32_t size) override {
+    reduction->run(to + offset, source, local + offset, size);
+  }
+};
+
+struct Outbound {
+  std::uint32_t peer = 0;
+  std::uint32_t index = 0;             // among the granted ones to this peer
+  bool is_eager = false;
+  const std::uint8_t* from = nullptr;
+  std::uint64_t bytes = 0;
+  std::int32_t after = -1;             // the inbound transfer it passes on
+  std::uint32_t posted = 0;            // slices
+  bool has_ended = false;              // acknowledged
+};
+
+struct Copy {
+  std::uint8_t* to = nullptr;
+  const std::uint8_t* from = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t done = 0;
+};
+
+// Memory of the caller's that is read or written.
+struct Range {
+  const std::uint8_t* begin = nullptr;
+  const std::uint8_t* end = nullptr;
+  bool is_written = false;
+
+  bool conflicts(const Range& other) const {
+    return (is_written || other.is_written) && begin < other.end && other.begin < end;
+  }
+};
+
+struct Operation {
+  std::uint32_t number = 0;
+  Descriptor descriptor;
+  std::deque<Inbound> ins;             // addresses stay: regions point at them
+  std::vector<Outbound> outs;
+  std::vector<Copy> copies;
+  std::vector<Range> ranges;
+  std::deque<Reduction> reductions;
+  std::unique_ptr<std::uint8_t[]> temporary;
+  std::function<void()> finish;        // when everything has arrived
+
+  // How far it is.
+  bool has_started = false;
+  bool has_ended = false;
+  bool has_finished = false;
+  std::uint32_t open_ins = 0;
+  std::uint32_t open_outs = 0;
+  std::vector<std::uint32_t> granted;  // by peer: the first key, 0 while there is none
+  std::vector<bool> has_message;       // by peer
+  Time issued_at{};
+  Time deadline = Time::never();
+  double timeout_s = 0;
+  std::shared_ptr<Work> work;
+
+  bool conflicts(const Operation& other) const {
+    for (const Range& a : ranges)
+      for (const Range& b : other.ranges)
+        if (a.conflicts(b)) return true;
+    return false;
+  }
+};
+
+}  // namespace softmrc::collectives

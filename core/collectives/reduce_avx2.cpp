@@ -1,0 +1,3 @@
+// The kernels for processors with AVX2 and F16C; the build gives this file alone the options for them.
+#define SOFTMRC_KERNELS avx2
+#include "collectives/reduce_kernels.h"

@@ -1,0 +1,3 @@
+// The kernels for any processor of this architecture.
+#define SOFTMRC_KERNELS plain
+#include "collectives/reduce_kernels.h"

@@ -1,0 +1,191 @@
+// Send and receive: the sender offers, with the data if it is small; the receiver accepts, and then the data lands.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "collectives/group.h"
+#include "collectives/immediate.h"
+
+namespace softmrc::collectives {
+namespace {
+
+constexpr std::uint64_t small_send = 4096;
+constexpr std::uint32_t most_small_sends = 32;  // that wait at the receiver, from one sender
+constexpr std::uint64_t largest_write = 1ull << 30;
+
+Time deadline_of(Time now, double timeout_s) {
+  return now + Duration{timeout_s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(timeout_s * 1e12)};
+}
+
+std::string words_of(std::uint64_t bytes, DType dtype) {
+  return std::to_string(bytes / size_of(dtype)) + " " + dtype_names[static_cast<std::size_t>(dtype)];
+}
+
+}  // namespace
+
+std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
+  auto work = std::make_shared<Work>(port_);
+  device_.with_engine_and_send([&](Engine& engine, Time now) {
+    if (!has_failed() && peers_[to].has_left) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
+    if (has_failed()) {
+      work->fail(error_);
+      return 0;
+    }
+    ++stats_.sends;
+    Channel& channel = peers_[to].channel;
+    Header header;
+    header.type = MessageType::offer;
+    header.number = next_offer_++ & ~send_bit;
+    header.descriptor.dtype = dtype;
+    header.bytes = from.bytes;
+    header.tag = tag;
+    if (from.bytes <= small_send && channel.offers_sent - channel.offers_taken_there < most_small_sends) {
+      header.has_payload = 1;
+      ++channel.offers_sent;
+      say(engine, now, to, header, {from.data, from.bytes});
+      work->succeed();
+      return 0;
+    }
+    say(engine, now, to, header);
+    sendings_.push_back({header.number, to, tag, from, now, deadline_of(now, timeout_s), timeout_s, false, work});
+    if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
+    return 0;
+  });
+  return work;
+}
+
+std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
+  auto work = std::make_shared<Work>(port_);
+  device_.with_engine_and_send([&](Engine& engine, Time now) {
+    if (has_failed()) {
+      work->fail(error_);
+      return 0;
+    }
+    ++stats_.receives;
+    Receiving receiving{source, tag, to, dtype, 0, 0, now, deadline_of(now, timeout_s), timeout_s, work};
+    for (auto offer = offers_.begin(); offer != offers_.end(); ++offer) {
+      if ((source >= 0 && offer->peer != static_cast<std::uint32_t>(source)) || offer->header.tag != tag) continue;
+      const Offer found = std::move(*offer);
+      offers_.erase(offer);
+      if (!match(engine, now, receiving, found.peer, found.header, found.payload)) receivings_.push_back(receiving);
+      if (has_failed()) work->fail(error_);
+      peers_[found.peer].channel.give_credit(engine, now);
+      return 0;
+    }
+    if (source >= 0 && peers_[static_cast<std::size_t>(source)].has_left) {
+      fail(engine, now, name_of(static_cast<std::uint32_t>(source)) + " has left the group; a receive waits for it");
+      work->fail(error_);
+      return 0;
+    }
+    receivings_.push_back(std::move(receiving));
+    if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
+    return 0;
+  });
+  return work;
+}
+
+void Group::handle_offer(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+  for (auto at = receivings_.begin(); at != receivings_.end(); ++at) {
+    if (at->rkey || at->tag != header.tag || (at->source >= 0 && at->source != static_cast<std::int32_t>(peer))) continue;
+    if (match(engine, now, *at, peer, header, payload) && !has_failed()) receivings_.erase(at);
+    return;
+  }
+  offers_.push_back({peer, header, {payload.begin(), payload.end()}});
+}
+
+// True when the receive has ended with it.
+bool Group::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+  if (header.bytes != receiving.to.bytes || header.descriptor.dtype != receiving.dtype) {
+    fail(engine, now, name_of(peer) + " sends " + words_of(header.bytes, header.descriptor.dtype) + " where " + name_of(place_.rank) +
+                          " receives " + words_of(receiving.to.bytes, receiving.dtype));
+    return true;
+  }
+  receiving.source = static_cast<std::int32_t>(peer);
+  receiving.work->source = receiving.source;
+  if (header.has_payload) {
+    if (!payload.empty()) std::memcpy(receiving.to.data, payload.data(), payload.size());
+    ++peers_[peer].channel.offers_taken_here;
+    receiving.work->succeed();
+    return true;
+  }
+  receiving.id = header.number;
+  receiving.rkey = new_rkeys(engine, 1);
+  Header reply;
+  reply.type = MessageType::accept;
+  reply.number = header.number;
+  reply.bytes = header.bytes;
+  reply.rkey = receiving.rkey;
+  if (receiving.to.bytes) SOFTMRC_CHECK(engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey}));
+  stats_.bytes_granted += header.bytes;
+  say(engine, now, peer, reply);
+  if (receiving.to.bytes) return false;
+  receiving.work->succeed();
+  return true;
+}
+
+void Group::handle_accept(Engine& engine, Time now, std::uint32_t peer, const Header& header) {
+  const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.peer == peer && s.id == header.number; });
+  if (at == sendings_.end()) return;
+  at->is_written = true;
+  if (at->from.bytes == 0) {
+    at->work->succeed();
+    sendings_.erase(at);
+    return;
+  }
+  for (std::uint64_t offset = 0; offset < at->from.bytes; offset += largest_write) {
+    proto::WorkRequest request;
+    const std::uint64_t bytes = std::min(largest_write, at->from.bytes - offset);
+    request.wr_id = send_mark | at->id;
+    request.data = at->from.data + offset;
+    request.remote_va = offset;
+    request.rkey = header.rkey;
+    request.length = static_cast<std::uint32_t>(bytes);
+    request.imm = send_bit | at->id;
+    request.has_imm = request.is_signaled = offset + bytes == at->from.bytes;
+    if (engine.post_write(now, peers_[peer].bulk_qpn, request) != proto::PostStatus::ok)
+      return fail(engine, now, "too many sends to " + name_of(peer) + " are under way");
+  }
+}
+
+void Group::handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id) {
+  const auto at = std::find_if(receivings_.begin(), receivings_.end(), [&](const Receiving& r) {
+    return r.rkey && r.source == static_cast<std::int32_t>(peer) && r.id == id;
+  });
+  if (at == receivings_.end()) return;
+  engine.remove_region(at->rkey);
+  at->work->succeed();
+  receivings_.erase(at);
+}
+
+void Group::handle_sending_done(std::uint32_t id) {
+  const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.id == id && s.is_written; });
+  if (at == sendings_.end()) return;
+  at->work->succeed();
+  sendings_.erase(at);
+}
+
+void Group::look_at_point_to_point(Engine& engine, Time now) {
+  for (const Sending& s : sendings_)
+    if (s.deadline <= now) {
+      const std::string whom = name_of(s.peer) + (s.is_written ? " did not take all of it" : " did not receive it");
+      return fail_late(engine, now, "a send with tag " + std::to_string(s.tag), s.timeout_s, whom);
+    }
+  for (const Receiving& r : receivings_)
+    if (r.deadline <= now) {
+      const std::string whom = r.source < 0 ? "nobody sent it" : name_of(static_cast<std::uint32_t>(r.source)) + " did not send it";
+      return fail_late(engine, now, "a receive with tag " + std::to_string(r.tag), r.timeout_s, whom);
+    }
+}
+
+void Group::end_point_to_point(Engine& engine, const std::string& why) {
+  for (const Sending& s : sendings_) s.work->fail(why);
+  for (const Receiving& r : receivings_) {
+    if (r.rkey && r.to.bytes) engine.remove_region(r.rkey);
+    r.work->fail(why);
+  }
+  sendings_.clear();
+  receivings_.clear();
+  offers_.clear();
+}
+
+}  // namespace softmrc::collectives

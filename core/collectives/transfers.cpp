@@ -1,0 +1,273 @@
+// How the group carries out collectives: grants, slices, and what waits for what.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "collectives/group.h"
+#include "collectives/immediate.h"
+
+namespace softmrc::collectives {
+namespace {
+
+constexpr std::size_t most_started = 16;
+constexpr std::uint64_t copy_step = 1024 * 1024;
+
+}  // namespace
+
+Operation* Group::find(std::uint32_t number) {
+  for (const auto& op : operations_)
+    if (op->number == number && !op->has_ended) return op.get();
+  return nullptr;
+}
+
+// In the order of issue, several at a time; one that shares memory with an earlier one waits for it.
+bool Group::may_start(Operations::const_iterator at) const {
+  std::size_t started = 0;
+  for (auto other = operations_.begin(); other != at; ++other) {
+    if ((*other)->has_ended) continue;
+    if ((*at)->conflicts(**other) || ++started >= most_started) return false;
+  }
+  return true;
+}
+
+void Group::start_ready(Engine& engine, Time now) {
+  for (auto at = operations_.begin(); at != operations_.end() && !has_failed(); ++at) {
+    if ((*at)->has_started || (*at)->has_ended) continue;
+    if (!may_start(at)) return;
+    begin(engine, now, **at);
+  }
+}
+
+std::uint32_t Group::new_rkeys(Engine& engine, std::uint32_t count) {
+  for (;;) {
+    const std::uint32_t first = static_cast<std::uint32_t>(prng_.bits()) | 1;
+    bool is_free = first + count > first;
+    for (std::uint32_t i = 0; i < count && is_free; ++i) is_free = !engine.has_region(first + i);
+    if (is_free) return first;
+  }
+}
+
+void Group::begin(Engine& engine, Time now, Operation& op) {
+  op.has_started = true;
+  op.granted.assign(place_.size, 0);
+  op.has_message.assign(place_.size, false);
+  op.open_ins = static_cast<std::uint32_t>(op.ins.size());
+  op.open_outs = static_cast<std::uint32_t>(op.outs.size());
+  for (const Inbound& in : op.ins)
+    if (peers_[in.peer].has_left) return fail(engine, now, name_of(in.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
+  for (const Outbound& out : op.outs)
+    if (peers_[out.peer].has_left) return fail(engine, now, name_of(out.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
+  grant(engine, now, op);
+  for (Outbound& out : op.outs) {
+    if (!out.is_eager) continue;
+    Header header;
+    header.type = MessageType::eager;
+    header.number = op.number;
+    header.descriptor = op.descriptor;
+    header.bytes = out.bytes;
+    say(engine, now, out.peer, header, {out.from, out.bytes});
+    out.has_ended = true;
+    --op.open_outs;
+  }
+  if (!op.copies.empty() && copy_some(op)) has_copies_ = true;
+  // What came before its time.
+  for (std::uint32_t p = 0; p < place_.size && !has_failed(); ++p) {
+    auto& stash = peers_[p].stash;
+    for (std::size_t i = 0; i < stash.size() && !has_failed();) {
+      if (stash[i].header.number != op.number) {
+        ++i;
+        continue;
+      }
+      const Stashed early = std::move(stash[i]);
+      stash.erase(stash.begin() + static_cast<std::ptrdiff_t>(i));
+      deliver(engine, now, op, p, early.header, early.payload);
+    }
+  }
+  if (!has_failed()) settle(op);
+}
+
+// Registers what will come in by WRITE, and tells each sender where. The transfers of one peer have keys in a row.
+void Group::grant(Engine& engine, Time now, Operation& op) {
+  for (std::uint32_t peer = 0; peer < place_.size; ++peer) {
+    std::uint32_t count = 0;
+    std::uint64_t bytes = 0;
+    for (const Inbound& in : op.ins) {
+      if (in.peer != peer || in.is_eager) continue;
+      ++count;
+      bytes += in.bytes;
+    }
+    if (count == 0) continue;
+    const std::uint32_t first = new_rkeys(engine, count);
+    std::uint32_t next = first;
+    for (Inbound& in : op.ins) {
+      if (in.peer != peer || in.is_eager) continue;
+      in.rkey = next++;
+      if (in.bytes == 0) {
+        end_inbound(engine, now, op, in);
+        continue;
+      }
+      SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.reduction ? &in : nullptr}));
+    }
+    stats_.bytes_granted += bytes;
+    Header header;
+    header.type = MessageType::grant;
+    header.number = op.number;
+    header.descriptor = op.descriptor;
+    header.bytes = bytes;
+    header.rkey = first;
+    say(engine, now, peer, header);
+  }
+}
+
+void Group::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+  if (header.descriptor != op.descriptor)
+    return fail(engine, now, name_of(peer) + " called " + describe(header.descriptor) + " where " + name_of(place_.rank) + " called " + describe(op.descriptor));
+  op.has_message[peer] = true;
+  if (header.type == MessageType::eager) deliver_eager(engine, now, op, peer, header, payload);
+  if (header.type == MessageType::grant) deliver_grant(engine, now, op, peer, header);
+}
+
+void Group::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+  std::uint64_t expected = 0;
+  Inbound* found = nullptr;
+  for (Inbound& in : op.ins) {
+    if (in.peer != peer) continue;
+    expected += in.bytes;
+    if (in.is_eager && !in.has_ended) found = &in;
+  }
+  if (!found || expected != header.bytes || payload.size() != header.bytes)
+    return fail(engine, now, name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) + " in " +
+                                 describe(op.descriptor) + ", which expects " + std::to_string(expected));
+  if (!payload.empty()) std::memcpy(found->to, payload.data(), payload.size());
+  end_inbound(engine, now, op, *found);
+}
+
+void Group::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header) {
+  std::uint64_t mine = 0;
+  for (const Outbound& out : op.outs)
+    if (out.peer == peer) mine += out.bytes;
+  if (mine != header.bytes)
+    return fail(engine, now, name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) + " in " +
+                                 describe(op.descriptor) + ", which sends " + std::to_string(mine));
+  op.granted[peer] = header.rkey;
+  for (std::uint32_t i = 0; i < op.outs.size(); ++i)
+    if (op.outs[i].peer == peer) post(engine, now, op, i);
+  settle(op);
+}
+
+// Every slice that is here and that its receiver waits for.
+void Group::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
+  Outbound& out = op.outs[index];
+  const std::uint32_t rkey = op.granted[out.peer];
+  if (rkey == 0 || out.is_eager || out.has_ended) return;
+  if (out.bytes == 0) {
+    out.has_ended = true;
+    --op.open_outs;
+    return;
+  }
+  const std::uint64_t slice = slice_for(out.bytes);
+  const std::uint32_t slices = slices_of(out.bytes);
+  const std::uint32_t ready = out.after < 0 ? slices : op.ins[static_cast<std::size_t>(out.after)].arrived;
+  while (out.posted < ready) {
+    const std::uint64_t at = out.posted * slice;
+    proto::WorkRequest request;
+    request.wr_id = work_request_of(op.number, index);
+    request.data = out.from + at;
+    request.remote_va = at;
+    request.rkey = rkey + out.index;
+    request.length = static_cast<std::uint32_t>(std::min(slice, out.bytes - at));
+    request.imm = immediate_of(op.number, out.index);
+    request.has_imm = true;
+    request.is_signaled = out.posted + 1 == slices;
+    const proto::PostStatus status = engine.post_write(now, peers_[out.peer].bulk_qpn, request);
+    if (status == proto::PostStatus::queue_full) has_unposted_ = true;
+    if (status != proto::PostStatus::ok) return;
+    ++out.posted;
+    ++stats_.slices;
+  }
+}
+
+void Group::post_all(Engine& engine, Time now) {
+  has_unposted_ = false;
+  for (const auto& op : operations_) {
+    if (!op->has_started || op->has_ended) continue;
+    for (std::uint32_t i = 0; i < op->outs.size(); ++i) post(engine, now, *op, i);
+  }
+}
+
+void Group::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm) {
+  for (const auto& op : operations_) {
+    if (op->has_ended || !op->has_started || !is_immediate_of(imm, op->number)) continue;
+    std::uint32_t index = 0;
+    for (Inbound& in : op->ins) {
+      if (in.peer != peer || in.is_eager || index++ != index_of(imm)) continue;
+      if (in.has_ended) break;
+      op->has_message[peer] = true;
+      ++in.arrived;
+      for (std::uint32_t out : in.feeds) post(engine, now, *op, out);
+      if (in.arrived == slices_of(in.bytes)) {
+        end_inbound(engine, now, *op, in);
+        settle(*op);
+      }
+      return;
+    }
+    break;
+  }
+  fail(engine, now, name_of(peer) + " sent data that belongs to nothing");
+}
+
+void Group::handle_sent(std::uint64_t wr_id) {
+  Operation* op = find(number_of(wr_id));
+  if (!op) return;
+  Outbound& out = op->outs[out_of(wr_id)];
+  if (out.has_ended) return;
+  out.has_ended = true;
+  --op->open_outs;
+  settle(*op);
+}
+
+void Group::end_inbound(Engine& engine, Time now, Operation& op, Inbound& in) {
+  in.has_ended = true;
+  if (!in.is_eager && in.bytes) engine.remove_region(in.rkey);
+  --op.open_ins;
+  if (in.bytes == 0)
+    for (std::uint32_t out : in.feeds) post(engine, now, op, out);
+  if (in.is_eager) settle(op);
+}
+
+// True while there is more to copy.
+bool Group::copy_some(Operation& op) {
+  std::uint64_t room = copy_step;
+  for (Copy& copy : op.copies) {
+    const std::uint64_t bytes = std::min(room, copy.bytes - copy.done);
+    if (bytes) std::memcpy(copy.to + copy.done, copy.from + copy.done, bytes);
+    copy.done += bytes;
+    room -= bytes;
+    if (copy.done < copy.bytes) return true;
+  }
+  op.copies.clear();
+  return false;
+}
+
+// It has ended when everything came in and everything that went out from the caller's memory was acknowledged.
+void Group::settle(Operation& op) {
+  if (!op.has_started || op.has_ended || op.open_ins || !op.copies.empty()) return;
+  if (!op.has_finished) {
+    op.has_finished = true;
+    if (op.finish) op.finish();
+  }
+  if (op.open_outs) return;
+  op.has_ended = has_ended_some_ = true;
+  op.work->succeed();
+}
+
+// Forgets what has ended, and starts what waited for it.
+void Group::sweep(Engine& engine, Time now) {
+  while (has_ended_some_) {
+    has_ended_some_ = false;
+    operations_.remove_if([](const auto& op) { return op->has_ended; });
+    start_ready(engine, now);
+  }
+}
+
+}  // namespace softmrc::collectives

@@ -1,0 +1,268 @@
+"""A group of ranks, and what they can do together."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from softmrc.collectives.block import Block, DType, Kind, ReduceOp, as_block, as_parts
+from softmrc.collectives.rendezvous import Meeting, Pairs
+from softmrc.collectives.work import CollectiveError, Work, herald, quietly
+from softmrc.config import DeviceConfig
+from softmrc.errors import ConfigError
+from softmrc.verbs import Device
+
+Memory = Block | Any  # a Block, a NumPy array, or any contiguous buffer of a known dtype
+Parts = Memory | Sequence[Memory]
+ANY_SOURCE = -1
+DEFAULT_PLANES = ("127.0.0.1",)
+
+
+class Group:
+    """Ranks that have joined. Collectives must be issued in the same order by all; send and recv may interleave.
+
+    Every method returns at once with a `Work`. Several may be under way; one that shares memory with an earlier one
+    waits for it. `timeout_s` of an operation counts from its issue (None: the group's); when it is over the operation
+    fails on every rank. Any failure is final for the group: later operations fail with the same words.
+    """
+
+    def __init__(self, meeting: Meeting, owns_device: bool) -> None:
+        self.rank = meeting.rank
+        self.size = meeting.size
+        self.device = meeting.device  # live: stats, planes, set_faults, set_port, events
+        self.timeout_s = meeting.timeout_s
+        self.pairs: dict[int, Pairs] = meeting.pairs  # the queue pairs to every peer, for those who watch
+        self._owns_device = owns_device
+        self._native = meeting.meet(herald().port)
+        self._alive: deque[tuple[Any, Any]] = deque()
+        self._closed = False
+        atexit.register(_close_at_exit, weakref.ref(self))
+
+    @classmethod
+    def join(
+        cls,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        planes: Sequence[str] | None = None,
+        timeout_s: float = 30.0,
+        device_config: DeviceConfig | None = None,
+        device: Device | None = None,
+        name: str = "group",
+    ) -> Self:
+        """Meet the other ranks through `store` and connect to each.
+
+        Groups of one process may share a `device`; else one is made on `planes` (default: 127.0.0.1) and closed with
+        the group. `name` keeps groups apart that share a store. A rank that does not come is named in a
+        `CollectiveError`."""
+        owns_device = device is None
+        if device is not None and (planes is not None or device_config is not None):
+            raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
+        made = device or Device(planes or DEFAULT_PLANES, device_config)
+        try:
+            return cls(Meeting(store, rank, size, made, name, timeout_s), owns_device)
+        except BaseException:
+            if owns_device:
+                made.close()
+            raise
+
+    def _issue(
+        self,
+        kind: Kind,
+        dtype: DType,
+        inputs: Sequence[Block],
+        outputs: Sequence[Block],
+        timeout_s: float | None,
+        op: ReduceOp = ReduceOp.SUM,
+        factor: float = 1.0,
+        root: int = -1,
+    ) -> Work:
+        for block in (*inputs, *outputs):
+            if block.dtype != dtype:
+                raise ConfigError(
+                    "dtype", block.dtype.name, f"one type for all memory of an operation, here {dtype.name}"
+                )
+        native = self._native.issue(
+            kind,
+            dtype,
+            op,
+            factor,
+            root,
+            [(block.address, block.nbytes) for block in inputs],
+            [(block.address, block.nbytes) for block in outputs],
+            self.timeout_s if timeout_s is None else timeout_s,
+        )
+        return self._work(native, (inputs, outputs))
+
+    def _work(self, native: Any, memory: Any) -> Work:
+        """Keeps the memory until the operation has ended, even if the caller forgets the Work."""
+        while self._alive and self._alive[0][0].has_ended:
+            self._alive.popleft()
+        if not native.has_ended:
+            self._alive.append((native, memory))
+        return Work(self, native, memory)
+
+    def all_reduce(
+        self,
+        input: Memory,
+        output: Memory | None = None,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        factor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> Work:
+        """Everybody gets the reduction of all inputs; without `output`, in place."""
+        source = as_block(input, writable=output is None)
+        to = source if output is None else as_block(output)
+        return self._issue(Kind.ALL_REDUCE, source.dtype, (source,), (to,), timeout_s, op, factor)
+
+    def reduce_scatter(
+        self,
+        input: Parts,
+        output: Memory,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        factor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> Work:
+        """Rank r gets the reduction of everybody's part r. `input`: `size` parts, or one block that is cut evenly."""
+        to = as_block(output)
+        parts = as_parts(input, self.size, writable=False)
+        return self._issue(Kind.REDUCE_SCATTER, to.dtype, parts, (to,), timeout_s, op, factor)
+
+    def all_gather(self, input: Memory, output: Parts, *, timeout_s: float | None = None) -> Work:
+        """Everybody gets everybody's input. `output`: `size` parts (they may differ in length), or one block."""
+        source = as_block(input, writable=False)
+        return self._issue(Kind.ALL_GATHER, source.dtype, (source,), as_parts(output, self.size), timeout_s)
+
+    def broadcast(self, memory: Memory, root: int = 0, *, timeout_s: float | None = None) -> Work:
+        """Everybody gets what the root has."""
+        block = as_block(memory, writable=self.rank != root)
+        return self._issue(Kind.BROADCAST, block.dtype, (), (block,), timeout_s, root=root)
+
+    def reduce(
+        self,
+        input: Memory,
+        output: Memory | None = None,
+        root: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        factor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> Work:
+        """The root gets the reduction of all inputs, in place without `output`; the others' memory is only read."""
+        is_root = self.rank == root
+        source = as_block(input, writable=is_root and output is None)
+        outputs = () if not is_root else (source if output is None else as_block(output),)
+        return self._issue(Kind.REDUCE, source.dtype, (source,), outputs, timeout_s, op, factor, root)
+
+    def gather(
+        self, input: Memory, output: Parts | None = None, root: int = 0, *, timeout_s: float | None = None
+    ) -> Work:
+        """The root gets everybody's input; `output` is needed there alone."""
+        source = as_block(input, writable=False)
+        outputs = as_parts(output, self.size) if self.rank == root else ()
+        return self._issue(Kind.GATHER, source.dtype, (source,), outputs, timeout_s, root=root)
+
+    def scatter(
+        self, output: Memory, input: Parts | None = None, root: int = 0, *, timeout_s: float | None = None
+    ) -> Work:
+        """Rank r gets part r of the root's `input`, which is needed there alone."""
+        to = as_block(output)
+        inputs = as_parts(input, self.size, writable=False) if self.rank == root else ()
+        return self._issue(Kind.SCATTER, to.dtype, inputs, (to,), timeout_s, root=root)
+
+    def all_to_all(
+        self,
+        input: Parts,
+        output: Parts,
+        input_counts: Sequence[int] | None = None,
+        output_counts: Sequence[int] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Work:
+        """Part p of the input goes to rank p, part p of the output comes from rank p. Counts cut one block unevenly."""
+        sources = as_parts(input, self.size, input_counts, writable=False)
+        targets = as_parts(output, self.size, output_counts)
+        return self._issue(Kind.ALL_TO_ALL, targets[0].dtype, sources, targets, timeout_s)
+
+    def barrier(self, *, timeout_s: float | None = None) -> Work:
+        """Done when every rank has called it."""
+        return self._issue(Kind.BARRIER, DType.UINT8, (), (), timeout_s)
+
+    def send(self, memory: Memory, to: int, tag: int = 0, *, timeout_s: float | None = None) -> Work:
+        """To a `recv` of the same tag and length, in the order of issue. A small one ends when it has been copied."""
+        self._check_peer("to", to)
+        block = as_block(memory, writable=False)
+        timeout = self.timeout_s if timeout_s is None else timeout_s
+        return self._work(self._native.send(block.address, block.nbytes, block.dtype, to, _tag(tag), timeout), block)
+
+    def recv(self, memory: Memory, source: int = ANY_SOURCE, tag: int = 0, *, timeout_s: float | None = None) -> Work:
+        """From a rank, or from whoever sends first: `work.source` says who, once it is done."""
+        if source != ANY_SOURCE:
+            self._check_peer("source", source)
+        block = as_block(memory)
+        timeout = self.timeout_s if timeout_s is None else timeout_s
+        return self._work(
+            self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout), block
+        )
+
+    def _check_peer(self, field: str, rank: int) -> None:
+        if not 0 <= rank < self.size or rank == self.rank:
+            raise ConfigError(field, rank, f"another rank of the group of {self.size}")
+
+    @property
+    def error(self) -> CollectiveError | None:
+        """What ended the group, if something did."""
+        text = self._native.error
+        return CollectiveError(text) if text else None
+
+    def stats(self) -> dict[str, int]:
+        """Counters: operations and those that went by messages alone, sends, receives, messages, slices, bytes."""
+        return self._native.stats()
+
+    def abort(self, reason: str = "as its caller asked") -> None:
+        """End everything under way with an error, here and on every rank. From any thread; waiting threads return."""
+        self._native.abort(reason)
+
+    def close(self, linger_s: float = 5.0) -> None:
+        """Leave. When this returns, what was sent is acknowledged and the peers know that this rank has left.
+        Operations under way fail, on every rank."""
+        if self._closed:
+            return
+        self._closed = True
+        self._native.close(linger_s)
+        self._alive.clear()
+        if self._owns_device:
+            self.device.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort(f"{kind.__name__}: {error}")
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else f", {self.error}" if self.error else ""
+        return f"<Group rank {self.rank} of {self.size}{state}>"
+
+
+def _tag(tag: int) -> int:
+    if not 0 <= tag < 1 << 32:
+        raise ConfigError("tag", tag, "0 to 4294967295")
+    return tag
+
+
+def _close_at_exit(reference: weakref.ref[Group]) -> None:
+    group = reference()
+    if group is not None:
+        quietly(lambda: group.close(1.0))

@@ -1,0 +1,45 @@
+"""Where ranks find each other: anything with the `set`, `get` and `wait` of torch's Store. This one needs no torch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+DEFAULT_TIMEOUT = timedelta(seconds=30)
+LOOK_EVERY_S = 0.002
+
+
+class DirectoryStore:
+    """A store in a directory that all ranks see: a file for every key."""
+
+    def __init__(self, path: str | Path, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.timeout = timeout
+
+    def _file(self, key: str) -> Path:
+        return self.path / key.encode().hex()
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Say it to everybody; a key appears with its whole value."""
+        data = value.encode() if isinstance(value, str) else value
+        part = self._file(key).with_suffix(f".{os.getpid()}.{time.monotonic_ns()}")
+        part.write_bytes(data)
+        part.rename(self._file(key))
+
+    def get(self, key: str) -> bytes:
+        """The value, as soon as somebody has set it."""
+        self.wait([key])
+        return self._file(key).read_bytes()
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Until all are set."""
+        until = time.monotonic() + (timeout or self.timeout).total_seconds()
+        for key in keys:
+            while not self._file(key).exists():
+                if time.monotonic() > until:
+                    raise TimeoutError(f"nobody has set {key!r}")
+                time.sleep(LOOK_EVERY_S)

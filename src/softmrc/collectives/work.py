@@ -1,0 +1,129 @@
+"""An operation under way, and the one thread of the process that tells callers when theirs have ended."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from softmrc import _core
+from softmrc.errors import RemoteError
+
+if TYPE_CHECKING:
+    from softmrc.collectives.group import Group
+
+FOREVER_S = 1e9
+
+
+class CollectiveError(RemoteError, RuntimeError):
+    """An operation failed; the text says which rank and what. The group is of no use afterwards."""
+
+
+class Work:
+    """One operation, from its issue to its end. The memory that it uses must be left alone until then."""
+
+    __slots__ = ("_alive", "_group", "_native")
+
+    def __init__(self, group: Group, native: Any, alive: Any) -> None:
+        self._group = group
+        self._native = native
+        self._alive = alive
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until it is done. The waiting thread drives the device meanwhile, without the GIL.
+
+        Raises `CollectiveError` if it failed, and `TimeoutError` if it is not done in time; it goes on then."""
+        native = self._native
+        if not native.has_ended and not self._group._native.wait(native, FOREVER_S if timeout_s is None else timeout_s):
+            raise TimeoutError(f"the operation is not done after {timeout_s} s")
+        self._alive = None
+        if native.error:
+            raise CollectiveError(native.error)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._native.has_ended
+
+    @property
+    def error(self) -> CollectiveError | None:
+        """Why it failed; None while it runs, and when it went well."""
+        text = self._native.error
+        return CollectiveError(text) if text else None
+
+    @property
+    def source(self) -> int:
+        """The rank that a finished `recv` was served by."""
+        return self._native.source
+
+    def add_done_callback(self, fn: Callable[[Work], Any]) -> None:
+        """Call `fn(work)` once it has ended: from the process's completion thread, never from the caller's."""
+        herald().tell(self, fn)
+
+    def __repr__(self) -> str:
+        state = "failed" if self._native.error else "done" if self.done else "under way"
+        return f"<Work, {state}>"
+
+
+class Herald:
+    """The completion thread. It starts with the first callback and ends with the process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.port = _core.CompletionPort()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, tuple[Work, Callable[[Work], Any]]] = {}
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def tell(self, work: Work, fn: Callable[[Work], Any]) -> None:
+        """Call `fn(work)` when it has ended."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="softmrc-callbacks", daemon=True)
+                self._thread.start()
+        number = next(self._numbers)
+        self._asked[number] = (work, fn)
+        self.port.watch(work._native, number)
+
+    def _run(self) -> None:
+        while numbers := self.port.take():
+            for number in numbers:
+                work, fn = self._asked.pop(number)
+                work._alive = None
+                try:
+                    fn(work)
+                except Exception:
+                    quietly(lambda: traceback.print_exc(file=sys.stderr))
+                del work, fn
+
+    def stop(self) -> None:
+        """End the thread; callbacks that are due have been called."""
+        self.port.shut()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+_heralds: list[Herald] = []
+_making = threading.Lock()
+
+
+def herald() -> Herald:
+    """The one of this process; a forked child gets its own."""
+    with _making:
+        if not _heralds or _heralds[-1].pid != os.getpid():
+            _heralds.append(Herald())
+            atexit.register(_heralds[-1].stop)
+        return _heralds[-1]
+
+
+def quietly(fn: Callable[[], Any]) -> None:
+    """Call it where nobody can be told of a failure."""
+    with contextlib.suppress(Exception):
+        fn()

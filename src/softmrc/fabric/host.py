@@ -1,0 +1,113 @@
+"""A host of a fabric as a sender sees it: its planes, and the SRv6 paths to any other host.
+
+`SOFTMRC_FABRIC` (a fabric file) and `SOFTMRC_HOST` (a number) say which host a process runs on; `softmrc lab exec` sets
+both. `connect`, `listen` and the commands then use every path without being told more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any
+
+from softmrc.errors import ConfigError
+from softmrc.fabric.address import AddressPlan
+from softmrc.fabric.config.queues import LAB_RATE_BPS
+from softmrc.fabric.description import Description, parse
+
+FILE, NUMBER = "SOFTMRC_FABRIC", "SOFTMRC_HOST"
+
+# Links so slow that a packet takes a millisecond, and hosts that share a machine's cores with every switch. Two packets
+# a plane in the kernel: a path is then chosen when its port really has room, and acknowledgements hardly wait.
+SLOW: dict[str, Any] = {
+    "quantum": 1,
+    "gso": False,
+    "spin_us": 0.0,
+    "base_rtt_us": 10_000.0,
+    "reorder_us": 25_000.0,
+    "send_buffer_bytes": 8 << 10,
+    "sack_threshold_bytes": 4096,
+}
+
+
+@dataclass(frozen=True)
+class FabricHost:
+    """One host, by number."""
+
+    description: Description
+    host: int
+    trims: bool = field(default=True)  # false where a lab runs without its switches' program
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.host < self.description.fabric.hosts:
+            raise ConfigError("host", self.host, f"0 to {self.description.fabric.hosts - 1}")
+
+    @classmethod
+    def from_environment(cls) -> FabricHost | None:
+        """The host that the environment names, or None."""
+        file, number = os.environ.get(FILE), os.environ.get(NUMBER)
+        if not file or number is None:
+            return None
+        if not number.isdigit():
+            raise ConfigError(NUMBER, number, "the number of a host")
+        try:
+            text = Path(file).read_text()
+        except OSError as error:
+            raise ConfigError(FILE, file, f"a readable fabric file; {error.strerror}") from None
+        return cls(parse(text, Path(file).stem), int(number))
+
+    @cached_property
+    def plan(self) -> AddressPlan:
+        return AddressPlan(self.description.fabric, self.description.addressing)
+
+    @property
+    def planes(self) -> list[str]:
+        """The interfaces of its planes, by the names that the linux target gives them."""
+        return [f"p{plane}" for plane in range(self.description.fabric.planes)]
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """Fields of `DeviceConfig` for this host; what is given wins."""
+        shape = self.description.fabric
+        found: dict[str, Any] = {
+            "srv6": True,
+            "sockets_per_plane": 1,
+            "trimming": self.trims and self.description.switch.trim,
+            "rate_bps": shape.planes * shape.host_link_bps,
+        }
+        if shape.host_link_bps <= LAB_RATE_BPS:
+            found |= SLOW
+        return found | more
+
+    def paths(self, plane: int, address: Any) -> tuple[IPv6Address, ...]:
+        """A carrier for each path to the host with this address in a plane."""
+        to = self._hosts_by_address.get((plane, address))
+        if to is None:
+            raise ConfigError(
+                "address", str(address), f"the address of a host in plane {plane} of {self.description.name}"
+            )
+        count = self.description.fabric.paths(self.host, to)
+        return tuple(self.plan.carrier(self.host, to, plane, path) for path in range(count))
+
+    @cached_property
+    def _hosts_by_address(self) -> dict[tuple[int, Any], int]:
+        shape = self.description.fabric
+        return {
+            (plane, self.plan.nic_address(host, plane)): host
+            for host in range(shape.hosts)
+            for plane in range(shape.planes)
+            if host != self.host
+        }
+
+    def resolve(self, name: str) -> str:
+        """host3 as an address that TCP reaches; anything else as it is."""
+        found = re.fullmatch(r"host(\d+)", name)
+        if found is None:
+            return name
+        number = int(found[1])
+        if number >= self.description.fabric.hosts:
+            raise ConfigError("host", name, f"host0 to host{self.description.fabric.hosts - 1}")
+        return str(self.plan.host_address(number))

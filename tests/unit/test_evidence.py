@@ -1,0 +1,160 @@
+"""What counts as evidence of loss, and against whom: copies, coverage, and NACKs that are slower than SACKs."""
+
+from __future__ import annotations
+
+import pytest
+
+import packer
+from packer import Parsed
+from rig import QPN, US, Rig, data, only
+from softmrc.engine import EvState
+
+RTT_US = 8.0
+W_US = 8.0  # until the spread is known: the delay target and a quarter round trip
+PATIENT = {"window_bytes": 1 << 30}
+
+
+def verdicts(rig: Rig) -> int:
+    stats = rig.stats()
+    return stats["lost_same_ev"] + stats["lost_across_evs"]
+
+
+def bad_evs(rig: Rig) -> list[int]:
+    return [int(ev["value"]) for ev in rig.qp.evs() if ev["state"] == EvState.ASSUMED_BAD.value]
+
+
+def sent_twice() -> tuple[Rig, list[Parsed], Parsed]:
+    """Four packets over two paths, then silence, so that the newest goes again, by the path of an older one."""
+    rig = Rig(evs={"count": 2}, cc=PATIENT)
+    first = data(rig.post(4 * 1024))
+    again: list[Parsed] = []
+    while not again:
+        again = data(rig.advance(1.0))
+    assert [p.psn for p in again] == [3] and rig.routes[-1] == rig.routes[2] != rig.routes[3]
+    rig.advance(RTT_US)
+    return rig, first, again[0]
+
+
+# spec: loss-copies
+@pytest.mark.parametrize("as_trigger", [False, True], ids=["in the bitmap", "as the trigger"])
+def test_the_first_copy_arriving_late_says_nothing_about_the_second_ones_path(as_trigger: bool) -> None:
+    rig, first, _ = sent_twice()
+    told = {"ack_psn": 3, "ticks": first[3].ticks} if as_trigger else {"ack_psn": 0, "ticks": first[0].ticks}
+    rig.receive(packer.sack(QPN, 0, base=1, bitmap=0b100, ooo=1, rcvd_bytes=2048, **told))
+    assert rig.qp.query()["packets_in_flight"] == 2
+    assert verdicts(rig) == 0 and not bad_evs(rig)
+
+
+# spec: loss-copies
+def test_a_timestamp_proves_that_the_second_copy_arrived() -> None:
+    rig, _, again = sent_twice()
+    rig.receive(packer.sack(QPN, 0, ack_psn=3, ticks=again.ticks, base=1, bitmap=0b100, ooo=1, rcvd_bytes=2048))
+    assert verdicts(rig) == 2, "one was overtaken on its own path, the other by more than W"
+
+
+# spec: loss-copies
+def test_after_a_nack_only_the_second_copy_can_arrive() -> None:
+    rig = Rig(evs={"count": 2}, cc=PATIENT)
+    first = data(rig.post(4 * 1024))
+    rig.now += 4 * US
+    again = data(rig.receive(packer.nack(QPN, 3, packer.TRIMMED, ticks=first[3].ticks or 0)))
+    assert [p.psn for p in again] == [3] and rig.routes[-1] == rig.routes[2]
+    rig.advance(4.0)
+    rig.receive(packer.sack(QPN, 1, ack_psn=1, ticks=first[1].ticks or 0, base=2, bitmap=0b10, ooo=1, rcvd_bytes=3072))
+    assert rig.stats()["lost_same_ev"] == 1 and rig.stats()["loss_spurious"] == 0
+
+
+# spec: loss-covered
+def test_what_no_sack_had_room_for_is_not_lost() -> None:
+    """The receiver has it all but two packets; its first SACK has room for the newer block only."""
+    rig = Rig(mtu=512, evs={"count": 64}, cc=PATIENT, rts={"timeout": 20})
+    sent = data(rig.post(64 * 512))
+    rig.now += int(3 * W_US * US)
+    sent += data(rig.post(64 * 512))
+    rig.now += int(RTT_US * US)
+    everything = (1 << 64) - 1
+    rig.receive(
+        packer.sack(
+            QPN, 1, ack_psn=127, ticks=sent[127].ticks or 0, base=64, bitmap=everything, ooo=125, rcvd_bytes=64_000
+        )
+    )
+    assert verdicts(rig) == 1, "the one after cack, which every SACK covers"
+    missing = 1 << 2 | 1 << 40
+    rig.receive(packer.sack(QPN, 1, ack_psn=127, base=0, bitmap=everything & ~missing, ooo=125, rcvd_bytes=64_000))
+    assert verdicts(rig) == 2 and rig.qp.query()["packets_in_flight"] == 2
+
+
+# spec: loss-covered
+def test_with_nothing_out_of_order_everything_behind_cack_is_covered() -> None:
+    rig = Rig(mtu=512, evs={"count": 64}, cc=PATIENT, rts={"timeout": 20})
+    rig.post(8 * 512)
+    probes = only(rig.advance(50.0), packer.PROBE)
+    rig.receive(packer.sack(QPN, 3, probe_id=probes[0].probe_id, ooo=0, rcvd_bytes=2048))
+    assert verdicts(rig) >= 3
+
+
+def overtaken() -> tuple[Rig, Parsed, int, bytes]:
+    """Two laps over four paths. All arrive but the first packet; its path, and the SACK that says so."""
+    rig = Rig(evs={"count": 4}, cc=PATIENT, rts={"timeout": 20})
+    sent = data(rig.post(9 * 1024))
+    rig.now += int(RTT_US * US)
+    sack = packer.sack(QPN, 0, ack_psn=8, ticks=sent[8].ticks or 0, base=0, bitmap=0b111111101, ooo=7, rcvd_bytes=9000)
+    return rig, sent[1], rig.routes[1][1], sack
+
+
+# spec: trim-late-nack
+def test_a_path_is_given_time_for_the_nack_that_explains_a_missing_packet() -> None:
+    rig, trimmed, _, sack = overtaken()
+    again = data(rig.receive(sack))
+    assert [p.psn for p in again] == [1] and rig.stats()["lost_same_ev"] == 1, "it is sent again at once"
+    assert not bad_evs(rig)
+    rig.advance(W_US / 2)
+    rig.receive(packer.nack(QPN, 1, packer.TRIMMED, ticks=trimmed.ticks or 0))
+    rig.advance(4 * W_US)
+    assert not bad_evs(rig) and rig.stats()["evs_demoted"] == 0
+
+
+# spec: trim-late-nack
+def test_without_a_nack_it_is_condemned() -> None:
+    rig, _, ev, sack = overtaken()
+    rig.receive(sack)
+    rig.advance(2 * W_US)
+    assert rig.stats()["evs_demoted"] == 1 and ev in bad_evs(rig)
+
+
+# spec: trim-late-nack
+def test_a_nack_of_the_copy_does_not_explain_the_first() -> None:
+    rig, _, ev, sack = overtaken()
+    again = data(rig.receive(sack))
+    rig.receive(packer.nack(QPN, 1, packer.TRIMMED, ticks=again[0].ticks or 0))
+    rig.advance(2 * W_US)
+    assert ev in bad_evs(rig)
+
+
+# spec: trim-late-nack
+def test_a_network_that_does_not_trim_explains_nothing() -> None:
+    rig = Rig(evs={"count": 4}, cc=PATIENT, rts={"timeout": 20}, endpoint={"peer_trim_nack": False})
+    sent = data(rig.post(9 * 1024))
+    rig.now += int(RTT_US * US)
+    rig.receive(packer.sack(QPN, 0, ack_psn=8, ticks=sent[8].ticks or 0, bitmap=0b11111110, ooo=7, rcvd_bytes=9000))
+    assert bad_evs(rig) == [rig.routes[1][1]]
+
+
+def test_in_one_batch_a_nack_may_follow_the_sack() -> None:
+    rig, trimmed, _, sack = overtaken()
+    rig.endpoint.begin_batch()
+    rig.receive(sack)
+    rig.receive(packer.nack(QPN, 1, packer.TRIMMED, ticks=trimmed.ticks or 0))
+    rig.endpoint.end_batch(rig.now)
+    assert verdicts(rig) == 0 and rig.stats()["lost_nacked"] == 1
+
+
+# spec: sack-all-news
+def test_sacks_that_waited_report_everything_between_them() -> None:
+    rig = Rig(endpoint={"sack_threshold_bytes": 1024})
+    for psn in range(1, 200):
+        raw = packer.write(QPN, psn, bytes(64), opcode=packer.ONLY, va=rig.va, rkey=0x77)
+        rig.endpoint.handle_datagram(rig.now, raw, peer=rig.peer)
+    sacks = only(rig.drain(), packer.SACK)
+    told = {(s.base + bit) & packer.PSN_MASK for s in sacks for bit in range(64) if s.bitmap >> bit & 1}
+    assert told == set(range(1, 200)) and len(sacks) == 4
