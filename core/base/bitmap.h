@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/fetch.h"
 #include "base/ring.h"
 
 namespace softmrc {
@@ -14,6 +15,10 @@ class WindowBitmap {
  public:
   // Room for `count` numbers from `first`, plus the slack that lets whole words be read at either end.
   void reserve(std::uint32_t first, std::uint32_t count) { words_.reserve(first >> 6, (count + 63) / 64 + 2); }
+
+  void fetch_ahead(std::uint32_t n) const {
+    if (words_.capacity()) fetch(&words_[n >> 6]);
+  }
 
   bool test(std::uint32_t n) const { return words_[n >> 6] >> (n & 63) & 1; }
   void set(std::uint32_t n) { words_[n >> 6] |= bit(n); }

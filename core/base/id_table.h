@@ -47,6 +47,7 @@ class IdTable {
   }
 
   std::uint32_t size() const { return live_; }
+  const void* memory() const { return slots_.data(); }
 
  private:
   enum class Use : std::uint8_t { free, taken, erased };

@@ -26,6 +26,9 @@ class Ring {
   T& operator[](std::size_t i) { return slots_[(head_ + static_cast<std::uint32_t>(i)) & mask_]; }
   const T& operator[](std::size_t i) const { return slots_[(head_ + static_cast<std::uint32_t>(i)) & mask_]; }
 
+  // For fetching ahead what comes next.
+  const T* front_slot() const { return slots_ ? &slots_[head_ & mask_] : nullptr; }
+
   void push(T value) {
     if (size() == capacity()) grow();
     slots_[tail_++ & mask_] = std::move(value);

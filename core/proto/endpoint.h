@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/fetch.h"
 #include "base/id_table.h"
 #include "proto/completion.h"
 #include "proto/config.h"
@@ -76,6 +77,16 @@ class Endpoint {
   bool poll_event(Event& out);
   Time poll_timeout();
   std::size_t events_waiting() const { return journal_.queue().size(); }
+
+  // Asks for the memory that the next input will touch, one step behind this object itself: for simulators that hold
+  // more endpoints than caches do.
+  void fetch_ahead() const {
+    fetch(slots_.data());
+    fetch(qpns_.memory());
+    fetch(data_list_.front_slot());
+    fetch(timers_.memory());
+    if (!cqs_.empty()) fetch(cqs_.front().get());
+  }
 
   void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { journal_.set_sink(sink, wanted); }
   const EndpointStats& stats() const { return journal_.stats; }

@@ -1,6 +1,7 @@
 #include "proto/ev_set.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace softmrc::proto {
 
@@ -10,6 +11,8 @@ constexpr std::uint16_t silent_port_strikes = 3;
 // An EV that carried fewer packets than this between two losses is ill rather than unlucky.
 constexpr std::uint8_t healthy_carry = 32;
 constexpr std::uint8_t max_damping = 10;
+// How often a port that has lost EVs is passed over before it goes ahead of the whole ones.
+constexpr std::uint8_t most_waits = 32;
 }  // namespace
 
 // spec: ev-equal-planes
@@ -20,8 +23,9 @@ void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
   ports_.assign(ports, PortFacts{});
   const std::uint32_t total = profile.count + profile.spares;
   active_per_port_ = profile.count / ports;
+  per_port_ = total / ports;
   evs_.reserve(total);
-  order_.reserve(total);
+  order_.assign(total, no_ev);
 
   // Explicit entries are dealt at random, so that senders do not all prefer the head of the controller's list.
   std::vector<EvEntry> pool = profile.entries;
@@ -47,21 +51,96 @@ void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
   }
 }
 
-// spec: ev-rotation ev-skip
+// A port that was out of use for a while rejoins the others' count.
+void EvSet::begin_lap(PortFacts& port) {
+  port.turned = 0;
+  port.waited = 0;
+  port.is_congested = false;
+  ++port.laps;
+  for (const PortFacts& other : ports_)
+    if (static_cast<std::int32_t>(other.laps - port.laps) > 1) port.laps = other.laps - 1;
+}
+
+// The next turn of the lap among these ports, which must have one.
+// spec: ev-rotation
+std::uint16_t EvSet::draw(std::uint32_t ports) {
+  std::uint32_t left = 0;
+  for (std::uint32_t set = ports; set; set &= set - 1) {
+    const PortFacts& port = ports_[static_cast<std::size_t>(std::countr_zero(set))];
+    left += port.in_rotation - port.turned;
+  }
+  if (left == 0) {
+    for (std::uint32_t set = ports; set; set &= set - 1) {
+      PortFacts& port = ports_[static_cast<std::size_t>(std::countr_zero(set))];
+      begin_lap(port);
+      left += port.in_rotation;
+    }
+  }
+  std::uint32_t drawn = prng_.below(left);
+  auto at = static_cast<std::uint32_t>(std::countr_zero(ports));
+  for (; drawn >= static_cast<std::uint32_t>(ports_[at].in_rotation - ports_[at].turned);
+       at = static_cast<std::uint32_t>(std::countr_zero(ports))) {
+    drawn -= ports_[at].in_rotation - ports_[at].turned;
+    ports &= ports - 1;
+    if (ports == 0) break;
+  }
+  const std::uint32_t next = at * per_port_ + ports_[at].turned++;
+  const std::uint16_t chosen = order_[next + drawn];
+  put(next + drawn, order_[next]);
+  put(next, chosen);
+  return chosen;
+}
+
+// A port that has lost some of its EVs, and whose others are congested, carries as much less: its lap is shorter, and it
+// does not begin the next one before a whole port has. Without this the paths that are left would queue until the
+// congestion window of all planes shrinks.
+// spec: ev-shares
+bool EvSet::must_wait(std::uint32_t at) {
+  PortFacts& port = ports_[at];
+  if (!port.is_congested || port.in_rotation >= active_per_port_ || port.turned < port.in_rotation) return false;
+  bool has_model = false;
+  for (std::uint32_t other = 0; other < ports_.size(); ++other) {
+    if (!(live_ports_ >> other & 1) || ports_[other].in_rotation < active_per_port_) continue;
+    if (static_cast<std::int32_t>(ports_[other].laps - port.laps) > 0) return false;
+    has_model = true;
+  }
+  // A whole port that stays busy for long must not stop the others for good.
+  if (!has_model || ++port.waited > most_waits) {
+    port.waited = 0;
+    return false;
+  }
+  return true;
+}
+
+// Of these ports, none of which is whole, those that may take the next turn.
+std::uint32_t EvSet::without_waiting(std::uint32_t ports) {
+  std::uint32_t left = 0;
+  for (std::uint32_t set = ports; set; set &= set - 1) {
+    const auto at = static_cast<std::uint32_t>(std::countr_zero(set));
+    if (ports_[at].in_rotation && !must_wait(at)) left |= 1u << at;
+  }
+  return left;
+}
+
+// spec: ev-skip
 std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
-  const std::uint32_t count = static_cast<std::uint32_t>(order_.size());
-  ports &= live_ports_;
-  if (ports == 0 || count == 0) return no_ev;
+  ports &= live_ports_ & ((1u << ports_.size()) - 1);
+  std::uint32_t count = 0;
+  bool has_whole = false;
+  for (std::uint32_t set = ports; set; set &= set - 1) {
+    const PortFacts& port = ports_[static_cast<std::size_t>(std::countr_zero(set))];
+    count += port.in_rotation;
+    has_whole |= port.in_rotation >= active_per_port_;
+  }
   std::uint16_t restored = no_ev;
   bool may_repeat = false;
   for (std::uint32_t step = 0; step < 2 * count; ++step) {
-    if (cursor_ >= count) cursor_ = 0;
-    const std::uint32_t drawn = cursor_ + prng_.below(count - cursor_);
-    const std::uint16_t chosen = order_[drawn];
-    put(drawn, order_[cursor_]);
-    put(cursor_++, chosen);
+    if (!has_whole) [[unlikely]] {
+      ports = without_waiting(ports);
+      if (ports == 0) return no_ev;
+    }
+    const std::uint16_t chosen = draw(ports);
     Ev& ev = evs_[chosen];
-    if (!(ports >> ev.port & 1)) continue;
     if (ev.state == EvState::skip) {
       if (restored != no_ev) continue;
       ev.state = EvState::good;
@@ -76,25 +155,24 @@ std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
 }
 
 void EvSet::enter_rotation(std::uint16_t ev) {
-  order_.push_back(ev);
-  evs_[ev].place = static_cast<std::uint16_t>(order_.size() - 1);
-  ++ports_[evs_[ev].port].in_rotation;
+  PortFacts& port = ports_[evs_[ev].port];
+  put(evs_[ev].port * per_port_ + port.in_rotation++, ev);
 }
 
-// The places before the cursor have had their turn this lap, those after have not; removing keeps it so.
+// Those that have had their turn this lap stand before those that have not; removing keeps it so.
 void EvSet::leave_rotation(std::uint16_t ev) {
   std::uint32_t place = evs_[ev].place;
   if (place == no_ev) return;
-  const std::uint32_t last = static_cast<std::uint32_t>(order_.size()) - 1;
-  if (place < cursor_) {
-    --cursor_;
-    put(place, order_[cursor_]);
-    place = cursor_;
+  PortFacts& port = ports_[evs_[ev].port];
+  const std::uint32_t first = evs_[ev].port * per_port_;
+  const std::uint32_t last = first + --port.in_rotation;
+  if (place < first + port.turned) {
+    const std::uint32_t newest = first + --port.turned;
+    put(place, order_[newest]);
+    place = newest;
   }
   if (place != last) put(place, order_[last]);
-  order_.pop_back();
   evs_[ev].place = no_ev;
-  --ports_[evs_[ev].port].in_rotation;
 }
 
 std::uint32_t EvSet::usable() const {
@@ -244,9 +322,8 @@ std::optional<std::uint16_t> EvSet::find(std::uint32_t value) const {
 }
 
 std::optional<std::uint16_t> EvSet::any_on(std::uint32_t port) const {
-  for (std::uint16_t ev : order_)
-    if (evs_[ev].port == port) return ev;
-  return std::nullopt;
+  if (ports_[port].in_rotation == 0) return std::nullopt;
+  return order_[port * per_port_];
 }
 
 }  // namespace softmrc::proto

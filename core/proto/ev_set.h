@@ -6,8 +6,10 @@
 // assumed_bad   no      a real loss, or an always-skip mark    enough probes answered
 // denied        no      the controller                         the controller
 //
-// The rotation is a random permutation of the good and skipped EVs, drawn anew every lap. Every port starts with the
-// same number of EVs, and a withdrawn EV is replaced only by a spare of its own port, so ports stay equally loaded.
+// The rotation is a random permutation of the good and skipped EVs, drawn anew every lap. Each port keeps its own count
+// of the lap, so that an EV whose port is busy does not miss its turn: a port that is always busy still visits all of its
+// paths once a lap. Every port starts with the same number of EVs, and a withdrawn EV is replaced only by a spare of its
+// own port, so ports stay equally loaded.
 // Ports themselves have a memory: when several packets in a row are lost on one port and nothing sent since has been
 // acknowledged there, all of its EVs are withdrawn together instead of one loss at a time.
 //
@@ -19,6 +21,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/fetch.h"
 #include "base/prng.h"
 #include "base/ring.h"
 #include "base/time.h"
@@ -66,7 +69,9 @@ class EvSet {
   }
   // A congestion mark or a trim: step over it once. A spare has no turn to miss.
   void on_congestion(std::uint16_t ev) {
-    if (skips_congested_ && evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
+    if (!skips_congested_) return;
+    ports_[evs_[ev].port].is_congested = true;
+    if (evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
   }
   // The peer says never to use it again: as bad as a loss.
   void on_always_skip(std::uint16_t ev);
@@ -88,6 +93,11 @@ class EvSet {
   void set_live_ports(std::uint32_t mask) { live_ports_ = mask; }
   std::uint32_t live_ports() const { return live_ports_; }
 
+  void fetch_ahead() const {
+    fetch_bytes(order_.data(), order_.size() * sizeof(std::uint16_t));
+    fetch(ports_.data());
+  }
+
   const Ev& operator[](std::uint16_t ev) const { return evs_[ev]; }
   std::uint16_t size() const { return static_cast<std::uint16_t>(evs_.size()); }
   std::uint32_t usable() const;       // good or skip, on live ports
@@ -103,11 +113,20 @@ class EvSet {
   struct PortFacts {
     Time acked_sent_at = Time::long_ago();  // the newest send on this port that was acknowledged
     std::uint16_t in_rotation = 0;
+    std::uint16_t turned = 0;               // of these, how many have had their turn this lap: they stand first
+    std::uint32_t laps = 0;
     std::uint16_t strikes = 0;              // losses in a row with nothing acknowledged since
     std::uint16_t last_struck = no_ev;
     bool several_evs_struck = false;
+    bool is_congested = false;              // some path of it was, this lap
+    std::uint8_t waited = 0;                // passed over since its lap ended
   };
 
+  void begin_lap(PortFacts& port);
+
+  std::uint16_t draw(std::uint32_t ports);
+  bool must_wait(std::uint32_t port);
+  std::uint32_t without_waiting(std::uint32_t ports);
   void demote(std::uint16_t ev);
   void return_to_service(std::uint16_t ev);
   void enter_rotation(std::uint16_t ev);
@@ -122,8 +141,8 @@ class EvSet {
   }
 
   std::vector<Ev> evs_;
-  std::vector<std::uint16_t> order_;
-  std::uint32_t cursor_ = 0;
+  std::vector<std::uint16_t> order_;  // a stretch of `per_port_` places for each port, the first `in_rotation` of them used
+  std::uint32_t per_port_ = 0;
   std::uint32_t live_ports_ = ~0u;
   std::uint32_t floor_ = 0;
   std::uint32_t active_per_port_ = 0;

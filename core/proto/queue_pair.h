@@ -61,6 +61,11 @@ class QueuePair {
 
   void set_live_ports(Time now, std::uint32_t mask);
 
+  void fetch_ahead(bool receives) const {
+    if (receives) responder_.fetch_ahead();
+    else requester_.fetch_ahead();
+  }
+
   QpState state() const { return state_; }
   std::uint32_t qpn() const { return context_.qpn; }
   std::uint32_t peer() const { return context_.peer; }

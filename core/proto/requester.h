@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/bitmap.h"
+#include "base/fetch.h"
 #include "proto/completion.h"
 #include "proto/config.h"
 #include "proto/congestion/controller.h"
@@ -69,6 +70,15 @@ class Requester {
 
   // Completes everything that is left: the first with `status`, the others flushed.
   void fail(CompletionStatus status);
+
+  // See Endpoint::fetch_ahead.
+  void fetch_ahead() const {
+    if (!evs_.is_built()) return;
+    fetch(&sent_[next_psn_]);
+    fetch(&sent_[sent_.first()]);
+    fetch(messages_.front_slot());
+    evs_.fetch_ahead();
+  }
 
   const EvSet& evs() const { return evs_; }
   // The EV that carried this PSN last, while its record is kept.

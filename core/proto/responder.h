@@ -35,6 +35,13 @@ class Responder {
   // A packet for a queue pair that is in error: tell the peer, so that it need not wait for its timer.
   void refuse_in_error(const wire::Bth& bth, const Arrival& arrival);
 
+  // See Endpoint::fetch_ahead.
+  void fetch_ahead() const {
+    received_.fetch_ahead(expected_.value);
+    message_ends_.fetch_ahead(expected_.value);
+    unreported_.fetch_ahead(expected_.value >> 6);
+  }
+
   bool has_reply() const { return !acks_.empty(); }
   // Fills in the next reply and names the port that its trigger came from.
   std::uint8_t take_reply(Time now, Transmit& out);

@@ -22,6 +22,7 @@ class Timers {
     std::push_heap(heap_.begin(), heap_.end(), later);
   }
   bool empty() const { return heap_.empty(); }
+  const void* memory() const { return heap_.data(); }
   const Entry& front() const { return heap_.front(); }
   Entry pop() {
     std::pop_heap(heap_.begin(), heap_.end(), later);

@@ -10,7 +10,6 @@ namespace softmrc::sim {
 namespace {
 
 constexpr std::uint32_t rkey = 1;
-constexpr std::uint32_t first_qpn = 16;
 constexpr std::uint32_t cq = 0;
 
 // A data packet by its queue pair and PSN; a retransmission has the same key.
@@ -27,6 +26,7 @@ Network::Network(const NetworkConfig& config) : config_(config), fabric_(config.
   const std::uint32_t fabric_time = byte_time(config.fabric.fabric_link_bps);
   links_.resize(fabric_.links());
   link_to_.resize(fabric_.links());
+  is_down_.resize(fabric_.links());
   for (LinkId link = 0; link < fabric_.links(); ++link) {
     link_to_[link] = fabric_.to(link);
     const bool at_host = link_to_[link].tier == Tier::host || fabric_.from(link).tier == Tier::host;
@@ -34,6 +34,7 @@ Network::Network(const NetworkConfig& config) : config_(config), fabric_(config.
     links_[link].is_last_hop = fabric_.is_last_hop(link);
   }
   hosts_.resize(config.fabric.hosts);
+  links_per_plane_ = fabric_.links() / config.fabric.planes;
   is_lossless_ = config.transport == Transport::roce && config.roce.pfc;
 }
 
@@ -54,7 +55,7 @@ proto::Endpoint& Network::endpoint_of(std::uint32_t host) {
   h.endpoint->set_trace(this, proto::wants(proto::EventType::packet_placed) | proto::wants(proto::EventType::ev_state));
   // A port that was down before the host had anything to say is known to be down.
   for (std::uint32_t plane = 0; plane < config_.fabric.planes; ++plane)
-    if (links_[fabric_.host_up(plane, host)].is_down || links_[fabric_.host_down(plane, host)].is_down)
+    if (is_down_[fabric_.host_up(plane, host)] || is_down_[fabric_.host_down(plane, host)])
       h.endpoint->set_port(now(), plane, false);
   return *h.endpoint;
 }
@@ -62,9 +63,8 @@ proto::Endpoint& Network::endpoint_of(std::uint32_t host) {
 // One queue pair per ordered pair of hosts that talk; flows between them are its messages.
 std::uint32_t Network::connection(std::uint32_t source, std::uint32_t destination) {
   const std::uint64_t key = static_cast<std::uint64_t>(source) << 32 | destination;
-  const auto [found, is_new] = connections_.try_emplace(key, static_cast<std::uint32_t>(connection_ends_.size()));
+  const auto [found, is_new] = connection_ids_.try_emplace(key, static_cast<std::uint32_t>(connections_.size()));
   if (!is_new) return found->second;
-  connection_ends_.emplace_back(source, destination);
   const std::uint32_t qpn = first_qpn + found->second;
   const std::array<std::uint32_t, 2> ends{source, destination};
   std::array<std::uint32_t, 2> ids{};
@@ -94,6 +94,7 @@ std::uint32_t Network::connection(std::uint32_t source, std::uint32_t destinatio
     SOFTMRC_CHECK(!endpoint.modify_rtr(now(), qpn, rtr));
     SOFTMRC_CHECK(!endpoint.modify_rts(now(), qpn, rts));
   }
+  connections_.push_back({source, destination, hosts_[source].endpoint->qp(qpn), hosts_[destination].endpoint->qp(qpn)});
   return found->second;
 }
 
@@ -154,8 +155,8 @@ void Network::on(const proto::Event& event) {
   }
   const std::uint64_t flow = event.value >> 32;
   SOFTMRC_CHECK(flow < flows_.size() && event.code == rkey);
-  const auto [source, destination] = connection_ends_[event.qpn - first_qpn];
-  SOFTMRC_CHECK(source == flows_[flow].source && destination == flows_[flow].destination);
+  const Connection& connection = connections_[event.qpn - first_qpn];
+  SOFTMRC_CHECK(connection.source == flows_[flow].source && connection.destination == flows_[flow].destination);
   check_placement(static_cast<std::uint32_t>(flow), event.value & 0xFFFFFFFF, event.ev, event.port);
   if (!lost_packets_.empty()) lost_packets_.erase(packet_key(event.qpn, event.psn));
 }
@@ -252,6 +253,7 @@ void Network::inject(std::uint32_t host, const proto::Transmit& t) {
   if (!is_write) ++counters_.control_packets;
   else if (t.packet.bth.retransmission) ++counters_.retransmitted;
   else ++counters_.data_packets;
+  if (is_write) hosts_[host].last_sender = connections_[t.packet.bth.dqp - first_qpn].sender;
   if (is_write && !lost_packets_.empty() && lost_packets_.erase(packet_key(t.packet))) recovery_.last_resent = now();
   transmit(fabric_.host_up(t.port, host), id);
 }
@@ -293,36 +295,37 @@ void Network::set_port_state(LinkId link, bool is_up) {
 
 void Network::apply_fault(const Fault& f) {
   Link& link = links_[f.link];
+  LinkFaults& faults = link_faults_[f.link];
   const std::uint64_t bps = fabric_.from(f.link).tier == Tier::host || link_to_[f.link].tier == Tier::host
                                 ? config_.fabric.host_link_bps : config_.fabric.fabric_link_bps;
   const double byte_time = 8e12 * 256 / static_cast<double>(bps);
+  link.is_faulty = f.kind != FaultKind::heal;
   switch (f.kind) {
     case FaultKind::down:
-      link.is_down = true;
-      link.dead_since = now();
+      is_down_[f.link] = true;
+      faults.dead_since = now();
       set_port_state(f.link, false);
       break;
     case FaultKind::black_hole:
-      link.is_black_hole = true;
+      faults.is_black_hole = true;
       break;
     case FaultKind::loss:
-      link.loss = static_cast<float>(f.value);
+      faults.loss = static_cast<float>(f.value);
       break;
     case FaultKind::corrupt:
-      link.corrupt = static_cast<float>(f.value);
+      faults.corrupt = static_cast<float>(f.value);
       break;
     case FaultKind::slow:
       link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time / f.value + 0.5);
       break;
     case FaultKind::ev_loss:
-      link.ev_loss = static_cast<float>(f.value);
-      link.lossy_ev = none;
+      faults.ev_loss = static_cast<float>(f.value);
+      faults.lossy_ev = none;
       break;
     case FaultKind::heal: {
-      const bool was_down = link.is_down;
-      link.is_down = link.is_black_hole = false;
-      link.dead_since = Time::never();
-      link.loss = link.corrupt = link.ev_loss = 0;
+      const bool was_down = is_down_[f.link];
+      is_down_[f.link] = false;
+      faults = LinkFaults{};
       link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time + 0.5);
       if (was_down) set_port_state(f.link, true);
       break;
@@ -367,8 +370,8 @@ bool Network::run(Time until, std::uint64_t max_events) {
 std::array<std::uint64_t, 4> Network::ev_census() const {
   std::array<std::uint64_t, 4> states{};
   if (config_.transport != Transport::mrc) return states;
-  for (std::uint32_t i = 0; i < connection_ends_.size(); ++i) {
-    const proto::EvSet& evs = hosts_[connection_ends_[i].first].endpoint->qp(first_qpn + i)->requester().evs();
+  for (const Connection& connection : connections_) {
+    const proto::EvSet& evs = connection.sender->requester().evs();
     for (std::uint16_t ev = 0; ev < evs.size(); ++ev)
       if (!evs[ev].is_spare) ++states[static_cast<std::size_t>(evs[ev].state)];
   }
@@ -408,9 +411,9 @@ std::vector<std::uint32_t> Network::stuck_flows() const {
 proto::QpStats Network::total_stats() const {
   proto::QpStats sum;
   if (config_.transport == Transport::roce) return sum;
-  for (std::uint32_t i = 0; i < connection_ends_.size(); ++i)
-    for (const std::uint32_t host : {connection_ends_[i].first, connection_ends_[i].second}) {
-      const proto::QpStats& one = hosts_[host].endpoint->qp(first_qpn + i)->stats();
+  for (const Connection& connection : connections_)
+    for (const proto::QueuePair* pair : {connection.sender, connection.receiver}) {
+      const proto::QpStats& one = pair->stats();
 #define X(name) sum.name += one.name;
       SOFTMRC_QP_COUNTERS(X)
 #undef X

@@ -143,6 +143,7 @@ class Network : private proto::TraceSink, private RoceObserver {
 
  private:
   static constexpr std::uint32_t none = 0xFFFFFFFF;
+  static constexpr std::uint32_t first_qpn = 16;
 
   // Which way a packet goes: up to six uSIDs, the next one first.
   struct Route {
@@ -182,9 +183,9 @@ class Network : private proto::TraceSink, private RoceObserver {
     std::uint32_t head = none;
     std::uint32_t tail = none;
   };
-  struct Link {
+  // What every packet on it needs fits a cache line; what faults need lies apart.
+  struct alignas(64) Link {
     Time busy_until{};
-    Time dead_since = Time::never();  // for ECMP: groups leave it out after the convergence delay
     std::uint64_t bytes = 0;
     Fifo data;
     Fifo control;
@@ -193,16 +194,20 @@ class Network : private proto::TraceSink, private RoceObserver {
     std::uint32_t max_queue = 0;
     std::uint32_t ps_per_byte_q8 = 0; // serialisation time of a byte, in 1/256 ps
     std::uint32_t buffered = 0;       // bytes that came in by this link and wait in the switch at its end
+    bool is_ready_armed = false;
+    bool is_faulty = false;           // packets may be lost or broken on it: LinkFaults says how
+    bool is_last_hop = false;
+    bool is_paused = false;           // PFC: no data until told otherwise
+    bool pause_asked = false;
+  };
+  static_assert(sizeof(Link) == 64);
+  struct LinkFaults {
+    Time dead_since = Time::never();  // for ECMP: groups leave it out after the convergence delay
     float loss = 0;
     float corrupt = 0;
     float ev_loss = 0;
     std::uint32_t lossy_ev = none;    // the EV that ev_loss hits; none until a packet names it
-    bool is_ready_armed = false;
-    bool is_down = false;
     bool is_black_hole = false;
-    bool is_last_hop = false;
-    bool is_paused = false;           // PFC: no data until told otherwise
-    bool pause_asked = false;
   };
   struct RemotePeer {
     std::uint32_t host = 0;
@@ -215,6 +220,14 @@ class Network : private proto::TraceSink, private RoceObserver {
     std::uint32_t busy_ports = 0;
     std::uint32_t paused_ports = 0;
     std::unique_ptr<RoceHost> roce;
+    const proto::QueuePair* last_sender = nullptr;  // likely to send next, too: its memory is fetched ahead
+  };
+  // One queue pair per ordered pair of hosts that talk.
+  struct Connection {
+    std::uint32_t source = 0;
+    std::uint32_t destination = 0;
+    const proto::QueuePair* sender = nullptr;
+    const proto::QueuePair* receiver = nullptr;
   };
   enum Kind : std::uint32_t { arrive, ready, timer, flow_start, fault, pause };
 
@@ -241,7 +254,8 @@ class Network : private proto::TraceSink, private RoceObserver {
   void set_port_state(LinkId link, bool is_up);
   void lose(std::uint32_t parcel);
   bool is_placed(std::uint64_t va) const;
-  bool is_swallowed(Link& link, const Parcel& parcel);
+  bool is_swallowed(LinkId link, const Parcel& parcel);
+  bool is_corrupted(LinkId link);
   std::size_t bin_now();
 
   void enqueue(LinkId link, std::uint32_t parcel);
@@ -258,23 +272,30 @@ class Network : private proto::TraceSink, private RoceObserver {
   Route make_route(std::uint32_t source, std::uint32_t destination, std::uint32_t entropy, std::uint32_t plane) const;
   LinkId next_link(const Node& at, const Parcel& parcel) const;
   LinkId forward_by_usid(const Node& at, const Parcel& parcel) const;
-  void fetch_ahead();
+  void fetch_ahead() const;
+  void fetch_host(const Scheduler::Event& event, bool is_second_step) const;
+  const proto::QueuePair* pair_of(const Scheduler::Event& event) const;
   LinkId forward_by_choice(const Node& at, const Parcel& parcel) const;
   LinkId choose_uplink(const Node& at, const Parcel& parcel) const;
   bool is_routable(LinkId link) const;
+  bool is_host_up(LinkId link) const { return link % links_per_plane_ < config_.fabric.hosts; }
 
   static constexpr std::uint32_t max_roce_qps = 16;
   Parcel& parcel(std::uint32_t id) { return parcel_chunks_[id >> chunk_bits][id & (chunk_size - 1)]; }
+  const Parcel& parcel(std::uint32_t id) const { return parcel_chunks_[id >> chunk_bits][id & (chunk_size - 1)]; }
   std::uint32_t take_parcel();
   void drop_parcel(std::uint32_t id);
   void mix(std::uint64_t value) { hash_ = (hash_ ^ value) * 0x100000001B3u ^ (hash_ >> 29); }
 
   NetworkConfig config_;
   Fabric fabric_;
+  std::uint32_t links_per_plane_ = 0;
   Scheduler scheduler_;
   Prng prng_;
   std::vector<Link> links_;
   std::vector<Node> link_to_;
+  std::vector<std::uint8_t> is_down_;  // by link: asked of every packet that arrives
+  std::unordered_map<LinkId, LinkFaults> link_faults_;  // asked, never walked
   std::vector<Host> hosts_;
   static constexpr unsigned chunk_bits = 12;
   static constexpr std::uint32_t chunk_size = 1u << chunk_bits;
@@ -287,8 +308,8 @@ class Network : private proto::TraceSink, private RoceObserver {
     Duration think{0};
   };
   std::vector<Dependency> dependencies_;  // sorted by `earlier` before the first event
-  std::unordered_map<std::uint64_t, std::uint32_t> connections_;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> connection_ends_;
+  std::unordered_map<std::uint64_t, std::uint32_t> connection_ids_;
+  std::vector<Connection> connections_;
   std::vector<std::uint64_t> placed_;  // a bit per packet of every flow
   std::uint64_t packets_planned_ = 0;
   bool is_lossless_ = false;           // PFC: the switch's shared buffer takes what pausing let through

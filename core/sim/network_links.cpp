@@ -1,6 +1,7 @@
 // Queues, links and forwarding of Network.
 #include <algorithm>
 
+#include "base/fetch.h"
 #include "sim/network.h"
 
 namespace softmrc::sim {
@@ -92,7 +93,7 @@ bool Network::admit(Link& link, std::uint32_t id) {
 
 void Network::enqueue(LinkId at, std::uint32_t id) {
   Link& link = links_[at];
-  if (link.is_down) {
+  if (is_down_[at]) {
     lose(id);
     return;
   }
@@ -148,11 +149,17 @@ void Network::on_ready(LinkId at) {
   kick(at);
 }
 
-bool Network::is_swallowed(Link& link, const Parcel& p) {
-  if (link.is_down || link.is_black_hole || prng_.chance(static_cast<double>(link.loss))) return true;
-  if (link.ev_loss <= 0 || p.is_control) return false;
-  if (link.lossy_ev == none) link.lossy_ev = p.entropy;
-  return p.entropy == link.lossy_ev && prng_.chance(static_cast<double>(link.ev_loss));
+bool Network::is_swallowed(LinkId at, const Parcel& p) {
+  LinkFaults& faults = link_faults_.at(at);
+  if (is_down_[at] || faults.is_black_hole || prng_.chance(static_cast<double>(faults.loss))) return true;
+  if (faults.ev_loss <= 0 || p.is_control) return false;
+  if (faults.lossy_ev == none) faults.lossy_ev = p.entropy;
+  return p.entropy == faults.lossy_ev && prng_.chance(static_cast<double>(faults.ev_loss));
+}
+
+bool Network::is_corrupted(LinkId at) {
+  const float share = link_faults_.at(at).corrupt;
+  return share > 0 && prng_.chance(static_cast<double>(share));
 }
 
 void Network::transmit(LinkId at, std::uint32_t id) {
@@ -161,24 +168,25 @@ void Network::transmit(LinkId at, std::uint32_t id) {
   link.busy_until = now() + Duration{static_cast<std::int64_t>(static_cast<std::uint64_t>(p.bytes) * link.ps_per_byte_q8 >> 8)};
   link.bytes += p.bytes;
   ++counters_.link_hops;
-  const std::uint32_t in_plane = at % (fabric_.links() / config_.fabric.planes);
-  if (in_plane < config_.fabric.hosts) {
+  if (const std::uint32_t in_plane = at % links_per_plane_; in_plane < config_.fabric.hosts) {
     hosts_[in_plane].busy_ports |= 1u << p.plane;
     scheduler_.push(link.busy_until, ready, at, 0);
   }
-  if (is_swallowed(link, p)) {
-    lose(id);
-    return;
-  }
-  if (link.corrupt > 0 && prng_.chance(static_cast<double>(link.corrupt))) {
-    p.is_corrupt = true;
-    ++counters_.corrupted;
+  if (link.is_faulty) [[unlikely]] {
+    if (is_swallowed(at, p)) {
+      lose(id);
+      return;
+    }
+    if (is_corrupted(at)) {
+      p.is_corrupt = true;
+      ++counters_.corrupted;
+    }
   }
   scheduler_.push(link.busy_until + config_.fabric.link_delay, arrive, at, id);
 }
 
 void Network::on_arrive(LinkId at, std::uint32_t id) {
-  if (links_[at].is_down) {
+  if (is_down_[at]) {
     lose(id);
     return;
   }
@@ -198,40 +206,63 @@ void Network::on_arrive(LinkId at, std::uint32_t id) {
   enqueue(next, id);
 }
 
+// The queue pair that will handle this event at a host, as far as that can be told beforehand.
+const proto::QueuePair* Network::pair_of(const Scheduler::Event& event) const {
+  if (event.kind == ready) return hosts_[event.who % links_per_plane_].last_sender;
+  const Parcel& p = parcel(event.what);
+  const std::uint32_t index = p.packet.bth.dqp - first_qpn;
+  if (index >= connections_.size() || connections_[index].sender == nullptr) return nullptr;
+  return connections_[index].destination == p.destination ? connections_[index].receiver : connections_[index].sender;
+}
+
 // Large fabrics wait for memory more than for anything else, and the next events are known: what they will touch is
 // asked for a few events before its turn, one step of the pointer chain at a time.
-void Network::fetch_ahead() {
-  if (const Scheduler::Event* event = scheduler_.ahead(12)) {
+void Network::fetch_ahead() const {
+  if (const Scheduler::Event* event = scheduler_.ahead(16)) {
     if (event->kind == arrive) {
-      __builtin_prefetch(&parcel(event->what));
-      __builtin_prefetch(&link_to_[event->who]);
+      fetch(&parcel(event->what));
+      fetch(&link_to_[event->who]);
     } else if (event->kind == ready) {
-      __builtin_prefetch(&links_[event->who]);
+      fetch(&links_[event->who]);
     } else if (event->kind == timer) {
-      __builtin_prefetch(&hosts_[event->who]);
+      fetch(&hosts_[event->who]);
     }
   }
-  if (const Scheduler::Event* event = scheduler_.ahead(6)) {
+  if (const Scheduler::Event* event = scheduler_.ahead(10)) {
     if (event->kind == arrive) {
       const Node& node = link_to_[event->who];
       if (node.tier == Tier::host) {
-        __builtin_prefetch(&hosts_[node.index]);
-        __builtin_prefetch(&parcel(event->what).packet);
+        fetch(&hosts_[node.index]);
+        fetch(&parcel(event->what).packet);
       } else if (const LinkId next = next_link(node, parcel(event->what)); next != none) {
-        __builtin_prefetch(&links_[next]);
+        fetch(&links_[next]);
       }
     } else if (event->kind == ready) {
       const Link& link = links_[event->who];
       const std::uint32_t head = link.control.head != none ? link.control.head : link.data.head;
-      if (head != none) __builtin_prefetch(&parcel(head));
+      if (head != none) fetch(&parcel(head));
+      else if (is_host_up(event->who)) fetch(&hosts_[event->who % links_per_plane_]);
     }
   }
-  if (const Scheduler::Event* event = scheduler_.ahead(3)) {
-    const bool at_host = event->kind == arrive && link_to_[event->who].tier == Tier::host;
-    if (!at_host && event->kind != timer) return;
-    const std::uint32_t host = at_host ? link_to_[event->who].index : event->who;
-    const auto* endpoint = reinterpret_cast<const char*>(hosts_[host].endpoint.get());
-    for (std::size_t offset = 0; endpoint && offset < sizeof(proto::Endpoint); offset += 64) __builtin_prefetch(endpoint + offset);
+  if (config_.transport != Transport::mrc) return;
+  if (const Scheduler::Event* event = scheduler_.ahead(6)) fetch_host(*event, false);
+  if (const Scheduler::Event* event = scheduler_.ahead(3)) fetch_host(*event, true);
+}
+
+// First the endpoint and the queue pair, then what they point to.
+void Network::fetch_host(const Scheduler::Event& event, bool is_second_step) const {
+  const bool arrives = event.kind == arrive && link_to_[event.who].tier == Tier::host;
+  const bool sends = event.kind == ready && is_host_up(event.who);
+  if (!arrives && !sends) return;
+  const Host& host = hosts_[arrives ? link_to_[event.who].index : event.who % links_per_plane_];
+  const proto::QueuePair* pair = pair_of(event);
+  if (!host.endpoint || !pair) return;
+  if (is_second_step) {
+    host.endpoint->fetch_ahead();
+    pair->fetch_ahead(arrives && wire::is_write(parcel(event.what).packet.bth.opcode));
+  } else {
+    fetch_bytes(host.endpoint.get(), sizeof *host.endpoint);
+    fetch_bytes(pair, sizeof *pair);
   }
 }
 
@@ -292,7 +323,8 @@ LinkId Network::forward_by_usid(const Node& at, const Parcel& p) const {
 }
 
 bool Network::is_routable(LinkId link) const {
-  const Time dead = links_[link].dead_since;
+  if (!links_[link].is_faulty) return true;
+  const Time dead = link_faults_.at(link).dead_since;
   return dead == Time::never() || dead + config_.convergence_delay > now();
 }
 

@@ -22,10 +22,10 @@ void Network::start_roce_flow(std::uint32_t id) {
   const Flow& flow = flows_[id];
   const std::uint32_t qps = config_.roce.qps_per_pair;
   const std::uint64_t key = static_cast<std::uint64_t>(flow.source) << 32 | flow.destination;
-  const auto [found, is_new] = connections_.try_emplace(key, static_cast<std::uint32_t>(connection_ends_.size()));
+  const auto [found, is_new] = connection_ids_.try_emplace(key, static_cast<std::uint32_t>(connections_.size()));
   const std::uint32_t first = found->second * max_roce_qps;
   if (is_new) {
-    connection_ends_.emplace_back(flow.source, flow.destination);
+    connections_.push_back({flow.source, flow.destination});
     for (std::uint32_t i = 0; i < qps; ++i) {
       const auto entropy = static_cast<std::uint32_t>(prng_.bits() >> 32);
       const auto port = static_cast<std::uint8_t>((first + i) % config_.fabric.planes);

@@ -106,6 +106,12 @@ class EvSetMachine(RuleBasedStateMachine):
         if not reachable:
             assert chosen == parts.NO_EV
             return
+        waiting = self._may_wait(before, open_ports)
+        if chosen == parts.NO_EV:
+            assert all(before[i].port in waiting for i in reachable), "only ports that have lost EVs may be passed over"
+            return
+        # A port that waits is as good as closed; which of them do depends on laps that the model does not count.
+        good = {i for i in good if before[i].port not in waiting or before[i].port == before[chosen].port}
         if good - {avoid_ev}:
             assert chosen in good - {avoid_ev}, (
                 "the packet takes a GOOD EV, not the one to avoid, not one just restored"
@@ -114,6 +120,14 @@ class EvSetMachine(RuleBasedStateMachine):
             assert chosen in restored, "rather the one just restored than the one to avoid"
         else:
             assert chosen in good, f"{chosen} was neither good nor restored"
+
+    def _may_wait(self, rows: list[Row], open_ports: int) -> set[int]:
+        """Ports that have lost EVs, where a whole one is live and none is offered."""
+        active = [sum(r.is_active and r.port == port for r in rows) for port in range(self.ports)]
+        whole = [port for port in range(self.ports) if active[port] >= self.per_port and self.live >> port & 1]
+        if not whole or any(open_ports >> port & 1 for port in whole):
+            return set()
+        return {port for port in range(self.ports) if active[port] < self.per_port}
 
     @rule(data=st.data())
     def sent_and_acked(self, data: st.DataObject) -> None:

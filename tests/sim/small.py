@@ -23,6 +23,7 @@ REFERENCE: dict[str, Any] = {
     "transport": {
         "mtu_bytes": 4084, "header_bytes": 66, "control_packet_bytes": 64, "trimmed_packet_bytes": 64, "evs": 64,
         "sack_first_packet": True,
+        "paths": "drawn",
     },
     "queues": {"ecn_on_last_hop": True, "last_hop_trim_bdp": 1.0},
 }  # fmt: skip

@@ -175,7 +175,7 @@ def test_loss_on_one_ev_withdraws_that_one() -> None:
     assert 0 < result.counters["lost_to_faults"] < 30
     assert 1 <= result.bad_evs.max() <= 6, "a few verdicts may be wrong for a moment, most EVs must stay"
     untouched = run_with(workload=LONG | {"messages": 4})
-    assert result.makespan_us < 1.06 * untouched.makespan_us
+    assert result.makespan_us < 1.15 * untouched.makespan_us, "one path of eight is gone: seven carry on"
 
 
 def test_a_scenario_that_cannot_finish_says_who_is_stuck() -> None:

@@ -99,7 +99,7 @@ def _obey(device: Device, qpn: int, memory: bytearray) -> None:
 
 
 def mptcp(bins: int, **_: Any) -> None:
-    """Bytes received in 1 ms bins since the peer connected. Every address listens: the other subflows join at theirs."""
+    """Bytes received in 1 ms bins since the peer connected. Every address listens, for subflows that join later."""
     with _tcp_listener("", IPPROTO_MPTCP) as server, server.accept()[0] as peer:
         counts = [0] * bins
         buffer = bytearray(1 << 18)

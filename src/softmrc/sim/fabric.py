@@ -65,6 +65,11 @@ class Fabric:
         """Links on the longest way."""
         return 6 if self.pods else 4
 
+    @property
+    def paths(self) -> int:
+        """Ways through a plane between hosts that share nothing."""
+        return self.spines * (self.cores_per_spine if self.pods else 1)
+
     def leaf_of(self, host: int) -> int:
         return host // self.hosts_per_leaf
 

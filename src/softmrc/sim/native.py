@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softmrc import _core
-from softmrc.config import CcAlgorithm, CcProfile, EndpointConfig, EvProfile, to_native
+from softmrc.config import CcAlgorithm, CcProfile, EndpointConfig, EvMode, EvProfile, to_native
 from softmrc.errors import ConfigError
 from softmrc.sim.reader import refuse
 from softmrc.sim.scenario import Scenario
@@ -56,9 +56,7 @@ def _network_config(s: Scenario, seed: int) -> Any:
             probe_interval_max_us=max(1_000_000.0, t.probe_interval_us),
         )
     )
-    config.set_ev_profile(
-        to_native(EvProfile(count=_evs(s), spares=t.spares, skips_congested=t.spraying == "adaptive"))
-    )
+    config.set_ev_profile(to_native(_ev_profile(s)))
     rate_bps = f.host_link_bps * f.planes
     algorithm = CcAlgorithm.NSCC if t.congestion_control == "nscc" else CcAlgorithm.FIXED_WINDOW
     config.set_cc_profile(
@@ -79,9 +77,18 @@ def _network_config(s: Scenario, seed: int) -> Any:
     return config
 
 
-def _evs(s: Scenario) -> int:
-    """RoCE has no EVs; the profile it does not use must still fit the planes."""
-    return s.transport.evs if s.transport.kind == "mrc" else s.fabric.planes
+def _ev_profile(s: Scenario) -> EvProfile:
+    """A controller lists source routes, each once; a hash makes a path of whatever number is drawn."""
+    t, f = s.transport, s.fabric
+    if t.kind == "roce":  # which has no EVs; the profile it does not use must still fit the planes
+        return EvProfile(count=f.planes)
+    skips = t.spraying == "adaptive"
+    if t.paths == "drawn" or _forwarding(s) == _core.Forwarding.ECMP:
+        return EvProfile(count=t.evs, spares=t.spares, skips_congested=skips)
+    count = min(t.evs, f.paths * f.planes)
+    spares = min(t.spares, f.paths * f.planes - count)
+    entries = tuple((path, plane) for plane in range(f.planes) for path in range(f.paths))
+    return EvProfile(mode=EvMode.EXPLICIT, count=count, spares=spares, skips_congested=skips, entries=entries)
 
 
 def _fabric(s: Scenario) -> Any:

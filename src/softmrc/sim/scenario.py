@@ -40,7 +40,8 @@ class Transport:
     base_rtt_us: float = setting(0.0, low=0)  # 0: worked out from the fabric
     timeout: int = setting(-1, low=-1, high=24)  # 1.024 µs · 2^timeout; -1: about eight base RTTs
     # MRC
-    evs: int = setting(128, low=1, high=1024)
+    evs: int = setting(128, low=1, high=1024)  # at most; listed paths are not listed twice
+    paths: str = setting("listed", choices=("listed", "drawn"))  # drawn: at random, some more than once; so with ecmp
     spares: int = setting(0, low=0, high=1024)
     mpr: int = setting(16, low=8, high=255)
     spraying: str = setting("adaptive", choices=("adaptive", "oblivious"))
