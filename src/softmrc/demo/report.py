@@ -20,7 +20,7 @@ def page(runs: Sequence[Run], setting: str, proof: tuple[bool, str], title: str)
     faulty = runs[-1]
     sections = [
         section("In figures", "", _figures(runs)),
-        section("Step time", "Of rank 0. Shaded: something was broken.", step_plot(runs)),
+        section("Step time", "Of rank 0. Shaded: something was broken, in the last job.", step_plot(runs)),
         section("What each fault cost", "Steps that it touched, beside the same job undisturbed.", _faults(runs)),
         section("Goodput by plane", "What all ranks together sent, headers included.", plane_plot(faulty)),
         section("Paths", "States of all entropy values of all queue pairs.", ev_plot(faulty)),
@@ -38,8 +38,12 @@ def bands(run: Run) -> list[Band]:
 
 
 def step_plot(runs: Sequence[Run]) -> str:
-    """Over the time of each run; the first step, which makes buckets and buffers, is left out."""
-    series = [Series(run.name, np.array(run.step_at_s[1:]), np.array(run.step_ms[1:])) for run in runs]
+    """Each step is as wide as it is high; the first, which makes buckets and buffers, is left out."""
+    series = []
+    for run in runs:
+        ends, took = np.array(run.step_at_s[1:]), np.array(run.step_ms[1:])
+        x = np.stack([ends - took / 1e3, ends], axis=1).ravel()
+        series.append(Series(run.name, x, np.repeat(took, 2)))
     return plots.line_chart(series, "s", "ms a step", bands(runs[-1]), height=320)
 
 

@@ -16,6 +16,7 @@ from softmrc.errors import InternalError
 RANKS = 4
 TICK_S = 0.05
 SILENCE_S = 120.0
+LEAST_SPAN_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,13 @@ def _combined(run: Run, at_s: float) -> Look:
 
 
 def rates_gbps(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """When, and by plane how many Gb/s all ranks together sent there."""
-    at = np.array([look.at_s for look in run.looks])
-    sent = np.array([look.sent_bytes for look in run.looks])
-    if len(at) < 2:
+    """When, and by plane how many Gb/s all ranks together sent there. A look right after another says little."""
+    looks = run.looks[:1]
+    for look in run.looks[1:]:
+        if look.at_s - looks[-1].at_s >= LEAST_SPAN_S:
+            looks.append(look)
+    if len(looks) < 2:
         return np.zeros(0), np.zeros((0, 0))
-    span = np.maximum(np.diff(at), 1e-3)
-    return at[1:], (np.diff(sent, axis=0) * 8 / span[:, None] / 1e9).T
+    at = np.array([look.at_s for look in looks])
+    sent = np.array([look.sent_bytes for look in looks])
+    return at[1:], (np.diff(sent, axis=0) * 8 / np.diff(at)[:, None] / 1e9).T
