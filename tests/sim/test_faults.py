@@ -54,7 +54,7 @@ def test_switches_share_out_all_cables(fabric: Fabric) -> None:
         for plane in range(fabric.planes):
             for index in range(size):
                 np.add.at(seen, switch_links(fabric, plane, tier, index), 1)
-    for name, links in fabric.tiers().items():
+    for name, links in fabric.stages().items():
         assert (seen[links] == (1 if "host" in name else 2)).all(), name
 
 

@@ -52,7 +52,7 @@ def test_every_byte_arrives_by_every_way_of_forwarding(forwarding: str, shape: d
 def test_bytes_are_conserved_on_the_way() -> None:
     result = sim.run(scenario())
     fabric, t = result.scenario.fabric, result.scenario.transport
-    sums = {name: int(result.link_bytes[links.ravel()].sum()) for name, links in fabric.tiers().items()}
+    sums = {name: int(result.link_bytes[links.ravel()].sum()) for name, links in fabric.stages().items()}
     # Nothing was trimmed, dropped or lost and all flows leave their leaf, so each stage carries what the last one did.
     assert result.counters["trimmed"] == 0
     assert sums["T0 to T1"] == sums["T1 to T0"] <= sums["host to T0"]
@@ -99,7 +99,8 @@ def test_links_have_the_numbers_that_the_core_gives_them() -> None:
             if fabric.pods:
                 assert fabric.t1_up(plane, 3, 1) == network.t1_up(plane, 3, 1)
                 assert fabric.t1_down(plane, 3, 1) == network.t1_down(plane, 3, 1)
-        assert sorted(np.concatenate([links.ravel() for links in fabric.tiers().values()])) == list(range(fabric.links))
+        numbers = np.concatenate([links.ravel() for links in fabric.stages().values()])
+        assert sorted(numbers) == list(range(fabric.links))
         assert len({fabric.link_name(link) for link in range(fabric.links)}) == fabric.links
 
 

@@ -30,6 +30,26 @@ void RoceHost::post(Time now, std::uint32_t qp, std::uint32_t flow, std::uint32_
   if (s.acked_psn == s.end_psn) s.progress_at = now;
   s.segments.push_back({flow, offset, bytes, s.end_psn});
   s.end_psn += packets_of(bytes);
+  reschedule(s);
+}
+
+// To be called after any change of a sender. Whether it may send by now is left to the clock: see wake_paced.
+void RoceHost::reschedule(Sender& s) {
+  const std::uint32_t i = static_cast<std::uint32_t>(&s - senders_.data());
+  const bool has_work = !s.is_broken && s.next_psn != s.end_psn;
+  ready_.set(i, false);
+  paced_.set(i, has_work ? s.send_at : Time::never());
+  Time at = s.acked_psn != s.next_psn ? s.progress_at + config_.retransmit_timeout : Time::never();
+  at = std::min(at, s.increase_at);
+  timers_.set(i, s.is_broken ? Time::never() : at);
+}
+
+void RoceHost::wake_paced(Time now) {
+  while (paced_.earliest() <= now) {
+    const std::uint32_t i = paced_.whose_is_earliest();
+    paced_.set(i, Time::never());
+    ready_.set(i, true);
+  }
 }
 
 void RoceHost::handle(Time now, const RocePacket& packet, bool congestion) {
@@ -41,11 +61,13 @@ void RoceHost::handle(Time now, const RocePacket& packet, bool congestion) {
   if (s.is_broken) return;
   if (packet.kind == RocePacket::Kind::cnp) {
     on_cnp(now, s);
+    reschedule(s);
     return;
   }
   on_acknowledged(now, s, packet.psn);
   // Go back to what is missing and send everything after it again.
   if (packet.kind == RocePacket::Kind::nak && packet.psn >= s.acked_psn && packet.psn < s.next_psn) s.next_psn = packet.psn;
+  reschedule(s);
 }
 
 void RoceHost::on_data(Time now, Receiver& r, const RocePacket& packet, bool congestion) {
@@ -84,6 +106,7 @@ void RoceHost::on_acknowledged(Time now, Sender& s, std::uint32_t psn) {
 
 // DCQCN's reaction point: cut by half of alpha, remember where to return to.
 void RoceHost::on_cnp(Time now, Sender& s) {
+  for (; s.alpha_at <= now && s.alpha > config_.gain; s.alpha_at = s.alpha_at + config_.alpha_interval) s.alpha *= 1 - config_.gain;
   s.target_bps = s.rate_bps;
   s.rate_bps = std::max(s.rate_bps * (1 - s.alpha / 2), config_.min_rate_share * static_cast<double>(config_.line_rate_bps));
   s.alpha = (1 - config_.gain) * s.alpha + config_.gain;
@@ -131,8 +154,7 @@ bool RoceHost::poll_reply(std::uint32_t free_ports, RoceSend& out) {
   return false;
 }
 
-bool RoceHost::poll_sender(Time now, Sender& s, RoceSend& out) {
-  if (s.is_broken || s.next_psn == s.end_psn || s.send_at > now) return false;
+void RoceHost::send_next(Time now, Sender& s, RoceSend& out) {
   const auto holds = [&](const Segment& segment) { return s.next_psn < segment.first_psn + packets_of(segment.bytes); };
   const auto segment = std::find_if(s.segments.begin(), s.segments.end(), holds);
   const std::uint32_t at = (s.next_psn - segment->first_psn) * mtu_;
@@ -150,50 +172,42 @@ bool RoceHost::poll_sender(Time now, Sender& s, RoceSend& out) {
     s.bytes_since = 0;
     raise_rate(s, ++s.byte_stages);
   }
-  return true;
+  reschedule(s);
 }
 
 bool RoceHost::poll(Time now, std::uint32_t free_ports, std::uint32_t data_ports, RoceSend& out) {
   if (poll_reply(free_ports, out)) return true;
-  const auto count = static_cast<std::uint32_t>(senders_.size());
-  for (std::uint32_t i = 0; i < count; ++i) {
-    Sender& s = senders_[(turn_ + i) % count];
-    if (!(data_ports >> s.port & 1) || !poll_sender(now, s, out)) continue;
-    turn_ = (turn_ + i + 1) % count;
-    return true;
-  }
-  return false;
+  if (!data_ports) return false;
+  wake_paced(now);
+  std::uint32_t found = 0;
+  if (!ready_.take([&](std::uint32_t i) { return data_ports >> senders_[i].port & 1; }, found)) return false;
+  send_next(now, senders_[found], out);
+  return true;
 }
 
 void RoceHost::handle_timeout(Time now) {
-  for (Sender& s : senders_) {
-    if (s.is_broken) continue;
-    if (s.alpha_at <= now) {
-      s.alpha *= 1 - config_.gain;
-      s.alpha_at = now + config_.alpha_interval;
-    }
+  while (timers_.earliest() <= now) {
+    Sender& s = senders_[timers_.whose_is_earliest()];
     if (s.increase_at <= now) {
       raise_rate(s, ++s.timer_stages);
       s.increase_at = s.rate_bps >= static_cast<double>(config_.line_rate_bps) ? Time::never() : now + config_.increase_interval;
     }
-    if (s.acked_psn == s.next_psn || now < s.progress_at + config_.retransmit_timeout) continue;
-    s.progress_at = now;
-    s.next_psn = s.acked_psn;
-    if (++s.retries <= config_.max_retries) continue;
-    s.is_broken = true;
-    observer_.on_roce_broken(s.qp);
+    if (s.acked_psn != s.next_psn && now >= s.progress_at + config_.retransmit_timeout) retry(now, s);
+    reschedule(s);
   }
 }
 
-Time RoceHost::deadline(Time now) const {
-  Time at = Time::never();
-  for (const Sender& s : senders_) {
-    if (s.is_broken) continue;
-    if (s.next_psn != s.end_psn && s.send_at > now) at = std::min(at, s.send_at);
-    if (s.acked_psn != s.next_psn) at = std::min(at, s.progress_at + config_.retransmit_timeout);
-    if (s.increase_at != Time::never()) at = std::min({at, s.increase_at, s.alpha_at});
-  }
-  return at;
+void RoceHost::retry(Time now, Sender& s) {
+  s.progress_at = now;
+  s.next_psn = s.acked_psn;
+  if (++s.retries <= config_.max_retries) return;
+  s.is_broken = true;
+  observer_.on_roce_broken(s.qp);
+}
+
+Time RoceHost::deadline(Time now) {
+  wake_paced(now);
+  return std::min(paced_.earliest(), timers_.earliest());
 }
 
 }  // namespace softmrc::sim

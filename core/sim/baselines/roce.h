@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "sim/baselines/turns.h"
 
 namespace softmrc::sim {
 
@@ -74,7 +75,7 @@ class RoceHost {
   bool poll(Time now, std::uint32_t free_ports, std::uint32_t data_ports, RoceSend& out);
   void handle_timeout(Time now);
   // The next moment that needs handle_timeout or poll. What may leave already waits for a port, not for the clock.
-  Time deadline(Time now) const;
+  Time deadline(Time now);
 
   std::uint64_t retransmitted() const { return retransmitted_; }
 
@@ -101,7 +102,7 @@ class RoceHost {
     double rate_bps = 0, target_bps = 0, alpha = 1;
     std::uint32_t timer_stages = 0, byte_stages = 0;
     std::uint64_t bytes_since = 0;
-    Time alpha_at = Time::never();
+    Time alpha_at = Time::never();     // when alpha next decays; worked off when it is needed
     Time increase_at = Time::never();
   };
   struct Receiver {
@@ -122,7 +123,10 @@ class RoceHost {
   void on_cnp(Time now, Sender& s);
   void raise_rate(Sender& s, std::uint32_t stages);
   bool poll_reply(std::uint32_t free_ports, RoceSend& out);
-  bool poll_sender(Time now, Sender& s, RoceSend& out);
+  void send_next(Time now, Sender& s, RoceSend& out);
+  void retry(Time now, Sender& s);
+  void reschedule(Sender& s);
+  void wake_paced(Time now);
 
   RoceConfig config_;
   std::uint32_t mtu_;
@@ -132,7 +136,9 @@ class RoceHost {
   std::unordered_map<std::uint32_t, std::uint32_t> sender_of_;
   std::unordered_map<std::uint32_t, std::uint32_t> receiver_of_;
   std::deque<std::uint32_t> replies_;  // receivers that owe something
-  std::uint32_t turn_ = 0;
+  Turns ready_;                        // senders that may send as soon as their port is free
+  Alarms paced_;                       // senders that have something to send, later
+  Alarms timers_;                      // a sender's next retransmission timeout or increase
   std::uint64_t retransmitted_ = 0;
 };
 

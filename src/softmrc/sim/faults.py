@@ -188,17 +188,16 @@ def _span(
 
 def _drawn(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source: str) -> list[Action]:
     found: list[Action] = []
-    per_plane = {"links": fabric.leaves * fabric.spines, "ports": fabric.hosts}
-    for what, size in per_plane.items():
+    stages = fabric.stages()
+    for what, stage in (("links", "T0 to T1"), ("ports", "host to T0")):
+        ups = stages[stage].ravel()
         count = getattr(faults, what)
-        if count > size * fabric.planes:
-            raise refuse(source, f"faults.{what}", count, f"at most the fabric's {size * fabric.planes}")
-        first = 2 * fabric.hosts if what == "links" else 0
-        drawn = Draws(seed, f"faults {what}").order(size * fabric.planes)[:count]
-        for k, one in enumerate(drawn.tolist()):
-            up = one // size * fabric.links_per_plane + first + one % size
+        if count > len(ups):
+            raise refuse(source, f"faults.{what}", count, f"at most the fabric's {len(ups)}")
+        drawn = Draws(seed, f"faults {what}").order(len(ups))[:count]
+        for k, up in enumerate(ups[drawn].tolist()):
             label = fabric.link_name(up).replace(" to ", " – ") + f" {faults.kind.replace('_', ' ')}"
-            links = np.array([up, up + size])
+            links = np.array([up, up + stages[stage].shape[1]])
             start = faults.at_us + k * faults.every_us
             found += _span(faults.kind, faults.value, links, start, faults.for_us, packet_bytes, label)
     return found
@@ -242,14 +241,13 @@ def _links_of(event: FaultEvent, fabric: Fabric, source: str, key: str) -> tuple
     if event.port is not None:
         t = event.port
         planes, hosts = pick(t, "plane", fabric.planes), pick(t, "host", fabric.hosts)
-        base = planes[:, None] * fabric.links_per_plane + hosts
+        base = fabric.host_up(planes[:, None], hosts)
         return _cables(base, fabric.hosts, event.direction), f"port {_words(t.plane)} of host {_words(t.host)}"
     if event.link is not None:
         link = event.link
         planes, leaves = pick(link, "plane", fabric.planes), pick(link, "leaf", fabric.leaves)
         spines = pick(link, "spine", fabric.spines)
-        base = (planes[:, None] * fabric.links_per_plane + 2 * fabric.hosts)[..., None]
-        base = base + leaves[:, None] * fabric.spines + spines
+        base = fabric.leaf_up(planes[:, None, None], leaves[:, None], spines)
         name = f"plane {_words(link.plane)}: leaf {_words(link.leaf)} – spine {_words(link.spine)}"
         return _cables(base, half, event.direction), name
     core = event.core_link
@@ -258,8 +256,7 @@ def _links_of(event: FaultEvent, fabric: Fabric, source: str, key: str) -> tuple
         raise refuse(source, f"{key}.core_link", "given", "nothing: this fabric has two tiers")
     planes, t1s = pick(core, "plane", fabric.planes), pick(core, "t1", fabric.t1_switches)
     ups = pick(core, "up", fabric.cores_per_spine)
-    base = (planes[:, None] * fabric.links_per_plane + 2 * fabric.hosts + 2 * half)[..., None]
-    base = base + t1s[:, None] * fabric.cores_per_spine + ups
+    base = fabric.t1_up(planes[:, None, None], t1s[:, None], ups)
     name = f"plane {_words(core.plane)}: spine {_words(core.t1)} – core {_words(core.up)}"
     return _cables(base, fabric.t1_switches * fabric.cores_per_spine, event.direction), name
 
@@ -267,8 +264,8 @@ def _links_of(event: FaultEvent, fabric: Fabric, source: str, key: str) -> tuple
 def _by_direction(fabric: Fabric, links: np.ndarray, direction: str) -> np.ndarray:
     if direction == "both":
         return links
-    names = [name for i, name in enumerate(fabric.tiers()) if (i % 2 == 0) == (direction == "up")]
-    return np.intersect1d(links, np.concatenate([fabric.tiers()[name].ravel() for name in names]))
+    names = [name for i, name in enumerate(fabric.stages()) if (i % 2 == 0) == (direction == "up")]
+    return np.intersect1d(links, np.concatenate([fabric.stages()[name].ravel() for name in names]))
 
 
 def _switch_links(event: FaultEvent, fabric: Fabric, pick: _Pick) -> tuple[np.ndarray, str]:

@@ -132,7 +132,7 @@ def links_plot(result: Result) -> str:
     """A map for each plane of what went up, from leaves to spines; and the busiest links by name."""
     fabric = result.scenario.fabric
     loads = result.link_bytes * 8e6 / max(result.makespan_us, 1e-9) / fabric.fabric_link_bps
-    up, down = (fabric.tiers()[name] for name in ("T0 to T1", "T1 to T0"))
+    up, down = (fabric.stages()[name] for name in ("T0 to T1", "T1 to T0"))
     maps = []
     for plane in range(min(fabric.planes, 8)):
         for links, way in ((up, "up"), (down, "down")):

@@ -149,7 +149,7 @@ class Result:
         """One row a link: plane, name, load as a share of its rate, and the longest queue."""
         fabric = self.scenario.fabric
         rates = np.full(fabric.links, fabric.fabric_link_bps, dtype=float)
-        for name, links in fabric.tiers().items():
+        for name, links in fabric.stages().items():
             if "host" in name:
                 rates[links.ravel()] = fabric.host_link_bps
         busy_us = max(self.makespan_us, 1e-9)
