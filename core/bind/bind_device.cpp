@@ -286,6 +286,7 @@ void bind_device(nb::module_& m) {
   device.def("close", &Device::close, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("is_closed", &Device::is_closed)
       .def_prop_ro("has_gso", &Device::has_gso)
+      .def("set_spin_us", [](Device& d, double us) { d.set_spin(Duration{static_cast<std::int64_t>(us * 1e6)}); })
       .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) { return d.add_peer(planes); })
       .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
       .def("poll", &poll)

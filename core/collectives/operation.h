@@ -48,6 +48,7 @@ struct Inbound final : proto::Placer {
   std::uint8_t* to = nullptr;
   const std::uint8_t* local = nullptr; // what it is reduced with
   const Reduction* reduction = nullptr;
+  Stream stream = nullptr;             // how to copy it, where not plainly
   std::uint64_t bytes = 0;
   Slices slices;
   std::uint32_t arrived = 0;           // slices
@@ -56,8 +57,10 @@ struct Inbound final : proto::Placer {
   std::vector<std::uint32_t> feeds;    // outbound transfers that wait for this one, slice by slice
 
   void place(std::uint64_t offset, const std::uint8_t* source, std::uint32_t size) override {
-    reduction->run(to + offset, source, local + offset, size);
+    if (reduction) reduction->run(to + offset, source, local + offset, size);
+    else stream(to + offset, source, size);
   }
+  bool needs_placing() const { return reduction || stream; }
 };
 
 struct Outbound {

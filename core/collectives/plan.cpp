@@ -9,6 +9,8 @@
 namespace softmrc::collectives {
 namespace {
 
+constexpr std::uint64_t stream_from = 4 * 1024 * 1024;  // more than the caches near a core
+
 // Everything a plan is made with.
 struct Draft {
   const Call& call;
@@ -29,6 +31,7 @@ struct Draft {
     in.reduction = reduction;
     in.bytes = to.bytes;
     in.slices = Slices(to.bytes, unit);
+    if (!reduction && to.bytes >= stream_from) in.stream = best_kernels().stream;
     return static_cast<std::uint32_t>(op.ins.size()) - 1;
   }
   void receive_eager(std::uint32_t peer, Part to) { op.ins[receive(peer, to)].is_eager = true; }

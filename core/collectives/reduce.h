@@ -15,6 +15,9 @@ using Scale = void (*)(std::uint8_t* out, const std::uint8_t* in, std::size_t co
 // data[i] /= by; whole numbers lose their fraction.
 using Divide = void (*)(std::uint8_t* data, std::size_t count, std::uint32_t by);
 
+// A copy that goes past the caches: for results larger than they are, which nobody reads soon.
+using Stream = void (*)(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes);
+
 // Null where the operation makes no sense for the type. avg and premul_sum combine as sum.
 Combine combine_for(DType dtype, ReduceOp op);
 Scale scale_for(DType dtype);
@@ -40,6 +43,7 @@ struct Kernels {
   Combine (*combine)(DType, ReduceOp);
   Scale (*scale)(DType);
   Divide (*divide)(DType);
+  Stream stream;
 };
 namespace plain {
 extern const Kernels kernels;

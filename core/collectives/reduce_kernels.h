@@ -196,8 +196,29 @@ Divide divide_table(DType dtype) {
   return nullptr;
 }
 
+void stream(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes) {
+#ifdef __AVX2__
+  constexpr std::size_t line = 64;
+  const std::size_t head = (line - reinterpret_cast<std::uintptr_t>(out) % line) % line;
+  if (bytes > head + 4 * line) {
+    std::memcpy(out, in, head);
+    std::size_t at = head;
+    for (; at + line <= bytes; at += line) {
+      const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(in + at));
+      const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(in + at + 32));
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(out + at), a);
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(out + at + 32), b);
+    }
+    std::memcpy(out + at, in + at, bytes - at);
+    _mm_sfence();
+    return;
+  }
+#endif
+  std::memcpy(out, in, bytes);
+}
+
 }  // namespace
 
-extern const Kernels kernels = {combine_table, scale_table, divide_table};
+extern const Kernels kernels = {combine_table, scale_table, divide_table, stream};
 
 }  // namespace softmrc::collectives::SOFTMRC_KERNELS

@@ -106,7 +106,7 @@ void Group::grant(Engine& engine, Time now, Operation& op) {
         end_inbound(engine, now, op, in);
         continue;
       }
-      SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.reduction ? &in : nullptr}));
+      SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr}));
     }
     stats_.bytes_granted += bytes;
     Header header;

@@ -99,6 +99,10 @@ class Device {
   Clock& clock() { return clock_; }
   std::vector<Plane>& planes() { return planes_; }
   const DevicePlan& plan() const { return plan_; }
+  void set_spin(Duration spin) {
+    const Visit visit(*this);
+    plan_.spin = spin;
+  }
   bool has_gso() const { return sender_.has_gso(); }
   const DeviceStats& stats() const { return stats_; }
 

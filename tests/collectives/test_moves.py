@@ -39,6 +39,23 @@ def test_all_gather(group: Ranks, count: int) -> None:
             assert np.array_equal(part, mine(peer, count + peer))
 
 
+def test_large_results(group: Ranks) -> None:
+    """Parts that go past the caches, of odd length and at odd addresses."""
+    count = 5_000_011
+
+    def run(rank: Group) -> tuple[np.ndarray, np.ndarray]:
+        whole = np.empty(count * group.size + 3, np.uint8)[3:]
+        rank.all_gather(np.arange(rank.rank, count + rank.rank).astype(np.uint8), whole).wait()
+        total = np.arange(count, dtype=np.uint8)
+        rank.all_reduce(total).wait()
+        return whole, total
+
+    expected = np.concatenate([np.arange(peer, count + peer).astype(np.uint8) for peer in range(group.size)])
+    for whole, total in values_of(group(run)):
+        assert np.array_equal(whole, expected)
+        assert np.array_equal(total, np.arange(count).astype(np.uint8) * np.uint8(group.size))
+
+
 @pytest.mark.parametrize("count", COUNTS)
 def test_broadcast(group: Ranks, count: int) -> None:
     def run(rank: Group) -> list[np.ndarray]:

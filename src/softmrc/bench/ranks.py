@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,16 @@ def main(store: str, rank: str, size: str, settings: str, *planes: str) -> None:
         orders: dict[str, Callable[..., Any]] = {
             "faults": lambda plane, **faults: group.device.set_faults(plane, **faults),
             "stats": group.device.stats,
+            "pairs": lambda: {"bulk": _sum(pairs.bulk.stats() for pairs in group.pairs.values())},
         }
         serve(lambda elements: np.zeros(elements, np.float32), all_reduce, orders)
+
+
+def _sum(rows: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for row in rows:
+        total.update(row)
+    return dict(total)
 
 
 class Ranks:
