@@ -30,7 +30,9 @@ th,td{text-align:right;padding:6px 6px;border-bottom:1px solid var(--grid);white
 th{font-weight:600;color:var(--soft)} th:first-child,td:first-child{text-align:left} tr:last-child td{border-bottom:0}
 .pill{display:inline-block;border-radius:99px;padding:1px 10px;font-size:13px;font-weight:600;margin-right:8px;
 color:#fff}
-.ok{background:#15803d} .no{background:#b42318} .row{display:flex;flex-wrap:wrap;gap:22px} figure{margin:0}
+.ok{background:#15803d} .no{background:#b42318} figure{margin:0;min-width:0}
+.row{display:grid;grid-template-columns:repeat(4,1fr);gap:18px 14px} .row svg{max-width:100%%;height:auto}
+@media(max-width:760px){.row{grid-template-columns:repeat(2,1fr)}}
 figcaption{font-size:13px;color:var(--soft);margin-bottom:4px} pre{font-size:13px;overflow-x:auto;margin:0}
 #tip{position:fixed;pointer-events:none;background:var(--ink);color:var(--bg);border-radius:7px;padding:6px 10px;
 font-size:12.5px;display:none;z-index:9;font-variant-numeric:tabular-nums}
@@ -80,7 +82,11 @@ def page(results: list[Result]) -> str:
         _section("Training steps", "How long each took.", steps_plot(results)),
         _section("How long flows took", "The share of flows that were complete by then.", fct_plot(results)),
         _section("Load by plane", f"Goodput of each plane, {first.name}.", planes_plot(first)),
-        _section("Load by link", "Share of each link's rate, over the whole run.", links_plot(first)),
+        _section(
+            "Load by link",
+            f"Share of each link's rate over the whole run, mean and most, {first.name}.",
+            links_plot(first),
+        ),
         _section("Paths", f"States of all entropy values of all senders, {first.name}.", evs_plot(first)),
         _section("The scenario", "", _recipe(first)),
     ]
@@ -119,7 +125,7 @@ def _figures(results: list[Result]) -> str:
         "slowest flow": lambda s: f"{s['slowest_flow_gbps']:,.1f} Gb/s",
         "resent": lambda s: f"{s['retransmitted']:,}",
         "trimmed": lambda s: f"{s['trimmed']:,}",
-        "lost": lambda s: f"{s['dropped'] + s['lost_to_faults']:,}",
+        "lost, control too": lambda s: f"{s['dropped'] + s['lost_to_faults']:,}",
     }
     head = "".join(f"<th>{name}</th>" for name in columns)
     rows = "".join(
@@ -203,7 +209,7 @@ def links_plot(result: Result) -> str:
             cells = [fabric.link_name(link) for link in named] or None
             picture = plots.heat_map(loads[links[plane]].reshape(shape), "leaf", "spine", cells)
             mean = float(loads[links[plane]].mean()) * 100
-            caption = f"plane {plane}, {way}: mean {mean:.0f} %, most {loads[links[plane]].max() * 100:.0f} %"
+            caption = f"plane {plane} {way}: {mean:.0f} %, most {loads[links[plane]].max() * 100:.0f} %"
             maps.append(f"<figure><figcaption>{caption}</figcaption>{picture}</figure>")
     busiest = np.argsort(result.link_max_queue_bytes)[::-1][:5]
     rows = "".join(
