@@ -10,14 +10,17 @@ JOBS    ?= 2
 SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp
 
-.PHONY: help demo test lint bench sanitize fuzz swarm soak paper spec-map build clean paper
+.PHONY: help demo demo-lab test lint bench sanitize fuzz swarm soak paper spec-map build clean paper
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: build ## Move 64 MiB through a network that does everything wrong, and show what happened
+demo: $(VENV)/.torch ## Train on four ranks while their planes break, and show that nothing changed
 	@$(BIN)/softmrc demo
+
+demo-lab: $(VENV)/.torch ## The same over a kernel SRv6 fabric whose spine reboots (root)
+	@$(BIN)/softmrc demo --lab
 
 test: $(VENV)/.test ## Run every test
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -83,6 +86,12 @@ $(VENV)/.built: $(VENV)/.made $(NATIVE)
 
 $(VENV)/.test: $(VENV)/.built
 	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"])')
+	@touch $@
+
+# The version that the tests use, and nothing else of theirs.
+$(VENV)/.torch: $(VENV)/.built
+	@echo "Installing torch ..."
+	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*(one for one in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"] if one.startswith("torch")))')
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.test

@@ -75,11 +75,11 @@ void bind_collectives(nb::module_& m) {
       .def_ro("source", &Work::source);
   nb::class_<Group>(m, "CollectiveGroup")
       .def("__init__", [](Group* self, udp::Device& device, std::uint32_t rank, std::uint32_t size, std::uint32_t cq, std::uint64_t seed,
-                          std::shared_ptr<Port> port) { new (self) Group(device, {rank, size}, cq, seed, std::move(port)); },
+                          std::shared_ptr<Port> port) { new (self) Group(device, {rank, size, 4096}, cq, seed, std::move(port)); },
            nb::keep_alive<1, 2>())
       .def("ring_rkey", &Group::ring_rkey)
       .def("connect", &Group::connect)
-      .def("start", &Group::start)
+      .def("start", &Group::start, nb::arg("unit"))
       .def("issue", &issue)
       .def("send", [](Group& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
         return g.send(part_of(address, bytes), static_cast<DType>(dtype), to, tag, timeout_s);

@@ -74,7 +74,8 @@ void Group::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t
   });
 }
 
-void Group::start() {
+void Group::start(std::uint32_t unit) {
+  place_.unit = unit;
   device_.add_attendant(this);
   is_started_ = true;
 }
@@ -204,7 +205,7 @@ void Group::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
     bool needs_it = false;
     for (Outbound& out : op->outs) {
       if (out.peer != peer || out.has_ended) continue;
-      if (out.posted == slices_of(out.bytes) && op->granted[peer]) {
+      if (out.posted == out.slices.count && op->granted[peer]) {
         out.has_ended = true;
         --op->open_outs;
       } else {

@@ -48,8 +48,8 @@ class Group final : public udp::Attendant {
 
   std::uint32_t ring_rkey(std::uint32_t peer) const { return peers_[peer].ring_rkey; }
   void connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
-  // From here on the peers' messages are taken.
-  void start();
+  // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
+  void start(std::uint32_t unit);
 
   std::shared_ptr<Work> issue(const Call& call, double timeout_s);
   std::shared_ptr<Work> send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s);
@@ -166,7 +166,7 @@ class Group final : public udp::Attendant {
 
   udp::Device& device_;
   Engine* engine_ = nullptr;             // for questions asked while waiting, which has it to itself
-  const Place place_;
+  Place place_;
   const std::uint32_t cq_;
   std::shared_ptr<Port> port_;
   Prng prng_;

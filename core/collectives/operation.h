@@ -16,19 +16,31 @@
 
 namespace softmrc::collectives {
 
-// Bulk data travels in slices: a slice that has arrived can be sent on while the next one is still coming.
+// Bulk data travels in slices: a slice that has arrived can be sent on while the next one is still coming, and while it
+// is still in a cache.
 constexpr std::uint64_t smallest_slice = 128 * 1024;
-constexpr std::uint64_t largest_slice = 1024 * 1024;
-constexpr std::uint64_t slices_wanted = 16;
+constexpr std::uint64_t largest_slice = 512 * 1024;
+constexpr std::uint64_t slices_wanted = 8;
+// What a rank sends of its own before anything has come in: enough to keep the way full, little enough that what it is
+// to be added to is soon on its way, too.
+constexpr std::uint64_t head_start = 2 * 1024 * 1024;
 
-// Both ends must cut alike. A multiple of every element's size.
-constexpr std::uint64_t slice_for(std::uint64_t bytes) {
-  const std::uint64_t even = (bytes / slices_wanted + 4095) / 4096 * 4096;
-  return even < smallest_slice ? smallest_slice : even > largest_slice ? largest_slice : even;
+// How all ranks cut. `unit` is what fills whole packets, and a multiple of every element's size.
+constexpr std::uint64_t slice_for(std::uint64_t bytes, std::uint64_t unit) {
+  const std::uint64_t even = bytes / slices_wanted;
+  const std::uint64_t wanted = even < smallest_slice ? smallest_slice : even > largest_slice ? largest_slice : even;
+  return wanted < unit ? unit : wanted / unit * unit;
 }
-constexpr std::uint32_t slices_of(std::uint64_t bytes) {
-  return static_cast<std::uint32_t>((bytes + slice_for(bytes) - 1) / slice_for(bytes));
-}
+
+// A transfer, in slices.
+struct Slices {
+  std::uint64_t size = 0;
+  std::uint32_t count = 0;
+
+  Slices() = default;
+  Slices(std::uint64_t bytes, std::uint64_t unit)
+      : size(slice_for(bytes, unit)), count(static_cast<std::uint32_t>((bytes + size - 1) / size)) {}
+};
 
 struct Inbound final : proto::Placer {
   std::uint32_t peer = 0;
@@ -37,6 +49,7 @@ struct Inbound final : proto::Placer {
   const std::uint8_t* local = nullptr; // what it is reduced with
   const Reduction* reduction = nullptr;
   std::uint64_t bytes = 0;
+  Slices slices;
   std::uint32_t arrived = 0;           // slices
   std::uint32_t rkey = 0;
   bool has_ended = false;
@@ -54,7 +67,17 @@ struct Outbound {
   const std::uint8_t* from = nullptr;
   std::uint64_t bytes = 0;
   std::int32_t after = -1;             // the inbound transfer it passes on
+  std::int32_t beside = -1;            // the inbound transfer that it must not leave behind by more than the head start
+  Slices slices;
   std::uint32_t posted = 0;            // slices
+
+  // How many slices may go, when so many have arrived of what it waits for.
+  std::uint32_t ready(const std::deque<Inbound>& ins) const {
+    if (after >= 0) return ins[static_cast<std::size_t>(after)].arrived;
+    if (beside < 0 || ins[static_cast<std::size_t>(beside)].has_ended) return slices.count;
+    const std::uint64_t ahead = ins[static_cast<std::size_t>(beside)].arrived + head_start / slices.size;
+    return ahead < slices.count ? static_cast<std::uint32_t>(ahead) : slices.count;
+  }
   bool has_ended = false;              // acknowledged
 };
 

@@ -14,6 +14,7 @@ struct Draft {
   const Call& call;
   const std::uint32_t rank;
   const std::uint32_t size;
+  const std::uint32_t unit;
   Operation& op;
 
   std::uint32_t before(std::uint32_t steps) const { return (rank + size - steps % size) % size; }
@@ -27,6 +28,7 @@ struct Draft {
     in.local = local;
     in.reduction = reduction;
     in.bytes = to.bytes;
+    in.slices = Slices(to.bytes, unit);
     return static_cast<std::uint32_t>(op.ins.size()) - 1;
   }
   void receive_eager(std::uint32_t peer, Part to) { op.ins[receive(peer, to)].is_eager = true; }
@@ -36,6 +38,7 @@ struct Draft {
     out.peer = peer;
     out.from = from.data;
     out.bytes = from.bytes;
+    out.slices = Slices(from.bytes, unit);
     out.after = after;
     for (const Outbound& other : op.outs) out.index += other.peer == peer && !other.is_eager;
     op.outs.push_back(out);
@@ -122,10 +125,13 @@ std::uint32_t plan_ring(Draft& d, std::uint32_t first, const std::vector<Part>& 
   std::int32_t after = -1;
   for (std::uint32_t s = 0; s + 1 < d.size; ++s) {
     const std::uint32_t part = (first + d.size - s - 1) % d.size;
-    d.send(d.next(), passed, after);
+    const std::uint32_t out = d.send(d.next(), passed, after);
     const bool is_last = s + 2 == d.size;
     passed = landing(part, is_last);
     after = static_cast<std::int32_t>(d.receive(d.last(), passed, inputs[part].data, d.step(s == 0, is_last)));
+    if (s > 0) continue;
+    d.op.outs[out].beside = after;
+    d.op.ins.back().feeds.push_back(out);
   }
   return static_cast<std::uint32_t>(after);
 }
@@ -325,7 +331,7 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
   op->descriptor.shape = hash_of(call);
   for (const Part& part : call.inputs) op->ranges.push_back({part.data, part.data + part.bytes, false});
   for (const Part& part : call.outputs) op->ranges.push_back({part.data, part.data + part.bytes, true});
-  Draft d{call, place.rank, place.size, *op};
+  Draft d{call, place.rank, place.size, place.unit, *op};
   if (place.size == 1) {
     plan_alone(d);
     return op;

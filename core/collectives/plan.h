@@ -26,6 +26,7 @@ constexpr std::uint64_t flat_limit = 64 * 1024;       // broadcast and reduce wi
 struct Place {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
+  std::uint32_t unit = 4096;  // bytes of whole packets, the same for all ranks: see slice_for
 };
 
 struct Part {

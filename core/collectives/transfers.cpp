@@ -165,20 +165,18 @@ void Group::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
     --op.open_outs;
     return;
   }
-  const std::uint64_t slice = slice_for(out.bytes);
-  const std::uint32_t slices = slices_of(out.bytes);
-  const std::uint32_t ready = out.after < 0 ? slices : op.ins[static_cast<std::size_t>(out.after)].arrived;
+  const std::uint32_t ready = out.ready(op.ins);
   while (out.posted < ready) {
-    const std::uint64_t at = out.posted * slice;
+    const std::uint64_t at = out.posted * out.slices.size;
     proto::WorkRequest request;
     request.wr_id = work_request_of(op.number, index);
     request.data = out.from + at;
     request.remote_va = at;
     request.rkey = rkey + out.index;
-    request.length = static_cast<std::uint32_t>(std::min(slice, out.bytes - at));
+    request.length = static_cast<std::uint32_t>(std::min(out.slices.size, out.bytes - at));
     request.imm = immediate_of(op.number, out.index);
     request.has_imm = true;
-    request.is_signaled = out.posted + 1 == slices;
+    request.is_signaled = out.posted + 1 == out.slices.count;
     const proto::PostStatus status = engine.post_write(now, peers_[out.peer].bulk_qpn, request);
     if (status == proto::PostStatus::queue_full) has_unposted_ = true;
     if (status != proto::PostStatus::ok) return;
@@ -205,7 +203,7 @@ void Group::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint
       op->has_message[peer] = true;
       ++in.arrived;
       for (std::uint32_t out : in.feeds) post(engine, now, *op, out);
-      if (in.arrived == slices_of(in.bytes)) {
+      if (in.arrived == in.slices.count) {
         end_inbound(engine, now, *op, in);
         settle(*op);
       }

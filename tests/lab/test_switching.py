@@ -98,6 +98,7 @@ def test_control_overtakes_data(acting: Lab) -> None:
     plan = acting.plan
     with bound(acting, 0) as data, bound(acting, 1) as control, bound(acting, 2) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
+        data.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 8 << 20)
         data.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, DSCP.no_trim << 2)
         control.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, DSCP.control << 2)
         for i in range(120):

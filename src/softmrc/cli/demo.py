@@ -1,72 +1,142 @@
-"""`softmrc demo`: the engine rides out a bad network, shown in one screen."""
+"""`softmrc demo`: a training job whose network breaks; with `--engine`, the engine alone in a bad network."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc import demo as story
+from softmrc.cli.demo_engine import show as show_engine
+from softmrc.cli.demo_view import View, view_for
+from softmrc.demo import lab, report
+from softmrc.demo.ranks import Ranks
+from softmrc.demo.script import SCRIPT, STEPS, Director, Fault
+from softmrc.demo.story import RANKS, Run, play
+from softmrc.errors import UsageError
 
-BARS = " ▁▂▃▄▅▆▇█"
-
-
-def _bars(values: list[float], top: float) -> str:
-    return "".join(BARS[min(int(v / top * (len(BARS) - 1) + 0.5), len(BARS) - 1)] for v in values)
-
-
-def _facts(result: story.DemoResult) -> Table:
-    table = Table(header_style="bold")
-    table.add_column("the network")
-    table.add_column("packets", justify="right")
-    table.add_column("the engine")
-    table.add_column("count", justify="right")
-    network, sender = result.network, result.sender
-    left = [
-        ("lost at random", network["lost"]),
-        (f"swallowed by dead plane {story.LOST_PLANE}", network["swallowed"]),
-        ("corrupted (one bit)", network["corrupted"]),
-        ("trimmed to a header", network["trimmed"]),
-        ("marked (ECN)", network["marked"]),
-        ("reordered", network["reordered"]),
-        ("duplicated", network["duplicated"]),
-    ]
-    right = [
-        ("data packets sent", sender["packets_sent"]),
-        ("… of them sent again", sender["packets_retransmitted"]),
-        ("verdicts of loss undone", sender["loss_spurious"]),
-        ("paths withdrawn", sender["evs_demoted"]),
-        ("paths trusted again", sender["evs_revived"] + sender["evs_restored"]),
-        ("packets refused (bad ICRC)", result.bad_icrc),
-        ("timeouts", sender["timeouts"]),
-    ]
-    for (what, count), (deed, number) in zip(left, right, strict=True):
-        table.add_row(what, f"{count:,}", deed, f"{max(number, 0):,}")
-    return table
+PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
+CALM, FAULTY, GLOO = "MRC, undisturbed", "MRC, with faults", "Gloo, undisturbed"
+GLOO_FAULTY = "Gloo, with faults"
 
 
-def demo(seed: int = typer.Option(1, help="Another seed, another storm.")) -> None:
-    """Move 64 MiB through 4 planes × 32 paths that lose, reorder, corrupt, trim and mark; then cut a plane."""
+def demo(
+    engine: bool = typer.Option(False, help="The engine alone: 64 MiB through a simulated network; takes a second."),
+    in_lab: bool = typer.Option(False, "--lab", help="Over a kernel SRv6 fabric whose spine reboots. Needs root."),
+    seed: int = typer.Option(1, help="With --engine: another seed, another storm."),
+    steps: int = typer.Option(0, min=0, help="How long each of the three jobs trains; 0: as long as is usual."),
+    output: Path = typer.Option(Path("demo-report.html"), help="Where the report goes."),
+) -> None:
+    """Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."""
+    if engine:
+        show_engine(seed)
+        return
     console = Console()
-    console.print(
-        f"[bold]SoftMRC demo[/]: {story.TOTAL_BYTES >> 20} MiB, one connection, {story.PLANES} planes × "
-        f"{story.EVS_PER_PLANE} paths, {story.PLANE_RATE_BPS // 10**9} Gb/s a plane\n"
-    )
-    result = story.run(seed, bins=48)
-    for plane in range(story.PLANES):
-        usable = result.ev_states["GOOD"][plane] + result.ev_states["SKIP"][plane]
-        bars = _bars(list(result.goodput_bps[plane]), story.PLANE_RATE_BPS)
-        console.print(f"  plane {plane} [cyan]{bars}[/]  {usable:2d} of {story.EVS_PER_PLANE} paths")
-    mark = int(result.plane_lost_us / result.bin_us)
-    console.print(
-        f"          {'─' * mark}[red]▲[/]{'─' * (47 - mark)}  {result.simulated_us:,.0f} µs\n"
-        f"          {' ' * mark}[red]plane {story.LOST_PLANE} goes silent[/]\n"
-    )
-    console.print(_facts(result))
-    before = result.rate_bps(0, result.plane_lost_us)
-    after = result.rate_bps(result.plane_lost_us + 5 * story.BASE_RTT_US, result.simulated_us)
-    console.print(f"\nGoodput {before / 1e9:.0f} Gb/s before the cut, {after / 1e9:.0f} Gb/s after it.")
-    if not result.succeeded:
-        console.print(f"[bold red]Not every byte arrived where it belongs.[/] Please report this, with seed {seed}.")
+    try:
+        story = lab_story(console, steps) if in_lab else loopback_story(console, steps)
+    except KeyboardInterrupt:
+        console.print("\nStopped; nothing is left running.")
+        raise typer.Exit(130) from None
+    is_good, text = proof(story.runs)
+    show(console, story.runs, text, is_good)
+    setting = f"{RANKS} ranks on one machine · DDP, {story.runs[-1].parameters:,} parameters · {story.network}"
+    output.write_text(report.page(story.runs, setting, (is_good, text), story.title))
+    console.print(f"Everything in one page: [bold]{output}[/]")
+    if not is_good:
         raise typer.Exit(1)
-    console.print(f"[bold green]All {result.messages} writes completed, in order, every byte in its place.[/]")
+
+
+class Story(NamedTuple):
+    title: str
+    network: str
+    runs: list[Run]
+
+
+def loopback_story(console: Console, steps: int) -> Story:
+    steps = steps or STEPS
+    runs = [Run(GLOO, "gloo", steps), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, scaled(SCRIPT, steps / STEPS))]
+    network = f"{len(PLANES)} planes on loopback"
+    greet(console, network)
+    with Ranks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo"}) as ranks:
+        perform(runs, ranks, view_for(console), lambda run: Director(run.script, len(PLANES), ranks.order))
+    return Story("Training rides through", network, runs)
+
+
+def lab_story(console: Console, steps: int) -> Story:
+    """The same in a lab; Gloo meets the same faults there."""
+    if os.geteuid() != 0:
+        raise UsageError("the demo over the lab makes network namespaces, which needs root: sudo make demo-lab")
+    steps = steps or lab.STEPS
+    script = scaled(lab.SCRIPT, steps / lab.STEPS)
+    runs = [Run(GLOO_FAULTY, "gloo", steps, script), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, script)]
+    network = f"{lab.PLANES} planes × (4 + 2 switches) of kernel SRv6, links of 200 Mb/s"
+    greet(console, network)
+    with lab.ranks_in_lab() as (network_lab, ranks):
+        perform(runs, ranks, view_for(console), lambda run: lab.LabDirector(network_lab, run.script))
+    return Story("Training rides through a spine's reboot", network, runs)
+
+
+def greet(console: Console, network: str) -> None:
+    text = f"[bold]SoftMRC demo[/]: {RANKS} ranks train a transformer with DDP, three times; {network}.\n"
+    console.print(text, highlight=False)
+
+
+def scaled(script: tuple[Fault, ...], share: float) -> tuple[Fault, ...]:
+    """The script for a job of another length."""
+    return tuple(replace(one, start=round(one.start * share), end=round(one.end * share)) for one in script)
+
+
+def perform(runs: list[Run], ranks: Ranks, view: View, direct: Callable[[Run], Director]) -> None:
+    for number, run in enumerate(runs, 1):
+        view.begin(run, number, len(runs))
+        try:
+            play(run, ranks, view.watch, direct(run))
+        finally:
+            view.end(run)
+
+
+def proof(runs: list[Run]) -> tuple[bool, str]:
+    """Whether the faults changed a bit, and what to say about Gloo's, which sums in another order."""
+    gloo, calm, faulty = runs[0], runs[-2], runs[-1]
+    is_same = calm.digest == faulty.digest and calm.losses == faulty.losses
+    text = "with faults and without, on every rank" if is_same else "the run with faults ended with other weights"
+    if is_same and gloo.digest != calm.digest:
+        apart = max(abs(a - b) for a, b in zip(gloo.losses, calm.losses, strict=True))
+        text += f"; Gloo adds up four ranks in another order, so its losses differ, by at most {apart:.1g}"
+    return is_same, text
+
+
+def show(console: Console, runs: list[Run], text: str, is_good: bool) -> None:
+    """The table at the end."""
+    table = Table(header_style="bold")
+    for column in ("job", "median step", "p95", "worst", "last loss", "weights"):
+        table.add_column(column, justify="left" if column == "job" else "right", no_wrap=True)
+    for run in runs:
+        times = (run.median_ms, float(np.percentile(run.step_ms[1:], 95)), run.worst_ms)
+        shown = [f"{value:,.0f} ms" for value in times]
+        table.add_row(run.name, *shown, f"{run.losses[-1]:.6f}", run.digest[:10])
+    console.print()
+    console.print(table)
+    calm, faulty = runs[-2], runs[-1]
+    faults = Table(header_style="bold")
+    for column in ("fault", "median step", "worst", "of calm median"):
+        faults.add_column(column, justify="left" if column == "fault" else "right", no_wrap=True)
+    for fault in faulty.script:
+        touched = faulty.during(fault)
+        shown = [f"{np.median(touched):,.0f} ms", f"{touched.max():,.0f} ms", f"{touched.max() / calm.median_ms:.1f} ×"]
+        faults.add_row(fault.label, *shown)
+    console.print(faults)
+    counters = faulty.counters
+    console.print(
+        f"{counters['packets_sent']:,} packets sent, {counters['packets_retransmitted']:,} sent again; paths withdrawn "
+        f"{counters['evs_demoted']:,} times, trusted again {counters['evs_revived']:,} times.",
+        highlight=False,
+    )
+    mark = "[bold green]Weights bit-identical[/]" if is_good else "[bold red]Weights differ[/]"
+    console.print(f"{mark}: {text}.", highlight=False)

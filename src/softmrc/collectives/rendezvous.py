@@ -17,6 +17,7 @@ from typing import Any
 
 from softmrc import _core
 from softmrc.collectives.work import CollectiveError
+from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES
 from softmrc.errors import ConfigError
 from softmrc.verbs import CompletionQueue, Device, PeerPlane, QueuePair
 
@@ -48,6 +49,7 @@ class Meeting:
         self.until = time.monotonic() + timeout_s
         self.cq: CompletionQueue = device.create_cq()
         self.pairs: dict[int, Pairs] = {}
+        self.mtu = device.mtu  # the smallest of all ranks'
 
     def meet(self, port: Any) -> Any:
         """The native group, connected to everybody."""
@@ -59,10 +61,11 @@ class Meeting:
                 self.pairs[peer] = Pairs(self.device.create_qp(self.cq), self.device.create_qp(self.cq))
             if self.size > 1:
                 self._set("offer", json.dumps(self._offer(native)))
-                offers = self._gather("offer")
-                for peer in self._others():
-                    self._connect(native, peer, self._parsed(peer, offers[peer]))
-            native.start()
+                offers = {peer: self._parsed(peer, offer) for peer, offer in self._gather("offer").items()}
+                self.mtu = min(self.device.mtu, *(offer["mtu"] for offer in offers.values())) // MTU_UNIT * MTU_UNIT
+                for peer, offer in offers.items():
+                    self._connect(native, peer, offer)
+            native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
             if self.size > 1:
                 self._set("ready", "ready")
                 self._gather("ready")
@@ -155,10 +158,9 @@ class Meeting:
         ]
         node = device.add_peer(planes)
         mine = offer["peers"][str(self.rank)]
-        mtu = min(device.mtu, offer["mtu"]) // MTU_UNIT * MTU_UNIT
         pairs = self.pairs[peer]
         for pair, (qpn, first_psn) in ((pairs.messages, mine["messages"]), (pairs.bulk, mine["bulk"])):
-            pair.init()
-            pair.rtr(node, dest_qpn=qpn, first_psn=first_psn, mtu=mtu)
+            pair.init(ev_profile=device.profile_for(node))
+            pair.rtr(node, dest_qpn=qpn, first_psn=first_psn, mtu=self.mtu)
             pair.rts(max_wimm=min(config.max_wimm, offer["max_wimm"]), mpr=min(config.mpr, offer["mpr"]))
         native.connect(peer, pairs.messages.qpn, pairs.bulk.qpn, mine["ring"])

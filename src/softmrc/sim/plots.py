@@ -17,6 +17,7 @@ import numpy as np
 WIDTH, HEIGHT = 860, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 42
 MAX_POINTS = 600
+MAX_NAMES = 6  # of what was broken, written into a plot
 
 STYLE = """\
 :root{--bg:#fff;--card:#f7f8fa;--ink:#1c2330;--soft:#667085;--grid:#e4e7ec;--fault:#d92d2026;--fault-ink:#b42318;
@@ -136,7 +137,7 @@ def _path(axes: _Axes, x: np.ndarray, y: np.ndarray) -> str:
     return "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(xs.tolist(), ys.tolist(), strict=True))
 
 
-def _bands(axes: _Axes, bands: Sequence[Band]) -> str:
+def _bands(axes: _Axes, bands: Sequence[Band], unit: str) -> str:
     parts = []
     named: set[str] = set()
     for i, band in enumerate(bands):
@@ -144,15 +145,16 @@ def _bands(axes: _Axes, bands: Sequence[Band]) -> str:
         b = float(axes.at_x(min(band.end, axes.x1)))
         if band.start > axes.x1:
             continue
-        about = f"<title>{html.escape(band.label)}: {short(band.start)} to {short(band.end)} µs</title>"
+        when = f"{short(band.start)} to {short(band.end)} {unit}"
+        about = f"<title>{html.escape(f'{band.label}: {when}')}</title>"
         parts.append(
             f'<rect class="fault" x="{a:.1f}" y="{TOP}" width="{max(b - a, 1):.1f}" height="{axes.depth}">'
             f"{about}</rect>"
         )
         parts.append(f'<line class="fault-edge" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{TOP + axes.depth}"/>')
-        if band.label not in named and len(named) < 3:
+        if band.label not in named and len(named) < MAX_NAMES:
             row = TOP + axes.depth - 6 - 14 * (len(named) % 3)
-            at_end = a > LEFT + axes.inner * 0.6
+            at_end = a + 4 + 6.5 * len(band.label) > LEFT + axes.inner
             anchor = f'x="{a - 4:.1f}" text-anchor="end"' if at_end else f'x="{a + 4:.1f}"'
             parts.append(f'<text class="fault-name" {anchor} y="{row:.0f}">{html.escape(band.label)}</text>')
             named.add(band.label)
@@ -188,7 +190,7 @@ def line_chart(
     axes = _Axes((max(low, 1e-9) if log_x else low, high), (0.0, top), width, height, log_x)
     inks = [one.color or color(i) for i, one in enumerate(series)]
     legend, room = _legend([one.name for one in series], inks, width)
-    body = axes.frame(x_label, y_label) + _bands(axes, bands)
+    body = axes.frame(x_label, y_label) + _bands(axes, bands, x_label)
     data = []
     for one, ink in zip(series, inks, strict=True):
         x, y = _thin(one.x, one.y)
@@ -242,7 +244,7 @@ def stacked_chart(
         outline = _path(axes, np.concatenate([x, x[::-1]]), np.concatenate([above, below[::-1]]))
         body += f'<path style="fill:{ink}" d="{outline}Z"/>'
         below = above
-    body += axes.frame(x_label, y_label) + _bands(axes, bands)
+    body += axes.frame(x_label, y_label) + _bands(axes, bands, x_label)
     return _open(WIDTH, HEIGHT + room) + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
 
 

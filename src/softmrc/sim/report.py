@@ -12,56 +12,11 @@ import json
 import numpy as np
 
 from softmrc.sim import plots
+from softmrc.sim.page import page_of, section, verdict_line
 from softmrc.sim.plots import Band, Series
 from softmrc.sim.result import Result
 
 GBPS = 1e9
-
-_PAGE = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<title>%(title)s</title><style>%(style)s
-body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:920px;margin:0 auto;padding:36px 24px 64px} h1{font-size:25px;line-height:1.25;margin:0 0 6px}
-h2{font-size:17px;margin:38px 0 4px} p{margin:4px 0 12px;color:var(--soft)} p.verdict{color:var(--ink)}
-section{background:var(--card);border-radius:12px;padding:18px 20px;margin-top:10px;overflow-x:auto}
-table{border-collapse:collapse;width:100%%;font-variant-numeric:tabular-nums;font-size:13.5px}
-th,td{text-align:right;padding:6px 6px;border-bottom:1px solid var(--grid);white-space:nowrap}
-th{font-weight:600;color:var(--soft)} th:first-child,td:first-child{text-align:left} tr:last-child td{border-bottom:0}
-.pill{display:inline-block;border-radius:99px;padding:1px 10px;font-size:13px;font-weight:600;margin-right:8px;
-color:#fff}
-.ok{background:#15803d} .no{background:#b42318} figure{margin:0;min-width:0}
-.row{display:grid;grid-template-columns:repeat(4,1fr);gap:18px 14px} .row svg{max-width:100%%;height:auto}
-@media(max-width:760px){.row{grid-template-columns:repeat(2,1fr)}}
-figcaption{font-size:13px;color:var(--soft);margin-bottom:4px} pre{font-size:13px;overflow-x:auto;margin:0}
-#tip{position:fixed;pointer-events:none;background:var(--ink);color:var(--bg);border-radius:7px;padding:6px 10px;
-font-size:12.5px;display:none;z-index:9;font-variant-numeric:tabular-nums}
-details summary{cursor:pointer;color:var(--soft)} .cross{stroke:var(--soft);stroke-width:1;opacity:.6}
-</style></head><body><main>
-<h1>%(question)s</h1><p>%(setting)s</p>%(verdicts)s
-%(sections)s
-</main><div id="tip"></div><script>%(script)s</script></body></html>
-"""
-
-_SCRIPT = """\
-const tip=document.getElementById('tip');
-const show=v=>Math.abs(v)>=100?Math.round(v).toLocaleString('en'):(+v.toPrecision(3)).toString();
-document.querySelectorAll('svg[data-plot]').forEach(svg=>{
-  const d=JSON.parse(svg.dataset.plot),box=svg.viewBox.baseVal;
-  const line=document.createElementNS('http://www.w3.org/2000/svg','line');
-  line.setAttribute('class','cross');line.setAttribute('y1',0);line.setAttribute('y2',box.height-42);
-  line.style.display='none';svg.appendChild(line);
-  svg.addEventListener('mousemove',e=>{
-    const r=svg.getBoundingClientRect(),px=(e.clientX-r.left)/r.width*box.width;
-    const t=(px-d.left)/d.inner;if(t<0||t>1){line.style.display=tip.style.display='none';return}
-    let x=d.x0+t*(d.x1-d.x0);if(d.log)x=10**x;
-    const rows=d.series.map(s=>{let i=s.x.findIndex(v=>v>=x);if(i<0)i=s.x.length-1;return s.name+': '+show(s.y[i])});
-    tip.textContent='';[show(x)+' '+d.unit,...rows].forEach((text,i)=>{
-      const p=document.createElement('div');p.textContent=text;if(!i)p.style.opacity=.7;tip.appendChild(p)});
-    tip.style.display='block';tip.style.left=Math.min(e.clientX+14,innerWidth-230)+'px';tip.style.top=e.clientY+14+'px';
-    line.style.display='';line.setAttribute('x1',px);line.setAttribute('x2',px)});
-  svg.addEventListener('mouseleave',()=>{line.style.display=tip.style.display='none'})});
-"""
 
 
 def page(results: list[Result]) -> str:
@@ -77,42 +32,20 @@ def page(results: list[Result]) -> str:
     if s.run.speedup > 1:
         setting += f" · faults compressed {s.run.speedup:g} ×"
     sections = [
-        _section("In figures", "", _figures(results)),
-        _section("Goodput over time", "All hosts together. Shaded: something was broken.", goodput_plot(results)),
-        _section("Training steps", "How long each took.", steps_plot(results)),
-        _section("How long flows took", "The share of flows that were complete by then.", fct_plot(results)),
-        _section("Load by plane", f"Goodput of each plane, {first.name}.", planes_plot(first)),
-        _section(
-            "Load by link",
-            f"Share of each link's rate over the whole run, mean and most, {first.name}.",
-            links_plot(first),
-        ),
-        _section("Paths", f"States of all entropy values of all senders, {first.name}.", evs_plot(first)),
-        _section("The scenario", "", _recipe(first)),
+        section("In figures", "", _figures(results)),
+        section("Goodput over time", "All hosts together. Shaded: something was broken.", goodput_plot(results)),
+        section("Training steps", "How long each took.", steps_plot(results)),
+        section("How long flows took", "The share of flows that were complete by then.", fct_plot(results)),
+        section("Load by plane", f"Goodput of each plane, {first.name}.", planes_plot(first)),
+        section("Load by link", "Share of each link's rate, over the whole run.", links_plot(first)),
+        section("Paths", f"States of all entropy values of all senders, {first.name}.", evs_plot(first)),
+        section("The scenario", "", _recipe(first)),
     ]
-    return _PAGE % {
-        "title": html.escape(s.question),
-        "style": plots.STYLE,
-        "question": html.escape(s.question),
-        "setting": html.escape(setting),
-        "verdicts": "".join(_verdict(one) for one in results),
-        "sections": "".join(sections),
-        "script": _SCRIPT,
-    }
+    return page_of(s.question, setting, [verdict(one) for one in results], sections)
 
 
-def _section(title: str, text: str, body: str) -> str:
-    if not body:
-        return ""
-    about = f"<p>{html.escape(text)}</p>" if text else ""
-    return f"<h2>{html.escape(title)}</h2>{about}<section>{body}</section>\n"
-
-
-def _verdict(result: Result) -> str:
-    kind = "ok" if result.verdict else "no"
-    name, text = html.escape(result.name), html.escape(result.verdict.text)
-    pill = f'<span class="pill {kind}">{html.escape(result.verdict.kind)}</span>'
-    return f'<p class="verdict">{pill}<b>{name}</b>: {text}</p>'
+def verdict(result: Result) -> str:
+    return verdict_line(bool(result.verdict), result.verdict.kind, result.name, result.verdict.text)
 
 
 def _figures(results: list[Result]) -> str:

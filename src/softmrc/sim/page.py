@@ -1,0 +1,80 @@
+"""The paper that reports are printed on: one HTML file with its style and its script in it, and nothing to fetch."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from softmrc.sim import plots
+
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<title>%(title)s</title><style>%(style)s
+body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:920px;margin:0 auto;padding:36px 24px 64px} h1{font-size:25px;line-height:1.25;margin:0 0 6px}
+h2{font-size:17px;margin:38px 0 4px} p{margin:4px 0 12px;color:var(--soft)} p.verdict{color:var(--ink)}
+section{background:var(--card);border-radius:12px;padding:18px 20px;margin-top:10px;overflow-x:auto}
+table{border-collapse:collapse;width:100%%;font-variant-numeric:tabular-nums;font-size:13.5px}
+th,td{text-align:right;padding:6px 6px;border-bottom:1px solid var(--grid);white-space:nowrap}
+th{font-weight:600;color:var(--soft)} th:first-child,td:first-child{text-align:left} tr:last-child td{border-bottom:0}
+.pill{display:inline-block;border-radius:99px;padding:1px 10px;font-size:13px;font-weight:600;margin-right:8px;
+color:#fff}
+.ok{background:#15803d} .no{background:#b42318} figure{margin:0;min-width:0}
+.row{display:grid;grid-template-columns:repeat(4,1fr);gap:18px 14px} .row svg{max-width:100%%;height:auto}
+@media(max-width:760px){.row{grid-template-columns:repeat(2,1fr)}}
+figcaption{font-size:13px;color:var(--soft);margin-bottom:4px} pre{font-size:13px;overflow-x:auto;margin:0}
+#tip{position:fixed;pointer-events:none;background:var(--ink);color:var(--bg);border-radius:7px;padding:6px 10px;
+font-size:12.5px;display:none;z-index:9;font-variant-numeric:tabular-nums}
+details summary{cursor:pointer;color:var(--soft)} .cross{stroke:var(--soft);stroke-width:1;opacity:.6}
+</style></head><body><main>
+<h1>%(title)s</h1><p>%(setting)s</p>%(verdicts)s
+%(sections)s
+</main><div id="tip"></div><script>%(script)s</script></body></html>
+"""
+
+_SCRIPT = """\
+const tip=document.getElementById('tip');
+const show=v=>Math.abs(v)>=100?Math.round(v).toLocaleString('en'):(+v.toPrecision(3)).toString();
+document.querySelectorAll('svg[data-plot]').forEach(svg=>{
+  const d=JSON.parse(svg.dataset.plot),box=svg.viewBox.baseVal;
+  const line=document.createElementNS('http://www.w3.org/2000/svg','line');
+  line.setAttribute('class','cross');line.setAttribute('y1',0);line.setAttribute('y2',box.height-42);
+  line.style.display='none';svg.appendChild(line);
+  svg.addEventListener('mousemove',e=>{
+    const r=svg.getBoundingClientRect(),px=(e.clientX-r.left)/r.width*box.width;
+    const t=(px-d.left)/d.inner;if(t<0||t>1){line.style.display=tip.style.display='none';return}
+    let x=d.x0+t*(d.x1-d.x0);if(d.log)x=10**x;
+    const rows=d.series.map(s=>{let i=s.x.findIndex(v=>v>=x);if(i<0)i=s.x.length-1;return s.name+': '+show(s.y[i])});
+    tip.textContent='';[show(x)+' '+d.unit,...rows].forEach((text,i)=>{
+      const p=document.createElement('div');p.textContent=text;if(!i)p.style.opacity=.7;tip.appendChild(p)});
+    tip.style.display='block';tip.style.left=Math.min(e.clientX+14,innerWidth-230)+'px';tip.style.top=e.clientY+14+'px';
+    line.style.display='';line.setAttribute('x1',px);line.setAttribute('x2',px)});
+  svg.addEventListener('mouseleave',()=>{line.style.display=tip.style.display='none'})});
+"""
+
+
+def page_of(title: str, setting: str, verdicts: Sequence[str], sections: Sequence[str]) -> str:
+    """The whole file."""
+    return _PAGE % {
+        "title": html.escape(title),
+        "style": plots.STYLE,
+        "setting": html.escape(setting),
+        "verdicts": "".join(verdicts),
+        "sections": "".join(sections),
+        "script": _SCRIPT,
+    }
+
+
+def verdict_line(is_good: bool, kind: str, name: str, text: str) -> str:
+    """One line at the top: a coloured word, whose it is, and why."""
+    pill = f'<span class="pill {"ok" if is_good else "no"}">{html.escape(kind)}</span>'
+    return f'<p class="verdict">{pill}<b>{html.escape(name)}</b>: {html.escape(text)}</p>'
+
+
+def section(title: str, text: str, body: str) -> str:
+    """A heading, a sentence, and what belongs under them; nothing where there is nothing to show."""
+    if not body:
+        return ""
+    about = f"<p>{html.escape(text)}</p>" if text else ""
+    return f"<h2>{html.escape(title)}</h2>{about}<section>{body}</section>\n"

@@ -1,0 +1,46 @@
+"""The `torch.distributed` backend "mrc".
+
+    dist.init_process_group("mrc")          # after `pip install softmrc[torch]`; nothing else to import
+
+`register` is what torch calls when it is imported (entry point `torch.backends`): it tells torch the name and nothing
+more, so that a program that does not use the backend pays nothing for it. `device_of` gives the `softmrc.verbs.Device`
+under a group, with its counters, events and faults on demand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["device_of", "group_of", "register"]
+
+
+def register() -> None:
+    """Make "mrc" a name that `init_process_group` knows. Never raises: `import torch` calls it."""
+    try:
+        import torch.distributed as dist
+
+        if dist.is_available() and "MRC" not in dist.Backend._plugins:
+            dist.Backend.register_backend("mrc", _create, extended_api=True, devices=["cpu", "cuda"])
+    except Exception as error:
+        import logging
+
+        logging.getLogger(__name__).warning("backend mrc is not available: %s", error)
+
+
+def _create(options: Any, backend_options: Any = None) -> Any:
+    """What torch calls for each new group."""
+    from softmrc.torch.backend import create
+
+    return create(options)
+
+
+def group_of(group: Any = None) -> Any:
+    """The `softmrc.collectives.Group` under a process group (default: torch's default group)."""
+    from softmrc.torch.backend import find
+
+    return find(group)._group
+
+
+def device_of(group: Any = None) -> Any:
+    """The `softmrc.verbs.Device` under a process group (default: torch's default group)."""
+    return group_of(group).device

@@ -1,0 +1,211 @@
+"""Two ways to be a backend, and which one this torch allows.
+
+From torch 2.14 on a Python class may be a backend (`torch._C._distributed_c10d.Backend`): torch keeps the map from
+devices to backends, and ours is one of them. Before, a Python class can only stand for the whole process group, with
+all devices; it then keeps the other backends of `cpu:mrc,cuda:nccl` itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as NativeBackend
+
+from softmrc.torch import hybrid
+from softmrc.torch.crew import Crew
+from softmrc.torch.ops import Ops
+from softmrc.torch.rendezvous import Membership
+
+_open: weakref.WeakSet[Member] = weakref.WeakSet()
+
+
+class Left:
+    """What is there of a group after it was left."""
+
+    def __init__(self, group: Any) -> None:
+        self.rank, self.size, self.error = group.rank, group.size, group.error
+
+    def abort(self, reason: str) -> None:
+        """There is nothing left to end."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("this process has left the group")
+
+
+class Member(Ops):
+    """What both ways have in common: joining, leaving, and being asked about."""
+
+    def _join(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        self._membership: Membership | None = Membership(store, rank, size, timeout)
+        self._group = self._membership.group
+        self._crew = Crew("mrc-done")
+        self._starter = Crew("mrc-start", most=1)
+        self._streams = {}
+        self._sequence = 0
+        _open.add(self)
+
+    def shutdown(self) -> None:
+        """Leave the group; what was sent has arrived when this returns."""
+        membership, self._membership = self._membership, None
+        if membership is None:
+            return
+        membership.leave()
+        self._starter.close()
+        self._crew.close()
+        self._group = Left(self._group)  # torch may keep us until the process ends; the device need not wait for that
+
+    def abort(self) -> None:
+        """End everything under way, on every rank."""
+        self._group.abort(f"rank {self._group.rank} aborted the group")
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._group.timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def errored(self) -> Exception | None:
+        """What ended the group, if something did."""
+        return self._group.error
+
+    def name(self) -> str:
+        return "mrc"
+
+    getBackendName = _get_backend_name = name
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+
+class WholeGroup(Member, dist.ProcessGroup):  # type: ignore[misc]
+    """A process group in Python, for torch up to 2.13."""
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+
+    def __init__(self, options: Any) -> None:
+        # With a store besides, torch would make its own kind of group, and not ask ours.
+        dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]
+        self._name, self._desc = "", ""
+        self._store = options.store
+        self._join(options.store, options.group_rank, options.group_size, options.timeout)
+
+    # There is no native backend underneath that would keep names.
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    _set_group_name = setGroupName
+
+    def getGroupDesc(self) -> str:
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._desc = desc
+
+    _set_group_desc = setGroupDesc
+
+    @property
+    def group_name(self) -> Any:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._desc
+
+
+class MixedGroup(WholeGroup):
+    """The same with other backends in it, each for its devices."""
+
+    def __init__(self, options: Any, others: hybrid.Others) -> None:
+        super().__init__(options)
+        self._others = others
+        for device, (kind, backend) in others.items():
+            self._register_backend(torch.device(device), kind, backend)
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._others[device.type][1] if device.type in self._others else self
+
+
+hybrid.choose_by_device(MixedGroup, WholeGroup)
+
+
+class OneBackend(Member, NativeBackend):  # type: ignore[misc]
+    """A backend beside others, for torch from 2.14 on."""
+
+    # Each must be answered here: torch 2.15 asks itself for ever where one is not.
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+
+    def __init__(self, options: Any) -> None:
+        NativeBackend.__init__(self, options.group_rank, options.group_size)
+        self._join(options.store, options.group_rank, options.group_size, options.timeout)
+
+
+def can_be_backend() -> bool:
+    """Whether this torch lets a Python class be a backend."""
+
+    class Probe(NativeBackend):  # type: ignore[misc]
+        def __init__(self) -> None:
+            NativeBackend.__init__(self, 0, 1)
+
+    try:
+        Probe()
+    except TypeError:
+        return False
+    return True
+
+
+def create(options: Any) -> Member:
+    """A new group for torch."""
+    if can_be_backend():
+        return OneBackend(options)
+    others = hybrid.others(options)
+    return MixedGroup(options, others) if others else WholeGroup(options)
+
+
+def find(group: Any) -> Member:
+    """Our part of a process group."""
+    group = group or dist.group.WORLD
+    for member in (group, *(_backend_of(group, device) for device in ("cpu", "cuda"))):
+        if isinstance(member, Member):
+            return member
+    raise ValueError(f"{group} has no backend mrc")
+
+
+def _backend_of(group: Any, device: str) -> Any:
+    try:
+        return group._get_backend(torch.device(device))
+    except RuntimeError:
+        return None
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Users forget `destroy_process_group`; threads inside torch at the interpreter's end would abort the process."""
+    for member in list(_open):
+        member.shutdown()

@@ -1,0 +1,84 @@
+"""Threads that carry operations on when no caller waits for them.
+
+What users hang on a future may do anything, even wait for another operation whose end this crew has to tell: so a job
+never waits for a running one, a new thread takes it. A crew of one keeps jobs in order instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+Job = Callable[[], Any]
+JOIN_S = 5.0
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+class Crew:
+    """Threads are started when they are needed, and end with `close`."""
+
+    def __init__(self, name: str, most: int = 64) -> None:
+        self.name = name
+        self._most = most
+        self._jobs: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._closing = False
+        _crews.add(self)
+
+    def submit(self, job: Job) -> None:
+        """Run it soon. A crew that is closed runs it at once, here."""
+        with self._changed:
+            if not self._closing:
+                self._jobs.append(job)
+                if len(self._jobs) <= self._idle:
+                    self._changed.notify()
+                elif len(self._threads) < self._most:
+                    self._hire()
+                return
+        job()
+
+    @property
+    def is_busy(self) -> bool:
+        with self._changed:
+            return bool(self._jobs) or self._idle < len(self._threads)
+
+    def _hire(self) -> None:
+        # Daemons, so that the interpreter's end does not wait for a job before `atexit` has let us end it.
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            job()
+            del job  # it holds tensors
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            self._idle += 1
+            while not self._jobs and not self._closing:
+                self._changed.wait()
+            self._idle -= 1
+            return self._jobs.popleft() if self._jobs else None
+
+    def close(self) -> None:
+        """Let what is there run to its end, and join."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(JOIN_S)
+
+
+@atexit.register
+def _close_all() -> None:
+    """A thread that is inside torch when the interpreter ends brings the process down."""
+    for crew in list(_crews):
+        crew.close()

@@ -1,0 +1,198 @@
+"""What torch holds while an operation is under way: a Work, and the future that goes with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from softmrc.torch.crew import Crew
+from softmrc.torch.untraced import untraced
+
+NO_TIMEOUT = timedelta(0)  # what torch passes for "as long as the operation itself may take"
+
+
+class Operation(Protocol):
+    """What `softmrc.collectives` hands out for something it has begun."""
+
+    @property
+    def done(self) -> bool: ...
+    def wait(self, timeout_s: float | None = None) -> None: ...
+    def add_done_callback(self, fn: Callable[[Any], Any]) -> None: ...
+
+
+class Work(dist.Work):  # type: ignore[misc]
+    """One operation of a group. It settles once: whoever comes first does what is left to do, others find it done."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        result: list[torch.Tensor],
+        crew: Crew,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._operation = operation
+        self._result = result
+        self._crew = crew
+        self._finish = finish  # what is left to do here when the bytes are there
+        self._lock = threading.Lock()
+        self._is_settled = False
+        self._error: Exception | None = None
+        self._future: Future[Any] | None = None
+        if finish is not None:  # it happens even if nobody waits
+            operation.add_done_callback(lambda _: crew.submit(self._settle))
+
+    # What torch calls.
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Until the result is there; what went wrong is raised here."""
+        self.wait_s(timeout.total_seconds() if timeout > NO_TIMEOUT else None)
+        return True
+
+    def wait_s(self, limit_s: float | None) -> None:
+        """The same, in seconds."""
+        if not self._is_settled:
+            try:
+                self._operation.wait(limit_s)
+            except Exception as error:
+                if not self._operation.done:  # the caller's patience ended, not the operation
+                    raise dist.DistBackendError(str(error)) from None
+            self._settle()  # asks again how it ended, and keeps the answer
+        self._raise_error()
+        self._after_wait()
+
+    def get_future(self) -> Future[Any]:
+        """A future whose value is the list of result tensors."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            source: Future[None] = Future(devices=self._future_devices())
+            # An error must be raised inside `then`: `set_exception` would hand the exception to C++ as a value.
+            self._future = source.then(self._outcome)
+        self._operation.add_done_callback(lambda _: self._crew.submit(lambda: source.set_result(None)))
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._is_settled or (self._finish is None and self._operation.done)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        if self.is_completed():
+            self._settle()
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    block_current_stream = synchronize
+
+    def source_rank(self) -> int:
+        return int(getattr(self._operation, "source", -1))
+
+    _source_rank = source_rank
+
+    # As `Several` sees it, this is an operation too.
+
+    @property
+    def done(self) -> bool:
+        return self.is_completed()
+
+    def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
+        self._operation.add_done_callback(fn)
+
+    # How it ends.
+
+    def _settle(self) -> None:
+        """The operation is done: keep how it ended, and do what is left to do."""
+        with self._lock:
+            if self._is_settled:
+                return
+            try:
+                self._operation.wait()
+                if self._finish is not None:
+                    self._finish()
+            except Exception as error:
+                self._error = error
+            self._finish = None
+            self._is_settled = True
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _outcome(self, _: Future[None]) -> list[torch.Tensor]:
+        self._settle()
+        self._raise_error()
+        self._after_wait()
+        return self._result
+
+    # What differs for results on an accelerator.
+
+    def _after_wait(self) -> None:
+        """Make the result usable on the caller's stream."""
+
+    def _future_devices(self) -> list[int | str | torch.device]:
+        return []
+
+
+untraced(Work, ["wait", "get_future"])
+
+
+class Several:
+    """Works as one operation."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+
+    @property
+    def done(self) -> bool:
+        return all(one.done for one in self._works)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for one in self._works:
+            one.wait_s(None if until is None else max(until - time.monotonic(), 0.0))
+
+    def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
+        """Called when the last of them has ended, in whatever order they do."""
+        left, lock = len(self._works), threading.Lock()
+
+        def count(_: Any) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                is_last = left == 0
+            if is_last:
+                fn(self)
+
+        for one in self._works:
+            one.add_done_callback(count)
+        if not self._works:
+            fn(self)
+
+
+class CoalescedWork(Work):
+    """Several that torch sees as one."""
+
+    def __init__(self, works: Sequence[Work], result: list[torch.Tensor], crew: Crew) -> None:
+        self._works = works
+        super().__init__(Several(works), result, crew)
+
+    def _after_wait(self) -> None:
+        for one in self._works:
+            one._after_wait()
+
+    def _future_devices(self) -> list[int | str | torch.device]:
+        return list(dict.fromkeys(device for one in self._works for device in one._future_devices()))
