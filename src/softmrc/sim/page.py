@@ -20,7 +20,9 @@ th,td{text-align:right;padding:6px 6px;border-bottom:1px solid var(--grid);white
 th{font-weight:600;color:var(--soft)} th:first-child,td:first-child{text-align:left} tr:last-child td{border-bottom:0}
 .pill{display:inline-block;border-radius:99px;padding:1px 10px;font-size:13px;font-weight:600;margin-right:8px;
 color:#fff}
-.ok{background:#15803d} .no{background:#b42318} .row{display:flex;flex-wrap:wrap;gap:22px} figure{margin:0}
+.ok{background:#15803d} .no{background:#b42318} figure{margin:0;min-width:0}
+.row{display:grid;grid-template-columns:repeat(4,1fr);gap:18px 14px} .row svg{max-width:100%%;height:auto}
+@media(max-width:760px){.row{grid-template-columns:repeat(2,1fr)}}
 figcaption{font-size:13px;color:var(--soft);margin-bottom:4px} pre{font-size:13px;overflow-x:auto;margin:0}
 #tip{position:fixed;pointer-events:none;background:var(--ink);color:var(--bg);border-radius:7px;padding:6px 10px;
 font-size:12.5px;display:none;z-index:9;font-variant-numeric:tabular-nums}

@@ -222,7 +222,10 @@ def cdf_chart(series: Sequence[Series], x_label: str) -> str:
     if not lines:
         return ""
     low, high = min(line.x.min() for line in lines), max(line.x.max() for line in lines)
-    return line_chart(lines, x_label, "share of flows", y_max=1.0, log_x=bool(low > 0 and high / low > 12))
+    log_x = bool(low > 0 and high / low > 12)
+    if not log_x:  # from 0, or the fastest would lie on the axis
+        lines = [Series(one.name, np.r_[0.0, one.x], np.r_[0.0, one.y], one.color) for one in lines]
+    return line_chart(lines, x_label, "share of flows", y_max=1.0, log_x=log_x)
 
 
 def stacked_chart(

@@ -18,6 +18,7 @@ from softmrc.sim.result import Result
 
 GBPS = 1e9
 
+
 def page(results: list[Result]) -> str:
     """The report of a scenario and of what it was compared with."""
     first = results[0]
@@ -57,7 +58,7 @@ def _figures(results: list[Result]) -> str:
         "slowest flow": lambda s: f"{s['slowest_flow_gbps']:,.1f} Gb/s",
         "resent": lambda s: f"{s['retransmitted']:,}",
         "trimmed": lambda s: f"{s['trimmed']:,}",
-        "lost": lambda s: f"{s['dropped'] + s['lost_to_faults']:,}",
+        "lost, control too": lambda s: f"{s['dropped'] + s['lost_to_faults']:,}",
     }
     head = "".join(f"<th>{name}</th>" for name in columns)
     rows = "".join(
@@ -141,7 +142,7 @@ def links_plot(result: Result) -> str:
             cells = [fabric.link_name(link) for link in named] or None
             picture = plots.heat_map(loads[links[plane]].reshape(shape), "leaf", "spine", cells)
             mean = float(loads[links[plane]].mean()) * 100
-            caption = f"plane {plane}, {way}: mean {mean:.0f} %, most {loads[links[plane]].max() * 100:.0f} %"
+            caption = f"plane {plane} {way}: {mean:.0f} %, most {loads[links[plane]].max() * 100:.0f} %"
             maps.append(f"<figure><figcaption>{caption}</figcaption>{picture}</figure>")
     busiest = np.argsort(result.link_max_queue_bytes)[::-1][:5]
     rows = "".join(
