@@ -129,7 +129,7 @@ class _Links:
         self.lab = lab
 
     def ours(self, store: str, links: int) -> Ranks:
-        # What one link's queue still holds when the other is gone: 1.6 ms of all links in flight. Half a train in a row.
+        # What one link's queue still holds when the other is gone: 1.6 ms of all links; half a train in a row.
         rate_bps = links * LINK_MBPS * 1_000_000
         settings = json.dumps({"rate_bps": rate_bps, "window_bytes": rate_bps // 8 // 625, "quantum": 22})
         module = [sys.executable, "-m", "softmrc.bench.ranks", store]
