@@ -40,6 +40,14 @@ class Left:
 class Member(Ops):
     """What both ways have in common: joining, leaving, and being asked about."""
 
+    # Each must be answered here: torch 2.15 asks itself for ever where one is not.
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+
     def _join(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         self._membership: Membership | None = Membership(store, rank, size, timeout)
         self._group = self._membership.group
@@ -86,13 +94,6 @@ class Member(Ops):
 
 class WholeGroup(Member, dist.ProcessGroup):  # type: ignore[misc]
     """A process group in Python, for torch up to 2.13."""
-
-    supports_splitting = False
-    supports_coalescing = False
-    supports_time_estimate = False
-    supports_shrinking = False
-    supports_reconfigure = False
-    supports_window = False
 
     def __init__(self, options: Any) -> None:
         # With a store besides, torch would make its own kind of group, and not ask ours.
@@ -152,14 +153,6 @@ hybrid.choose_by_device(MixedGroup, WholeGroup)
 
 class OneBackend(Member, NativeBackend):  # type: ignore[misc]
     """A backend beside others, for torch from 2.14 on."""
-
-    # Each must be answered here: torch 2.15 asks itself for ever where one is not.
-    supports_splitting = False
-    supports_coalescing = False
-    supports_time_estimate = False
-    supports_shrinking = False
-    supports_reconfigure = False
-    supports_window = False
 
     def __init__(self, options: Any) -> None:
         NativeBackend.__init__(self, options.group_rank, options.group_size)
