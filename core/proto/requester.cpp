@@ -135,7 +135,7 @@ void Requester::fill(Time now, const Message& message, Psn psn, std::uint16_t ev
 
   wire::Write& w = out.packet.body.emplace<wire::Write>();
   w.meth = {message.rqmsn, message.msn};
-  w.tseth.ticks = timestamp_ticks(now);
+  w.tseth.ticks = config_.timestamps ? timestamp_ticks(now) : std::uint16_t{0};
   w.reth = {message.remote_va + offset, message.rkey, message.length};
   w.imm = message.imm;
   w.payload = message.data ? message.data + offset : nullptr;

@@ -382,13 +382,13 @@ void Requester::judge_accused(Time now) {
   }
 }
 
-// True when there was one: of this packet, on this EV or with this timestamp.
+// True when there was one: of this packet, on this EV (or any) or with this timestamp.
 bool Requester::withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks) {
   for (std::size_t i = 0; i < accusations_.size(); ++i) {
     Accusation& a = accusations_[i];
     if (a.psn != psn || a.ev == no_ev) continue;
-    if (ticks ? *ticks != timestamp_ticks(a.sent_at) : a.ev != ev) continue;
-    if (ticks) evs_.on_acked(a.ev, a.sent_at);
+    if (ticks ? *ticks != timestamp_ticks(a.sent_at) : ev != no_ev && a.ev != ev) continue;
+    if (ev == no_ev) evs_.on_acked(a.ev, a.sent_at);
     a.ev = no_ev;
     return true;
   }
@@ -400,7 +400,8 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   if (nack.reason == wire::NackReason::unexpected_event) return CompletionStatus::peer_error;
   const Psn psn(nack.nack_psn);
   const bool is_trim = nack.reason == wire::NackReason::trimmed || nack.reason == wire::NackReason::trimmed_last_hop;
-  if (is_trim && !accusations_.empty()) withdraw_accusation(psn, no_ev, nack.tx_timestamp);
+  if (is_trim && !accusations_.empty())
+    withdraw_accusation(psn, no_ev, config_.timestamps ? std::optional(nack.tx_timestamp) : std::nullopt);
   if (!evs_.is_built() || !is_outstanding(psn)) return CompletionStatus::success;
   SentRecord& r = sent_[psn];
   if (r.state != SentState::in_flight) return CompletionStatus::success;

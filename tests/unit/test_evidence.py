@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import packer
@@ -93,9 +95,9 @@ def test_with_nothing_out_of_order_everything_behind_cack_is_covered() -> None:
     assert verdicts(rig) >= 3
 
 
-def overtaken() -> tuple[Rig, Parsed, int, bytes]:
+def overtaken(**endpoint: Any) -> tuple[Rig, Parsed, int, bytes]:
     """Two laps over four paths. All arrive but the first packet; its path, and the SACK that says so."""
-    rig = Rig(evs={"count": 4}, cc=PATIENT, rts={"timeout": 20})
+    rig = Rig(evs={"count": 4}, cc=PATIENT, rts={"timeout": 20}, endpoint=endpoint)
     sent = data(rig.post(9 * 1024))
     rig.now += int(RTT_US * US)
     sack = packer.sack(QPN, 0, ack_psn=8, ticks=sent[8].ticks or 0, base=0, bitmap=0b111111101, ooo=7, rcvd_bytes=9000)
@@ -112,6 +114,15 @@ def test_a_path_is_given_time_for_the_nack_that_explains_a_missing_packet() -> N
     rig.receive(packer.nack(QPN, 1, packer.TRIMMED, ticks=trimmed.ticks or 0))
     rig.advance(4 * W_US)
     assert not bad_evs(rig) and rig.stats()["evs_demoted"] == 0
+
+
+# spec: trim-late-nack
+def test_without_timestamps_any_nack_explains_it() -> None:
+    rig, _, _, sack = overtaken(timestamps=False)
+    rig.receive(sack)
+    rig.receive(packer.nack(QPN, 1, packer.TRIMMED))
+    rig.advance(4 * W_US)
+    assert rig.stats()["evs_demoted"] == 0
 
 
 # spec: trim-late-nack
