@@ -37,6 +37,7 @@ void bind_profiles(nb::module_& m) {
       .def_rw("value_bits", &EvProfile::value_bits)
       .def_rw("spray_quantum", &EvProfile::spray_quantum)
       .def_rw("skips_congested", &EvProfile::skips_congested)
+      .def_rw("leaves_slow_ports", &EvProfile::leaves_slow_ports)
       .def("add_entry", [](EvProfile& p, std::uint32_t value, std::uint8_t port) { p.entries.push_back({value, port}); });
 
   nb::class_<CcProfile> cc(m, "CcProfile");

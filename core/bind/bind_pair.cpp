@@ -47,9 +47,11 @@ void bind_pair(nb::module_& m) {
       .def_rw("corrupt", &Weather::corrupt)
       .def_rw("trim", &Weather::trim)
       .def_rw("mark", &Weather::mark)
+      .def_rw("neck_bps", &Weather::neck_bps)
       .def_rw("black_hole", &Weather::black_hole)
       .def_rw("spares_control", &Weather::spares_control);
   def_us(weather, "reorder_delay_us", &Weather::reorder_delay);
+  def_us(weather, "delay_us", &Weather::delay);
   def_us(weather, "path_jitter_us", &Weather::path_jitter);
 
   nb::class_<PairConfig> config(m, "PairConfig");

@@ -46,6 +46,7 @@ struct EvProfile {
   std::uint32_t value_bits = 32;   // width of a drawn value
   std::uint32_t spray_quantum = 1; // packets in a row that may share an EV
   bool skips_congested = true;     // false: oblivious spraying, which a mark or a trim does not steer
+  bool leaves_slow_ports = false;  // steer by round trips, where nothing marks congestion
   std::vector<EvEntry> entries;    // for explicit_
 
   std::uint32_t floor() const { return min_active ? min_active : count / 4; }

@@ -72,7 +72,7 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
     e.value = static_cast<std::uint64_t>((now - probe.sent_at).ps);
     journal_.note(e);
   } else if (QueuePair* pair = at(probe.slot)) {
-    pair->on_probe_answer(now, probe.probe);
+    pair->on_probe_answer(now, probe.probe, now - probe.sent_at);
     after_input(now, probe.slot);
   }
 }

@@ -249,6 +249,19 @@ void EvSet::silence_port(std::uint8_t port) {
   }
 }
 
+// spec: slow-port
+void EvSet::leave_port(std::uint8_t port, std::uint8_t wait) {
+  ports_[port].slow_wait = wait;
+  silence_port(port);
+}
+
+std::uint32_t EvSet::usable_ports() const {
+  std::uint32_t mask = 0;
+  for (std::uint32_t port = 0; port < ports_.size(); ++port)
+    if (ports_[port].in_rotation) mask |= 1u << port;
+  return mask & live_ports_;
+}
+
 // spec: ev-loss ev-floor
 void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Duration three_rtt) {
   Ev& e = evs_[ev];
@@ -269,6 +282,7 @@ void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Dura
 
 void EvSet::on_spurious(std::uint16_t ev) {
   const std::uint8_t port = evs_[ev].port;
+  if (ports_[port].slow_wait) return;  // that it arrives, and late, was known
   const bool whole_port = evs_[ev].fell_with_port;
   for (std::uint16_t i = 0; i < size(); ++i) {
     Ev& e = evs_[i];
@@ -281,6 +295,7 @@ void EvSet::on_spurious(std::uint16_t ev) {
 }
 
 void EvSet::revive(std::uint16_t ev) {
+  ports_[evs_[ev].port].slow_wait = 0;
   return_to_service(ev);
   evs_[ev].carried = 0;
   acquit(evs_[ev].port);

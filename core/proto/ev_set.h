@@ -16,6 +16,7 @@
 // Sees facts (this EV was used, acknowledged, lost), never packets.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -82,6 +83,11 @@ class EvSet {
   // A packet sent on it at `sent_at` is lost. The floor shields it, unless packets sent three round trips after its
   // first unacknowledged use have been acknowledged on other paths: then it is silent, not unlucky.
   void on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Duration three_rtt);
+  // All of its EVs are withdrawn, although it answers; their wait is doubled so many times.
+  void leave_port(std::uint8_t port, std::uint8_t wait);
+  bool is_left(std::uint8_t port) const { return ports_[port].slow_wait; }
+  // How many times the wait before its first probe is doubled.
+  std::uint8_t wait_of(std::uint16_t ev) const { return std::max(evs_[ev].damping, ports_[evs_[ev].port].slow_wait); }
   // The verdict behind its withdrawal was wrong.
   void on_spurious(std::uint16_t ev);
   // Its probes were answered; it must be assumed_bad.
@@ -105,6 +111,7 @@ class EvSet {
   std::uint16_t size() const { return static_cast<std::uint16_t>(evs_.size()); }
   std::uint32_t usable() const;       // good or skip, on live ports
   std::uint32_t usable_on(std::uint32_t port) const { return ports_[port].in_rotation; }
+  std::uint32_t usable_ports() const;
   std::optional<std::uint16_t> find(std::uint32_t value) const;
   // A usable EV of this port, for traffic that is not data.
   std::optional<std::uint16_t> any_on(std::uint32_t port);
@@ -123,6 +130,7 @@ class EvSet {
     bool several_evs_struck = false;
     bool is_congested = false;              // some path of it was, this lap
     std::uint8_t waited = 0;                // passed over since its lap ended
+    std::uint8_t slow_wait = 0;             // see wait_of; while it is not zero the port is left for being slow
   };
 
   void begin_lap(PortFacts& port);

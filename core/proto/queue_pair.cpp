@@ -173,10 +173,10 @@ std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_po
   return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
 }
 
-void QueuePair::on_probe_answer(Time now, const WantedProbe& probe) {
+void QueuePair::on_probe_answer(Time now, const WantedProbe& probe, Duration took) {
   if (state_ == QpState::error) return;
-  if (probe.ev == no_ev) reverse_.on_answer(probe.port, now);
-  else requester_.on_probe_answer(now, probe.ev);
+  if (probe.ev == no_ev) reverse_.on_answer(probe.port, now, took);
+  else requester_.on_probe_answer(now, probe.ev, took);
 }
 
 void QueuePair::set_live_ports(Time now, std::uint32_t mask) {

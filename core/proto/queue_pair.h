@@ -57,7 +57,7 @@ class QueuePair {
     if (state_ == QpState::rts && requester_.waits_to_probe(now)) return true;
     return (state_ == QpState::rts || state_ == QpState::rtr) && reverse_.deadline() <= now;
   }
-  void on_probe_answer(Time now, const WantedProbe& probe);
+  void on_probe_answer(Time now, const WantedProbe& probe, Duration took);
 
   void set_live_ports(Time now, std::uint32_t mask);
 

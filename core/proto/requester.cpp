@@ -36,6 +36,7 @@ void Requester::build_evs() {
   if (evs_.is_built()) return;
   evs_.build(ev_profile_, config_.ports, Prng(config_.seed, "ev", context_.qpn));
   evs_.set_live_ports(live_ports_);
+  if (ev_profile_.leaves_slow_ports) slow_ports_.build(config_.ports);
   sent_.start(sent_.first(), evs_.size());
 }
 
@@ -302,12 +303,22 @@ std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_
   return ev;
 }
 
-void Requester::on_probe_answer(Time now, std::uint16_t ev) {
+void Requester::on_probe_answer(Time now, std::uint16_t ev, Duration took) {
   if (ev >= evs_.size() || !ev_probe_.contains(ev)) return;
   ++context_.stats.ev_probes_answered;
+  if (ev_profile_.leaves_slow_ports && retries_ <= 1 && took > slow_ports_.limit(rtt_.base(), evs_.usable_ports())) return;
   if (!ev_probe_.on_answer(ev, now)) return;
   on_proof(ev);
   drain_ev_changes(now);
+}
+
+void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took) {
+  if (!ev_profile_.leaves_slow_ports || evs_.is_left(evs_[ev].port)) return;
+  const std::uint8_t port = evs_[ev].port;
+  const std::uint32_t others = evs_.usable_ports() & ~(1u << port);
+  if (!slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)) return;
+  evs_.leave_port(port, slow_ports_.leave(port, now));
+  ++context_.stats.ports_left_slow;
 }
 
 // This path works: it returns, and where nothing else has answered for two timers it leads.
@@ -366,7 +377,7 @@ void Requester::drain_ev_changes(Time now) {
     evs_.changes().pop();
     const Ev& e = evs_[ev];
     if (e.state == EvState::assumed_bad) {
-      ev_probe_.add(ev, e.port, e.damping, now);
+      ev_probe_.add(ev, e.port, evs_.wait_of(ev), now);
       ++context_.stats.evs_demoted;
     } else {
       ev_probe_.remove(ev);

@@ -15,6 +15,7 @@
 #include "proto/loss.h"
 #include "proto/rtt.h"
 #include "proto/sent_ring.h"
+#include "proto/slow_ports.h"
 #include "proto/transmit.h"
 
 namespace softmrc::proto {
@@ -61,7 +62,7 @@ class Requester {
   // The EVs that need a probe: the endpoint sends it and reports the answer.
   std::optional<std::uint16_t> next_probe(Time now, std::uint32_t ports);
   bool waits_to_probe(Time now) const { return ev_probe_.deadline() <= now; }
-  void on_probe_answer(Time now, std::uint16_t ev);
+  void on_probe_answer(Time now, std::uint16_t ev, Duration took);
 
   void set_live_ports(Time now, std::uint32_t mask);
   void deny_ev(Time now, std::uint16_t ev);
@@ -178,6 +179,7 @@ class Requester {
   void on_silence(Time now);
   void drain_ev_changes(Time now);
   void send_scouts(Time now);
+  void note_round_trip(Time now, std::uint16_t ev, Duration took);
   void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
 
@@ -221,6 +223,7 @@ class Requester {
 
   EvSet evs_;
   EvProbe ev_probe_;
+  SlowPorts slow_ports_;
   std::uint16_t quantum_ev_ = no_ev;
   std::uint32_t quantum_left_ = 0;
   std::uint32_t live_ports_ = ~0u;

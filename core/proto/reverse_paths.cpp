@@ -110,8 +110,8 @@ void ReversePaths::judge_silent() {
   }
 }
 
-void ReversePaths::on_answer(std::uint8_t port, Time now) {
-  if (port >= paths_.size()) return;
+void ReversePaths::on_answer(std::uint8_t port, Time now, Duration took) {
+  if (port >= paths_.size() || took > interval_) return;
   paths_[port].confirmed_at = now;
   paths_[port].is_healthy = true;
   paths_[port].is_awaiting = false;

@@ -48,7 +48,8 @@ class ReversePaths {
   Time deadline() const { return receiving_ || to_probe_ || awaits_ ? round_at_ : Time::never(); }
   // The port whose path should be probed now.
   std::optional<std::uint8_t> next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt);
-  void on_answer(std::uint8_t port, Time now);
+  // An answer that comes after its round was judged shows a path that is too slow to be healthy.
+  void on_answer(std::uint8_t port, Time now, Duration took);
 
  private:
   struct Path {

@@ -34,6 +34,7 @@ namespace softmrc::proto {
   X(evs_demoted)                                                                    \
   X(evs_revived)                                                                    \
   X(evs_restored)          /* demotions undone because the verdict was spurious */  \
+  X(ports_left_slow)       /* times that a port was left because it held up the others */ \
   X(ev_probes_sent)                                                                 \
   X(ev_probes_answered)                                                             \
   X(messages_posted)                                                                \

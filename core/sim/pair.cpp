@@ -90,8 +90,13 @@ void Pair::drain(std::uint32_t sender) {
 }
 
 Time Pair::arrival_time(Link& link, const proto::Transmit& transmit, Time departs) {
-  Time at = departs + config_.one_way_delay;
   const Weather& weather = link.weather;
+  if (weather.neck_bps) {
+    const double bits = 8.0 * static_cast<double>(wire::packet_size(transmit.packet) + proto::nominal_overhead);
+    departs = std::max(departs, link.neck_free_at) + Duration{static_cast<std::int64_t>(bits * 1e12 / static_cast<double>(weather.neck_bps))};
+    link.neck_free_at = departs;
+  }
+  Time at = departs + config_.one_way_delay + weather.delay;
   if (weather.path_jitter.ps > 0) {
     Path& path = link.paths[transmit.entropy];
     if (now_ >= path.redraw_at) {

@@ -29,6 +29,8 @@ struct Weather {
   double mark = 0;               // data packets that get CE
   bool black_hole = false;       // swallows everything, says nothing
   bool spares_control = false;   // loss, corruption and reordering befall data only
+  Duration delay{0};             // every packet is this much later
+  std::uint64_t neck_bps = 0;    // somewhere behind the port is a slower link, with an endless queue; 0: none
   Duration path_jitter{0};       // every path gets its own extra delay up to this, drawn anew now and then, in order
 };
 
@@ -101,6 +103,7 @@ class Pair {
   struct Link {
     Weather weather;
     Time free_at{};
+    Time neck_free_at{};
     std::uint64_t data_packets = 0;
     std::unordered_map<std::uint32_t, Path> paths;
     bool watches_paths = false;

@@ -48,6 +48,7 @@ class EvProfile:
     value_bits: int = 32
     spray_quantum: int = 1
     skips_congested: bool = True  # False: oblivious spraying, which a mark or a trim does not steer
+    leaves_slow_ports: bool = False  # steer by round trips, where nothing marks congestion
     entries: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # (value, port), for EXPLICIT
 
 
@@ -124,6 +125,7 @@ class DeviceConfig:
     srv6: bool = False  # EVs are indices of SRv6 carriers, given with each peer
     trimming: bool = False  # the network trims and the peers understand it
     watch_links: bool = True
+    leave_slow_planes: bool = True  # not use a plane whose round trips are three times the others'
     spin_us: float = 50.0
     buffer_bytes: int = 8 << 20
     send_buffer_bytes: int = 0  # of each socket; 0: an eighth of buffer_bytes. A short one chooses paths later

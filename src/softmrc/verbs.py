@@ -427,14 +427,21 @@ class Device:
     def _default_ev_profile(self) -> EvProfile:
         """A path is a socket: its EV is the socket's source port."""
         entries = [(port, plane) for plane, ports in enumerate(self.source_ports) for port in ports]
-        quantum = self.config.quantum_for(self.mtu)
-        return EvProfile(mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=quantum, entries=tuple(entries))
+        return self._ev_profile(tuple(entries))
 
     def path_profile(self, paths_per_plane: int) -> EvProfile:
         """A path is an SRv6 carrier: its EV is the carrier's index in the peer's list."""
         entries = tuple((i, plane) for plane in range(len(self.local_planes)) for i in range(paths_per_plane))
-        quantum = self.config.quantum_for(self.mtu)
-        return EvProfile(mode=EvMode.EXPLICIT, count=len(entries), spray_quantum=quantum, entries=entries)
+        return self._ev_profile(entries)
+
+    def _ev_profile(self, entries: tuple[tuple[int, int], ...]) -> EvProfile:
+        return EvProfile(
+            mode=EvMode.EXPLICIT,
+            count=len(entries),
+            spray_quantum=self.config.quantum_for(self.mtu),
+            leaves_slow_ports=self.config.leave_slow_planes,
+            entries=entries,
+        )
 
     def profile_for(self, peer: Peer) -> EvProfile | None:
         """What `QueuePair.init` should be given for this peer: its SRv6 paths, or None, the device's own sockets."""

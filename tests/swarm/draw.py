@@ -11,12 +11,15 @@ from random import Random
 from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig, EvMode, EvProfile
 from softmrc.pair import PairConfig
 
-from .faults import draw_faults
+from .faults import draw_faults, draw_slow_planes
 from .plan import Connection, Flow, Message, Plan
 
 PSN_SPACE = 1 << 24
 # The way back is probed once a millisecond, so who gives up sooner may give up before the peer has found it.
 LEAST_PATIENCE_US = 10_000.0
+# From this seed on queue pairs steer by round trips, and planes may be slow. A second family, so that the first stays
+# what it was.
+STEERED = 1_000_000
 
 
 def draw_length(rng: Random) -> int:
@@ -176,4 +179,7 @@ def draw_plan(seed: int) -> Plan:
             # Most faults should find traffic under way.
             horizon_us = min(max(plan.ideal_us * rng.choice([0.3, 1.0, 3.0]), 10.0), 100_000.0)
         draw_faults(rng, plan, trims, horizon_us)
+    if seed >= STEERED:
+        plan.ev_profile = dataclasses.replace(plan.ev_profile, leaves_slow_ports=True)
+        draw_slow_planes(rng, plan, horizon_us)
     return plan

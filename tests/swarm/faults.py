@@ -148,6 +148,20 @@ class FaultWriter:
         if end is not None:
             self.add(end, "allow_ev", side, connection, plane, nth)
 
+    def slow_plane(self) -> None:
+        """Later, or narrower, but it loses nothing. The anchors keep their pace."""
+        plane = self.any_plane()
+        start, end = self.interval(may_last=True)
+        if self.is_anchor(plane):
+            return
+        delay_us = self.rng.choice([3.0, 20.0, 200.0]) * self.plan.network.one_way_delay_us
+        neck_bps = self.rng.choice([100_000_000, 1_000_000_000, 10_000_000_000])
+        knob, value = self.rng.choice([("delay_us", min(delay_us, 20_000.0)), ("neck_bps", neck_bps)])
+        for sender in self.directions():
+            self.add(start, "weather", sender, plane, ((knob, value),))
+            if end is not None:
+                self.add(end, "weather", sender, plane, ((knob, 0),))
+
     def stall(self) -> None:
         at = self.rng.uniform(0, self.horizon_us)
         duration = self.rng.choice([5.0, 50.0, 500.0, 5_000.0])
@@ -173,4 +187,11 @@ def draw_faults(rng: Random, plan: Plan, trims: bool, horizon_us: float) -> None
     kinds += [writer.controller, writer.stall, writer.receiver, writer.last_path]
     for _ in range(rng.choice([1, 1, 2, 3, 5, 8])):
         rng.choice(kinds)()
+    plan.faults.sort(key=lambda f: f.at_us)
+
+
+def draw_slow_planes(rng: Random, plan: Plan, horizon_us: float) -> None:
+    writer = FaultWriter(rng, plan, trims=False, horizon_us=horizon_us)
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        writer.slow_plane()
     plan.faults.sort(key=lambda f: f.at_us)

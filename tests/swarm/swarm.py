@@ -216,8 +216,8 @@ class Run:
     def _do_weather(self, sender: int, plane: int, knobs: tuple[tuple[str, float], ...]) -> None:
         weather = self.pair.weather(sender, plane)
         for name, value in knobs:
-            is_flag = name in ("black_hole", "spares_control")
-            setattr(weather, name, bool(value) if is_flag else float(value))
+            kind = bool if name in ("black_hole", "spares_control") else int if name == "neck_bps" else float
+            setattr(weather, name, kind(value))
 
     def _do_port(self, side: int, plane: int, up: bool) -> None:
         self.pair.sides[side].set_port(self.pair.now_ps, plane, up)

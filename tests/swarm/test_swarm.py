@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from .draw import STEERED
 from .swarm import run_guarded, run_seeds
 
 CHUNK = 50
@@ -19,7 +20,7 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", [*range(0, SEEDS, CHUNK), *range(STEERED, STEERED + SEEDS // 8, CHUNK)])
 def test_seeds(first: int) -> None:
     _, failures = run_seeds(range(first, first + CHUNK))
     assert not failures, "\n" + "\n".join(failures)

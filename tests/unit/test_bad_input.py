@@ -263,7 +263,8 @@ BAD_ENDPOINT = {"ports": [0, 17, -1, "x"], "sack_threshold_bytes": [0, 1 << 25],
                 "timestamps": ["yes"], "trim_nack": [None], "peer_trim_nack": [2.5], "sack_first_packet": ["no"],
                 "seed": [-1, 1 << 64]}  # fmt: skip
 BAD_EVS = {"count": [0, 1025, 3], "spares": [1, 2000], "min_active": [129], "value_bits": [0, 33],
-           "skips_congested": ["no"], "spray_quantum": [0, 65], "mode": ["auto"], "entries": [((1, 0),)]}  # fmt: skip
+           "skips_congested": ["no"], "leaves_slow_ports": [1.0], "spray_quantum": [0, 65], "mode": ["auto"],
+           "entries": [((1, 0),)]}  # fmt: skip
 BAD_CC = {"rate_bps": [0, 10**15], "base_rtt_us": [0.0, 1e8, float("nan"), float("inf"), -1.0],
           "target_delay_us": [-1.0, 1e8], "window_bytes": [511, 1 << 41], "max_window_bdp": [0.0, 1001.0, float("nan")],
           "gamma": [-0.1, 1.1, float("nan")], "max_md_jump": [-0.1, 1.1], "qa_gate": [17], "algorithm": ["nscc"],

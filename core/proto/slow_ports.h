@@ -1,0 +1,72 @@
+// Which ports are so much slower than the others that they hold everything up.
+// Spraying gives every port the same share, so a connection is as fast as its slowest port, times their number. Where
+// switches mark congestion, marks steer away from such a port. Where nothing does (a cable that fell back to a tenth of its
+// rate, a long detour), round trips tell.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/time.h"
+
+namespace softmrc::proto {
+
+// spec: slow-port
+class SlowPorts {
+ public:
+  void build(std::uint32_t ports) { ports_.assign(ports, Facts{}); }
+
+  // A packet on this port took so long. True when the port is slow, compared with `others`, a mask, and has been for a
+  // while: when all ports slow down together, one is the first to tell.
+  bool on_round_trip(Time now, std::uint8_t port, Duration took, Duration base, std::uint32_t others) {
+    Facts& facts = ports_[port];
+    facts.sampled_at = now;
+    facts.round_trip = facts.samples ? facts.round_trip + (took - facts.round_trip) / 16 : took;
+    if (facts.samples < enough) ++facts.samples;
+    // Only those that have answered since this packet was sent are a measure for it.
+    const bool is_slow = facts.round_trip > base * factor && facts.round_trip > limit(base, others, now - took);
+    facts.in_a_row = is_slow && facts.samples == enough ? facts.in_a_row + 1 : 0;
+    return facts.in_a_row == enough;
+  }
+
+  // How long a round trip may take where these ports, as measured since then, are the measure.
+  Duration limit(Duration base, std::uint32_t others, Time since = Time::long_ago()) const {
+    Duration least{std::numeric_limits<std::int64_t>::max() / factor};
+    for (others &= (1u << ports_.size()) - 1; others; others &= others - 1) {
+      const Facts& facts = ports_[static_cast<std::size_t>(std::countr_zero(others))];
+      if (facts.samples == enough && facts.sampled_at >= since) least = std::min(least, std::max(facts.round_trip, base));
+    }
+    return least * factor;
+  }
+
+  // The port is left, and measured anew when it is back. How many times its wait is doubled: a port that answers probes in
+  // time but cannot carry its share falls again and again.
+  std::uint8_t leave(std::uint8_t port, Time now) {
+    Facts& facts = ports_[port];
+    facts.falls = now - facts.left_at > memory ? first_wait : std::min<std::uint8_t>(facts.falls + 1, last_wait);
+    facts.left_at = now;
+    facts.samples = facts.in_a_row = 0;
+    return facts.falls;
+  }
+
+ private:
+  static constexpr std::int64_t factor = 3;
+  static constexpr std::uint8_t enough = 16;
+  static constexpr std::uint8_t first_wait = 7, last_wait = 10;
+  static constexpr Duration memory = seconds(8);
+
+  struct Facts {
+    Time left_at = Time::long_ago();
+    Time sampled_at = Time::long_ago();
+    Duration round_trip{0};
+    std::uint8_t samples = 0;
+    std::uint8_t in_a_row = 0;
+    std::uint8_t falls = 0;
+  };
+  std::vector<Facts> ports_;
+};
+
+}  // namespace softmrc::proto
