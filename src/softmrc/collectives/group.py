@@ -20,6 +20,7 @@ Memory = Block | Any  # a Block, a NumPy array, or any contiguous buffer of a kn
 Parts = Memory | Sequence[Memory]
 ANY_SOURCE = -1
 DEFAULT_PLANES = ("127.0.0.1",)
+LINGER_AFTER_FAILURE_S = 1.0
 SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation
 
 
@@ -250,7 +251,8 @@ class Group:
         if self._closed:
             return
         self._closed = True
-        self._native.close(linger_s)
+        # A rank that is gone acknowledges nothing; bad news reaches those who live within a few timeouts.
+        self._native.close(min(linger_s, LINGER_AFTER_FAILURE_S) if self.error else linger_s)
         self._alive.clear()
         if self._owns_device:
             self.device.close()
