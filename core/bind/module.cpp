@@ -46,6 +46,7 @@ NB_MODULE(_core, m) {
       PyErr_SetObject(type.ptr(), error.ptr());
     }
   });
+  m.def("expect_leaks", [] { nb::set_leak_warnings(false); });  // in forked children, which leak on purpose
   nb::module_ wire = m.def_submodule("wire");
   bind_wire(wire);
   bind_config(m);

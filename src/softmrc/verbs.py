@@ -41,6 +41,7 @@ from softmrc.config import (
 )
 from softmrc.engine import COMPLETION, EV, EVENT, CompletionKind, CompletionStatus, EventType, PostStatus, QpState
 from softmrc.errors import ConfigError, UsageError
+from softmrc.fork import leave_to_parent
 
 FOREVER_S = 1e9
 
@@ -387,6 +388,7 @@ class Device:
             raise ConfigError("mtu", self.mtu, f"at most {largest}, which is what the links carry")
         self._regions: dict[int, MemoryRegion] = {}
         self._native = _core.Device(self._plan())
+        leave_to_parent(self, "the device")
         self.source_ports = [tuple(row["source_ports"]) for row in self._native.planes()]
         self._ev_profile = self._add_ev_profile(self._default_ev_profile())
         self._cc_profile = self._add_cc_profile(self.config.cc_profile())

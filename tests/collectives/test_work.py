@@ -145,3 +145,29 @@ def test_groups_share_a_device() -> None:
 def test_a_device_is_not_made_twice() -> None:
     with Device() as device, pytest.raises(ValueError):
         Group.join(None, 0, 1, device=device, planes=["127.0.0.1"])
+
+
+def test_memory_is_released_when_an_operation_ends() -> None:
+    """Also behind a receive that still waits, and where nobody waits for the operation."""
+
+    def use(group: Group) -> None:
+        waiting = group.recv(np.zeros(3), 1, tag=9) if group.rank == 0 else None
+        for wait in (True, False):
+            arrays = [np.ones(5000) for _ in range(20)]
+            seen = [weakref.ref(one) for one in arrays]
+            for array in arrays:
+                work = group.all_reduce(array)
+                if wait:
+                    work.wait()
+            del arrays, array, work
+            if not wait:  # an operation may end a little later than the next; each issue lets go of what has ended
+                for _ in range(100):
+                    group.barrier().wait()
+            assert not any(one() is not None for one in seen)
+        if group.rank == 1:
+            group.send(np.ones(3), 0, tag=9).wait()
+        if waiting is not None:
+            waiting.wait()
+
+    with ranks(3) as three:
+        values_of(three(use))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -14,12 +13,15 @@ from softmrc.collectives.rendezvous import Meeting, Pairs
 from softmrc.collectives.work import CollectiveError, Work, herald, quietly
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
+from softmrc.fork import leave_to_parent
 from softmrc.verbs import Device
 
 Memory = Block | Any  # a Block, a NumPy array, or any contiguous buffer of a known dtype
 Parts = Memory | Sequence[Memory]
 ANY_SOURCE = -1
 DEFAULT_PLANES = ("127.0.0.1",)
+LINGER_AFTER_FAILURE_S = 1.0
+SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation
 
 
 class Group:
@@ -37,8 +39,10 @@ class Group:
         self.timeout_s = meeting.timeout_s
         self.pairs: dict[int, Pairs] = meeting.pairs  # the queue pairs to every peer, for those who watch
         self._owns_device = owns_device
-        self._native = meeting.meet(herald().port)
-        self._alive: deque[tuple[Any, Any]] = deque()
+        self._native = meeting.meet(herald()._native)
+        leave_to_parent(self, f"rank {self.rank} of the group")
+        self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
+        self._sweep_at = SWEEP_ALWAYS
         self._closed = False
         atexit.register(_close_at_exit, weakref.ref(self))
 
@@ -101,11 +105,22 @@ class Group:
 
     def _work(self, native: Any, memory: Any) -> Work:
         """Keeps the memory until the operation has ended, even if the caller forgets the Work."""
-        while self._alive and self._alive[0][0].has_ended:
-            self._alive.popleft()
+        if not SWEEP_ALWAYS <= len(self._alive) < self._sweep_at:
+            self._sweep()
         if not native.has_ended:
-            self._alive.append((native, memory))
-        return Work(self, native, memory)
+            self._alive[id(native)] = (native, memory)
+        return Work(self, native)
+
+    def _sweep(self) -> None:
+        """Let go of what ended without anybody waiting. A receive may wait for hours; it must not hold up the rest."""
+        for native, _ in list(self._alive.values()):
+            if native.has_ended:
+                self._release(native)
+        self._sweep_at = SWEEP_ALWAYS + 2 * len(self._alive)
+
+    def _release(self, native: Any) -> None:
+        """It has ended, and its memory is the caller's again. From any thread, and more than once."""
+        self._alive.pop(id(native), None)
 
     def all_reduce(
         self,
@@ -236,7 +251,8 @@ class Group:
         if self._closed:
             return
         self._closed = True
-        self._native.close(linger_s)
+        # A rank that is gone acknowledges nothing; bad news reaches those who live within a few timeouts.
+        self._native.close(min(linger_s, LINGER_AFTER_FAILURE_S) if self.error else linger_s)
         self._alive.clear()
         if self._owns_device:
             self.device.close()

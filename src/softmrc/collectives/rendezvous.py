@@ -12,21 +12,18 @@ import os
 import secrets
 import socket
 import sys
-import time
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from softmrc import _core
-from softmrc.collectives.work import CollectiveError
+from softmrc.collectives.table import Table
+from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES
-from softmrc.errors import ConfigError
 from softmrc.verbs import CompletionQueue, Device, PeerPlane, QueuePair
 
 VERSION = 1
 MTU_UNIT = 16  # packets end where elements end
-LAST_LOOK_S = 0.01
 
 
 def host() -> str:
@@ -49,15 +46,11 @@ class Meeting:
     """One rank on its way into a group."""
 
     def __init__(self, store: Any, rank: int, size: int, device: Device, name: str, timeout_s: float) -> None:
-        if size < 1 or not 0 <= rank < size:
-            raise ConfigError("rank", rank, f"0 to {size - 1}")
-        self.store = store
+        self.table = Table(store, name, rank, size, timeout_s)
         self.rank = rank
         self.size = size
         self.device = device
-        self.name = name
         self.timeout_s = timeout_s
-        self.until = time.monotonic() + timeout_s
         self.cq: CompletionQueue = device.create_cq()
         self.pairs: dict[int, Pairs] = {}
         self.mtu = device.mtu  # the smallest of all ranks'
@@ -71,17 +64,18 @@ class Meeting:
             for peer in self._others():
                 self.pairs[peer] = Pairs(self.device.create_qp(self.cq), self.device.create_qp(self.cq))
             if self.size > 1:
-                self._set("offer", json.dumps(self._offer(native)))
-                offers = {peer: self._parsed(peer, offer) for peer, offer in self._gather("offer").items()}
+                said = self.table.agree(json.dumps(self._offer(native)))
+                offers = {peer: self._parsed(peer, said[peer]) for peer in self._others()}
                 self.mtu = min(self.device.mtu, *(offer["mtu"] for offer in offers.values())) // MTU_UNIT * MTU_UNIT
                 for peer, offer in offers.items():
                     self._connect(native, peer, offer)
                 self._share_cores(1 + sum(offer.get("host") == host() for offer in offers.values()))
             native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
             if self.size > 1:
-                self._set("ready", "ready")
-                self._gather("ready")
-        except BaseException:
+                self.table.ready()
+        except BaseException as error:
+            why = str(error) or type(error).__name__
+            quietly(lambda: self.table.give_up(why))
             native.close(0.0)
             for pairs in self.pairs.values():
                 for pair in (pairs.messages, pairs.bulk):
@@ -96,33 +90,6 @@ class Meeting:
 
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
-
-    def _key(self, what: str, rank: int) -> str:
-        return f"softmrc/{self.name}/{what}/{rank}"
-
-    def _set(self, what: str, value: str) -> None:
-        self.store.set(self._key(what, self.rank), value.encode())
-
-    def _gather(self, what: str) -> dict[int, bytes]:
-        """What every other rank said, or an error that names those who said nothing."""
-        found: dict[int, bytes] = {}
-        missing: list[int] = []
-        for peer in self._others():
-            left = max(self.until - time.monotonic(), LAST_LOOK_S)
-            try:
-                self.store.wait([self._key(what, peer)], timedelta(seconds=left))
-                found[peer] = bytes(self.store.get(self._key(what, peer)))
-            except Exception as error:  # every store has its own type for "not in time"
-                if time.monotonic() < self.until:
-                    raise CollectiveError(
-                        f"the store failed while rank {self.rank} waited for rank {peer}: {error}"
-                    ) from error
-                missing.append(peer)
-        if missing:
-            names = ", ".join(f"rank {peer}" for peer in missing)
-            did = "join" if what == "offer" else "get ready"
-            raise CollectiveError(f"{names} did not {did} the group of {self.size} within {self.timeout_s:g} s")
-        return found
 
     def _offer(self, native: Any) -> dict[str, Any]:
         device = self.device
@@ -149,7 +116,7 @@ class Meeting:
             },
         }
 
-    def _parsed(self, peer: int, offer: bytes) -> dict[str, Any]:
+    def _parsed(self, peer: int, offer: str) -> dict[str, Any]:
         try:
             theirs = json.loads(offer)
             mine = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from softmrc import _core
 from softmrc.errors import RemoteError
+from softmrc.fork import leave_to_parent
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group
@@ -28,12 +29,11 @@ class CollectiveError(RemoteError, RuntimeError):
 class Work:
     """One operation, from its issue to its end. The memory that it uses must be left alone until then."""
 
-    __slots__ = ("_alive", "_group", "_native")
+    __slots__ = ("_group", "_native")
 
-    def __init__(self, group: Group, native: Any, alive: Any) -> None:
+    def __init__(self, group: Group, native: Any) -> None:
         self._group = group
         self._native = native
-        self._alive = alive
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it is done. The waiting thread drives the device meanwhile, without the GIL.
@@ -42,7 +42,7 @@ class Work:
         native = self._native
         if not native.has_ended and not self._group._native.wait(native, FOREVER_S if timeout_s is None else timeout_s):
             raise TimeoutError(f"the operation is not done after {timeout_s} s")
-        self._alive = None
+        self._group._release(native)
         if native.error:
             raise CollectiveError(native.error)
 
@@ -76,7 +76,8 @@ class Herald:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.port = _core.CompletionPort()
+        self._native = _core.CompletionPort()
+        leave_to_parent(self, "the completion thread")
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[Work, Callable[[Work], Any]]] = {}
         self._thread: threading.Thread | None = None
@@ -90,13 +91,13 @@ class Herald:
                 self._thread.start()
         number = next(self._numbers)
         self._asked[number] = (work, fn)
-        self.port.watch(work._native, number)
+        self._native.watch(work._native, number)
 
     def _run(self) -> None:
-        while numbers := self.port.take():
+        while numbers := self._native.take():
             for number in numbers:
                 work, fn = self._asked.pop(number)
-                work._alive = None
+                work._group._release(work._native)
                 try:
                     fn(work)
                 except Exception:
@@ -105,7 +106,7 @@ class Herald:
 
     def stop(self) -> None:
         """End the thread; callbacks that are due have been called."""
-        self.port.shut()
+        self._native.shut()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 

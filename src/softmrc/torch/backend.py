@@ -1,8 +1,8 @@
-"""Two ways to be a backend, and which one this torch allows.
+"""The process group that torch gets for the name "mrc".
 
-From torch 2.14 on a Python class may be a backend (`torch._C._distributed_c10d.Backend`): torch keeps the map from
-devices to backends, and ours is one of them. Before, a Python class can only stand for the whole process group, with
-all devices; it then keeps the other backends of `cpu:mrc,cuda:nccl` itself.
+A class in Python that stands for the whole group: torch calls its methods, from Python and from C++, and hands out the
+very Work that they return. From 2.14 on Python may also be one of several backends inside torch's own group, but a Work
+then comes back from C++ as another object, which never says that it is completed and knows no source of a message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend as NativeBackend
 
 from softmrc.torch import hybrid
 from softmrc.torch.crew import Crew
@@ -37,24 +36,28 @@ class Left:
         raise RuntimeError("this process has left the group")
 
 
-class Member(Ops):
-    """What both ways have in common: joining, leaving, and being asked about."""
+class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
+    """A process group in Python: joining, leaving, and being asked about."""
 
-    # Each must be answered here: torch 2.15 asks itself for ever where one is not.
     supports_splitting = False
     supports_coalescing = False
-    supports_time_estimate = False
+    supports_time_estimate = _supports_time_estimate = False
     supports_shrinking = False
     supports_reconfigure = False
     supports_window = False
 
-    def _join(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        self._membership: Membership | None = Membership(store, rank, size, timeout)
+    def __init__(self, options: Any) -> None:
+        # With a store besides, torch would make its own kind of group, and not ask ours.
+        dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]
+        self._name, self._desc = "", ""
+        self._store = options.store
+        self._membership: Membership | None = Membership(
+            options.store, options.group_rank, options.group_size, options.timeout
+        )
         self._group = self._membership.group
         self._crew = Crew("mrc-done")
         self._starter = Crew("mrc-start", most=1)
         self._streams = {}
-        self._sequence = 0
         _open.add(self)
 
     def shutdown(self) -> None:
@@ -85,27 +88,19 @@ class Member(Ops):
 
     getBackendName = _get_backend_name = name
 
-    def _set_sequence_number_for_group(self) -> None:
-        self._sequence = 0
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._sequence
-
-
-class WholeGroup(Member, dist.ProcessGroup):  # type: ignore[misc]
-    """A process group in Python, for torch up to 2.13."""
-
-    def __init__(self, options: Any) -> None:
-        # With a store besides, torch would make its own kind of group, and not ask ours.
-        dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]
-        self._name, self._desc = "", ""
-        self._store = options.store
-        self._join(options.store, options.group_rank, options.group_size, options.timeout)
-
     # There is no native backend underneath that would keep names.
 
     def _get_backend(self, device: torch.device) -> Any:
         return self
+
+    get_backend = _get_backend
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices we serve, once torch knows the group. While it makes one, torch 2.15 would take an answer for a
+        sign of native backends, and record them."""
+        config = dist.distributed_c10d._world.pg_backend_config.get(self, "")
+        return [torch.device(pair.split(":")[0]) for pair in config.split(",") if pair]
 
     def get_group_store(self) -> Any:
         return self._store
@@ -135,7 +130,7 @@ class WholeGroup(Member, dist.ProcessGroup):  # type: ignore[misc]
         return self._desc
 
 
-class MixedGroup(WholeGroup):
+class MixedGroup(Member):
     """The same with other backends in it, each for its devices."""
 
     def __init__(self, options: Any, others: hybrid.Others) -> None:
@@ -147,38 +142,26 @@ class MixedGroup(WholeGroup):
     def _get_backend(self, device: torch.device) -> Any:
         return self._others[device.type][1] if device.type in self._others else self
 
+    get_backend = _get_backend
 
-hybrid.choose_by_device(MixedGroup, WholeGroup)
+    def shutdown(self) -> None:
+        super().shutdown()
+        for _, backend in self._others.values():
+            backend.shutdown()
+
+    def abort(self) -> None:
+        super().abort()
+        for _, backend in self._others.values():
+            backend.abort()
 
 
-class OneBackend(Member, NativeBackend):  # type: ignore[misc]
-    """A backend beside others, for torch from 2.14 on."""
-
-    def __init__(self, options: Any) -> None:
-        NativeBackend.__init__(self, options.group_rank, options.group_size)
-        self._join(options.store, options.group_rank, options.group_size, options.timeout)
-
-
-def can_be_backend() -> bool:
-    """Whether this torch lets a Python class be a backend."""
-
-    class Probe(NativeBackend):  # type: ignore[misc]
-        def __init__(self) -> None:
-            NativeBackend.__init__(self, 0, 1)
-
-    try:
-        Probe()
-    except TypeError:
-        return False
-    return True
+hybrid.choose_by_device(MixedGroup, Member)
 
 
 def create(options: Any) -> Member:
     """A new group for torch."""
-    if can_be_backend():
-        return OneBackend(options)
     others = hybrid.others(options)
-    return MixedGroup(options, others) if others else WholeGroup(options)
+    return MixedGroup(options, others) if others else Member(options)
 
 
 def find(group: Any) -> Member:

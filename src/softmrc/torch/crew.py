@@ -7,6 +7,7 @@ never waits for a running one, a new thread takes it. A crew of one keeps jobs i
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections import deque
@@ -75,6 +76,16 @@ class Crew:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(JOIN_S)
+
+
+def _forget_threads() -> None:
+    """A forked child has none of them, and one may have held the lock."""
+    for crew in list(_crews):
+        crew._changed, crew._threads, crew._idle = threading.Condition(), [], 0
+        crew._jobs.clear()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 @atexit.register

@@ -1,7 +1,7 @@
 """Other backends beside ours in one process group, where torch cannot keep them for us.
 
-Up to torch 2.13 a group in Python replaces the group that torch was making, with every backend in it. So for
-`cpu:mrc,cuda:nccl` we make the others ourselves, and send each operation to the backend of its tensors' device.
+A group in Python replaces the group that torch was making, with every backend in it. So for `cpu:mrc,cuda:nccl` we make
+the others ourselves, and send each operation to the backend of its tensors' device.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def _make(name: str, store: Any, options: Any) -> tuple[Any, Any]:
     rank, size = options.group_rank, options.group_size
     if name == "gloo":
         return kinds.GLOO, dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout)
-    if name == "nccl":
+    if name == "nccl" and dist.is_nccl_available():
         nccl = dist.ProcessGroupNCCL.Options()
         nccl._timeout = options.timeout
         nccl.global_ranks_in_group = options.global_ranks_in_group
         nccl.group_name = options.group_id
         return kinds.NCCL, dist.ProcessGroupNCCL(store, rank, size, nccl)
-    raise RuntimeError(f"backend mrc can stand beside gloo and nccl, not {name}, with torch {torch.__version__}")
+    raise RuntimeError(f"backend mrc can stand beside gloo and, where torch has it, nccl; not beside {name}")
 
 
 def choose_by_device(mixed: type, ours: type) -> None:

@@ -1,7 +1,6 @@
 """Every operation that torch asks a backend for, as an operation of `softmrc.collectives`.
 
-One set of methods serves both ways to be a backend (`backend`). Names changed in torch 2.13 (`_allgather_base` became
-`all_gather_single`); both are here.
+Names changed in torch 2.13 (`_allgather_base` became `all_gather_single`); both are here.
 """
 
 from __future__ import annotations
@@ -254,6 +253,11 @@ class Ops:
 
     def barrier(self, opts: Any = None) -> Work:
         return self._go(partial(self._group.barrier, timeout_s=limit_of(opts)), [], [], [])
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier with a timeout of its own. Every rank waits, and says who did not come."""
+        work = self._go(partial(self._group.barrier, timeout_s=timeout and timeout.total_seconds()), [], [], [])
+        work.wait()
 
     # What the same were called before torch 2.13.
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from softmrc.collectives import CollectiveError, Group
+from softmrc.collectives import Group
+from softmrc.collectives.table import Table
 from softmrc.torch import settings
 from softmrc.verbs import Device
 
-Key = tuple[tuple[str, ...], Any]  # planes and configuration
+Key = tuple[int, tuple[str, ...], Any]  # process, planes and configuration; a forked child has its own devices
 
 
 @dataclass
@@ -32,8 +33,9 @@ class Membership:
         wanted = settings.read()
         planes = wanted.planes
         if not planes:
-            planes = settings.chosen(wanted, exchange(store, rank, size, settings.host_identity(), timeout))
-        self._key = (planes, wanted.device)
+            hosts = Table(store, "mrc-hosts", rank, size, timeout.total_seconds()).agree(settings.host_identity())
+            planes = settings.chosen(wanted, hosts)
+        self._key = (os.getpid(), planes, wanted.device)
         device = _take(self._key, wanted.routes)
         try:
             self.group = Group.join(store, rank, size, device=device, timeout_s=timeout.total_seconds(), name="mrc")
@@ -54,7 +56,7 @@ class Membership:
 def _take(key: Key, routes: Any) -> Device:
     with _lock:
         if key not in _devices:
-            _devices[key] = _Shared(Device(key[0], key[1], routes=routes))
+            _devices[key] = _Shared(Device(key[1], key[2], routes=routes))
         _devices[key].users += 1
         return _devices[key].device
 
@@ -67,19 +69,3 @@ def _give_back(key: Key) -> None:
             return
         del _devices[key]
     shared.device.close()
-
-
-def exchange(store: Any, rank: int, size: int, text: str, timeout: timedelta) -> Sequence[str]:
-    """Everybody's text, by rank. Names the ranks that do not come."""
-    keys = [f"mrc/host/{i}" for i in range(size)]
-    store.set(keys[rank], text)
-    try:
-        store.wait(keys, timeout)
-    except RuntimeError as error:
-        missing = [i for i in range(size) if not store.check([keys[i]])]
-        if not missing:
-            raise
-        who = ", ".join(str(i) for i in missing)
-        plural = "s" if len(missing) > 1 else ""
-        raise CollectiveError(f"rank{plural} {who} of {size} did not join within {timeout}") from error
-    return [store.get(key).decode() for key in keys]

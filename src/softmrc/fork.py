@@ -1,0 +1,56 @@
+"""What becomes of devices and groups in a forked child: a loader's worker, for one.
+
+The child has copies of everything but the threads, and its sockets are the parent's. If it closed a group, it would say
+goodbye in the parent's name; if it freed a device, it would wait for a thread that it does not have. So it lets go of
+the native parts without freeing them, and says why they cannot be used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Any
+
+from softmrc import _core
+from softmrc.errors import UsageError
+
+_owners: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+class OfParent:
+    """Stands where a native part was."""
+
+    is_closed = True
+
+    def __init__(self, what: str) -> None:
+        self.error = f"{what} belongs to the process that this one was forked from; make one here"
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """The parent does."""
+
+    def abort(self, reason: str) -> None:
+        """The parent may."""
+
+    def shut(self) -> None:
+        """Nobody waits here."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UsageError(self.error)
+
+
+def leave_to_parent(owner: Any, what: str) -> None:
+    """In children, let go of `owner._native`."""
+    _owners[owner] = what
+
+
+def _in_child() -> None:
+    if _owners:
+        _core.expect_leaks()
+    for owner, what in list(_owners.items()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner._native))  # never freed: the process's end does it
+        owner._native = OfParent(what)
+    _owners.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,71 @@
+"""Meeting through a store, also one in which the dead have left their words."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from softmrc.collectives import CollectiveError, DirectoryStore, Group
+from softmrc.collectives.table import Table
+
+SIZE = 3
+
+
+def agreed(
+    store: DirectoryStore, words: str, ranks: range, timeout_s: float = 20.0, late_s: float = 0.0
+) -> list[object]:
+    """What each of these ranks heard, or what it raised."""
+
+    def sit(rank: int) -> list[str]:
+        time.sleep(0.05 * rank)  # the first ones hear the dead
+        return Table(store, "table", rank, SIZE, timeout_s).agree(f"{words} of {rank}")
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        sitting = [pool.submit(sit, rank) for rank in ranks]
+    return [one.exception() or one.result() for one in sitting]
+
+
+def test_words_of_an_earlier_run_are_not_heard(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    for words in ("first words", "second words", "third words"):
+        expected = [f"{words} of {rank}" for rank in range(SIZE)]
+        assert agreed(store, words, range(SIZE)) == [expected] * SIZE
+
+
+def test_a_rank_that_was_there_only_in_an_earlier_run_is_named(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    agreed(store, "first", range(SIZE))
+    for error in agreed(store, "second", range(2), timeout_s=0.3):
+        assert isinstance(error, CollectiveError)
+        assert str(error) == "rank 2 did not join the group of 3 within 0.3 s"
+
+
+def test_a_rank_that_fails_on_the_way_tells_the_others(tmp_path: Path) -> None:
+    def go(rank: int) -> None:
+        table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
+        table.agree("")
+        if rank == 1:
+            table.give_up("it has no memory left")
+        else:
+            with pytest.raises(CollectiveError, match="rank 1 did not get ready: it has no memory left"):
+                table.ready()
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        for one in [pool.submit(go, rank) for rank in range(SIZE)]:
+            one.result(20)
+
+
+def test_a_group_can_be_made_again(tmp_path: Path) -> None:
+    def live(rank: int) -> int:
+        data = bytearray(4)
+        for _ in range(3):
+            with Group.join(DirectoryStore(tmp_path), rank, SIZE) as group:
+                group.all_reduce(data).wait()
+                group.barrier().wait()
+        return len(data)
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        assert list(pool.map(live, range(SIZE))) == [4] * SIZE

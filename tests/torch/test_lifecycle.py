@@ -1,0 +1,85 @@
+"""Processes around a group: those that are forked from a rank, started again by `torchrun`, or join a second time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+FORKING = """
+    import os, sys, torch, torch.distributed as dist
+    from torch.utils.data import DataLoader
+
+    rank, path = int(sys.argv[1]), sys.argv[2]
+    dist.init_process_group("mrc", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+    x = torch.ones(100_000)
+    dist.all_reduce(x, async_op=True).get_future().wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(x)
+        except RuntimeError as error:
+            print("refused:", error, flush=True)
+        dist.destroy_process_group()
+        dist.init_process_group("mrc", store=dist.FileStore(path + "-child", 2), rank=rank, world_size=2)
+        own = torch.ones(3)
+        dist.all_reduce(own, async_op=True).get_future().wait()
+        print("own:", own[0].item(), flush=True)
+        sys.exit(7)  # through everything that the parent registered for its exit
+    for _ in range(50):
+        dist.all_reduce(x)
+    print("child ended:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    loader = DataLoader(list(range(40)), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    for numbers in loader:
+        x = torch.full((100_000,), float(numbers.sum()))
+        dist.all_reduce(x)
+        assert x[0] == 2 * numbers.sum()
+    print("parent:", x[0].item())
+    dist.destroy_process_group()
+"""
+
+
+def test_a_fork_does_no_harm(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(FORKING)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "store")], **pipes) for rank in range(2)]
+    for number, rank in enumerate(ranks):
+        out, errors = rank.communicate(timeout=60)
+        assert rank.returncode == 0, errors[-2000:]
+        refused, own, child, parent = out.splitlines()
+        assert f"rank {number}" in refused and "forked" in refused
+        assert own == "own: 2.0" and child == "child ended: 7" and parent == "parent: 300.0"
+        assert "leak" not in errors
+
+
+RESTARTED = """
+    import os, torch, torch.distributed as dist
+
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    for again in range(2):  # leaves and joins again, on the same store
+        dist.init_process_group("mrc")
+        rank = dist.get_rank()
+        x = torch.ones(1000)
+        dist.all_reduce(x)
+        if attempt == 0 and rank == 1 and again:
+            os.kill(os.getpid(), 9)
+        if attempt == 1 and rank == 0:
+            raise SystemExit(3)
+        dist.barrier()
+        dist.destroy_process_group()
+    os.write(1, f"rank {rank} at last: {x[0].item()}\\n".encode())
+"""
+
+
+def test_torchrun_restarts_ranks(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(RESTARTED))
+    command = "--standalone --nproc-per-node 3 --max-restarts 2"
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *command.split(), str(program)],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} at last: 3.0" for rank in range(3)]
