@@ -161,7 +161,7 @@ void Group::handle_failure(Engine& engine, Time now, const proto::Completion& c)
   if (has_failed() || is_closed_ || peers_[peer].has_left) return;
   const std::string why = name_of(peer) + " " + reason_of(c.status);
   if (!is_bulk) return fail(engine, now, why);
-  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), [&](const Suspect& s) { return s.peer == peer; });
+  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), [peer = peer](const Suspect& s) { return s.peer == peer; });
   if (!is_known) suspects_.push_back({peer, now + words_come_within, why});
 }
 
