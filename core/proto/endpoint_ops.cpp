@@ -22,11 +22,12 @@ constexpr std::size_t most_answers = 1024;
 void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& request = std::get<wire::EndpointRequest>(packet.body);
   ++journal_.stats.endpoint_requests;
+  Peer& peer = peers_[arrival.peer];
+  if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
   if (answers_.size() >= most_answers) answers_.pop();
   answers_.push({arrival.peer, static_cast<std::uint16_t>(packet.bth.psn), arrival.port, request.op, request.timestamp});
   if (request.op != wire::EndpointOp::port_status_update) return;
   ++journal_.stats.port_updates_received;
-  Peer& peer = peers_[arrival.peer];
   // Copies travel on every plane and may overtake each other; an older one must not undo a newer.
   const Serial<16> id(packet.bth.psn);
   if (peer.has_reported && id - peer.newest_report < 0) return;

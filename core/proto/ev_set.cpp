@@ -154,6 +154,15 @@ std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
   return may_repeat && restored == no_ev ? avoid : restored;
 }
 
+std::uint16_t EvSet::pick_any(std::uint32_t ports) {
+  ports &= live_ports_;
+  std::uint16_t chosen = no_ev;
+  std::uint32_t seen = 0;
+  for (std::uint16_t i = 0; i < size(); ++i)
+    if (evs_[i].state != EvState::denied && ports >> evs_[i].port & 1 && prng_.below(++seen) == 0) chosen = i;
+  return chosen;
+}
+
 void EvSet::enter_rotation(std::uint16_t ev) {
   PortFacts& port = ports_[evs_[ev].port];
   put(evs_[ev].port * per_port_ + port.in_rotation++, ev);
@@ -321,9 +330,9 @@ std::optional<std::uint16_t> EvSet::find(std::uint32_t value) const {
   return std::nullopt;
 }
 
-std::optional<std::uint16_t> EvSet::any_on(std::uint32_t port) const {
+std::optional<std::uint16_t> EvSet::any_on(std::uint32_t port) {
   if (ports_[port].in_rotation == 0) return std::nullopt;
-  return order_[port * per_port_];
+  return order_[port * per_port_ + prng_.below(ports_[port].in_rotation)];
 }
 
 }  // namespace softmrc::proto

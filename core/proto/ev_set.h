@@ -55,6 +55,9 @@ class EvSet {
   // The EV for the next packet: good, on one of `ports`, and not `avoid` unless nothing else is left.
   std::uint16_t pick(std::uint32_t ports, std::uint16_t avoid);
 
+  // Any EV of these ports that is not denied, whatever was thought of it; no_ev when there is none.
+  std::uint16_t pick_any(std::uint32_t ports);
+
   void on_sent(std::uint16_t ev, Time now) {
     Ev& e = evs_[ev];
     if (e.unacked_since == Time::never()) e.unacked_since = now;
@@ -104,7 +107,7 @@ class EvSet {
   std::uint32_t usable_on(std::uint32_t port) const { return ports_[port].in_rotation; }
   std::optional<std::uint16_t> find(std::uint32_t value) const;
   // A usable EV of this port, for traffic that is not data.
-  std::optional<std::uint16_t> any_on(std::uint32_t port) const;
+  std::optional<std::uint16_t> any_on(std::uint32_t port);
 
   // EVs whose state changed to good or assumed_bad since last asked, oldest first.
   Ring<std::uint16_t>& changes() { return changes_; }

@@ -98,6 +98,7 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
     return;
   }
   CompletionStatus status = CompletionStatus::success;
+  reverse_.on_arrival(arrival.port, arrival.entropy);
   if (const auto* write = std::get_if<wire::Write>(&packet.body)) {
     if (arrival.trim != Trim::none) {
       responder_.on_trimmed(packet.bth, *write, arrival);
@@ -116,6 +117,9 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
   } else if (const auto* aeth = std::get_if<wire::Aeth>(&packet.body)) {
     status = requester_.on_ack(now, *aeth, Psn(packet.bth.psn));
   } else if (const auto* probe = std::get_if<wire::Probe>(&packet.body)) {
+    // Whoever asks has heard nothing of late.
+    reverse_.on_received(now);
+    reverse_.on_doubt(now, requester_.rtt().smoothed());
     responder_.on_probe(*probe, arrival);
   }
   if (status != CompletionStatus::success) to_error(now, status);

@@ -79,6 +79,7 @@ class QueuePair {
   std::uint8_t reply_port(std::uint8_t arrival_port, std::uint32_t ports) {
     return reverse_.is_built() ? reverse_.choose(arrival_port, ports).value_or(arrival_port) : arrival_port;
   }
+  void note_arrival(std::uint8_t port, std::uint32_t entropy) { reverse_.on_arrival(port, entropy); }
   std::uint32_t another_entropy(std::uint8_t port) { return reverse_.is_built() ? reverse_.another(port) : 0; }
   std::uint32_t reverse_entropy(std::uint8_t port) const { return reverse_.is_built() ? reverse_.entropy(port) : 0; }
 

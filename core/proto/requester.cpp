@@ -76,6 +76,7 @@ bool Requester::is_last_for_now() const {
   return window < 2 * config_.sack_threshold_bytes && bytes_in_flight_ + nominal_mtu_ > window;
 }
 
+// spec: ev-none-left
 std::uint16_t Requester::choose_ev(std::uint32_t free_ports, std::uint16_t avoid) {
   if (quantum_left_ > 0 && quantum_ev_ != avoid) {
     const Ev& ev = evs_[quantum_ev_];
@@ -84,11 +85,25 @@ std::uint16_t Requester::choose_ev(std::uint32_t free_ports, std::uint16_t avoid
       return quantum_ev_;
     }
   }
+  // Nothing has answered for two timers: what was thought of the paths is worth nothing.
+  if (retries_ > 1) return evs_.pick_any(free_ports);
   const std::uint16_t ev = evs_.pick(free_ports, avoid);
   if (ev_profile_.spray_quantum > 1 && ev != no_ev) {
     quantum_ev_ = ev;
     quantum_left_ = ev_profile_.spray_quantum - 1;
   }
+  return ev;
+}
+
+// Silence may be a whole port's: each question goes by a port not yet asked, where there is one. After two timers scouts ask
+// them all, and what answered one leads.
+std::uint16_t Requester::choose_to_ask(std::uint32_t free_ports, std::uint16_t avoid) {
+  if (retries_ > 1) return choose_ev(free_ports, avoid);
+  std::uint16_t ev = evs_.pick(free_ports & ~asked_ports_, avoid);
+  if (ev == no_ev) ev = evs_.pick(free_ports, avoid);
+  if (ev == no_ev) return no_ev;
+  asked_ports_ |= 1u << evs_[ev].port;
+  quantum_left_ = 0;
   return ev;
 }
 
@@ -175,6 +190,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   r.msn = message.msn;
   record_sent(now, psn, ev, out);
   ++next_psn_;
+  tail_resent_ = false;
   if (++packets_cut_ == message.packets) {
     message.is_sent = true;
     ++sending_;
@@ -185,9 +201,8 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
 }
 
 // spec: ev-other-path retransmit-order
-Requester::Poll Requester::resend(Time now, std::uint32_t free_ports, Psn psn, Transmit& out) {
+Requester::Poll Requester::resend(Time now, Psn psn, std::uint16_t ev, Transmit& out) {
   SentRecord& r = sent_[psn];
-  const std::uint16_t ev = choose_ev(free_ports, r.ev);
   if (ev == no_ev) return Poll::no_port;
   if (r.state == SentState::lost) {
     lost_.clear(psn.value);
@@ -223,7 +238,7 @@ Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports,
 
 // spec: reliability-probe
 Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out) {
-  const std::uint16_t ev = choose_ev(free_ports, no_ev);
+  const std::uint16_t ev = choose_to_ask(free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
   address(ev, config_.peer_trim_nack ? TrafficClass::data : TrafficClass::data_no_trim, out);
   out.packet.bth = wire::Bth{};
@@ -235,6 +250,7 @@ Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_p
   probe.dpdcid = static_cast<std::uint16_t>(context_.dest_qpn);
   probe.timestamp.ticks = timestamp_ticks(now);
   probe_sent_at_ = now;
+  probe_ev_ = ev;
   active_at_ = now;
   return Poll::sent;
 }
@@ -243,8 +259,11 @@ Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_p
 std::optional<Requester::Poll> Requester::poll_urgent(Time now, std::uint32_t free_ports, Transmit& out) {
   if (tail_resend_ && sent_.in_flight() == 0) tail_resend_ = false;
   if (tail_resend_) {
-    const Poll result = resend(now, free_ports, sent_.newest(), out);
+    const Psn newest = sent_.newest();
+    asked_ports_ |= 1u << evs_[sent_[newest].ev].port;
+    const Poll result = resend(now, newest, choose_to_ask(free_ports, sent_[newest].ev), out);
     tail_resend_ = result == Poll::no_port;
+    tail_resent_ = !tail_resend_;
     return result;
   }
   if (probe_wanted_) {
@@ -270,7 +289,7 @@ Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& ou
     const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
     const Psn psn = sent_.first() + lost_.distance_to_set(sent_.first().value, window);
     SOFTMRC_CHECK(sent_[psn].state == SentState::lost);
-    return resend(now, free_ports, psn, out);
+    return resend(now, psn, choose_ev(free_ports, sent_[psn].ev), out);
   }
   if (sending_ == messages_.size() || !window_allows()) return Poll::idle;
   return send_new(now, free_ports, out);
@@ -287,17 +306,21 @@ void Requester::on_probe_answer(Time now, std::uint16_t ev) {
   if (ev >= evs_.size() || !ev_probe_.contains(ev)) return;
   ++context_.stats.ev_probes_answered;
   if (!ev_probe_.on_answer(ev, now)) return;
+  on_proof(ev);
+  drain_ev_changes(now);
+}
+
+// This path works: it returns, and where nothing else has answered for two timers it leads.
+void Requester::on_proof(std::uint16_t ev) {
   if (evs_[ev].state == EvState::assumed_bad) {
     evs_.revive(ev);
     ++context_.stats.evs_revived;
   } else {
     ev_probe_.remove(ev);
   }
-  if (retries_ > 1) {
-    quantum_ev_ = ev;
-    quantum_left_ = proven_quantum;
-  }
-  drain_ev_changes(now);
+  if (retries_ <= 1) return;
+  quantum_ev_ = ev;
+  quantum_left_ = proven_quantum;
 }
 
 // Nothing has answered for two timers. A good EV may be as dead as the others, so one of each port is probed as well, and

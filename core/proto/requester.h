@@ -135,9 +135,10 @@ class Requester {
   bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= controller_.window(); }
   bool is_last_for_now() const;
   std::uint16_t choose_ev(std::uint32_t free_ports, std::uint16_t avoid);
+  std::uint16_t choose_to_ask(std::uint32_t free_ports, std::uint16_t avoid);
   std::optional<Poll> poll_urgent(Time now, std::uint32_t free_ports, Transmit& out);
   Poll send_new(Time now, std::uint32_t free_ports, Transmit& out);
-  Poll resend(Time now, std::uint32_t free_ports, Psn psn, Transmit& out);
+  Poll resend(Time now, Psn psn, std::uint16_t ev, Transmit& out);
   Poll send_solicitation(Time now, std::uint32_t free_ports, Transmit& out);
   Poll send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out);
   void fill(Time now, const Message& message, Psn psn, std::uint16_t ev, bool is_again, Transmit& out);
@@ -177,6 +178,7 @@ class Requester {
   void on_silence(Time now);
   void drain_ev_changes(Time now);
   void send_scouts(Time now);
+  void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
 
   bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }
@@ -231,8 +233,11 @@ class Requester {
   std::uint32_t retries_ = 0;
   std::uint32_t silences_ = 0;     // tail probes sent since the last progress
   std::uint16_t probe_id_ = 0;
+  std::uint16_t probe_ev_ = no_ev;
   Time probe_sent_at_ = Time::never();
+  std::uint32_t asked_ports_ = 0;  // by what silence asked for, since the last answer
   bool tail_resend_ = false;
+  bool tail_resent_ = false;       // and nothing new has been sent since
   bool probe_wanted_ = false;
   bool solicitation_wanted_ = false;
 };

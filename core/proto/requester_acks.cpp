@@ -58,6 +58,7 @@ void Requester::on_progress(Time now) {
   progress_at_ = active_at_ = now;
   retries_ = 0;
   silences_ = 0;
+  asked_ports_ = 0;
 }
 
 // spec: mpr-dynamic
@@ -78,8 +79,10 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
     if (sack.probe_id() == probe_id_ && probe_sent_at_ != Time::never()) {
       loss_.on_probe_answered(probe_sent_at_);
       rtt_.on_sample(now - probe_sent_at_);
+      if (retries_ > 1) on_proof(probe_ev_);
       probe_sent_at_ = Time::never();
       silences_ = 0;
+      asked_ports_ = 0;
     }
   } else {
     if (is_outstanding(trigger) && sent_[trigger].in_doubt) [[unlikely]] judge_first_copy(trigger, sack.cc.tx_timestamp);
@@ -176,6 +179,7 @@ void Requester::settle(Time now, Psn psn) {
   bytes_in_flight_ -= r.bytes;
   r.state = SentState::settled;
   if (!is_evidence) return;
+  if (retries_ > 1) on_proof(r.ev);
   evs_.on_acked(r.ev, r.sent_at);
   loss_.on_acked(now, r.sent_at, rtt_.smoothed());
 }
@@ -478,13 +482,14 @@ CompletionStatus Requester::on_timer(Time now) {
   return CompletionStatus::success;
 }
 
-// Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes.
+// Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes. The answer to a packet
+// sent twice may prove nothing about the others, so it is done once: many lost at the end would crawl, one a silence.
 // spec: tail-probe
 void Requester::on_silence(Time now) {
   active_at_ = now;
   if (sent_.in_flight()) {
     ++context_.stats.tail_probes;
-    if (silences_ == 0) tail_resend_ = true;
+    if (!tail_resent_) tail_resend_ = true;
     else probe_wanted_ = true;
   } else if (has_unacknowledged_operation()) {
     solicitation_wanted_ = true;

@@ -24,6 +24,16 @@ std::uint32_t ReversePaths::draw(std::uint32_t port) {
   return profile_->entries[at].value;
 }
 
+// What breaks a link mostly breaks both directions, so the way the peer's last packet came is the best guess, if a list of
+// ours has it; but not the only one.
+std::uint32_t ReversePaths::redraw(std::uint32_t port) {
+  const Path& path = paths_[port];
+  const auto is_it = [&](const EvEntry& e) { return e.port == port && e.value == path.arrived_by; };
+  const auto& list = profile_->entries;
+  const bool is_ours = profile_->mode == EvMode::explicit_ && std::any_of(list.begin(), list.end(), is_it);
+  return is_ours && prng_.below(4) ? path.arrived_by : draw(port);
+}
+
 std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std::uint32_t ports) {
   const auto is_free = [ports](std::uint32_t port) { return ports >> port & 1; };
   if (arrival_port < paths_.size() && is_free(arrival_port) && paths_[arrival_port].is_healthy) return arrival_port;
@@ -34,6 +44,7 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
   }
   ports &= (1u << count) - 1;
   if (ports == 0) return std::nullopt;
+  if (is_free(arrival_port) && prng_.below(4)) return arrival_port;
   for (std::uint32_t skip = prng_.below(static_cast<std::uint32_t>(std::popcount(ports))); skip; --skip) ports &= ports - 1;
   return static_cast<std::uint8_t>(std::countr_zero(ports));
 }
@@ -61,7 +72,7 @@ void ReversePaths::on_doubt(Time now, Duration rtt) {
   if (now - doubted_at_ < rtt) return;
   doubted_at_ = now;
   for (std::uint32_t port = 0; port < paths_.size(); ++port)
-    if (now - paths_[port].confirmed_at >= rtt) paths_[port].value = draw(port);
+    if (now - paths_[port].confirmed_at >= rtt) paths_[port].value = redraw(port);
 }
 
 std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt) {
@@ -95,7 +106,7 @@ void ReversePaths::judge_silent() {
     if (!path.is_awaiting) continue;
     path.is_healthy = false;
     path.is_awaiting = false;
-    path.value = draw(port);
+    path.value = redraw(port);
   }
 }
 

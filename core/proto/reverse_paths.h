@@ -21,14 +21,14 @@ class ReversePaths {
   bool is_built() const { return !paths_.empty(); }
 
   // The port to answer on, among `ports`; nullopt when none of them is free. With no healthy one among them chance
-  // decides: the verdict rests on probes whose own answers may have been lost, and a fixed order could always give the
-  // SACK the port that works and the ACK behind it the one that does not.
+  // decides, in favour of the port of arrival: the verdict rests on probes whose own answers may have been lost, and a
+  // fixed order could always give the SACK the port that works and the ACK behind it the one that does not.
   std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports);
   // No free port is healthy, but a busy one is: better to wait for it than to answer into a hole.
   bool should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const;
   std::uint32_t entropy(std::uint8_t port) const { return paths_[port].value; }
-  // Any path of this port, for once.
-  std::uint32_t another(std::uint8_t port) { return draw(port); }
+  // Some other path of this port, for once.
+  std::uint32_t another(std::uint8_t port) { return redraw(port); }
 
   // Data of our own was acknowledged on this path.
   void on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now);
@@ -40,6 +40,10 @@ class ReversePaths {
     if (!receiving_ && !awaits_) round_at_ = now + interval_;
     receiving_ = true;
   }
+  // Something came in by this path.
+  void on_arrival(std::uint8_t port, std::uint32_t entropy) {
+    if (port < paths_.size()) paths_[port].arrived_by = entropy;
+  }
 
   Time deadline() const { return receiving_ || to_probe_ || awaits_ ? round_at_ : Time::never(); }
   // The port whose path should be probed now.
@@ -50,11 +54,13 @@ class ReversePaths {
   struct Path {
     Time confirmed_at = Time::long_ago();
     std::uint32_t value = 0;
+    std::uint32_t arrived_by = 0;  // what the peer's last packet on this port took
     bool is_healthy = true;
     bool is_awaiting = false;
   };
 
   std::uint32_t draw(std::uint32_t port);
+  std::uint32_t redraw(std::uint32_t port);
   void judge_silent();
 
   std::vector<Path> paths_;

@@ -190,6 +190,7 @@ std::string_view reason_of(Refusal refusal) {
     case Refusal::bad_version: return "a transport version other than 0";
     case Refusal::bad_padding: return "padding bits that disagree with the length";
     case Refusal::trailing_bytes: return "bytes after the end of a control packet";
+    case Refusal::trimmed_control: return "a control packet marked as trimmed";
     case Refusal::bad_field: return "a field whose value has no meaning";
   }
   return "";

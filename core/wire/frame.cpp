@@ -75,9 +75,7 @@ std::size_t through_reth(bool timestamped) {
 }
 
 std::size_t udp_payload_size(const Frame& f) {
-  const bool is_trimmed_write = f.trimmed && std::holds_alternative<Write>(f.packet.body);
-  if (is_trimmed_write) return through_reth(f.packet.bth.timestamped);
-  return packet_size(f.packet) + (f.trimmed ? 0 : icrc_size);
+  return f.trimmed ? through_reth(f.packet.bth.timestamped) : packet_size(f.packet) + icrc_size;
 }
 
 std::size_t outer_size(const Frame& f) {
@@ -260,14 +258,14 @@ void emit_outer(const Frame& f, std::size_t inner_total, std::uint8_t* p) {
 
 // The packet and its ICRC, or what a switch would have left of it.
 void emit_udp_payload(const Frame& f, MutableBytes out) {
-  if (f.trimmed && std::holds_alternative<Write>(f.packet.body)) {
+  if (f.trimmed) {
     std::uint8_t headers[max_header_size];
     const std::size_t size = emit_trimmed(f.packet, headers);
     std::memcpy(out.data(), headers, size);
     return;
   }
   emit(f.packet, out);
-  if (!f.trimmed) seal(f.route, out, f.ipv4_identity());
+  seal(f.route, out, f.ipv4_identity());
 }
 
 }  // namespace

@@ -37,10 +37,11 @@ Refusal parse_write(const std::uint8_t* p, std::size_t size, const ParseOptions&
 }
 
 template <typename Body>
-Refusal parse_control(const std::uint8_t* p, std::size_t size, Packet& out) {
+Refusal parse_control(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
   if (size < Bth::size + Body::size) return Refusal::truncated;
   if (size > Bth::size + Body::size) return Refusal::trailing_bytes;
   if (out.bth.pad != 0) return Refusal::bad_padding;
+  if (options.trimmed) return Refusal::trimmed_control;
   out.body.emplace<Body>(Body::parse(p + Bth::size));
   return Refusal::none;
 }
@@ -68,19 +69,19 @@ Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out) {
     case Opcode::write_only_imm:
       return parse_write(p, size, options, out);
     case Opcode::acknowledge:
-      return parse_control<Aeth>(p, size, out);
+      return parse_control<Aeth>(p, size, options, out);
     case Opcode::sack:
-      if (Refusal r = parse_control<Sack>(p, size, out); r != Refusal::none) return r;
+      if (Refusal r = parse_control<Sack>(p, size, options, out); r != Refusal::none) return r;
       return std::get<Sack>(out.body).mark > Mark::always_skip ? Refusal::bad_field : Refusal::none;
     case Opcode::nack:
-      return parse_control<Nack>(p, size, out);
+      return parse_control<Nack>(p, size, options, out);
     case Opcode::probe:
-      return parse_control<Probe>(p, size, out);
+      return parse_control<Probe>(p, size, options, out);
     case Opcode::endpoint_request:
-      if (Refusal r = parse_control<EndpointRequest>(p, size, out); r != Refusal::none) return r;
+      if (Refusal r = parse_control<EndpointRequest>(p, size, options, out); r != Refusal::none) return r;
       return std::get<EndpointRequest>(out.body).op > EndpointOp::ev_probe ? Refusal::bad_field : Refusal::none;
     case Opcode::endpoint_response:
-      if (Refusal r = parse_control<EndpointResponse>(p, size, out); r != Refusal::none) return r;
+      if (Refusal r = parse_control<EndpointResponse>(p, size, options, out); r != Refusal::none) return r;
       return std::get<EndpointResponse>(out.body).op > EndpointOp::ev_probe ? Refusal::bad_field : Refusal::none;
   }
   return Refusal::unknown_opcode;

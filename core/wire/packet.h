@@ -40,6 +40,7 @@ enum class Refusal : std::uint8_t {
   bad_version,     // tver is not 0
   bad_padding,     // pad bits disagree with the length
   trailing_bytes,  // a control packet longer than its headers
+  trimmed_control, // marked as trimmed, but no write
   bad_field,       // a field holds a value that has no meaning
 };
 

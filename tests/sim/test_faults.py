@@ -205,10 +205,13 @@ def test_a_long_outage_that_ends_is_not_stuck() -> None:
     assert result.verdict, result.verdict.text
 
 
-@pytest.mark.parametrize(("links", "planes"), [(8, 2), (20, 2)])
-def test_many_dead_links_are_ridden_out(links: int, planes: int) -> None:
+@pytest.mark.parametrize("links", [8, 12, 20])
+def test_many_dead_links_are_ridden_out(links: int) -> None:
+    """Of 32, in both directions at once: who still has one path out and one back must find them, and soon."""
     faults = {"links": links, "kind": "black_hole", "at_us": 20.0}
-    result = sim.run(scenario(workload=LONG, faults=faults), seed=2)
-    assert result.verdict.kind in ("complete", "stuck")
-    if result.verdict.kind == "stuck":
-        assert "no path" in result.verdict.text or "no plane" in result.verdict.text
+    for seed in range(12):
+        result = sim.run(scenario(workload=LONG, faults=faults), seed=seed)
+        if result.verdict.kind == "stuck":
+            assert "no path" in result.verdict.text or "no plane" in result.verdict.text, (seed, result.verdict.text)
+        else:
+            assert result.makespan_us < 20_000, (seed, result.makespan_us)

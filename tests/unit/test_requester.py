@@ -229,6 +229,33 @@ def test_silence_sends_the_tail_again_then_probes_then_the_timer() -> None:
     assert rig.qp.stats()["timeouts"] == 1
 
 
+# spec: tail-probe
+def test_each_question_of_silence_takes_another_port() -> None:
+    rig = Rig(ports=4, evs={"count": 64, "spray_quantum": 16}, rts={"timeout": 8})
+    rig.post(10)
+    asked = rig.advance(200)
+    assert [p.opcode for p in asked] == [packer.ONLY, packer.PROBE, packer.PROBE]
+    assert sorted(port for port, _ in rig.routes) == [0, 1, 2, 3]
+
+
+# spec: tail-probe
+def test_the_tail_is_sent_again_once_however_much_is_missing() -> None:
+    """Without timestamps the answer to a copy proves nothing; a probe's does."""
+    rig = Rig(mtu=512, evs={"count": 64}, endpoint={"timestamps": False})
+    rig.post(512 * 10)
+    rig.now += 8 * US
+    acknowledge(rig, 4, ack_psn=4)
+    asked: list[Parsed] = []
+    while not asked:
+        asked = rig.advance(1)
+    assert [(p.opcode, p.psn) for p in asked] == [(packer.LAST, 9)]
+    acknowledge(rig, 4, ack_psn=9)
+    asked = []
+    while not asked:
+        asked = rig.advance(1)
+    assert asked[0].opcode == packer.PROBE
+
+
 def test_a_probes_answer_stops_the_alarm_and_is_evidence() -> None:
     rig = Rig(mtu=512, evs={"count": 64})
     rig.post(512 * 10)

@@ -70,3 +70,19 @@ def test_the_last_plane_of_eight_is_found_by_asking_everywhere() -> None:
             pair.weather(sender, plane).black_hole = plane != 5
     assert pair.pump(a, remote, count=1, length=100, limit_us=3_000) == (1, 0, 0)
     assert pair.pump(a, remote, count=20, length=1 << 16, limit_us=200_000) == (20, 0, 0)
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2, 3])
+# spec: tail-probe
+def test_one_message_at_a_time_needs_no_timer_when_a_plane_dies(dead: int) -> None:
+    """The plane swallows a packet that nothing follows: what asks for it must not go the same way again."""
+    profile = EvProfile(count=64, spray_quantum=16)
+    pair = Pair(4, seed=dead, ev_profile=profile, cc_profile=CONTROL)
+    a, _ = pair.connect()
+    remote = pair.b.register(length=1 << 20, rkey=1)
+    assert pair.pump(a, remote, count=50, length=100, depth=1) == (50, 0, 0)
+    for sender in (0, 1):
+        pair.weather(sender, dead).black_hole = True
+    assert pair.pump(a, remote, count=400, length=100, depth=1) == (400, 0, 0)
+    stats = a.stats()
+    assert stats["tail_probes"] > 0 and stats["timeouts"] == 0

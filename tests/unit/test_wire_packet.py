@@ -200,6 +200,11 @@ def test_what_a_switch_left_is_read_without_payload_or_immediate() -> None:
     assert bytes(left) == bytes(whole)[:36]
 
 
+def test_nothing_but_a_write_is_trimmed() -> None:
+    with pytest.raises(Refused, match="a control packet marked as trimmed"):
+        Packet.parse(SACK, trimmed=True)
+
+
 def test_the_names_are_those_of_the_core() -> None:
     known = core.names()
     for enum in (Opcode, NackReason, Mark, Syndrome, EndpointOp):
