@@ -8,13 +8,14 @@ SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
-SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp
+SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives
+THREAD_TESTS ?= tests/udp tests/collectives
 
-.PHONY: help demo demo-lab test lint bench sanitize fuzz swarm soak paper spec-map build clean paper
+.PHONY: help demo demo-lab test lint bench sanitize sanitize-threads fuzz swarm soak paper spec-map build clean paper
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.torch ## Train on four ranks while their planes break, and show that nothing changed
 	@$(BIN)/softmrc demo
@@ -32,22 +33,15 @@ lint: $(VENV)/.dev ## Check style and types
 bench: build ## Measure the engine
 	$(BIN)/softmrc bench engine
 
-# The sanitized extension lies beside links to the sources; -S keeps the ordinary one, which .venv knows, out of the way.
 sanitize: $(VENV)/.test ## Run the tests with AddressSanitizer and UndefinedBehaviorSanitizer
-	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	  -DSOFTMRC_SANITIZE=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
-	@PATH="$(abspath $(BIN)):$$PATH" cmake --build build/sanitize
-	@mkdir -p build/sanitize/site/softmrc
-	@ln -sf $(abspath src/softmrc)/* build/sanitize/site/softmrc/
-	@cp build/sanitize/_core*.so build/sanitize/site/softmrc/ && rm -f build/sanitize/report.*
-	PYTHONPATH=build/sanitize/site:$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') \
-	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
-	  ASAN_OPTIONS=detect_leaks=0:log_path=build/sanitize/report UBSAN_OPTIONS=print_stacktrace=1:log_path=build/sanitize/report SOFTMRC_SWARM_SEEDS=200 \
-	  $(BIN)/python -S -m pytest -p no:xdist $(SANITIZE_TESTS) || { cat build/sanitize/report.* 2>/dev/null; exit 1; }
+	$(BIN)/python tools/sanitize.py address $(SANITIZE_TESTS)
+
+sanitize-threads: $(VENV)/.test ## Run what has threads with ThreadSanitizer
+	$(BIN)/python tools/sanitize.py thread $(THREAD_TESTS)
 
 fuzz: ## Run the fuzzers, SECONDS each (needs clang)
 	@command -v clang++ >/dev/null || { echo "Fuzzing needs clang++ (on Debian: apt install clang)."; exit 1; }
-	@cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSOFTMRC_FUZZ=ON -DSOFTMRC_SANITIZE=ON >/dev/null
+	@cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSOFTMRC_FUZZ=ON -DSOFTMRC_SANITIZE=address >/dev/null
 	@cmake --build build/fuzz -j $(JOBS)
 	@for program in build/fuzz/fuzz_*; do \
 	  name=$${program##*/fuzz_}; mkdir -p build/fuzz/corpus-$$name; echo "== $$name"; \

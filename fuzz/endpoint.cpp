@@ -7,42 +7,19 @@
 #include <memory>
 #include <vector>
 
+#include "input.h"
 #include "proto/endpoint.h"
 
 namespace {
 
 using namespace softmrc;
 using namespace softmrc::proto;
+using fuzz::Input;
 
 constexpr std::uint32_t ports = 3;
 constexpr std::uint32_t qpns[] = {0x10, 0x11, 0x12, 0x13};
 constexpr std::size_t guard = 64;
 constexpr std::uint8_t fill = 0xA5;
-
-// The fuzzer's bytes, read as numbers; zeros when they run out.
-class Input {
- public:
-  Input(const std::uint8_t* data, std::size_t size) : data_(data), left_(size) {}
-  bool empty() const { return left_ == 0; }
-  std::uint8_t byte() {
-    if (left_ == 0) return 0;
-    --left_;
-    return *data_++;
-  }
-  std::uint32_t word() { return byte() | byte() << 8 | byte() << 16 | static_cast<std::uint32_t>(byte()) << 24; }
-  std::uint64_t longword() { return word() | static_cast<std::uint64_t>(word()) << 32; }
-  wire::Bytes bytes(std::size_t wanted) {
-    const std::size_t count = std::min(wanted, left_);
-    const wire::Bytes taken(data_, count);
-    data_ += count;
-    left_ -= count;
-    return taken;
-  }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t left_;
-};
 
 EndpointConfig endpoint_config(std::uint8_t bits) {
   EndpointConfig config;

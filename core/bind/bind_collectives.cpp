@@ -36,6 +36,11 @@ std::shared_ptr<Work> issue(Group& group, std::uint8_t kind, std::uint8_t dtype,
   return group.issue(call, timeout_s);
 }
 
+// Words that may have come from another process, and from the middle of a character.
+nb::str text_of(const std::string& words) {
+  return nb::steal<nb::str>(PyUnicode_DecodeUTF8(words.data(), static_cast<Py_ssize_t>(words.size()), "replace"));
+}
+
 // In slices, so that a signal (Ctrl-C) is noticed while waiting.
 bool wait(Group& group, const Work& work, double timeout_s) {
   constexpr double slice_s = 0.2;
@@ -71,8 +76,8 @@ void bind_collectives(nb::module_& m) {
       .def("watch", &Port::watch);
   nb::class_<Work>(m, "CollectiveWork")
       .def_prop_ro("has_ended", &Work::has_ended)
-      .def_prop_ro("error", [](const Work& w) { return w.has_ended() ? w.error() : std::string(); })
-      .def_ro("source", &Work::source);
+      .def_prop_ro("error", [](const Work& w) { return text_of(w.has_ended() ? w.error() : std::string()); })
+      .def_prop_ro("source", [](const Work& w) { return w.has_ended() ? w.source : -1; });
   nb::class_<Group>(m, "CollectiveGroup")
       .def("__init__", [](Group* self, udp::Device& device, std::uint32_t rank, std::uint32_t size, std::uint32_t cq, std::uint64_t seed,
                           std::shared_ptr<Port> port) { new (self) Group(device, {rank, size, 4096}, cq, seed, std::move(port)); },
@@ -91,7 +96,7 @@ void bind_collectives(nb::module_& m) {
       .def("abort", &Group::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", [](Group& g, double linger_s) { g.close(Duration{static_cast<std::int64_t>(linger_s * 1e12)}); },
            nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("error", &Group::error)
+      .def_prop_ro("error", [](Group& g) { return text_of(g.error()); })
       .def("stats", [](Group& g) {
         const GroupStats stats = g.stats();
         nb::dict d;

@@ -31,9 +31,10 @@ wire::Address address_of(nb::bytes raw) {
   return v6;
 }
 
-void check_alive(const Device& device) {
-  if (!device.failure().empty()) throw CheckFailure(device.failure());
-  if (device.is_closed()) raise_if(proto::Problem{proto::Problem::Kind::usage, "device", "closed", "an open device"});
+void check_alive(Device& device) {
+  if (!device.is_closed()) return;
+  if (const std::string failure = device.failure(); !failure.empty()) throw CheckFailure(failure);
+  raise_if(proto::Problem{proto::Problem::Kind::usage, "device", "closed", "an open device"});
 }
 
 std::uint32_t checked_plane(Device& device, std::uint32_t plane) {
@@ -101,51 +102,75 @@ nb::bytes poll_events(Device& device, std::size_t most) {
   return nb::bytes(reinterpret_cast<const char*>(found.data()), found.size() * sizeof(proto::Event));
 }
 
+// Python may do anything while it makes an object, wait for another thread included. So nothing of it is made while the
+// engine is ours: what is asked for is copied first, and told afterwards.
+struct PlaneView {
+  PlaneStats stats;
+  bool is_up = false;
+  std::uint32_t link_index = 0;
+  std::string interface;
+  std::vector<std::uint16_t> source_ports;
+  int receive_buffer_bytes = 0;
+  int send_buffer_bytes = 0;
+  bool has_gro = false;
+};
+
+PlaneView view_of(const Plane& plane, bool is_up) {
+  PlaneView view;
+  view.stats = plane.stats;
+  view.is_up = is_up;
+  view.link_index = plane.link_index;
+  view.interface = plane.plan.interface.empty() ? plane.plan.link : plane.plan.interface;
+  for (const Socket& socket : plane.sockets) view.source_ports.push_back(socket.port());
+  if (plane.sockets.empty()) return view;
+  view.receive_buffer_bytes = plane.sockets[0].receive_buffer_bytes();
+  view.send_buffer_bytes = plane.sockets[0].send_buffer_bytes();
+  view.has_gro = plane.sockets[0].has_gro();
+  return view;
+}
+
 nb::list plane_rows(Device& device) {
-  return device.with_engine([&](proto::Endpoint& e, Time) {
-    nb::list rows;
-    for (std::uint32_t p = 0; p < device.planes().size(); ++p) {
-      const Plane& plane = device.planes()[p];
-      nb::dict d;
-#define X(name) d[#name] = plane.stats.name;
-      SOFTMRC_PLANE_COUNTERS(X)
-#undef X
-      nb::list ports;
-      for (const Socket& socket : plane.sockets) ports.append(socket.port());
-      d["source_ports"] = ports;
-      d["is_up"] = (e.up_ports() >> p & 1) != 0;
-      d["interface"] = plane.plan.interface.empty() ? plane.plan.link : plane.plan.interface;
-      d["link_mtu"] = plane.link_index ? link_mtu(plane.link_index) : 0;
-      if (!plane.sockets.empty()) {
-        d["receive_buffer_bytes"] = plane.sockets[0].receive_buffer_bytes();
-        d["send_buffer_bytes"] = plane.sockets[0].send_buffer_bytes();
-        d["has_gro"] = plane.sockets[0].has_gro();
-      }
-      rows.append(d);
-    }
-    return rows;
+  const auto views = device.with_engine([&](proto::Endpoint& e, Time) {
+    std::vector<PlaneView> found;
+    for (const Plane& plane : device.planes()) found.push_back(view_of(plane, e.up_ports() >> found.size() & 1));
+    return found;
   });
+  nb::list rows;
+  for (const PlaneView& view : views) {
+    nb::dict d;
+#define X(name) d[#name] = view.stats.name;
+    SOFTMRC_PLANE_COUNTERS(X)
+#undef X
+    d["source_ports"] = view.source_ports;
+    d["is_up"] = view.is_up;
+    d["interface"] = view.interface;
+    d["link_mtu"] = view.link_index ? link_mtu(view.link_index) : 0;
+    if (!view.source_ports.empty()) {
+      d["receive_buffer_bytes"] = view.receive_buffer_bytes;
+      d["send_buffer_bytes"] = view.send_buffer_bytes;
+      d["has_gro"] = view.has_gro;
+    }
+    rows.append(d);
+  }
+  return rows;
 }
 
 nb::dict device_stats(Device& device) {
-  return device.with_engine([&](proto::Endpoint& e, Time) {
-    nb::dict d = stats_dict(e.stats());
-#define X(name) d[#name] = device.stats().name;
-    SOFTMRC_DEVICE_COUNTERS(X)
+  const auto [of_engine, of_device] = device.with_engine([&](proto::Endpoint& e, Time) { return std::pair(e.stats(), device.stats()); });
+  nb::dict d = stats_dict(of_engine);
+#define X(name) d[#name] = of_device.name;
+  SOFTMRC_DEVICE_COUNTERS(X)
 #undef X
-    return d;
-  });
+  return d;
 }
 
 nb::dict fault_stats(Device& device, std::uint32_t plane) {
-  return device.with_engine([&](proto::Endpoint&, Time) {
-    nb::dict d;
-    const FaultStats& stats = device.planes()[plane].weather.stats;
+  const FaultStats stats = device.with_engine([&](proto::Endpoint&, Time) { return device.planes()[plane].weather.stats; });
+  nb::dict d;
 #define X(name) d[#name] = stats.name;
-    SOFTMRC_FAULT_COUNTERS(X)
+  SOFTMRC_FAULT_COUNTERS(X)
 #undef X
-    return d;
-  });
+  return d;
 }
 
 void bind_plans(nb::module_& m) {
@@ -246,10 +271,19 @@ void bind_engine_calls(Class& c) {
         raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_error(now, qpn); }));
       })
       .def("destroy_qp", [](Device& d, std::uint32_t qpn) { return d.with_engine([&](Endpoint& e, Time) { return e.destroy_qp(qpn); }); })
-      .def("query_qp", [](Device& d, std::uint32_t qpn) { return d.with_engine([&](Endpoint& e, Time) { return query_qp(e, qpn); }); })
-      .def("query_evs", [](Device& d, std::uint32_t qpn) { return d.with_engine([&](Endpoint& e, Time) { return query_evs(e, qpn); }); })
+      .def("query_qp", [](Device& d, std::uint32_t qpn) {
+        return query_dict(qpn, d.with_engine([&](Endpoint& e, Time) { return view_qp(e, qpn); }));
+      })
+      .def("query_evs", [](Device& d, std::uint32_t qpn) {
+        return ev_rows(qpn, d.with_engine([&](Endpoint& e, Time) { return view_evs(e, qpn); }));
+      })
       .def("qp_stats", [](Device& d, std::uint32_t qpn) {
-        return d.with_engine([&](Endpoint& e, Time) { return stats_dict(existing(e, qpn).stats()); });
+        const auto stats = d.with_engine([&](Endpoint& e, Time) {
+          const proto::QueuePair* pair = e.qp(qpn);
+          return pair ? std::optional(pair->stats()) : std::nullopt;
+        });
+        if (!stats) raise_missing(qpn);
+        return stats_dict(*stats);
       })
       .def("post_write", &post_write, nb::arg("qpn"), nb::arg("wr_id"), nb::arg("source"), nb::arg("offset"), nb::arg("length"),
            nb::arg("remote_va"), nb::arg("rkey"), nb::arg("imm").none(), nb::arg("is_signaled"))

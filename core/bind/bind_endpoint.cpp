@@ -144,8 +144,8 @@ void bind_endpoint(nb::module_& m) {
       .def("modify_rts", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, const RtsAttributes& a) { raise_if(e.modify_rts(Time{now}, qpn, a)); })
       .def("modify_error", [](Endpoint& e, std::int64_t now, std::uint32_t qpn) { raise_if(e.modify_error(Time{now}, qpn)); })
       .def("destroy_qp", &Endpoint::destroy_qp)
-      .def("query_qp", &query_qp)
-      .def("query_evs", &query_evs)
+      .def("query_qp", [](Endpoint& e, std::uint32_t qpn) { return query_dict(qpn, view_qp(e, qpn)); })
+      .def("query_evs", [](Endpoint& e, std::uint32_t qpn) { return ev_rows(qpn, view_evs(e, qpn)); })
       .def("qp_stats", [](Endpoint& e, std::uint32_t qpn) { return stats_dict(existing(e, qpn).stats()); })
       .def("stats", [](Endpoint& e) { return stats_dict(e.stats()); })
       .def("handle_datagram", &handle_datagram, nb::arg("now_ps"), nb::arg("bytes"), nb::arg("peer"), nb::arg("port"),

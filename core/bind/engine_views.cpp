@@ -26,9 +26,14 @@ nb::dict stats_dict(const EndpointStats& stats) {
   return d;
 }
 
+void raise_missing(std::uint32_t qpn) {
+  raise_if(Problem{Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that left RESET"});
+  __builtin_unreachable();
+}
+
 QueuePair& existing(Endpoint& e, std::uint32_t qpn) {
   QueuePair* pair = e.qp(qpn);
-  if (!pair) raise_if(Problem{Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that left RESET"});
+  if (!pair) raise_missing(qpn);
   return *pair;
 }
 
@@ -38,36 +43,56 @@ void check_ev(QueuePair& pair, std::uint32_t ev) {
   raise_if(Problem{Problem::Kind::config, "ev", std::to_string(ev), "an index below " + std::to_string(pair.requester().evs().size())});
 }
 
-nb::dict query_qp(Endpoint& e, std::uint32_t qpn) {
-  nb::dict d;
+std::optional<QpView> view_qp(Endpoint& e, std::uint32_t qpn) {
   const auto state = e.qp_state(qpn);
-  if (!state) raise_if(Problem{Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that exists"});
-  d["state"] = *state;
-  QueuePair* pair = e.qp(qpn);
-  if (!pair) return d;
+  if (!state) return std::nullopt;
+  QpView view;
+  view.state = *state;
+  const QueuePair* pair = e.qp(qpn);
+  if (!pair) return view;
   const Requester& requester = pair->requester();
-  d["dest_qpn"] = pair->dest_qpn();
-  d["peer"] = pair->peer();
-  d["window_bytes"] = requester.window();
-  d["bytes_in_flight"] = requester.bytes_in_flight();
-  d["packets_in_flight"] = requester.packets_in_flight();
-  d["messages"] = requester.messages();
-  d["next_psn"] = requester.next_psn().value;
-  d["expected_psn"] = pair->responder().expected().value;
-  d["out_of_order"] = pair->responder().out_of_order();
-  d["base_rtt_us"] = static_cast<double>(requester.rtt().base().ps) / 1e6;
-  d["smoothed_rtt_us"] = static_cast<double>(requester.rtt().smoothed().ps) / 1e6;
-  d["receives_posted"] = pair->responder().receives_posted();
+  view.has_left_reset = true;
+  view.dest_qpn = pair->dest_qpn();
+  view.peer = pair->peer();
+  view.window_bytes = requester.window();
+  view.bytes_in_flight = requester.bytes_in_flight();
+  view.packets_in_flight = requester.packets_in_flight();
+  view.messages = requester.messages();
+  view.next_psn = requester.next_psn().value;
+  view.expected_psn = pair->responder().expected().value;
+  view.out_of_order = pair->responder().out_of_order();
+  view.base_rtt_us = static_cast<double>(requester.rtt().base().ps) / 1e6;
+  view.smoothed_rtt_us = static_cast<double>(requester.rtt().smoothed().ps) / 1e6;
+  view.receives_posted = pair->responder().receives_posted();
+  return view;
+}
+
+nb::dict query_dict(std::uint32_t qpn, const std::optional<QpView>& view) {
+  if (!view) raise_if(Problem{Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that exists"});
+  nb::dict d;
+  d["state"] = view->state;
+  if (!view->has_left_reset) return d;
+#define X(name) d[#name] = view->name;
+  X(dest_qpn) X(peer) X(window_bytes) X(bytes_in_flight) X(packets_in_flight) X(messages) X(next_psn) X(expected_psn)
+  X(out_of_order) X(base_rtt_us) X(smoothed_rtt_us) X(receives_posted)
+#undef X
   return d;
 }
 
-nb::list query_evs(Endpoint& e, std::uint32_t qpn) {
-  QueuePair& pair = existing(e, qpn);
-  pair.requester().build_evs();
+std::optional<std::vector<Ev>> view_evs(Endpoint& e, std::uint32_t qpn) {
+  QueuePair* pair = e.qp(qpn);
+  if (!pair) return std::nullopt;
+  pair->requester().build_evs();
+  const EvSet& evs = pair->requester().evs();
+  std::vector<Ev> found;
+  for (std::uint16_t i = 0; i < evs.size(); ++i) found.push_back(evs[i]);
+  return found;
+}
+
+nb::list ev_rows(std::uint32_t qpn, const std::optional<std::vector<Ev>>& evs) {
+  if (!evs) raise_missing(qpn);
   nb::list rows;
-  const EvSet& evs = pair.requester().evs();
-  for (std::uint16_t i = 0; i < evs.size(); ++i)
-    rows.append(nb::make_tuple(evs[i].value, evs[i].port, evs[i].state, evs[i].drops, evs[i].damping, evs[i].is_spare));
+  for (const Ev& ev : *evs) rows.append(nb::make_tuple(ev.value, ev.port, ev.state, ev.drops, ev.damping, ev.is_spare));
   return rows;
 }
 

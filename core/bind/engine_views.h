@@ -3,6 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
+#include <vector>
+
 #include "proto/endpoint.h"
 
 namespace softmrc::bind {
@@ -10,10 +13,31 @@ namespace softmrc::bind {
 nanobind::dict stats_dict(const proto::QpStats& stats);
 nanobind::dict stats_dict(const proto::EndpointStats& stats);
 // State, windows, sequence numbers and round-trip times of one queue pair.
-nanobind::dict query_qp(proto::Endpoint& endpoint, std::uint32_t qpn);
+struct QpView {
+  proto::QpState state{};
+  bool has_left_reset = false;  // the rest means nothing otherwise
+  std::uint32_t dest_qpn = 0;
+  std::uint32_t peer = 0;
+  std::uint64_t window_bytes = 0;
+  std::uint64_t bytes_in_flight = 0;
+  std::uint64_t packets_in_flight = 0;
+  std::uint64_t messages = 0;
+  std::uint32_t next_psn = 0;
+  std::uint32_t expected_psn = 0;
+  std::uint32_t out_of_order = 0;
+  double base_rtt_us = 0;
+  double smoothed_rtt_us = 0;
+  std::uint64_t receives_posted = 0;
+};
+// Nothing of Python's is made by these two, so they may be called where nobody may be waited for.
+std::optional<QpView> view_qp(proto::Endpoint& endpoint, std::uint32_t qpn);
+std::optional<std::vector<proto::Ev>> view_evs(proto::Endpoint& endpoint, std::uint32_t qpn);
+// What they found, for Python; UsageError when that was nothing.
+nanobind::dict query_dict(std::uint32_t qpn, const std::optional<QpView>& view);
 // One row an EV: value, port, state, drops, damping, spare.
-nanobind::list query_evs(proto::Endpoint& endpoint, std::uint32_t qpn);
-// Raises UsageError when there is none, or it is still in RESET.
+nanobind::list ev_rows(std::uint32_t qpn, const std::optional<std::vector<proto::Ev>>& evs);
+// UsageError: there is none, or it is still in RESET.
+[[noreturn]] void raise_missing(std::uint32_t qpn);
 proto::QueuePair& existing(proto::Endpoint& endpoint, std::uint32_t qpn);
 void check_ev(proto::QueuePair& pair, std::uint32_t ev);
 

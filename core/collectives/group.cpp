@@ -13,6 +13,8 @@ namespace {
 constexpr std::uint32_t receives_posted = 2048;
 constexpr Duration inquiry_interval = seconds(1);
 constexpr Duration words_come_within = milliseconds(500);
+// A rank starts so many collectives before an earlier one has ended, and says at most two things to a peer in each.
+constexpr std::size_t most_stashed = 2 * most_started;
 
 Duration seconds_of(double s) { return Duration{s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(s * 1e12)}; }
 
@@ -161,7 +163,7 @@ void Group::handle_failure(Engine& engine, Time now, const proto::Completion& c)
   if (has_failed() || is_closed_ || peers_[peer].has_left) return;
   const std::string why = name_of(peer) + " " + reason_of(c.status);
   if (!is_bulk) return fail(engine, now, why);
-  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), [&](const Suspect& s) { return s.peer == peer; });
+  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), [peer = peer](const Suspect& s) { return s.peer == peer; });
   if (!is_known) suspects_.push_back({peer, now + words_come_within, why});
 }
 
@@ -172,7 +174,7 @@ void Group::say(Engine& engine, Time now, std::uint32_t peer, Header header, std
 
 void Group::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
   const Channel::Received got = peers_[peer].channel.receive(engine, now, length);
-  if (!got.is_valid) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
+  if (!got.is_valid || !makes_sense(got.header)) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
   if (got.header.type == MessageType::bye) peers_[peer].has_left = true;
   if (has_failed()) return;
   switch (got.header.type) {
@@ -194,12 +196,17 @@ void Group::handle_collective_message(Engine& engine, Time now, std::uint32_t pe
   if (op && header.descriptor != op->descriptor)
     return fail(engine, now, name_of(peer) + " called " + describe(header.descriptor) + " where " + name_of(place_.rank) + " called " + describe(op->descriptor));
   const bool is_past = static_cast<std::int32_t>(header.number - next_number_) < 0 && !op;
-  if (header.type != MessageType::inquiry && !is_past) peers_[peer].stash.push_back({header, {payload.begin(), payload.end()}});
+  if (header.type == MessageType::inquiry || is_past) return;
+  auto& stash = peers_[peer].stash;
+  if (stash.size() >= most_stashed) return fail(engine, now, name_of(peer) + " is further ahead than any rank may be");
+  stash.push_back({header, {payload.begin(), payload.end()}});
 }
 
 // A rank says goodbye when all its operations have ended: what was written to it has arrived, whether or not its last
-// acknowledgement came through.
+// acknowledgement came through. That is its word; so that nothing is read from memory that callers have back, nothing
+// more is sent to it.
 void Group::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
+  engine.modify_error(now, peers_[peer].bulk_qpn);
   for (const auto& op : operations_) {
     if (!op->has_started || op->has_ended) continue;
     bool needs_it = false;

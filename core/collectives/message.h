@@ -49,4 +49,14 @@ static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
 constexpr std::uint32_t most_payload = 16 * 1024;
 
+// Whether the fields say something that this build knows. Anything may stand in a header: it came from another process.
+constexpr bool makes_sense(const Header& header) {
+  const Descriptor& d = header.descriptor;
+  if (header.type > MessageType::bye) return false;
+  if (static_cast<std::size_t>(d.kind) >= kind_names.size() || static_cast<std::size_t>(d.dtype) >= dtype_names.size() ||
+      static_cast<std::size_t>(d.op) >= op_names.size())
+    return false;
+  return header.type != MessageType::offer || header.payload == (header.has_payload ? header.bytes : 0);
+}
+
 }  // namespace softmrc::collectives

@@ -25,6 +25,9 @@ constexpr std::uint64_t slices_wanted = 8;
 // to be added to is soon on its way, too.
 constexpr std::uint64_t head_start = 2 * 1024 * 1024;
 
+// Collectives of one rank that are under way at a time; the others wait.
+constexpr std::size_t most_started = 16;
+
 // How all ranks cut. `unit` is what fills whole packets, and a multiple of every element's size.
 constexpr std::uint64_t slice_for(std::uint64_t bytes, std::uint64_t unit) {
   const std::uint64_t even = bytes / slices_wanted;

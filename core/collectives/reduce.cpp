@@ -2,11 +2,27 @@
 
 #include <algorithm>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace softmrc::collectives {
+namespace {
+
+#if defined(__x86_64__)
+// Not every compiler lets one ask for this by name.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
+}  // namespace
 
 const Kernels& best_kernels() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return avx2::kernels;
+  static const bool has_both = __builtin_cpu_supports("avx2") && has_f16c();
+  if (has_both) return avx2::kernels;
 #endif
   return plain::kernels;
 }

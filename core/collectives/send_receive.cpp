@@ -126,6 +126,8 @@ bool Group::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t 
 void Group::handle_accept(Engine& engine, Time now, std::uint32_t peer, const Header& header) {
   const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.peer == peer && s.id == header.number; });
   if (at == sendings_.end()) return;
+  // Two writes of one send: the first one's end would give the memory back that the second one reads.
+  if (at->is_written) return fail(engine, now, name_of(peer) + " accepted a send twice");
   at->is_written = true;
   if (at->from.bytes == 0) {
     at->work->succeed();

@@ -9,7 +9,6 @@
 namespace softmrc::collectives {
 namespace {
 
-constexpr std::size_t most_started = 16;
 constexpr std::uint64_t copy_step = 1024 * 1024;
 
 }  // namespace

@@ -48,7 +48,7 @@ class Port {
   bool is_shut_ = false;
 };
 
-// Written by whoever has the engine, read by anybody once it has ended.
+// Written by whoever has the engine, read by anybody once it has ended, and not before.
 class Work {
  public:
   explicit Work(std::shared_ptr<Port> port) : port_(std::move(port)) {}

@@ -56,7 +56,7 @@ class Device {
   void close();
   bool is_closed() const { return closed_; }
 
-  // Runs `f(engine, now)` while nothing else touches the engine.
+  // Runs `f(engine, now)` while nothing else touches the engine. It must not wait for anything that a caller may hold.
   template <typename F>
   auto with_engine(F f) {
     const Visit visit(*this);
@@ -94,7 +94,10 @@ class Device {
   void take_events(std::vector<proto::Event>& out, std::size_t most);
   const proto::Endpoint& engine() const { return engine_; }
   // What stopped the driver, if one of our own promises broke; else empty.
-  const std::string& failure() const { return failure_; }
+  std::string failure() {
+    const Visit visit(*this);
+    return failure_;
+  }
 
   Clock& clock() { return clock_; }
   std::vector<Plane>& planes() { return planes_; }
@@ -103,7 +106,10 @@ class Device {
     const Visit visit(*this);
     plan_.spin = spin;
   }
-  bool has_gso() const { return sender_.has_gso(); }
+  bool has_gso() {
+    const Visit visit(*this);
+    return sender_.has_gso();
+  }
   const DeviceStats& stats() const { return stats_; }
 
   void start_capture(const std::string& path, std::uint64_t most_bytes);

@@ -14,16 +14,15 @@ namespace softmrc::udp {
 // Sending a batch takes some hundred microseconds; more than this and somebody else had the processor.
 constexpr Duration held_up_after = microseconds(600);
 
-// The ready set belongs to the driving thread; nothing here needs the engine.
+// The ready set belongs to the driving thread. Nothing else may be touched here: the engine, and all that callers ask
+// for, may be somebody else's at the moment.
 void Device::look(Duration timeout) {
   epoll_event events[24];
   int count = 0;
   if (timeout.ps > 0) {
-    ++stats_.sleeps;
     const timespec span{timeout.ps / 1'000'000'000'000, timeout.ps % 1'000'000'000'000 / 1'000};
     count = epoll_pwait2(epoll_fd_, events, 24, &span, nullptr);
   } else {
-    ++stats_.spins;
     count = epoll_wait(epoll_fd_, events, 24, 0);
   }
   for (int i = 0; i < count; ++i) {
@@ -43,7 +42,10 @@ void Device::look(Duration timeout) {
 // True when there was something to do.
 bool Device::take_in() {
   ++stats_.turns;
-  if (ready_planes_ == 0) look(Duration{0});
+  if (ready_planes_ == 0) {
+    ++stats_.spins;
+    look(Duration{0});
+  }
   bool worked = ready_planes_ != 0 || rewritable_ != 0;
   if (links_ready_) read_links();
   for (std::uint32_t p = 0; rewritable_; ++p) {

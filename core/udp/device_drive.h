@@ -43,6 +43,7 @@ void Device::drive(Lock& lock, Time until, Done done) {
     const bool spins = now - busy_at_ < plan_.spin && usual_gap_ps_ < plan_.spin.ps && now >= no_spin_until_;
     if (!spins) usual_gap_ps_ = std::min(usual_gap_ps_ + (now - busy_at_).ps / 8, 4 * plan_.spin.ps);
     sleeps_until_ = deadline;
+    ++(spins ? stats_.spins : stats_.sleeps);
     lock.unlock();
     look(spins ? Duration{0} : deadline - now);
     lock.lock();

@@ -94,9 +94,15 @@ class Connection:
             ]
             numbers = {key: int(offer[key]) for key in ("qpn", "first_psn", "mtu", "max_wimm", "mpr")}
             self.remote = tuple(RemoteRegion(*(int(n) for n in region)) for region in offer["regions"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise RemoteError(f"{self.peer_name} sent an offer that makes no sense: {error}") from None
         self._check_match(offer, planes)
+        try:
+            self._establish(planes, numbers)
+        except (ConfigError, TypeError) as error:  # numbers that no honest peer offers
+            raise RemoteError(f"{self.peer_name} sent an offer that makes no sense: {error}") from None
+
+    def _establish(self, planes: list[PeerPlane], numbers: dict[str, int]) -> None:
         config = self.device.config
         peer = self.device.add_peer(planes)
         self.qp.init(ev_profile=self.device.profile_for(peer))

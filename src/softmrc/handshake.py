@@ -18,6 +18,7 @@ import ipaddress
 import json
 import secrets
 import socket
+import time
 from typing import Any
 
 from softmrc.errors import ConfigError, RemoteError
@@ -25,10 +26,20 @@ from softmrc.errors import ConfigError, RemoteError
 VERSION = 1
 LARGEST_FRAME = 1 << 20
 NONCE_BYTES = 32
+LAST_LOOK_S = 0.001
+
+
+def _object(text: str | bytes) -> dict[str, Any] | None:
+    """What a stranger sent, if it is a JSON object; brackets without end are none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 class Channel:
-    """A TCP connection that carries one JSON object at a time."""
+    """A TCP connection that carries one JSON object at a time. The socket's timeout is for the handshake as a whole."""
 
     def __init__(self, sock: socket.socket, role: str, secret: str | bytes | None) -> None:
         self.socket = sock
@@ -38,6 +49,8 @@ class Channel:
             raise ConfigError("secret", "", "at least one character, or None on loopback")
         self.nonce = secrets.token_hex(NONCE_BYTES)
         self.peer_nonce = ""
+        allowed_s = sock.gettimeout()
+        self._until = None if allowed_s is None else time.monotonic() + allowed_s
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @property
@@ -75,7 +88,7 @@ class Channel:
 
     def _seal(self, role: str, nonces: tuple[str, str], body: str) -> str:
         text = "\0".join((role, *nonces, body))
-        return hmac.new(self.secret or b"", text.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self.secret or b"", text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
     def send_sealed(self, offer: dict[str, Any]) -> None:
         body = json.dumps(offer)
@@ -87,11 +100,12 @@ class Channel:
         if not isinstance(body, str) or not isinstance(seal, str):
             raise RemoteError(f"{self.peer_name} sent no offer")
         other = "connector" if self.role == "listener" else "listener"
-        if not hmac.compare_digest(seal, self._seal(other, (self.peer_nonce, self.nonce), body)):
+        expected = self._seal(other, (self.peer_nonce, self.nonce), body)
+        if not hmac.compare_digest(seal.encode(errors="surrogatepass"), expected.encode()):
             self.refuse("the secret is not the same")
             raise RemoteError(f"{self.peer_name} does not know the secret")
-        offer = json.loads(body)
-        if not isinstance(offer, dict):
+        offer = _object(body)
+        if offer is None:
             raise RemoteError(f"{self.peer_name} sent an offer that is none")
         return offer
 
@@ -113,11 +127,8 @@ class Channel:
         size = int.from_bytes(self._exactly(4), "big")
         if size > LARGEST_FRAME:
             raise RemoteError(f"{self.peer_name} does not speak this protocol")
-        try:
-            frame = json.loads(self._exactly(size))
-        except ValueError:
-            raise RemoteError(f"{self.peer_name} does not speak this protocol") from None
-        if not isinstance(frame, dict):
+        frame = _object(self._exactly(size))
+        if frame is None:
             raise RemoteError(f"{self.peer_name} does not speak this protocol")
         if "error" in frame:
             raise RemoteError(f"{self.peer_name} refused: {frame['error']}")
@@ -127,6 +138,8 @@ class Channel:
         data = b""
         while len(data) < size:
             try:
+                if self._until is not None:
+                    self.socket.settimeout(max(self._until - time.monotonic(), LAST_LOOK_S))
                 more = self.socket.recv(size - len(data))
             except TimeoutError:
                 raise RemoteError(f"{self.peer_name} did not finish the handshake in time") from None

@@ -1,0 +1,103 @@
+"""Peers that say what no honest rank says: the group fails in words, and no memory is touched that is not theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from collectives.impostor import ACCEPT, BYE, EAGER, ERROR, OFFER, Impostor, group_with_impostor
+from collectives.ranks import ranks
+from softmrc import _core
+from softmrc.collectives import CollectiveError, Group
+
+Both = tuple[Group, Impostor]
+LARGE = 1 << 16
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
+    with group_with_impostor(monkeypatch) as made:
+        yield made
+
+
+def test_an_honest_word_is_understood(both: Both) -> None:
+    """Else the others would fail for the wrong reason."""
+    group, impostor = both
+    memory = np.zeros(8, np.uint8)
+    impostor.say(OFFER, b"honestly", has_payload=1, bytes=8)
+    group.recv(memory, 1).wait()
+    assert memory.tobytes() == b"honestly" and group.error is None
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+@pytest.mark.parametrize("size", [0, 7, 9, 4000])
+def test_an_offer_whose_payload_is_of_another_size(both: Both, size: int, is_awaited: bool) -> None:
+    group, impostor = both
+    memory = np.zeros(16, np.uint8)
+    work = group.recv(memory[:8], 1) if is_awaited else None
+    impostor.say(OFFER, b"x" * size, has_payload=1, bytes=8)
+    with pytest.raises(CollectiveError, match="rank 1 sent a message that makes no sense"):
+        (work or group.recv(memory[:8], 1)).wait()
+    assert not memory.any()
+
+
+@pytest.mark.parametrize("field", ["dtype", "kind", "op"])
+def test_a_word_of_no_known_meaning(both: Both, field: str) -> None:
+    group, impostor = both
+    work = group.recv(np.zeros(8, np.uint8), 1)
+    impostor.say(OFFER, **{field: 200}, bytes=16)
+    with pytest.raises(CollectiveError, match="rank 1 sent a message that makes no sense"):
+        work.wait()
+
+
+def test_a_message_of_no_known_type(both: Both) -> None:
+    group, impostor = both
+    impostor.say(77)
+    with pytest.raises(CollectiveError, match="rank 1 sent a message that makes no sense"):
+        group.recv(np.zeros(8, np.uint8), 1).wait()
+
+
+def test_a_send_that_is_accepted_twice(both: Both) -> None:
+    """The second write would read memory that its owner has back when the first one has ended."""
+    group, impostor = both
+    work = group.send(np.zeros(LARGE, np.uint8), 1)
+    for _ in range(2):
+        impostor.say(ACCEPT, number=1, bytes=LARGE, rkey=1)  # a key that opens nothing: neither write can end well
+    with pytest.raises(CollectiveError, match="rank 1 accepted a send twice"):
+        work.wait()
+
+
+def test_nothing_is_read_after_a_goodbye_that_comes_too_early(both: Both) -> None:
+    group, impostor = both
+    memory = np.zeros(1 << 26, np.uint8)
+    key = impostor.let_write(memory.size)
+    work = group.send(memory, 1)
+    impostor.say(ACCEPT, number=1, bytes=memory.size, rkey=key)
+    impostor.say(BYE)
+    work.wait()
+    assert not group.device._native.reads_from(_core.Buffer(memory, False))
+
+
+def test_a_rank_that_runs_ahead_without_end(both: Both) -> None:
+    group, impostor = both
+    for number in range(2, 50):
+        impostor.say(EAGER, number=number)
+    with pytest.raises(CollectiveError, match="rank 1 is further ahead than any rank may be"):
+        group.barrier().wait()
+
+
+def test_last_words_that_are_no_text(both: Both) -> None:
+    group, impostor = both
+    impostor.say(ERROR, b"\xff\xfe bad \xc3")
+    with pytest.raises(CollectiveError, match="� bad �"):
+        group.barrier().wait()
+    assert "bad" in str(group.error)
+
+
+def test_last_words_that_are_cut_in_the_middle_of_a_character() -> None:
+    with ranks(2) as two:
+        two.groups[0].abort("x" + "ä" * 2000)
+        with pytest.raises(CollectiveError, match=r"rank 0 aborted: xä{500}"):
+            two.groups[1].barrier().wait()
