@@ -429,14 +429,14 @@ class Device:
     def _default_ev_profile(self) -> EvProfile:
         """A path is a socket: its EV is the socket's source port."""
         entries = [(port, plane) for plane, ports in enumerate(self.source_ports) for port in ports]
-        return self._ev_profile(tuple(entries))
+        return self._profile_of(tuple(entries))
 
     def path_profile(self, paths_per_plane: int) -> EvProfile:
         """A path is an SRv6 carrier: its EV is the carrier's index in the peer's list."""
         entries = tuple((i, plane) for plane in range(len(self.local_planes)) for i in range(paths_per_plane))
-        return self._ev_profile(entries)
+        return self._profile_of(entries)
 
-    def _ev_profile(self, entries: tuple[tuple[int, int], ...]) -> EvProfile:
+    def _profile_of(self, entries: tuple[tuple[int, int], ...]) -> EvProfile:
         return EvProfile(
             mode=EvMode.EXPLICIT,
             count=len(entries),
