@@ -125,7 +125,7 @@ def show(console: Console, runs: list[Run], text: str, is_good: bool) -> None:
     console.print(table)
     calm, faulty = runs[-2], runs[-1]
     faults = Table(header_style="bold")
-    for column in ("fault", "median step", "worst", "of calm median"):
+    for column in ("fault", "median step", "worst", "of calm"):
         faults.add_column(column, justify="left" if column == "fault" else "right", no_wrap=True)
     for fault in faulty.script:
         touched = faulty.during(fault)
