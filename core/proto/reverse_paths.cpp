@@ -36,11 +36,11 @@ std::uint32_t ReversePaths::redraw(std::uint32_t port) {
 
 std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std::uint32_t ports) {
   const auto is_free = [ports](std::uint32_t port) { return ports >> port & 1; };
-  if (arrival_port < paths_.size() && is_free(arrival_port) && paths_[arrival_port].is_healthy) return arrival_port;
+  if (arrival_port < paths_.size() && is_free(arrival_port) && is_healthy(arrival_port)) return arrival_port;
   const std::uint32_t count = static_cast<std::uint32_t>(paths_.size());
   for (std::uint32_t i = 1; i <= count; ++i) {
     const std::uint32_t port = (arrival_port + i) % count;
-    if (is_free(port) && paths_[port].is_healthy) return static_cast<std::uint8_t>(port);
+    if (is_free(port) && is_healthy(port)) return static_cast<std::uint8_t>(port);
   }
   ports &= (1u << count) - 1;
   if (ports == 0) return std::nullopt;
@@ -50,22 +50,20 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
 }
 
 bool ReversePaths::should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const {
-  bool some_healthy = false;
-  for (std::uint32_t port = 0; port < paths_.size(); ++port) {
-    if (!paths_[port].is_healthy || !(live_ports >> port & 1)) continue;
-    if (free_ports >> port & 1) return false;
-    some_healthy = true;
-  }
-  return some_healthy;
+  const std::uint32_t healthy = healthy_ & live_ports & ((1u << paths_.size()) - 1);
+  return healthy && !(healthy & free_ports);
 }
 
 void ReversePaths::on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now) {
   if (port >= paths_.size()) return;
-  Path& path = paths_[port];
-  path.value = entropy;
-  path.confirmed_at = now;
-  path.is_healthy = true;
-  path.is_awaiting = false;
+  paths_[port].value = entropy;
+  confirm(port, now);
+}
+
+void ReversePaths::confirm(std::uint8_t port, Time now) {
+  paths_[port].confirmed_at = now;
+  healthy_ |= 1u << port;
+  awaiting_ &= ~(1u << port);
 }
 
 void ReversePaths::on_doubt(Time now, Duration rtt) {
@@ -93,7 +91,7 @@ std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t liv
   const auto port = static_cast<std::uint8_t>(std::countr_zero(to_probe_ & free_ports));
   to_probe_ &= ~(1u << port);
   if (to_probe_ == 0) round_at_ = now + interval_;
-  paths_[port].is_awaiting = true;
+  awaiting_ |= 1u << port;
   awaits_ = true;
   return port;
 }
@@ -101,20 +99,16 @@ std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t liv
 // The round is over: paths whose probe was not answered are held to be broken, and try another EV next time.
 void ReversePaths::judge_silent() {
   awaits_ = false;
-  for (std::uint32_t port = 0; port < paths_.size(); ++port) {
-    Path& path = paths_[port];
-    if (!path.is_awaiting) continue;
-    path.is_healthy = false;
-    path.is_awaiting = false;
-    path.value = redraw(port);
+  healthy_ &= ~awaiting_;
+  for (; awaiting_; awaiting_ &= awaiting_ - 1) {
+    const auto port = static_cast<std::uint32_t>(std::countr_zero(awaiting_));
+    paths_[port].value = redraw(port);
   }
 }
 
 void ReversePaths::on_answer(std::uint8_t port, Time now, Duration took) {
   if (port >= paths_.size() || took > interval_) return;
-  paths_[port].confirmed_at = now;
-  paths_[port].is_healthy = true;
-  paths_[port].is_awaiting = false;
+  confirm(port, now);
 }
 
 }  // namespace softmrc::proto

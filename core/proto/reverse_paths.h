@@ -56,15 +56,17 @@ class ReversePaths {
     Time confirmed_at = Time::long_ago();
     std::uint32_t value = 0;
     std::uint32_t arrived_by = 0;  // what the peer's last packet on this port took
-    bool is_healthy = true;
-    bool is_awaiting = false;
   };
 
   std::uint32_t draw(std::uint32_t port);
   std::uint32_t redraw(std::uint32_t port);
   void judge_silent();
+  void confirm(std::uint8_t port, Time now);
+  bool is_healthy(std::uint32_t port) const { return healthy_ >> port & 1; }
 
   std::vector<Path> paths_;
+  std::uint32_t healthy_ = ~0u;  // these and the next are masks of ports
+  std::uint32_t awaiting_ = 0;
   const EvProfile* profile_ = nullptr;
   Prng prng_;
   Time round_at_ = Time::never();
