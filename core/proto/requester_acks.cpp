@@ -486,14 +486,15 @@ CompletionStatus Requester::on_timer(Time now) {
   return CompletionStatus::success;
 }
 
-// Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes. The answer to a packet
-// sent twice may prove nothing about the others, so it is done once: many lost at the end would crawl, one a silence.
+// Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes. Without timestamps
+// the answer to a copy proves nothing about other packets, so there it is done once: many lost at the end would come back
+// one a silence.
 // spec: tail-probe
 void Requester::on_silence(Time now) {
   active_at_ = now;
   if (sent_.in_flight()) {
     ++context_.stats.tail_probes;
-    if (!tail_resent_) tail_resend_ = true;
+    if (silences_ == 0 && (config_.timestamps || !tail_resent_)) tail_resend_ = true;
     else probe_wanted_ = true;
   } else if (has_unacknowledged_operation()) {
     solicitation_wanted_ = true;
