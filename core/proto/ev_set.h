@@ -77,6 +77,9 @@ class EvSet {
     ports_[evs_[ev].port].is_congested = true;
     if (evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
   }
+  void unskip(std::uint16_t ev) {
+    if (evs_[ev].state == EvState::skip) evs_[ev].state = EvState::good;
+  }
   // The peer says never to use it again: as bad as a loss.
   void on_always_skip(std::uint16_t ev);
 

@@ -330,6 +330,7 @@ void Requester::on_proof(std::uint16_t ev) {
     ev_probe_.remove(ev);
   }
   if (retries_ <= 1) return;
+  evs_.unskip(ev);
   quantum_ev_ = ev;
   quantum_left_ = proven_quantum;
 }
