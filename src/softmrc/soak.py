@@ -6,9 +6,9 @@ write must complete, every immediate must come, in order; memory must not grow. 
 
 from __future__ import annotations
 
+import argparse
 import random
 import resource
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -190,13 +190,15 @@ def _finish(sides: tuple[_Side, _Side], report: Report) -> None:
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().getrandbits(32)
-    print(f"soaking for {seconds:,.0f} s with seed {seed}", flush=True)
-    report = soak(seconds, seed)
+    parser = argparse.ArgumentParser(prog="python -m softmrc.soak", description="Random faults on all planes.")
+    parser.add_argument("seconds", type=float, nargs="?", default=60.0, help="how long; 60 without")
+    parser.add_argument("seed", type=int, nargs="?", default=random.SystemRandom().getrandbits(32), help="which faults")
+    wanted = parser.parse_args()
+    print(f"soaking for {wanted.seconds:,.0f} s with seed {wanted.seed}", flush=True)
+    report = soak(wanted.seconds, wanted.seed)
     print(report)
     if not report.ok:
-        raise InternalError(f"the soak with seed {seed} failed: {report}")
+        raise InternalError(f"the soak with seed {wanted.seed} failed: {report}")
 
 
 if __name__ == "__main__":
