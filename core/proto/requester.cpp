@@ -1,4 +1,4 @@
-// The sending side of Requester: posting, gates, path choice, packets. Acknowledgements and loss: requester_acks.cpp.
+// The sending side of Requester: posting, gates, path choice, packets. Then come requester_acks.cpp and requester_loss.cpp.
 #include "proto/requester.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The receiving side of Requester: SACKs, NACKs, transport ACKs, the verdicts of loss, the timers.
+// The receiving side of Requester: SACKs, NACKs, transport ACKs. What they make lost: requester_loss.cpp.
 #include <algorithm>
 #include <bit>
 
@@ -6,8 +6,6 @@
 
 namespace softmrc::proto {
 namespace {
-
-constexpr std::int64_t timer_unit_ps = 1'024'000;
 
 CompletionStatus status_of(wire::Syndrome syndrome) {
   switch (syndrome) {
@@ -259,145 +257,6 @@ void Requester::absolve(Psn psn) {
   }
 }
 
-// Something sent more than W later has been acknowledged.
-bool Requester::is_late(const SentRecord& r) const {
-  return loss_.left_at(r.sent_at) + reorder_window() < loss_.latest_acked_sent();
-}
-
-// This SACK is no older than any evidence so far; what it covers and leaves out did not arrive. That makes suspects
-// and late packets lost. The PSN after cack is always covered: had it arrived, cack would include it. With nothing out
-// of order at the receiver, so is everything behind it.
-// spec: loss-same-ev loss-across-evs loss-covered
-void Requester::convict(const wire::Sack& sack) {
-  const bool suspects_too = suspect_count_ && clock_ >= suspect_clock_;
-  const bool some_are_late = is_late(sent_[sent_.oldest()]);
-  if (!suspects_too && !some_are_late) return;
-  const Psn after_cack = Psn(sack.cack_psn) + 1;
-  convict_left_out(after_cack, 1, suspects_too);
-  if (sack.bitmap) convict_left_out(Psn(sack.cack_psn) + sack.sack_offset, ~sack.bitmap, suspects_too);
-  if (sack.cc.ooo_count || !some_are_late) return;
-  for (Psn base = after_cack; base - next_psn_ < 0; base = base + 64) convict_left_out(base, ~0ull, false);
-}
-
-void Requester::convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too) {
-  const std::int32_t behind = sent_.first() - base;
-  if (behind >= 64) return;
-  if (behind > 0) {
-    left_out >>= behind;
-    base = sent_.first();
-  }
-  const std::int32_t room = next_psn_ - base;
-  if (room <= 0) return;
-  if (room < 64) left_out &= (1ull << room) - 1;
-  left_out &= ~acked_.window(base.value);
-  for (; left_out; left_out &= left_out - 1) {
-    const Psn psn = base + std::countr_zero(left_out);
-    const SentRecord& r = sent_[psn];
-    if (r.state != SentState::in_flight || convicted_.test(psn.value)) continue;
-    if (!(suspects_too && suspects_.test(psn.value)) && !is_late(r)) continue;
-    convicted_.set(psn.value);
-    ++convicted_count_;
-  }
-}
-
-void Requester::end_batch(Time now) {
-  if (convicted_count_ == 0 && accusations_.empty()) return;
-  pass_verdicts(now);
-  drain_ev_changes(now);
-}
-
-void Requester::pass_verdicts(Time now) {
-  if (!accusations_.empty()) judge_accused(now);
-  if (convicted_count_ == 0) return;
-  declare_convicted(now, LossCause::same_ev);
-  drain_ev_changes(now);
-  declare_convicted(now, LossCause::across_evs);
-  // Nothing sent later on these paths has come back either; waiting for each packet's own evidence would cost a round
-  // trip per packet. A path condemned by (a) is different: it just delivered.
-  for (std::size_t i = 0; i < evs_.changes().size(); ++i) {
-    const std::uint16_t ev = evs_.changes()[i];
-    while (evs_[ev].state == EvState::assumed_bad && sent_.in_flight_on(ev))
-      declare_lost(now, sent_.oldest_on(ev), LossCause::with_path);
-  }
-}
-
-// Suspects by (a), all others by (b).
-void Requester::declare_convicted(Time now, LossCause cause) {
-  const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
-  std::uint32_t at = 0;
-  while (convicted_count_ && (at += convicted_.distance_to_set((sent_.first() + at).value, window - at)) < window) {
-    const Psn psn = sent_.first() + at++;
-    if (cause == LossCause::across_evs || (suspect_count_ && suspects_.test(psn.value))) declare_lost(now, psn, cause);
-  }
-}
-
-void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
-  SentRecord& r = sent_[psn];
-  SOFTMRC_CHECK(r.state == SentState::in_flight);
-  absolve(psn);
-  sent_.unlink(psn);
-  bytes_in_flight_ -= r.bytes;
-  r.state = SentState::lost;
-  r.was_nacked = cause == LossCause::nacked;
-  lost_.set(psn.value);
-  ++lost_count_;
-  switch (cause) {
-    case LossCause::same_ev: ++context_.stats.lost_same_ev; break;
-    case LossCause::across_evs: ++context_.stats.lost_across_evs; break;
-    case LossCause::with_path: ++context_.stats.lost_with_path; break;
-    case LossCause::timeout: ++context_.stats.lost_timeout; break;
-    case LossCause::nacked: ++context_.stats.lost_nacked; break;
-  }
-  blame_path(now, psn, r, cause);
-  if (cause != LossCause::nacked) controller_.on_loss(now, r.bytes, bytes_in_flight_);
-  if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
-    Event e = context_.event(EventType::packet_lost, now);
-    e.psn = psn.value;
-    e.ev = evs_[r.ev].value;
-    e.port = evs_[r.ev].port;
-    e.code = static_cast<std::uint32_t>(cause);
-    e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
-    context_.journal->trace(e);
-  }
-}
-
-// A timer proves nothing about one path, since none answered; only a second in a row is held against them.
-// spec: trim-late-nack
-void Requester::blame_path(Time now, Psn psn, SentRecord& r, LossCause cause) {
-  r.path_blamed = cause == LossCause::same_ev || cause == LossCause::across_evs ||
-                  (cause == LossCause::timeout && retries_ > 1);
-  if (!r.path_blamed) return;
-  // A later packet of this path came through. Where switches trim, so may the header of this one have, and the NACK that
-  // it caused be slower than the SACK on another plane. The packet is sent again at once; the path is given that long.
-  if (cause == LossCause::same_ev && config_.peer_trim_nack) {
-    accusations_.push({r.sent_at, now + reorder_window(), psn, r.ev});
-    return;
-  }
-  evs_.on_loss(r.ev, r.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
-}
-
-void Requester::judge_accused(Time now) {
-  while (!accusations_.empty() && accusations_.front().due <= now) {
-    const Accusation a = accusations_.front();
-    accusations_.pop();
-    if (a.ev == no_ev) continue;
-    evs_.on_loss(a.ev, a.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
-  }
-}
-
-// True when there was one: of this packet, on this EV (or any) or with this timestamp.
-bool Requester::withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks) {
-  for (std::size_t i = 0; i < accusations_.size(); ++i) {
-    Accusation& a = accusations_[i];
-    if (a.psn != psn || a.ev == no_ev) continue;
-    if (ticks ? *ticks != timestamp_ticks(a.sent_at) : ev != no_ev && a.ev != ev) continue;
-    if (ev == no_ev) evs_.on_acked(a.ev, a.sent_at);
-    a.ev = no_ev;
-    return true;
-  }
-  return false;
-}
-
 CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   ++context_.stats.nacks_received;
   if (nack.reason == wire::NackReason::unexpected_event) return CompletionStatus::peer_error;
@@ -452,69 +311,6 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
 void Requester::refuse_acknowledgement(Time now, Psn cack) {
   ++context_.stats.acks_refused;
   context_.refused(now, RefusedPacket::bad_acknowledgement, cack.value);
-}
-
-// spec: timer
-Duration Requester::timeout() const {
-  const Duration base = std::max(Duration{timer_unit_ps << attributes_.timeout}, rtt_.silence() * 2);
-  if (retries_ < attributes_.retry_linear) return base;
-  const std::uint32_t doublings = std::min(retries_ - attributes_.retry_linear + 1, 24u);
-  const Duration cap = attributes_.retry_exponential == retry_forever ? seconds(1) : Duration{timer_unit_ps << 24};
-  const Duration longest = std::max(base, cap);
-  // Compared the other way round, since the longest timers would overflow if doubled first.
-  return base.ps > longest.ps >> doublings ? longest : Duration{base.ps << doublings};
-}
-
-Time Requester::deadline(Time now) const {
-  Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
-  if (!accusations_.empty()) at = std::min(at, accusations_.front().due);
-  const bool waits = sent_.in_flight() || lost_count_ || has_unacknowledged_operation();
-  if (!waits) return at;
-  at = std::min(at, progress_at_ + timeout());
-  if (silences_ < 3) at = std::min(at, active_at_ + rtt_.silence() * (1 << silences_));
-  return at;
-}
-
-CompletionStatus Requester::on_timer(Time now) {
-  if (!accusations_.empty()) {
-    judge_accused(now);
-    drain_ev_changes(now);
-  }
-  if (!(sent_.in_flight() || lost_count_ || has_unacknowledged_operation())) return CompletionStatus::success;
-  if (now >= progress_at_ + timeout()) return on_timeout(now);
-  if (silences_ < 3 && now >= active_at_ + rtt_.silence() * (1 << silences_)) on_silence(now);
-  return CompletionStatus::success;
-}
-
-// Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes. Without timestamps
-// the answer to a copy proves nothing about other packets, so there it is done once: many lost at the end would come back
-// one a silence.
-// spec: tail-probe
-void Requester::on_silence(Time now) {
-  active_at_ = now;
-  if (sent_.in_flight()) {
-    ++context_.stats.tail_probes;
-    if (silences_ == 0 && (config_.timestamps || !tail_resent_)) tail_resend_ = true;
-    else probe_wanted_ = true;
-  } else if (has_unacknowledged_operation()) {
-    solicitation_wanted_ = true;
-  }
-  ++silences_;
-}
-
-CompletionStatus Requester::on_timeout(Time now) {
-  ++context_.stats.timeouts;
-  ++retries_;
-  const bool forever = attributes_.retry_exponential == retry_forever;
-  if (!forever && retries_ > attributes_.retry_linear + attributes_.retry_exponential) return CompletionStatus::retry_exceeded;
-  progress_at_ = active_at_ = now;
-  silences_ = 0;
-  for (std::uint32_t left = sent_.in_flight(); left && sent_[sent_.oldest()].sent_at + rtt_.silence() <= now; --left)
-    declare_lost(now, sent_.oldest(), LossCause::timeout);
-  if (has_unacknowledged_operation()) solicitation_wanted_ = true;
-  drain_ev_changes(now);
-  if (retries_ > 1) send_scouts(now);
-  return CompletionStatus::success;
 }
 
 }  // namespace softmrc::proto
