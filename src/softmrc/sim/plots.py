@@ -155,7 +155,8 @@ def _bands(axes: _Axes, bands: Sequence[Band], unit: str) -> str:
         if band.label not in named and len(named) < MAX_NAMES:
             row = TOP + axes.depth - 6 - 14 * (len(named) % 3)
             at_end = a + 4 + 6.5 * len(band.label) > LEFT + axes.inner
-            anchor = f'x="{a - 4:.1f}" text-anchor="end"' if at_end else f'x="{a + 4:.1f}"'
+            # Without room to the right of its line a name ends with the plot: on the left it would be in another band.
+            anchor = f'x="{LEFT + axes.inner - 2:.1f}" text-anchor="end"' if at_end else f'x="{a + 4:.1f}"'
             parts.append(f'<text class="fault-name" {anchor} y="{row:.0f}">{html.escape(band.label)}</text>')
             named.add(band.label)
         if i > 400:
