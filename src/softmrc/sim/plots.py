@@ -17,7 +17,7 @@ import numpy as np
 WIDTH, HEIGHT = 860, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 42
 MAX_POINTS = 600
-MAX_NAMES = 6  # of what was broken, written into a plot
+MAX_BANDS = 400
 
 STYLE = """\
 :root{--bg:#fff;--card:#f7f8fa;--ink:#1c2330;--soft:#667085;--grid:#e4e7ec;--fault:#d92d2026;--fault-ink:#b42318;
@@ -137,30 +137,44 @@ def _path(axes: _Axes, x: np.ndarray, y: np.ndarray) -> str:
     return "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(xs.tolist(), ys.tolist(), strict=True))
 
 
+def _union(bands: Sequence[Band]) -> list[tuple[float, float]]:
+    """The stretches in which at least one of them holds: shades that add up would hide the lines."""
+    stretches: list[tuple[float, float]] = []
+    for start, end in sorted((band.start, band.end) for band in bands):
+        if stretches and start <= stretches[-1][1]:
+            stretches[-1] = (stretches[-1][0], max(stretches[-1][1], end))
+        else:
+            stretches.append((start, end))
+    return stretches
+
+
 def _bands(axes: _Axes, bands: Sequence[Band], unit: str) -> str:
+    """Shade what was broken, with a line where each began, and its name where there is room for it."""
+    bands = [band for band in bands if band.start <= axes.x1][:MAX_BANDS]
+    right = LEFT + axes.inner
     parts = []
+    for start, end in _union(bands):
+        a, b = (float(axes.at_x(min(max(x, axes.x0), axes.x1))) for x in (start, end))
+        spot = f'x="{a:.1f}" y="{TOP}" width="{max(b - a, 1):.1f}" height="{axes.depth}"'
+        parts.append(f'<rect class="fault" {spot}/>')
+    free_from = [float(LEFT)] * 3  # of each row of names
     named: set[str] = set()
-    for i, band in enumerate(bands):
+    for band in bands:
         a = float(axes.at_x(max(band.start, axes.x0)))
-        b = float(axes.at_x(min(band.end, axes.x1)))
-        if band.start > axes.x1:
-            continue
         when = f"{short(band.start)} to {short(band.end)} {unit}"
         about = f"<title>{html.escape(f'{band.label}: {when}')}</title>"
-        parts.append(
-            f'<rect class="fault" x="{a:.1f}" y="{TOP}" width="{max(b - a, 1):.1f}" height="{axes.depth}">'
-            f"{about}</rect>"
-        )
-        parts.append(f'<line class="fault-edge" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{TOP + axes.depth}"/>')
-        if band.label not in named and len(named) < MAX_NAMES:
-            row = TOP + axes.depth - 6 - 14 * (len(named) % 3)
-            at_end = a + 4 + 6.5 * len(band.label) > LEFT + axes.inner
-            # Without room to the right of its line a name ends with the plot: on the left it would be in another band.
-            anchor = f'x="{LEFT + axes.inner - 2:.1f}" text-anchor="end"' if at_end else f'x="{a + 4:.1f}"'
-            parts.append(f'<text class="fault-name" {anchor} y="{row:.0f}">{html.escape(band.label)}</text>')
-            named.add(band.label)
-        if i > 400:
-            break
+        edge = f'x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{TOP + axes.depth}"'
+        parts.append(f'<line class="fault-edge" {edge}>{about}</line>')
+        # Without room to the right of its line a name ends with the plot: on the left it would be in another band.
+        width = 4 + 6.5 * len(band.label)
+        x = min(a + 4, right - width)
+        rows = [row for row, free in enumerate(free_from) if free <= x]
+        if band.label in named or not rows:
+            continue
+        named.add(band.label)
+        free_from[rows[0]] = x + width
+        y = TOP + axes.depth - 6 - 14 * rows[0]
+        parts.append(f'<text class="fault-name" x="{x:.1f}" y="{y}">{html.escape(band.label)}</text>')
     return "".join(parts)
 
 

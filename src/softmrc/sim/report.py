@@ -58,7 +58,7 @@ def _figures(results: list[Result]) -> str:
         "slowest flow": lambda s: f"{s['slowest_flow_gbps']:,.1f} Gb/s",
         "resent": lambda s: f"{s['retransmitted']:,}",
         "trimmed": lambda s: f"{s['trimmed']:,}",
-        "lost, control too": lambda s: f"{s['dropped'] + s['lost_to_faults']:,}",
+        "lost, all kinds": lambda s: f"{s['dropped'] + s['lost_to_faults']:,}",
     }
     head = "".join(f"<th>{name}</th>" for name in columns)
     rows = "".join(
