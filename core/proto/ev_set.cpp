@@ -295,7 +295,6 @@ void EvSet::on_spurious(std::uint16_t ev) {
 }
 
 void EvSet::revive(std::uint16_t ev) {
-  ports_[evs_[ev].port].slow_wait = 0;
   return_to_service(ev);
   evs_[ev].carried = 0;
   acquit(evs_[ev].port);
@@ -303,6 +302,7 @@ void EvSet::revive(std::uint16_t ev) {
 
 void EvSet::return_to_service(std::uint16_t ev) {
   Ev& e = evs_[ev];
+  ports_[e.port].slow_wait = 0;
   e.state = EvState::good;
   e.fell_with_port = false;
   e.unacked_since = Time::never();

@@ -112,3 +112,17 @@ def test_the_last_plane_stays_however_slow() -> None:
         rig.pair.a.set_port(rig.pair.now_ps, plane, False)
     rig.send(50)
     assert good_on(rig.a, 3) == 4
+
+
+def test_a_plane_whose_paths_the_controller_replaced_is_judged_anew() -> None:
+    """It is in use again, so it must be possible to leave it again."""
+    rig = Slow()
+    rig.send(200)
+    rig.slow_down(2, 500.0)
+    rig.send(200)
+    assert rig.left() == 1 and good_on(rig.a, 2) == 0
+    for ev in (rig.a.evs()["port"] == 2).nonzero()[0]:
+        rig.a.replace_ev(rig.pair.now_ps, int(ev), 1000 + int(ev))
+    assert good_on(rig.a, 2) == 4
+    rig.send(400)
+    assert rig.left() == 2 and good_on(rig.a, 2) == 0
