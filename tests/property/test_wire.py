@@ -8,7 +8,7 @@ import struct
 import zlib
 from ipaddress import IPv6Address
 
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from wire_strategies import frames, ipv4, ipv6, octets, packets, paths, ports, trimmed_packets, unsigned, usids
 
@@ -211,6 +211,7 @@ def test_a_path_is_walked_uSID_by_uSID(block: int, hops: list[int]) -> None:
     assert walked == hops
 
 
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # long lists of segments are drawn and refused
 @given(paths)
 def test_srh_parse_undoes_emit(path: Path) -> None:
     assume(path.srh is not None)
