@@ -2,6 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
+#include "bind/wire_tuples.h"
 
 namespace nb = nanobind;
 
@@ -26,6 +27,10 @@ void bind_profiles(nb::module_& m) {
       .value("AUTOMATIC", EvMode::automatic)
       .value("EXPLICIT", EvMode::explicit_)
       .value("GENERATED", EvMode::generated);
+  nb::enum_<wire::EvFormat>(m, "EvFormat")
+      .value("UDP", wire::EvFormat::udp)
+      .value("STEV", wire::EvFormat::stev)
+      .value("SRV6", wire::EvFormat::srv6);
   nb::enum_<CcAlgorithm>(m, "CcAlgorithm").value("NSCC", CcAlgorithm::nscc).value("FIXED_WINDOW", CcAlgorithm::fixed_window);
 
   nb::class_<EvProfile>(m, "EvProfile")
