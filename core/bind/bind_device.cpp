@@ -6,6 +6,7 @@
 
 #include "bind/bind.h"
 #include "bind/engine_views.h"
+#include "bind/wire_tuples.h"
 #include "udp/device.h"
 #include "udp/failure.h"
 #include "udp/yardstick.h"
@@ -276,6 +277,22 @@ void bind_engine_calls(Class& c) {
       })
       .def("query_evs", [](Device& d, std::uint32_t qpn) {
         return ev_rows(qpn, d.with_engine([&](Endpoint& e, Time) { return view_evs(e, qpn); }));
+      })
+      .def("query_ev_values", [](Device& d, std::uint32_t qpn) {
+        return ev_values(qpn, d.with_engine([&](Endpoint& e, Time) { return view_ev_values(e, qpn); }));
+      })
+      .def("deny_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.deny_ev(now, qpn, ev); }));
+      })
+      .def("allow_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.allow_ev(now, qpn, ev); }));
+      })
+      .def("replace_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, value); }));
+      })
+      .def("replace_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev, const nb::bytes& value) {
+        const wire::EvBytes bytes = ev_bytes_from(value);
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, bytes); }));
       })
       .def("qp_stats", [](Device& d, std::uint32_t qpn) {
         const auto stats = d.with_engine([&](Endpoint& e, Time) {

@@ -101,6 +101,13 @@ std::uint32_t carried_ev(EvFormat format, const EvBytes& expanded) {
   return format == EvFormat::udp ? load16(expanded.data()) : load32(expanded.data());
 }
 
+EvBytes ev_bytes_of(EvFormat format, std::uint32_t carried) {
+  EvBytes out{};
+  if (format == EvFormat::udp) store16(out.data(), static_cast<std::uint16_t>(carried));
+  else store32(out.data(), carried);
+  return out;
+}
+
 std::optional<Invalid> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
                                  std::uint32_t& ev) {
   if (auto invalid = validate_widths(widths)) return invalid;

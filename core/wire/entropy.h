@@ -79,6 +79,7 @@ EvBytes spell(std::span<const EvField> fields, std::span<const std::uint32_t> va
 
 // The 32 bits that packets carry, of an expanded value in the UDP or STEV format.
 std::uint32_t carried_ev(EvFormat format, const EvBytes& expanded);
+EvBytes ev_bytes_of(EvFormat format, std::uint32_t carried);
 
 // A structured EV: subfields side by side from the most significant bit down, the rest zero (the same rule).
 std::optional<Invalid> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
