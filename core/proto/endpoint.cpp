@@ -178,9 +178,14 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
 
 void Endpoint::end_batch(Time now) {
   journal_.in_batch = false;
-  // Whoever was handed something stands on the data list.
-  for (std::size_t i = 0; i < data_list_.size(); ++i)
-    if (QueuePair* pair = at(data_list_[i])) pair->end_batch(now);
+  for (; !batch_list_.empty(); batch_list_.pop()) {
+    const std::uint32_t slot = batch_list_.front();
+    QueuePair* pair = at(slot);
+    if (!pair) continue;
+    pair->in_batch_list = false;
+    pair->end_batch(now);
+    after_input(now, slot);
+  }
 }
 
 void Endpoint::handle_held_up(Time now) {
@@ -197,6 +202,10 @@ void Endpoint::list(std::uint32_t slot) {
   if (!pair.in_data_list) {
     pair.in_data_list = true;
     data_list_.push(slot);
+  }
+  if (journal_.in_batch && !pair.in_batch_list) {
+    pair.in_batch_list = true;
+    batch_list_.push(slot);
   }
 }
 

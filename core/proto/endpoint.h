@@ -150,6 +150,7 @@ class Endpoint {
   Time handled_at_ = Time::long_ago();  // what was due by then waits for a port, not for the clock
   Ring<std::uint32_t> reply_list_;
   Ring<std::uint32_t> data_list_;
+  Ring<std::uint32_t> batch_list_;  // who was handed something in this batch, and may owe verdicts at its end
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
   Ring<Answer> answers_;
   Ring<PendingProbe> caller_probes_;

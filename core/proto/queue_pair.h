@@ -86,6 +86,7 @@ class QueuePair {
   // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.
   bool in_reply_list = false;
   bool in_data_list = false;
+  bool in_batch_list = false;
   Time armed_at = Time::never();
 
  private:
