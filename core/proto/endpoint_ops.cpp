@@ -102,7 +102,7 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   out.peer = peer;
   out.port = port;
   out.entropy = entropy;
-  out.traffic_class = config_.peer_trim_nack ? TrafficClass::data : TrafficClass::data_no_trim;
+  out.traffic_class = TrafficClass::data_no_trim;
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::endpoint_request;
   out.packet.bth.dqp = wire::endpoint_qpn;
