@@ -70,14 +70,25 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair in INIT, to go to RTR");
   if (!peers_.contains(attributes.peer)) return bad_value("peer", attributes.peer, "a peer that was added");
-  if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
   Peer& peer = peers_[attributes.peer];
+  // Nobody here has been in touch with it: it may have been restarted since.
+  if (peer.is_known && pair->state() == QpState::init && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
+  if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
+  peer.is_known = true;
   if (peer.has_qp) return std::nullopt;
   peer.first_qp = *qpns_.find(qpn);
   peer.has_qp = true;
   const std::uint32_t all = (1u << config_.ports) - 1;
   if ((peer.told_ports & all) != up_ports_) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
+}
+
+bool Endpoint::has_working_qp(std::uint32_t peer) {
+  const auto works = [&](const QueuePair* pair) {
+    return pair && pair->peer() == peer && (pair->state() == QpState::rtr || pair->state() == QpState::rts);
+  };
+  if (peers_[peer].has_qp && works(at(peers_[peer].first_qp))) return true;
+  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return works(slot.qp.get()); });
 }
 
 Verdict Endpoint::modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes) {
