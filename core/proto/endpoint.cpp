@@ -107,13 +107,13 @@ Verdict Endpoint::modify_error(Time now, std::uint32_t qpn) {
 bool Endpoint::destroy_qp(std::uint32_t qpn) {
   const auto slot = qpns_.find(qpn);
   if (!slot) return false;
-  if (const QueuePair* pair = at(*slot); pair && pair->state() != QpState::init) {
+  if (const QueuePair* pair = at(*slot); pair && pair->has_peer()) {
     Peer& peer = peers_[pair->peer()];
     if (peer.first_qp == *slot) {
       peer.has_qp = false;
       for (std::uint32_t i = 0; i < slots_.size(); ++i) {
         const QueuePair* other = at(i);
-        if (i == *slot || !other || other->state() == QpState::init || other->peer() != pair->peer()) continue;
+        if (i == *slot || !other || !other->has_peer() || other->peer() != pair->peer()) continue;
         peer.first_qp = i;
         peer.has_qp = true;
         break;

@@ -68,6 +68,8 @@ class QueuePair {
 
   QpState state() const { return state_; }
   std::uint32_t qpn() const { return context_.qpn; }
+  // From RTR on, whatever happens then: who is at the other end, and how to reach it, is known.
+  bool has_peer() const { return context_.peer != no_peer; }
   std::uint32_t peer() const { return context_.peer; }
   std::uint32_t dest_qpn() const { return context_.dest_qpn; }
   const QpStats& stats() const { return context_.stats; }
