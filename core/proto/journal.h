@@ -4,6 +4,7 @@
 #include "base/ring.h"
 #include "proto/event.h"
 #include "proto/stats.h"
+#include "proto/transmit.h"
 
 namespace softmrc::proto {
 
@@ -49,7 +50,7 @@ class Journal {
 struct QpContext {
   std::uint32_t qpn = 0;
   std::uint32_t dest_qpn = 0;
-  std::uint32_t peer = 0;
+  std::uint32_t peer = no_peer;  // until RTR names one
   std::uint32_t mtu = 0;
   Journal* journal = nullptr;
   QpStats stats;

@@ -77,7 +77,7 @@ void QueuePair::refuse(Time now, RefusedPacket why, const wire::Packet& packet, 
 }
 
 void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arrival) {
-  if (state_ == QpState::reset || state_ == QpState::init) {
+  if (!has_peer()) {
     ++context_.journal->stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
     return;

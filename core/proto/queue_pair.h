@@ -77,6 +77,8 @@ class QueuePair {
 
   QpState state() const { return state_; }
   std::uint32_t qpn() const { return context_.qpn; }
+  // From RTR on, whatever happens then: who is at the other end, and how to reach it, is known.
+  bool has_peer() const { return context_.peer != no_peer; }
   std::uint32_t peer() const { return context_.peer; }
   std::uint32_t dest_qpn() const { return context_.dest_qpn; }
   const QpStats& stats() const { return context_.stats; }
@@ -117,6 +119,7 @@ class QueuePair {
   // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.
   bool in_reply_list = false;
   bool in_data_list = false;
+  bool in_batch_list = false;
   Time armed_at = Time::never();
 
  private:

@@ -242,7 +242,7 @@ Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports,
 Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out) {
   const std::uint16_t ev = choose_to_ask(free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
-  address(ev, config_.peer_trim_nack ? TrafficClass::data : TrafficClass::data_no_trim, out);
+  address(ev, TrafficClass::data_no_trim, out);
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::probe;
   out.packet.bth.dqp = context_.dest_qpn;
