@@ -183,7 +183,6 @@ void bind_plans(nb::module_& m) {
       .def_prop_rw("icrc", [](const DevicePlan& p) { return p.sender.icrc; }, [](DevicePlan& p, bool on) { p.sender.icrc = on; })
       .def_prop_rw("gso", [](const DevicePlan& p) { return p.sender.gso; }, [](DevicePlan& p, bool on) { p.sender.gso = on; })
       .def_prop_rw("ecn", [](const DevicePlan& p) { return p.sender.ecn; }, [](DevicePlan& p, bool on) { p.sender.ecn = on; })
-      .def_prop_rw("uses_paths", [](const DevicePlan& p) { return p.sender.uses_paths; }, [](DevicePlan& p, bool on) { p.sender.uses_paths = on; })
       .def("add_plane", [](DevicePlan& p, nb::bytes address, std::uint32_t scope_id, std::uint16_t port, const std::string& interface,
                            const std::string& link, std::uint32_t sockets, bool any_local, std::uint32_t buffer_bytes,
                            std::uint32_t send_buffer_bytes) {
@@ -193,13 +192,12 @@ void bind_plans(nb::module_& m) {
 
   nb::class_<PeerPlane>(m, "PeerPlane")
       .def("__init__", [](PeerPlane* self, nb::bytes address, std::uint32_t scope_id, std::uint16_t port,
-                          std::vector<std::uint16_t> source_ports, const std::vector<nb::bytes>& paths) {
+                          std::vector<std::uint16_t> source_ports) {
         new (self) PeerPlane();
         self->address = address_of(address);
         self->scope_id = scope_id;
         self->port = port;
         self->source_ports = std::move(source_ports);
-        for (const nb::bytes& path : paths) self->paths.push_back(address_of(path).bytes);
       });
   m.def("local_addresses", [] {
     nb::list rows;
