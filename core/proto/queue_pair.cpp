@@ -29,6 +29,7 @@ Verdict QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_po
   context_.peer = attributes.peer;
   context_.dest_qpn = attributes.dest_qpn;
   context_.mtu = attributes.mtu;
+  context_.dynamic_mpr = attributes.dynamic_mpr;
   responder_.start(attributes);
   if (ev_profile_.is_wide()) build_evs();  // its values have to be somewhere
   const Prng stream(config_.seed, "reverse", context_.qpn);
@@ -43,6 +44,18 @@ Verdict QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
   if (auto v = validate(attributes)) return v;
   requester_.start(attributes);
   enter(QpState::rts, now, CompletionStatus::success);
+  return std::nullopt;
+}
+
+Verdict QueuePair::set_receive_window(std::uint32_t mpr_units) {
+  RtrAttributes wanted;
+  wanted.dest_qpn = context_.dest_qpn;
+  wanted.mpr_dest = mpr_units;
+  if (state_ != QpState::rtr && state_ != QpState::rts) return wrong_state(state_, "RTR or RTS, to offer another window");
+  if (auto v = validate(wanted)) return v;
+  if (!context_.dynamic_mpr)
+    return Problem{Problem::Kind::usage, "dynamic_mpr", "false", "true at RTR, at both ends, for a window that changes"};
+  responder_.set_window(mpr_units);
   return std::nullopt;
 }
 

@@ -37,6 +37,9 @@ class QueuePair {
   // Both queues are flushed; the first send in line carries `status`.
   void to_error(Time now, CompletionStatus status);
 
+  // What SACKs offer the peer from now on, in units of 128 PSNs.
+  Verdict set_receive_window(std::uint32_t mpr_units);
+
   PostStatus post(Time now, const WorkRequest& request);
   PostStatus post_receive(std::uint64_t wr_id);
 

@@ -97,7 +97,7 @@ def test_what_waits_in_the_same_batch_is_not_lost() -> None:
 
 
 def test_verdicts_owed_survive_a_transmission_inside_the_batch() -> None:
-    """A driver sends between the packets that it hands in; a queue pair with nothing to send still owes its verdicts."""
+    """A driver sends between packets that it hands in; a queue pair with nothing to send still owes its verdicts."""
     a, qp, sacks = overtaken()
     a.begin_batch()
     a.handle_datagram(21 * MS, sacks[0], peer=0)

@@ -1,4 +1,4 @@
-"""Every state of a queue pair, and every kind of packet: an answer or a refusal that is counted and told, never a crash."""
+"""Every state of a queue pair and every kind of packet: answered, or refused, counted and told; never a crash."""
 
 from __future__ import annotations
 
