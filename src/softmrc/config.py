@@ -44,9 +44,10 @@ class EndpointConfig:
 class EvProfile:
     """The paths of a queue pair: how many, and where their entropy values come from.
 
-    An entry is (EV, port). An EV is a 32-bit number, or up to 32 bytes which `fields` and `widths` expand (without fields
-    they are the value itself); in the SRV6 format the value is an outer destination and the segment behind it, and packets
-    carry the number of the entry. GENERATED ones are drawn within the bounds of the fields, for each queue pair anew.
+    An entry is (EV, port). An EV is a 32-bit number, or up to 32 bytes which `fields` and `widths` expand (without
+    fields they are the value itself); in the SRV6 format the value is an outer destination and the segment behind it,
+    and packets carry the number of the entry. GENERATED ones are drawn within the bounds of the fields, for each queue
+    pair anew.
     """
 
     mode: Any = EvMode.AUTOMATIC

@@ -372,7 +372,7 @@ class QueuePair:
         return np.array([(v, p, s.value, d, damping, spare) for v, p, s, d, damping, spare in rows], dtype=EV)
 
     def ev_values(self) -> list[bytes]:
-        """What the network reads of each EV, as `wire.expand` gives it; with SRv6, `wire.path_of` says which path it is."""
+        """What the network reads of each EV, as `wire.expand` gives it; `wire.path_of` makes an SRv6 path of it."""
         return self.device._native.query_ev_values(self.qpn)
 
     @property
@@ -388,9 +388,9 @@ class QueuePair:
 
     def replace_ev(self, index: int, value: int | bytes) -> None:
         """Another path in this one's place, without its history; a DENIED one stays so. Bytes are expanded."""
-        ports, checked = self.evs()["port"], ev_value(value)
-        if self._has_carriers and self.peer is not None and isinstance(checked, bytes) and ev_index(index) < len(ports):
-            profile = self._ev_profile
+        ports, checked, profile = self.evs()["port"], ev_value(value), self._ev_profile
+        fits = self._has_carriers and ev_index(index) < len(ports)
+        if fits and isinstance(checked, bytes) and profile is not None and self.peer is not None:
             expanded = wire.expand(checked, profile.fields, profile.widths) if profile.fields else checked
             check_carrier("value", expanded, self.peer.planes[ports[index]])
         self.device._native.replace_ev(self.qpn, ev_index(index), checked)

@@ -54,7 +54,8 @@ def spelt(value: bytes, profile: EvProfile) -> list[int]:
         bits, at = digits[at : at + width], at + width
         number = int(bits, 2)
         assert number & ~f.mask == f.init_val & ~f.mask, "a bit outside the mask is init_val's"
-        found.append(int("0" + "".join(d for d, m in zip(bits[-f.width :], f"{f.mask:0{f.width}b}", strict=True) if m == "1"), 2))
+        pairs = zip(bits[-f.width :], f"{f.mask:0{f.width}b}", strict=True)
+        found.append(int("0" + "".join(digit for digit, mask in pairs if mask == "1"), 2))
     assert "1" not in digits[at:], "what no field fills is zero"
     return found
 

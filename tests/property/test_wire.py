@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from wire_strategies import frames, ipv4, ipv6, octets, packets, paths, ports, trimmed_packets, unsigned, usids
 
 from softmrc import wire
-from softmrc.errors import ConfigError
 from softmrc.wire import CrcMethod, EvField, Frame, Opcode, Packet, Path, PcapngWriter, Refused, Route, Srh, srv6
 
 # Random bytes rarely get past the opcode; these begin like a packet and go on like anything.

@@ -69,8 +69,9 @@ def send(seen: socket.socket, profile: EvProfile, replacement: bytes, refused: l
 
 
 def main() -> None:
-    for command in ("ip link set lo up", f"ip -6 addr add {HERE}/128 dev lo nodad", "ip -6 route add local fcbb:bb00::/32 dev lo"):
-        subprocess.run(command.split(), check=True, capture_output=True)
+    setup = ("link set lo up", f"-6 addr add {HERE}/128 dev lo nodad", "-6 route add local fcbb:bb00::/32 dev lo")
+    for command in setup:
+        subprocess.run(["ip", *command.split()], check=True, capture_output=True)
     seen = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     seen.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
     seen.bind(("::", 0))

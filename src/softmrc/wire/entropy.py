@@ -3,7 +3,7 @@
 The lower half is the UDP source port, the upper half the low 16 bits of the IPv6 flow label. IPv4 carries only the
 lower half, and what was not carried is echoed as zero.
 
-A controller's EV may be longer, up to 32 bytes: the fields of a profile and the widths of a format say what becomes of it.
+A controller's EV may be longer, up to 32 bytes: a profile's fields and a format's widths say what becomes of it.
 
 >>> tiers = [EvField(4, max=15, mask=0xF), EvField(4, init_val=8, max=1, mask=1)]
 >>> expand(bytes([0b10101000]), tiers, [16, 16])[:4].hex(" ", 2)
@@ -24,8 +24,8 @@ from softmrc.wire.srv6 import Path
 EV_BITS = 256
 
 
-# Where the network reads the entropy: UDP, the source port; STEV, source port and flow label as a structured value; SRV6,
-# the destination of an outer header, and the segment behind it.
+# Where the network reads the entropy: UDP, the source port; STEV, source port and flow label as a structured value;
+# SRV6, the destination of an outer header, and the segment behind it.
 EvFormat = _core.EvFormat
 
 
@@ -33,8 +33,8 @@ EvFormat = _core.EvFormat
 class EvField(Checked):
     """One field of an EV profile: bits under `mask` come from the EV, the others from `init_val`.
 
-    What the bits under the mask spell together lies within `min` and `max` where EVs are generated; EVs that a controller
-    gives are not bounded. Checked where the fields are used, against the format that they have to fit.
+    What the bits under the mask spell together lies within `min` and `max` where EVs are generated; EVs that a
+    controller gives are not bounded. Checked where the fields are used, against the format that they have to fit.
     """
 
     width: int = bits(8)
@@ -123,7 +123,7 @@ def _widths(widths: Sequence[int]) -> list[int]:
 
 
 def path_of(expanded: bytes) -> Path:
-    """The path that an expanded value of the SRV6 format names: a destination, and a segment to go on to if there is one."""
+    """The path that a value of the SRV6 format names: a destination, and a segment to go on to if there is one."""
     return Path._from_native(_native.path_of(as_ev("expanded", expanded)))
 
 
