@@ -17,7 +17,10 @@ Verdict bad_value(const char* field, std::uint64_t value, std::string allowed) {
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config), journal_(config.max_events), up_ports_((1u << config.ports) - 1) {}
+    : config_(config), journal_(config.max_events), up_ports_((1u << config.ports) - 1) {
+  // Another process at the same address would otherwise begin with the same ids.
+  next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
+}
 
 Verdict Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
   if (auto v = validate(*profile, config_.ports)) return v;
@@ -75,11 +78,13 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   if (peer.is_known && pair->state() == QpState::init && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
   if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
   peer.is_known = true;
-  if (peer.has_qp) return std::nullopt;
-  peer.first_qp = *qpns_.find(qpn);
-  peer.has_qp = true;
+  if (!peer.has_qp) {
+    peer.first_qp = *qpns_.find(qpn);
+    peer.has_qp = true;
+  }
+  // It may have begun anew without our noticing, and believe that every port is up.
   const std::uint32_t all = (1u << config_.ports) - 1;
-  if ((peer.told_ports & all) != up_ports_) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+  if (up_ports_ != all || (peer.told_ports & all) != up_ports_) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
 }
 

@@ -24,10 +24,13 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   ++journal_.stats.endpoint_requests;
   Peer& peer = peers_[arrival.peer];
   if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
+  const bool is_update = request.op == wire::EndpointOp::port_status_update;
+  if (is_update) ++journal_.stats.port_updates_received;
+  // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
+  if (is_update && !has_working_qp(arrival.peer)) return;
   if (answers_.size() >= most_answers) answers_.pop();
   answers_.push({arrival.peer, static_cast<std::uint16_t>(packet.bth.psn), arrival.port, request.op, request.timestamp});
-  if (request.op != wire::EndpointOp::port_status_update) return;
-  ++journal_.stats.port_updates_received;
+  if (!is_update) return;
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   if (peer.heard.find(id)) return;
@@ -49,13 +52,16 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   ++journal_.stats.endpoint_responses;
   if (response.op == wire::EndpointOp::port_status_update) {
-    switch (peers_.on_answer(arrival.peer, id)) {
-      case Peers::Answer::to_newest: break;
-      // A copy that was long on its way, or an answer that was: which of them, only saying it again settles.
-      case Peers::Answer::to_older: peers_.announce_to(peers_[arrival.peer], now, next_update_id_++, up_ports_); break;
-      case Peers::Answer::to_nothing:
-        refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
-    }
+    Peer& peer = peers_[arrival.peer];
+    const auto meaning = peers_.on_answer(peer, id);
+    if (meaning == Peers::Answer::to_nothing)
+      refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+    // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
+    // may be very old, or a stranger's.
+    const bool is_worth_it = meaning == Peers::Answer::to_older || (meaning == Peers::Answer::to_nothing && now >= peer.may_repeat_at);
+    if (!is_worth_it || peer.said.empty() || !has_working_qp(arrival.peer)) return;
+    peer.may_repeat_at = now + seconds(1);
+    peers_.announce_to(peer, now, next_update_id_++, up_ports_);
     return;
   }
   if (pending_probes_.empty())
@@ -115,7 +121,7 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   auto& request = out.packet.body.emplace<wire::EndpointRequest>();
   request.op = op;
   request.timestamp.ticks = timestamp_ticks(now);
-  if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(up_ports_);
+  if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(peers_[peer].told_ports);
 }
 
 bool Endpoint::seems_unheard_by(std::uint32_t peer, Time now) {

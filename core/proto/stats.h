@@ -27,6 +27,7 @@ namespace softmrc::proto {
   X(lost_with_path)        /* in flight on a path when it was condemned */          \
   X(lost_timeout)          /* by the timer */                                       \
   X(lost_nacked)                                                                    \
+  X(trims_reported)        /* trims that NACKs told of, in time or late, each once */ \
   X(loss_spurious)         /* verdicts that a late acknowledgement undid */         \
   X(tail_probes)                                                                    \
   X(timeouts)                                                                       \
