@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "proto/config.h"
+#include "proto/departed.h"
 #include "proto/requester.h"
 #include "proto/responder.h"
 #include "proto/reverse_paths.h"
@@ -70,6 +71,9 @@ class QueuePair {
   std::uint32_t qpn() const { return context_.qpn; }
   std::uint32_t peer() const { return context_.peer; }
   std::uint32_t dest_qpn() const { return context_.dest_qpn; }
+  // From RTR on, and in the error that followed it.
+  bool has_peer() const { return reverse_.is_built(); }
+  LastWord last_word() const { return responder_.last_word(); }
   const QpStats& stats() const { return context_.stats; }
   Requester& requester() { return requester_; }
   const Requester& requester() const { return requester_; }

@@ -22,6 +22,7 @@ class OfParent:
     """Stands where a native part was."""
 
     is_closed = True
+    is_over = True
 
     def __init__(self, what: str) -> None:
         self.error = f"{what} belongs to the process that this one was forked from; make one here"

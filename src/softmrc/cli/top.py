@@ -84,4 +84,3 @@ def top(
         except KeyboardInterrupt:
             pass
         connection.post(remote, 0, b"end", imm=END)
-        time.sleep(0.1)
