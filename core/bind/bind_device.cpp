@@ -350,6 +350,7 @@ void bind_device(nb::module_& m) {
   device.def("close", &Device::close, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("is_closed", &Device::is_closed)
       .def_prop_ro("is_over", &Device::is_over)
+      .def("abandon", &Device::abandon)
       .def("cut_short", &Device::cut_short, nb::call_guard<nb::gil_scoped_release>())
       .def("wait_until_over", [](Device& d, double timeout_s) { return d.wait_until_over(Duration{static_cast<std::int64_t>(timeout_s * 1e12)}); },
            nb::call_guard<nb::gil_scoped_release>())

@@ -23,11 +23,12 @@ class Doubts {
 
   bool empty() const { return doubts_.empty(); }
 
+  bool contains(std::uint32_t peer) const {
+    return std::any_of(doubts_.begin(), doubts_.end(), [peer](const Doubt& doubt) { return doubt.peer == peer; });
+  }
   // One doubt at a time: whoever forges reports must not make us ask more often than this.
   void add(Time now, std::uint32_t peer, std::uint32_t ports, Duration patience) {
-    for (const Doubt& doubt : doubts_)
-      if (doubt.peer == peer) return;
-    doubts_.push_back({peer, ports, now, now + patience});
+    if (!contains(peer)) doubts_.push_back({peer, ports, now, now + patience});
   }
 
   // Something came from this peer, whatever it was.

@@ -233,6 +233,7 @@ bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& o
 void Endpoint::on_unreachable(Time now, std::uint32_t peer) {
   if (!peers_.contains(peer)) return;
   ++journal_.stats.unreachable_reports;
+  if (doubts_.contains(peer)) return;
   Duration patience = doubt_patience;
   bool is_waited_for = false;
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {

@@ -111,6 +111,12 @@ void Device::cut_short() {
   kick();
 }
 
+// No lock: the thread that held it at the fork does not exist here.
+void Device::abandon() {
+  for (const Plane& plane : planes_)
+    for (const Socket& socket : plane.sockets) ::close(socket.fd());
+}
+
 bool Device::wait_until_over(Duration timeout) {
   Lock lock(mutex_);
   return turn_.wait_for(lock, std::chrono::nanoseconds(timeout.ps / 1'000), [this] { return is_over_.load(); });

@@ -62,6 +62,8 @@ class Device {
   bool wait_until_over(Duration timeout);
   // Answers nobody any longer.
   void cut_short();
+  // In a forked child: lets go of its copies of the sockets, or the parent's ports would outlive the parent.
+  void abandon();
 
   // Runs `f(engine, now)` while nothing else touches the engine. It must not wait for anything that a caller may hold.
   template <typename F>

@@ -1,8 +1,8 @@
 """How a device leaves: closed to its callers at once, it goes on answering its peers for a little while.
 
 A peer that missed the last acknowledgement asks again, and must not be left to believe that what arrived did not. The
-device's own thread answers, until nobody has asked for a fifth of a second and for three seconds at most; here it is kept
-alive meanwhile, and the interpreter from ending. That ends, too, what was never closed.
+device's own thread answers, until nobody has asked for a fifth of a second and for three seconds at most. Here it is
+kept alive meanwhile, the interpreter from ending, and what was never closed is closed in the end.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import sys
 import weakref
 from typing import Any
 
+from softmrc import _core
+
 FLUSH_S = 3.0  # how long a side that leaves waits for what it has posted to be acknowledged
 LONGEST_S = 4.0  # of a device's goodbye; it ends by itself before that
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 _leaving: set[Any] = set()
+_is_forked = False
 
 
 def expect(device: Any) -> None:
     """This device is open: close it when the interpreter ends."""
     processes = sys.modules.get("multiprocessing.util")
-    if not _open and processes is not None:  # a forked worker ends without the interpreter's exit
+    if _is_forked and not _open and processes is not None:  # such a worker ends without the interpreter's exit
         processes.Finalize(None, _at_exit, exitpriority=0)
     _open.add(device)
 
@@ -38,11 +41,12 @@ def let_go(native: Any) -> None:
         _leaving.add(native)
 
 
-def hurry() -> None:
-    """End every goodbye now: somebody wants the ports."""
+def hurry(port: int) -> None:
+    """Somebody wants this port: whoever leaves and still has it ends its goodbye."""
     for native in list(_leaving):
-        native.cut_short()
-    wait()
+        if any(port in row["source_ports"] for row in native.planes()):
+            native.cut_short()
+            native.wait_until_over(LONGEST_S)
 
 
 def wait() -> None:
@@ -60,6 +64,10 @@ def _at_exit() -> None:
 
 def _in_child() -> None:
     """The parent's devices, and their threads, are the parent's."""
+    global _is_forked
+    _is_forked = True
+    if _leaving:
+        _core.expect_leaks()
     for native in _leaving:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))  # never freed: it would wait for a thread that is not here
     _leaving.clear()

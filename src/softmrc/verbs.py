@@ -390,7 +390,7 @@ class Device:
             raise ConfigError("mtu", self.mtu, f"at most {largest}, which is what the links carry")
         self._regions: dict[int, MemoryRegion] = {}
         if self.config.port:
-            leaving.hurry()
+            leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
         leave_to_parent(self, "the device")
         leaving.expect(self)
@@ -535,8 +535,8 @@ class Device:
             await _readable(fd)
 
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
-        """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token). False
-        when there will be none, because the plane is down or too many probes wait for it already."""
+        """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
+        False when there will be none, because the plane is down or too many probes wait for it already."""
         return self._native.probe(peer.id, plane, ev, token)
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
@@ -554,7 +554,7 @@ class Device:
         return self._native.fault_stats(plane)
 
     def set_port(self, plane: int, up: bool) -> None:
-        """Take a plane out of service, or put it back; the peers are told. It is up while this and its link both are."""
+        """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
         self._native.set_port(plane, up)
 
     def planes(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from softmrc import connection as easy
 from softmrc import leaving
 from softmrc.engine import CompletionStatus, QpState
 from softmrc.errors import RemoteError
-from softmrc.verbs import Device, QueuePair
+from softmrc.verbs import Device, PeerPlane, QueuePair
 
 # README's two programs; the first tells its port, and FAULTS stands for what is done to its device.
 RECEIVER = """
@@ -45,7 +45,8 @@ LOSS = "listener.device.set_faults(drop=0.05)"
 
 def both(receiver: str, sender: str) -> tuple[str, str]:
     """What the two programs said, and complained about."""
-    first = subprocess.Popen([sys.executable, "-c", receiver], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    first = subprocess.Popen([sys.executable, "-c", receiver], text=True, **pipes)
     assert first.stdout is not None
     port = first.stdout.readline().strip()
     second = subprocess.run([sys.executable, "-c", sender, port], capture_output=True, text=True, timeout=60)
@@ -193,7 +194,7 @@ def test_closing_twice_and_using_what_is_closed() -> None:
 
 
 VICTIM = """
-import ipaddress, json, sys
+import ipaddress, json, os, signal, sys
 from softmrc.verbs import Device, PeerPlane
 
 device = Device(json.loads(sys.argv[1]))
@@ -206,17 +207,21 @@ planes = [PeerPlane(ipaddress.ip_address(address), ports[0], tuple(ports)) for a
 qp.init()
 qp.rtr(device.add_peer(planes), dest_qpn=its["qpn"], first_psn=its["psn"])
 qp.rts()
-print("ready", flush=True)
+if sys.argv[2:] and os.fork() == 0:  # a worker, as data loaders have them
+    signal.pause()
+print("ready", os.getpid(), flush=True)
 sys.stdin.readline()
 """
 
 
 @contextmanager
-def victim(planes: list[str]) -> Iterator[tuple[QueuePair, int, subprocess.Popen[str]]]:
+def victim(planes: list[str], *more: str) -> Iterator[tuple[QueuePair, int, subprocess.Popen[str]]]:
     """A queue pair to another process, the key of its memory, and that process."""
-    command = [sys.executable, "-c", VICTIM, json.dumps(planes)]
+    command = [sys.executable, "-c", VICTIM, json.dumps(planes), *more]
     with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as process,
         Device(planes) as device,
     ):
         assert process.stdin is not None and process.stdout is not None
@@ -228,7 +233,7 @@ def victim(planes: list[str]) -> Iterator[tuple[QueuePair, int, subprocess.Popen
             process.stdin.flush()
             process.stdout.readline()
             theirs = [
-                type(peer_planes(device)[0])(plane.address, ports[0], tuple(ports))
+                PeerPlane(plane.address, ports[0], tuple(ports))
                 for plane, (_, ports) in zip(device.local_planes, its["planes"], strict=True)
             ]
             qp.init()
@@ -236,12 +241,15 @@ def victim(planes: list[str]) -> Iterator[tuple[QueuePair, int, subprocess.Popen
             qp.rts()
             yield qp, its["rkey"], process
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("has_worker", [False, True])
 @pytest.mark.parametrize("planes", [["127.0.0.1"], list(FOUR), ["::1"]])
-def test_a_process_that_is_killed_is_missed_long_before_its_timers_run_out(planes: list[str]) -> None:
-    with victim(planes) as (qp, rkey, process):
+def test_a_process_that_is_killed_is_missed_long_before_its_timers_run_out(planes: list[str], has_worker: bool) -> None:
+    """Even if a worker that it forked lives on."""
+    with victim(planes, *(["worker"] if has_worker else [])) as (qp, rkey, process):
         source = qp.device.register(bytearray(1 << 20))
         qp.post_write(source, 0, 1 << 20, remote_va=0, rkey=rkey)
         assert drain(qp.send_cq, 1)[0].ok
@@ -254,7 +262,7 @@ def test_a_process_that_is_killed_is_missed_long_before_its_timers_run_out(plane
 
 
 def test_a_plane_that_swallows_everything_swallows_the_report_too() -> None:
-    """Patience alone where nothing answers: the peer is alive, and unreachable by all planes for longer than a doubt."""
+    """Patience alone where nothing answers: the peer lives, and all planes are silent for longer than a doubt."""
     with pair(("127.0.0.1",), rts={"timeout": 14, "retry_linear": 7, "retry_exponential": 5}) as (a, b):
         region = b.device.register(bytearray(64))
         source = a.device.register(bytearray(64))

@@ -1,4 +1,4 @@
-"""Whether a port is up: its administrator's word and its link's are two facts. Real links, in namespaces; needs root."""
+"""Whether a port is up: its administrator's word and its link's are two facts. Links in namespaces; needs root."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import packer
 import pytest
+
+import packer
 from packer import ACK, NACK, ONLY_IMM
 from rig import QPN, RKEY, Rig
 from softmrc.engine import CompletionStatus, RefusedPacket
