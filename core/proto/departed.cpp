@@ -35,8 +35,9 @@ Departed::Heard Departed::handle(const wire::Packet& packet, const Arrival& arri
     const Psn psn(packet.bth.psn);
     const bool has_arrived = word.has_confirmed && psn - word.cack <= 0 && Msn(write->meth.msn) - Msn(word.confirmed) <= 0;
     if (word.has_confirmed) owe_ack(word, arrival.port);
-    if (!has_arrived) answer({word, psn, arrival.entropy, write->tseth.ticks, arrival.port, true});
-    return Heard::answered;
+    if (has_arrived) return Heard::answered;
+    answer({word, psn, arrival.entropy, write->tseth.ticks, arrival.port, true});
+    return Heard::refused;
   }
   if (!std::holds_alternative<wire::Probe>(packet.body)) return Heard::no_question;
   // Who asks without data will send data if this is not enough.

@@ -26,7 +26,7 @@ struct LastWord {
 // spec: departed
 class Departed {
  public:
-  enum class Heard : std::uint8_t { not_ours, wrong_peer, no_question, answered };
+  enum class Heard : std::uint8_t { not_ours, wrong_peer, no_question, answered, refused };
 
   void add(const LastWord& word);
   // The number is used again.
