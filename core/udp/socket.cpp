@@ -163,7 +163,10 @@ bool Socket::next_error(SendError& out) const {
   header.msg_namelen = sizeof out.to;
   header.msg_control = control;
   header.msg_controllen = sizeof control;
-  if (recvmsg(fd_, &header, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return false;
+  if (recvmsg(fd_, &header, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) {
+    int_option(fd_, SOL_SOCKET, SO_ERROR);  // of a report that found no room in the queue; unread, it would wake us for ever
+    return false;
+  }
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
     const bool v4 = c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR;
     if (!v4 && !(c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR)) continue;
