@@ -34,18 +34,21 @@ Departed::Heard Departed::handle(const wire::Packet& packet, const Arrival& arri
   if (const auto* write = std::get_if<wire::Write>(&packet.body)) {
     const Psn psn(packet.bth.psn);
     const bool has_arrived = word.has_confirmed && psn - word.cack <= 0 && Msn(write->meth.msn) - Msn(word.confirmed) <= 0;
-    if (word.has_confirmed) owe_ack(word, arrival.port);
+    owe_ack(word.qpn, arrival.port);
     if (has_arrived) return Heard::answered;
-    answer({word, psn, arrival.entropy, write->tseth.ticks, arrival.port, true});
+    answer({*place, word.qpn, psn, arrival.entropy, write->tseth.ticks, arrival.port, true});
     return Heard::refused;
   }
   if (!std::holds_alternative<wire::Probe>(packet.body)) return Heard::no_question;
   // Who asks without data will send data if this is not enough.
-  if (word.has_confirmed) owe_ack(word, arrival.port);
+  owe_ack(word.qpn, arrival.port);
   return Heard::answered;
 }
 
-void Departed::owe_ack(const LastWord& word, std::uint8_t port) { answer({word, {}, 0, 0, port, false}); }
+void Departed::owe_ack(std::uint32_t qpn, std::uint8_t port) {
+  const auto place = places_.find(qpn);
+  if (place && words_[*place].has_confirmed) answer({*place, qpn, {}, 0, 0, port, false});
+}
 
 void Departed::answer(const Answer& answer) {
   if (answers_.size() >= most_answers) answers_.pop();
@@ -56,10 +59,17 @@ bool Departed::poll(std::uint32_t free_ports, Transmit& out) {
   if (answers_.empty()) return false;
   const Answer answer = answers_.front();
   answers_.pop();
-  const LastWord& word = answer.word;
+  const LastWord& word = words_[answer.place];
+  if (word.qpn != answer.qpn) return false;  // overwritten meanwhile
+  free_ports &= word.open_ports;
+  if (free_ports == 0) {
+    answers_.push(answer);
+    return false;
+  }
   out.peer = word.peer;
   out.port = free_ports >> answer.port & 1 ? answer.port : static_cast<std::uint8_t>(std::countr_zero(free_ports));
-  out.entropy = next_entropy_++;  // another path each time: which of them work is forgotten
+  out.entropy = word.entropies.empty() ? 0 : word.entropies[out.port];
+  out.wide = word.wide.empty() ? nullptr : &word.wide[out.port];
   out.traffic_class = TrafficClass::control;
   wire::Bth& bth = out.packet.bth;
   bth = wire::Bth{};

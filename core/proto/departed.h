@@ -21,6 +21,10 @@ struct LastWord {
   Psn cack;                      // everything up to here has arrived
   std::uint16_t confirmed = 0;   // the newest message that has
   bool has_confirmed = false;
+  // The ways back that it had: ports that may be used, and what to use there.
+  std::uint32_t open_ports = ~0u;
+  std::vector<std::uint32_t> entropies;  // by port
+  std::vector<wire::EvBytes> wide;       // by port, where paths are SRv6's
 };
 
 // spec: departed
@@ -36,7 +40,7 @@ class Departed {
   // A packet for a queue pair that does not exist. An acknowledgement is no question, and gets no answer.
   Heard handle(const wire::Packet& packet, const Arrival& arrival);
   // An acknowledgement that the queue pair still owed.
-  void owe_ack(const LastWord& word, std::uint8_t port);
+  void owe_ack(std::uint32_t qpn, std::uint8_t port);
   bool has_answer() const { return !answers_.empty(); }
   bool poll(std::uint32_t free_ports, Transmit& out);
 
@@ -47,7 +51,8 @@ class Departed {
   static constexpr std::size_t most_answers = 1024;
 
   struct Answer {
-    LastWord word;
+    std::uint32_t place = 0;
+    std::uint32_t qpn = 0;
     Psn refused;                 // the packet that is not taken
     std::uint32_t entropy = 0;
     std::uint16_t ticks = 0;
@@ -61,7 +66,6 @@ class Departed {
   std::vector<LastWord> words_;
   Ring<std::uint32_t> order_;    // places, oldest first
   Ring<Answer> answers_;
-  std::uint32_t next_entropy_ = 0;
 };
 
 }  // namespace softmrc::proto

@@ -59,7 +59,7 @@ class Responder {
 
   LastWord last_word() const {
     return {context_.qpn, context_.dest_qpn, context_.peer, expected_ - 1, static_cast<std::uint16_t>(released_messages_ - 1),
-            has_released_};
+            has_released_, ~0u, {}, {}};
   }
 
   Psn expected() const { return expected_; }
