@@ -131,3 +131,21 @@ def test_whoever_leaves_in_the_middle_says_so(seed: int) -> None:
     assert set(statuses[:failed]) <= {CompletionStatus.SUCCESS.value}
     assert set(statuses[failed + 1 :]) <= {CompletionStatus.FLUSHED.value}
     assert a.stats()["timeouts"] <= 1
+
+
+def test_what_the_controller_denied_carries_no_last_word_either() -> None:
+    rig = Rig(ports=2)
+    rig.receive(write(rig, 0, 0))
+    allowed = set()
+    for index, ev in enumerate(rig.qp.evs()):
+        if ev["port"] == 0:
+            rig.qp.deny_ev(rig.now, index)
+        else:
+            allowed.add(int(ev["value"]))
+    rig.qp.destroy()
+    rig.drain()
+    rig.routes.clear()
+    for _ in range(8):
+        assert len(rig.receive(write(rig, 0, 0), port=0)) == 1
+    assert {port for port, _ in rig.routes} == {1}
+    assert {entropy for _, entropy in rig.routes} <= allowed
