@@ -63,6 +63,9 @@ struct QpStats {
   X(endpoint_responses)                                                             \
   X(port_updates_sent)                                                              \
   X(port_updates_received)                                                          \
+  X(departed_answers)      /* packets for queue pairs that were destroyed, answered */ \
+  X(unreachable_reports)   /* of the network: nobody there; see doubts.h */         \
+  X(probes_unsent)         /* of callers, for a port that is down or full */        \
   X(events_dropped)
 
 struct EndpointStats {

@@ -290,3 +290,23 @@ def test_what_is_posted_during_a_stall_leaves_when_it_ends() -> None:
     a.post_write(pair.now_ps, 100, remote_va=0, rkey=1)
     pair.run_us(100)
     assert len(pair.a.poll_completions()) == 1
+
+
+def test_a_stuck_port_holds_up_only_its_own_probes() -> None:
+    rig = Rig(ports=3)
+    for token in range(30):
+        assert rig.endpoint.probe(rig.now, rig.peer, token % 3, 7, token)
+    assert len(rig.drain(free_ports=0b110)) == 20
+    assert {port for port, _ in rig.routes} == {1, 2}
+    assert len(rig.drain()) == 10, "and the others when there is room"
+
+
+def test_probes_that_wait_are_bounded_and_those_of_a_dead_port_do_not_wait() -> None:
+    rig = Rig(ports=2)
+    taken = sum(rig.endpoint.probe(rig.now, rig.peer, 0, 7, token) for token in range(5000))
+    assert taken == 1024 and rig.endpoint.stats()["probes_unsent"] == 5000 - 1024
+    rig.endpoint.set_port(rig.now, 0, False)
+    assert rig.endpoint.stats()["probes_unsent"] == 5000
+    assert not rig.endpoint.probe(rig.now, rig.peer, 0, 7, 1) and rig.endpoint.probe(rig.now, rig.peer, 1, 7, 2)
+    rig.endpoint.set_port(rig.now, 0, True)
+    assert [p.op for p in only(rig.drain(), REQUEST)].count(EV_PROBE) == 1, "what could not leave does not leave late"

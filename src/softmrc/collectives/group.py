@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from softmrc import leaving
 from softmrc.collectives.block import Block, DType, Kind, ReduceOp, as_block, as_parts
 from softmrc.collectives.rendezvous import Meeting, Pairs
 from softmrc.collectives.work import CollectiveError, Work, herald, quietly
@@ -245,8 +246,9 @@ class Group:
         """End everything under way with an error, here and on every rank. From any thread; waiting threads return."""
         self._native.abort(reason)
 
-    def close(self, linger_s: float = 5.0) -> None:
-        """Leave. When this returns, what was sent is acknowledged and the peers know that this rank has left.
+    def close(self, linger_s: float = leaving.FLUSH_S) -> None:
+        """Leave. When this returns, what was sent is acknowledged and the peers know that this rank has left, unless
+        they did not answer for `linger_s`. What they sent is acknowledged later still, as `Device.close` says.
         Operations under way fail, on every rank."""
         if self._closed:
             return
