@@ -122,6 +122,7 @@ def test_the_order_of_things(crews: tuple[Crew, Crew]) -> None:
     streams = Streams(torch.device("cpu"), diary)
     tensor = torch.arange(4.0)
     slot = device_slot(tensor)
+    streams.follow()
     copied = streams.copy_in([slot])
     operation, begun = FakeOperation(), threading.Event()
 
