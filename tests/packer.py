@@ -34,7 +34,7 @@ def write(
     va: int = 0,
     rkey: int = 1,
     dmalen: int | None = None,
-    msn: int = 0,
+    msn: int | None = None,
     rqmsn: int = 0,
     imm: int | None = None,
     ticks: int | None = None,
@@ -42,6 +42,8 @@ def write(
     rtx: bool = False,
     trimmed: bool = False,
 ) -> bytes:
+    """Without `msn`, a packet that is a message of its own is the one that packets numbered from 0 make it."""
+    msn = msn if msn is not None else psn if opcode in (ONLY, ONLY_IMM) else 0
     pad = -len(payload) % 4
     raw = bth(opcode, dqp, psn, pad=pad, ack_request=ack_request, rtx=rtx, ts=ticks is not None)
     raw += struct.pack(">HH", rqmsn & 0xFFFF, msn & 0xFFFF)

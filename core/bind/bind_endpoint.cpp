@@ -82,7 +82,7 @@ void bind_enums(nb::module_& m) {
       .value("ASSUMED_BAD", EvState::assumed_bad).value("DENIED", EvState::denied);
   nb::enum_<PostStatus>(m, "PostStatus")
       .value("OK", PostStatus::ok).value("WRONG_STATE", PostStatus::wrong_state)
-      .value("QUEUE_FULL", PostStatus::queue_full).value("BAD_LENGTH", PostStatus::bad_length);
+      .value("QUEUE_FULL", PostStatus::queue_full);
   nb::enum_<TrafficClass>(m, "TrafficClass")
       .value("DATA", TrafficClass::data).value("DATA_NO_TRIM", TrafficClass::data_no_trim)
       .value("DATA_RETRANSMIT", TrafficClass::data_retransmit).value("CONTROL", TrafficClass::control);
@@ -180,8 +180,7 @@ void bind_endpoint(nb::module_& m) {
         e.wake(Time{now}, qpn);
       })
       .def("set_receive_window", [](Endpoint& e, std::uint32_t qpn, std::uint32_t units) {
-        if (units < 8 || units > 255) raise_if(Problem{Problem::Kind::config, "mpr_dest", std::to_string(units), "8 to 255"});
-        existing(e, qpn).responder().set_window(units);
+        raise_if(existing(e, qpn).set_receive_window(units));
       })
       .def("set_receiver_penalty", [](Endpoint& e, std::uint32_t qpn, std::uint32_t penalty) {
         if (penalty > 127) raise_if(Problem{Problem::Kind::config, "penalty", std::to_string(penalty), "0 to 127"});

@@ -86,12 +86,12 @@ Verdict validate(const RtrAttributes& a) {
   if (auto v = within<std::uint32_t>("mtu", a.mtu, 512, 16384)) return v;
   if (a.mtu % 4) return refused("mtu", a.mtu, "a multiple of 4");
   if (auto v = within<std::uint32_t>("max_wimm_dest", a.max_wimm_dest, 1, 16384)) return v;
-  return within<std::uint32_t>("mpr_dest", a.mpr_dest, 8, 255);
+  return within<std::uint32_t>("mpr_dest", a.mpr_dest, smallest_mpr, 255);
 }
 
 Verdict validate(const RtsAttributes& a) {
   if (auto v = within<std::uint32_t>("max_wimm", a.max_wimm, 1, 16384)) return v;
-  if (auto v = within<std::uint32_t>("mpr", a.mpr, 8, 255)) return v;
+  if (auto v = within<std::uint32_t>("mpr", a.mpr, smallest_mpr, 255)) return v;
   if (auto v = within<std::uint32_t>("timeout", a.timeout, 0, 24)) return v;
   if (auto v = within<std::uint32_t>("retry_linear", a.retry_linear, 0, 7)) return v;
   if (auto v = within<std::uint32_t>("retry_exponential", a.retry_exponential, 0, retry_forever)) return v;

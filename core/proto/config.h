@@ -15,6 +15,7 @@ namespace softmrc::proto {
 constexpr std::uint32_t max_ports = 16;
 constexpr std::uint32_t max_evs = 1024;
 constexpr std::uint32_t mpr_unit = 128;
+constexpr std::uint32_t smallest_mpr = 8;  // in these units
 constexpr std::uint32_t retry_forever = 25;
 
 // What is wrong with a request of the caller: a value (config) or the moment (usage).

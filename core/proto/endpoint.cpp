@@ -70,14 +70,25 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair in INIT, to go to RTR");
   if (!peers_.contains(attributes.peer)) return bad_value("peer", attributes.peer, "a peer that was added");
-  if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
   Peer& peer = peers_[attributes.peer];
+  // Nobody here has been in touch with it: it may have been restarted since.
+  if (peer.is_known && pair->state() == QpState::init && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
+  if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
+  peer.is_known = true;
   if (peer.has_qp) return std::nullopt;
   peer.first_qp = *qpns_.find(qpn);
   peer.has_qp = true;
   const std::uint32_t all = (1u << config_.ports) - 1;
   if ((peer.told_ports & all) != up_ports_) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
+}
+
+bool Endpoint::has_working_qp(std::uint32_t peer) {
+  const auto works = [&](const QueuePair* pair) {
+    return pair && pair->peer() == peer && (pair->state() == QpState::rtr || pair->state() == QpState::rts);
+  };
+  if (peers_[peer].has_qp && works(at(peers_[peer].first_qp))) return true;
+  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return works(slot.qp.get()); });
 }
 
 Verdict Endpoint::modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes) {
@@ -96,13 +107,13 @@ Verdict Endpoint::modify_error(Time now, std::uint32_t qpn) {
 bool Endpoint::destroy_qp(std::uint32_t qpn) {
   const auto slot = qpns_.find(qpn);
   if (!slot) return false;
-  if (const QueuePair* pair = at(*slot); pair && pair->state() != QpState::init) {
+  if (const QueuePair* pair = at(*slot); pair && pair->has_peer()) {
     Peer& peer = peers_[pair->peer()];
     if (peer.first_qp == *slot) {
       peer.has_qp = false;
       for (std::uint32_t i = 0; i < slots_.size(); ++i) {
         const QueuePair* other = at(i);
-        if (i == *slot || !other || other->state() == QpState::init || other->peer() != pair->peer()) continue;
+        if (i == *slot || !other || !other->has_peer() || other->peer() != pair->peer()) continue;
         peer.first_qp = i;
         peer.has_qp = true;
         break;
@@ -178,9 +189,14 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
 
 void Endpoint::end_batch(Time now) {
   journal_.in_batch = false;
-  // Whoever was handed something stands on the data list.
-  for (std::size_t i = 0; i < data_list_.size(); ++i)
-    if (QueuePair* pair = at(data_list_[i])) pair->end_batch(now);
+  for (; !batch_list_.empty(); batch_list_.pop()) {
+    const std::uint32_t slot = batch_list_.front();
+    QueuePair* pair = at(slot);
+    if (!pair) continue;
+    pair->in_batch_list = false;
+    pair->end_batch(now);
+    after_input(now, slot);
+  }
 }
 
 void Endpoint::handle_held_up(Time now) {
@@ -197,6 +213,10 @@ void Endpoint::list(std::uint32_t slot) {
   if (!pair.in_data_list) {
     pair.in_data_list = true;
     data_list_.push(slot);
+  }
+  if (journal_.in_batch && !pair.in_batch_list) {
+    pair.in_batch_list = true;
+    batch_list_.push(slot);
   }
 }
 

@@ -35,6 +35,8 @@ class Endpoint {
   Verdict add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id);
   std::uint32_t create_cq();
   std::uint32_t add_peer() { return peers_.add(); }
+  // Whoever is at this peer's addresses now knows nothing of what was said before, and what it said is void.
+  void renew_peer(Time now, std::uint32_t peer);
   bool add_region(const Region& region) { return memory_.add(region); }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
   bool has_region(std::uint32_t rkey) const { return memory_.contains(rkey); }
@@ -134,6 +136,7 @@ class Endpoint {
   std::uint16_t register_probe(const PendingProbe& probe);
   std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
   void refresh_live_ports(Time now, std::uint32_t peer);
+  bool has_working_qp(std::uint32_t peer);
   QueuePair* at(std::uint32_t slot) { return slots_[slot].qp.get(); }
 
   EndpointConfig config_;
@@ -150,6 +153,7 @@ class Endpoint {
   Time handled_at_ = Time::long_ago();  // what was due by then waits for a port, not for the clock
   Ring<std::uint32_t> reply_list_;
   Ring<std::uint32_t> data_list_;
+  Ring<std::uint32_t> batch_list_;  // who was handed something in this batch, and may owe verdicts at its end
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
   Ring<Answer> answers_;
   Ring<PendingProbe> caller_probes_;

@@ -28,12 +28,11 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   answers_.push({arrival.peer, static_cast<std::uint16_t>(packet.bth.psn), arrival.port, request.op, request.timestamp});
   if (request.op != wire::EndpointOp::port_status_update) return;
   ++journal_.stats.port_updates_received;
-  // Copies travel on every plane and may overtake each other; an older one must not undo a newer.
-  const Serial<16> id(packet.bth.psn);
-  if (peer.has_reported && id - peer.newest_report < 0) return;
-  peer.has_reported = true;
-  peer.newest_report = id;
+  // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
+  const auto id = static_cast<std::uint16_t>(packet.bth.psn);
+  if (peer.heard.find(id)) return;
   const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
+  peer.heard.add({id, ports});
   if (peer.usable_ports == ports) return;
   peer.usable_ports = ports;
   Event e;
@@ -50,8 +49,13 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   ++journal_.stats.endpoint_responses;
   if (response.op == wire::EndpointOp::port_status_update) {
-    if (!peers_.on_answer(arrival.peer, id))
-      refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+    switch (peers_.on_answer(arrival.peer, id)) {
+      case Peers::Answer::to_newest: break;
+      // A copy that was long on its way, or an answer that was: which of them, only saying it again settles.
+      case Peers::Answer::to_older: peers_.announce_to(peers_[arrival.peer], now, next_update_id_++, up_ports_); break;
+      case Peers::Answer::to_nothing:
+        refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+    }
     return;
   }
   if (pending_probes_.empty())
@@ -102,7 +106,7 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   out.peer = peer;
   out.port = port;
   out.entropy = entropy;
-  out.traffic_class = config_.peer_trim_nack ? TrafficClass::data : TrafficClass::data_no_trim;
+  out.traffic_class = TrafficClass::data_no_trim;
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::endpoint_request;
   out.packet.bth.dqp = wire::endpoint_qpn;
@@ -157,10 +161,21 @@ void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
   for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_live_ports(now, peer);
 }
 
+void Endpoint::renew_peer(Time now, std::uint32_t id) {
+  Peer& peer = peers_[id];
+  const bool has_qp = peer.has_qp;
+  const std::uint32_t first_qp = peer.first_qp;
+  peers_.renew(peer);
+  peer.has_qp = has_qp;
+  peer.first_qp = first_qp;
+  if (has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+  refresh_live_ports(now, id);
+}
+
 void Endpoint::refresh_live_ports(Time now, std::uint32_t peer) {
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     QueuePair* pair = at(slot);
-    if (!pair || pair->state() == QpState::init || pair->peer() != peer) continue;
+    if (!pair || pair->peer() != peer) continue;
     pair->set_live_ports(now, live_ports(peer));
     after_input(now, slot);
   }

@@ -4,6 +4,7 @@
 #include "base/ring.h"
 #include "proto/event.h"
 #include "proto/stats.h"
+#include "proto/transmit.h"
 
 namespace softmrc::proto {
 
@@ -45,12 +46,18 @@ class Journal {
   std::uint32_t max_events_;
 };
 
+// How many packets a message makes. One without bytes is a packet, too.
+constexpr std::uint32_t packets_of(std::uint32_t length, std::uint32_t mtu) {
+  return length ? (length - 1) / mtu + 1 : 1;
+}
+
 // What both halves of a queue pair know about it.
 struct QpContext {
   std::uint32_t qpn = 0;
   std::uint32_t dest_qpn = 0;
-  std::uint32_t peer = 0;
+  std::uint32_t peer = no_peer;  // until RTR names one
   std::uint32_t mtu = 0;
+  bool dynamic_mpr = false;      // SACKs carry the window
   Journal* journal = nullptr;
   QpStats stats;
 

@@ -3,19 +3,46 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "base/serial.h"
 #include "base/time.h"
 
 namespace softmrc::proto {
 
+// A port status update: its id, and the ports that it calls usable.
+struct PortUpdate {
+  std::uint16_t id = 0;
+  std::uint32_t ports = 0;
+};
+
+// The last few updates. Ids are unique and say nothing of order, so this is how an old one is known.
+class RecentUpdates {
+ public:
+  void add(PortUpdate update) {
+    updates_[next_] = update;
+    next_ = (next_ + 1) % updates_.size();
+    count_ = std::min(count_ + 1, updates_.size());
+  }
+  PortUpdate* find(std::uint16_t id) {
+    for (std::size_t i = 0; i < count_; ++i)
+      if (updates_[i].id == id) return &updates_[i];
+    return nullptr;
+  }
+
+ private:
+  std::array<PortUpdate, 8> updates_{};
+  std::size_t next_ = 0;
+  std::size_t count_ = 0;
+};
+
 struct Peer {
   std::uint32_t usable_ports = ~0u;  // as the peer reported them
-  Serial<16> newest_report;
-  bool has_reported = false;
+  RecentUpdates heard;
+  RecentUpdates said;
+  bool is_known = false;             // some queue pair has had it for a peer
   std::uint32_t first_qp = 0;        // slot of a queue pair to this peer, for its paths
   bool has_qp = false;
   std::uint32_t told_ports = ~0u;    // of ours: what this peer was last told
@@ -54,12 +81,25 @@ class Peers {
     peer.update_interval = std::min(peer.update_interval * 2, seconds(1));
     refresh();
   }
-  bool on_answer(std::uint32_t id, std::uint16_t update_id) {
+  // What an answer says: that the peer knows, that it may have taken old news for new, or nothing.
+  enum class Answer : std::uint8_t { to_newest, to_older, to_nothing };
+  Answer on_answer(std::uint32_t id, std::uint16_t update_id) {
     Peer& peer = peers_[id];
-    if (!peer.update_pending || peer.update_id != update_id) return false;
-    peer.update_pending = false;
+    PortUpdate* update = peer.said.find(update_id);
+    if (!update) return Answer::to_nothing;
+    if (update_id == peer.update_id) {
+      peer.update_pending = false;
+      refresh();
+    }
+    if (update->ports == peer.told_ports) return Answer::to_newest;
+    update->ports = peer.told_ports;  // its other copies are answered too, and say no more than this one
+    return Answer::to_older;
+  }
+  // Another process may be at this address now, or the same one after it forgot us: neither side's old news holds.
+  void renew(Peer& peer) {
+    peer = Peer{};
+    peer.told_ports = 0;
     refresh();
-    return true;
   }
   void forget_update(Peer& peer) {
     if (peer.update_pending) peer.told_ports = 0;
@@ -73,6 +113,7 @@ class Peers {
 
   void tell(Peer& peer, Time now, std::uint16_t id, std::uint32_t live_ports) {
     peer.told_ports = live_ports;
+    peer.said.add({id, live_ports});
     peer.update_pending = true;
     peer.update_id = id;
     peer.update_ports = live_ports;

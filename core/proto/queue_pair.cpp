@@ -29,6 +29,7 @@ Verdict QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_po
   context_.peer = attributes.peer;
   context_.dest_qpn = attributes.dest_qpn;
   context_.mtu = attributes.mtu;
+  context_.dynamic_mpr = attributes.dynamic_mpr;
   responder_.start(attributes);
   reverse_.build(ev_profile_, config_.ports, Prng(config_.seed, "reverse", context_.qpn));
   set_live_ports(now, live_ports);
@@ -41,6 +42,18 @@ Verdict QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
   if (auto v = validate(attributes)) return v;
   requester_.start(attributes);
   enter(QpState::rts, now, CompletionStatus::success);
+  return std::nullopt;
+}
+
+Verdict QueuePair::set_receive_window(std::uint32_t mpr_units) {
+  RtrAttributes wanted;
+  wanted.dest_qpn = context_.dest_qpn;
+  wanted.mpr_dest = mpr_units;
+  if (state_ != QpState::rtr && state_ != QpState::rts) return wrong_state(state_, "RTR or RTS, to offer another window");
+  if (auto v = validate(wanted)) return v;
+  if (!context_.dynamic_mpr)
+    return Problem{Problem::Kind::usage, "dynamic_mpr", "false", "true at RTR, at both ends, for a window that changes"};
+  responder_.set_window(mpr_units);
   return std::nullopt;
 }
 
@@ -75,7 +88,7 @@ void QueuePair::refuse(Time now, RefusedPacket why, const wire::Packet& packet, 
 }
 
 void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arrival) {
-  if (state_ == QpState::reset || state_ == QpState::init) {
+  if (!has_peer()) {
     ++context_.journal->stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
     return;

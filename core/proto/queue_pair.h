@@ -37,6 +37,9 @@ class QueuePair {
   // Both queues are flushed; the first send in line carries `status`.
   void to_error(Time now, CompletionStatus status);
 
+  // What SACKs offer the peer from now on, in units of 128 PSNs.
+  Verdict set_receive_window(std::uint32_t mpr_units);
+
   PostStatus post(Time now, const WorkRequest& request);
   PostStatus post_receive(std::uint64_t wr_id);
 
@@ -68,6 +71,8 @@ class QueuePair {
 
   QpState state() const { return state_; }
   std::uint32_t qpn() const { return context_.qpn; }
+  // From RTR on, whatever happens then: who is at the other end, and how to reach it, is known.
+  bool has_peer() const { return context_.peer != no_peer; }
   std::uint32_t peer() const { return context_.peer; }
   std::uint32_t dest_qpn() const { return context_.dest_qpn; }
   const QpStats& stats() const { return context_.stats; }
@@ -86,6 +91,7 @@ class QueuePair {
   // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.
   bool in_reply_list = false;
   bool in_data_list = false;
+  bool in_batch_list = false;
   Time armed_at = Time::never();
 
  private:

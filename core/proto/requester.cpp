@@ -41,7 +41,6 @@ void Requester::build_evs() {
 }
 
 PostStatus Requester::post(Time now, const WorkRequest& request) {
-  if (request.length == 0) return PostStatus::bad_length;
   if (messages_.size() >= attributes_.max_send_wr) return PostStatus::queue_full;
   build_evs();
   Message m;
@@ -51,7 +50,7 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
   m.rkey = request.rkey;
   m.length = request.length;
   m.imm = request.imm;
-  m.packets = static_cast<std::uint32_t>((static_cast<std::uint64_t>(request.length) + context_.mtu - 1) / context_.mtu);
+  m.packets = packets_of(request.length, context_.mtu);
   m.msn = next_msn_++;
   m.rqmsn = next_rqmsn_;
   m.has_imm = request.has_imm;
@@ -241,7 +240,7 @@ Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports,
 Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out) {
   const std::uint16_t ev = choose_to_ask(free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
-  address(ev, config_.peer_trim_nack ? TrafficClass::data : TrafficClass::data_no_trim, out);
+  address(ev, TrafficClass::data_no_trim, out);
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::probe;
   out.packet.bth.dqp = context_.dest_qpn;
@@ -285,7 +284,7 @@ std::optional<Requester::Poll> Requester::poll_urgent(Time now, std::uint32_t fr
 Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& out) {
   if (messages_.empty()) return Poll::idle;
   if (const auto urgent = poll_urgent(now, free_ports, out)) return *urgent;
-  if (!cwnd_allows()) return Poll::idle;
+  if (!cwnd_allows() || now < held_until_) return Poll::idle;
   if (lost_count_) {
     const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
     const Psn psn = sent_.first() + lost_.distance_to_set(sent_.first().value, window);

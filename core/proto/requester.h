@@ -31,7 +31,7 @@ struct WorkRequest {
   bool is_signaled = true;
 };
 
-enum class PostStatus : std::uint8_t { ok, wrong_state, queue_full, bad_length };
+enum class PostStatus : std::uint8_t { ok, wrong_state, queue_full };
 
 class Requester {
  public:
@@ -134,6 +134,9 @@ class Requester {
   bool window_allows() const;
 // spec: cwnd-gate
   bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= controller_.window(); }
+  void widen_window(Psn edge) {
+    if (edge - window_edge_ > 0) window_edge_ = edge;
+  }
   bool is_last_for_now() const;
   std::uint16_t choose_ev(std::uint32_t free_ports, std::uint16_t avoid);
   std::uint16_t choose_to_ask(std::uint32_t free_ports, std::uint16_t avoid);
@@ -159,6 +162,10 @@ class Requester {
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
   void on_progress(Time now);
   void refuse_acknowledgement(Time now, Psn cack);
+  void note_trim(std::uint16_t ev, Time sent_at, wire::NackReason reason);
+  bool explains_accusation(Time now, const wire::Nack& nack);
+  void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);
+  void on_not_taken(Time now, std::uint8_t tx_count);
 
   // loss
   bool is_late(const SentRecord& record) const;
@@ -170,7 +177,7 @@ class Requester {
   void absolve(Psn psn);
   void blame_path(Time now, Psn psn, SentRecord& record, LossCause cause);
   void judge_accused(Time now);
-  bool withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
+  std::optional<Accusation> withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
   Duration reorder_window() const {
     return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
   }
@@ -235,6 +242,8 @@ class Requester {
   Time active_at_{};
   std::uint32_t retries_ = 0;
   std::uint32_t silences_ = 0;     // tail probes sent since the last progress
+  std::uint32_t holds_ = 0;        // since the last progress, because the peer did not take what was sent twice
+  Time held_until_ = Time::long_ago();
   std::uint16_t probe_id_ = 0;
   std::uint16_t probe_ev_ = no_ev;
   Time probe_sent_at_ = Time::never();

@@ -58,6 +58,8 @@ void Requester::on_progress(Time now) {
   retries_ = 0;
   silences_ = 0;
   asked_ports_ = 0;
+  holds_ = 0;
+  held_until_ = Time::long_ago();
 }
 
 // spec: mpr-dynamic
@@ -94,10 +96,9 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   }
   acknowledge_through(now, cack);
   if (sack.bitmap) acknowledge_bits(now, cack + sack.sack_offset, sack.bitmap);
-  if (sack.mpr) {
-    attributes_.mpr = sack.mpr;
-    const Psn edge = cack + 1 + sack.mpr * mpr_unit;
-    if (edge - window_edge_ > 0) window_edge_ = edge;
+  if (sack.mpr && context_.dynamic_mpr && is_newest) {
+    if (sack.mpr < smallest_mpr) refuse_acknowledgement(now, cack);
+    else widen_window(cack + 1 + sack.mpr * mpr_unit);
   }
   loss_.on_sack_done();
   if (is_newest && sent_.in_flight()) convict(sack);
@@ -128,8 +129,8 @@ bool Requester::acknowledge_through(Time now, Psn cack) {
   }
   acked_.clear_run(first.value, static_cast<std::uint32_t>(count));
   sent_.advance(cack + 1);
-  const Psn edge = sent_.first() + attributes_.mpr * mpr_unit;
-  if (edge - window_edge_ > 0) window_edge_ = edge;
+  // Where SACKs carry the window, cack alone promises no more than the smallest.
+  widen_window(sent_.first() + (context_.dynamic_mpr ? smallest_mpr : attributes_.mpr) * mpr_unit);
   on_progress(now);
   return true;
 }
@@ -262,24 +263,73 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   if (nack.reason == wire::NackReason::unexpected_event) return CompletionStatus::peer_error;
   const Psn psn(nack.nack_psn);
   const bool is_trim = nack.reason == wire::NackReason::trimmed || nack.reason == wire::NackReason::trimmed_last_hop;
-  if (is_trim && !accusations_.empty())
-    withdraw_accusation(psn, no_ev, config_.timestamps ? std::optional(nack.tx_timestamp) : std::nullopt);
-  if (!evs_.is_built() || !is_outstanding(psn)) return CompletionStatus::success;
+  if (!evs_.is_built() || (is_trim && explains_accusation(now, nack)) || !is_outstanding(psn)) return CompletionStatus::success;
   SentRecord& r = sent_[psn];
-  if (r.state != SentState::in_flight) return CompletionStatus::success;
   // A NACK of an earlier transmission says nothing about the one under way.
-  if (config_.timestamps && r.tx_count > 1 && nack.tx_timestamp != timestamp_ticks(r.sent_at)) return CompletionStatus::success;
-  if (is_trim) {
-    // A header that came through is proof that the path lives.
-    evs_.on_acked(r.ev, r.sent_at);
-    if (nack.reason == wire::NackReason::trimmed) evs_.on_congestion(r.ev);
+  const bool is_of_last = !config_.timestamps || r.tx_count == 1 || nack.tx_timestamp == timestamp_ticks(r.sent_at);
+  if (r.state != SentState::in_flight || !is_of_last) {
+    if (is_trim && r.state != SentState::settled) on_late_trim(now, r, is_of_last, nack.reason);
+    return CompletionStatus::success;
   }
   const std::uint64_t bytes = r.bytes;
+  if (is_trim) note_trim(r.ev, r.sent_at, nack.reason);
   declare_lost(now, psn, LossCause::nacked);
-  if (is_trim) controller_.on_trim(now, bytes, bytes_in_flight_);
-  on_progress(now);
+  if (is_trim) {
+    controller_.on_trim(now, bytes, bytes_in_flight_);
+    on_progress(now);
+  } else {
+    on_not_taken(now, r.tx_count);
+  }
   drain_ev_changes(now);
   return CompletionStatus::success;
+}
+
+// A header that came through is proof that the path lives. The last hop's queue is no path's fault.
+void Requester::note_trim(std::uint16_t ev, Time sent_at, wire::NackReason reason) {
+  evs_.on_acked(ev, sent_at);
+  if (reason == wire::NackReason::trimmed) evs_.on_congestion(ev);
+}
+
+// The packet was given up before its NACK came, which was slower than a SACK on another plane. It is as good a report on the
+// path and on the congestion there as one in time; the window was cut already.
+// spec: trim-late-nack
+bool Requester::explains_accusation(Time now, const wire::Nack& nack) {
+  const auto ticks = config_.timestamps ? std::optional(nack.tx_timestamp) : std::nullopt;
+  const auto accusation = withdraw_accusation(Psn(nack.nack_psn), no_ev, ticks);
+  if (!accusation) return false;
+  note_trim(accusation->ev, accusation->sent_at, nack.reason);
+  controller_.on_trim(now, 0, bytes_in_flight_);
+  drain_ev_changes(now);
+  return true;
+}
+
+// The same where the path was condemned at once.
+void Requester::on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason) {
+  const bool is_waiting = r.state == SentState::lost;
+  const bool is_told = is_waiting ? r.was_nacked || !is_of_last : r.answers == Answers::newest;
+  const std::uint16_t ev = is_waiting ? r.ev : r.previous_ev;
+  if (is_told || ev == no_ev) return;
+  if (is_waiting) r.was_nacked = true;
+  else if (r.tx_count == 2) r.answers = Answers::newest;
+  if (r.path_blamed && evs_[ev].state == EvState::assumed_bad) {
+    evs_.on_spurious(ev);
+    ++context_.stats.evs_restored;
+    r.path_blamed = false;
+  }
+  note_trim(ev, is_waiting ? r.sent_at : Time::long_ago(), reason);
+  controller_.on_trim(now, 0, bytes_in_flight_);
+  drain_ev_changes(now);
+}
+
+// The packet arrived and the peer could not take it. The first time it is sent again at once; when that was in vain nothing
+// is sent for a while, twice as long each time until something gets through. This is no progress: the timer and the budget
+// of retries run on.
+// spec: nack-backoff
+void Requester::on_not_taken(Time now, std::uint8_t tx_count) {
+  active_at_ = now;
+  if (tx_count == 1 || now < held_until_) return;
+  held_until_ = now + std::min(rtt_.silence() * (1 << std::min(holds_, 12u)), timeout());
+  ++holds_;
 }
 
 // spec: in-order nak

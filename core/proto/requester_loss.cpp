@@ -137,17 +137,17 @@ void Requester::judge_accused(Time now) {
   }
 }
 
-// True when there was one: of this packet, on this EV (or any) or with this timestamp.
-bool Requester::withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks) {
+// The accusation of this packet, on this EV (or any) or with this timestamp, if there was one.
+std::optional<Requester::Accusation> Requester::withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks) {
   for (std::size_t i = 0; i < accusations_.size(); ++i) {
     Accusation& a = accusations_[i];
     if (a.psn != psn || a.ev == no_ev) continue;
     if (ticks ? *ticks != timestamp_ticks(a.sent_at) : ev != no_ev && a.ev != ev) continue;
-    if (ev == no_ev) evs_.on_acked(a.ev, a.sent_at);
+    const Accusation withdrawn = a;
     a.ev = no_ev;
-    return true;
+    return withdrawn;
   }
-  return false;
+  return std::nullopt;
 }
 
 // spec: timer
@@ -166,6 +166,7 @@ Time Requester::deadline(Time now) const {
   if (!accusations_.empty()) at = std::min(at, accusations_.front().due);
   const bool waits = sent_.in_flight() || lost_count_ || has_unacknowledged_operation();
   if (!waits) return at;
+  if (held_until_ > now) at = std::min(at, held_until_);
   at = std::min(at, progress_at_ + timeout());
   if (silences_ < 3) at = std::min(at, active_at_ + rtt_.silence() * (1 << silences_));
   return at;

@@ -6,18 +6,18 @@ namespace softmrc::proto {
 
 void Responder::start(const RtrAttributes& attributes) {
   mpr_ = attributes.mpr_dest;
-  dynamic_mpr_ = attributes.dynamic_mpr;
   max_wimm_ = attributes.max_wimm_dest;
   expected_ = attributes.first_psn;
   highest_ = expected_ - 1;
+  promised_ = expected_;
 }
 
-// spec: window
+// spec: window mpr-dynamic
 CompletionStatus Responder::on_write(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival) {
   const Trigger trigger{Psn(bth.psn), arrival.entropy, write.tseth.ticks, arrival.port};
   const std::int32_t offset = trigger.psn - expected_;
   ++context_.stats.packets_received;
-  if (offset >= static_cast<std::int32_t>(mpr_ * mpr_unit)) {
+  if (offset >= edge() - expected_) {
     ++context_.stats.packets_out_of_window;
     context_.refused(now, RefusedPacket::out_of_window, bth.psn, arrival.entropy, arrival.port);
     acks_.nack(trigger, wire::NackReason::psn_out_of_window);
@@ -44,34 +44,62 @@ CompletionStatus Responder::on_write(Time now, const wire::Bth& bth, const wire:
 // Lengths and addresses that no honest segmentation of this MTU produces.
 bool Responder::is_well_formed(const wire::Bth& bth, const wire::Write& write) const {
   const std::uint32_t length = write.reth.dmalen;
-  if (length == 0 || write.payload_size > length || write.payload_size > context_.mtu) return false;
+  if (write.payload_size > length || write.payload_size > context_.mtu) return false;
   if (!wire::is_last(bth.opcode)) return write.payload_size == context_.mtu && length > context_.mtu;
   if (wire::is_first(bth.opcode)) return write.payload_size == length;
   const std::uint32_t tail = length % context_.mtu;
   return length > context_.mtu && write.payload_size == (tail ? tail : context_.mtu);
 }
 
-// spec: placement
+Responder::Part Responder::part_of(const wire::Bth& bth, const wire::Write& write) const {
+  Part part;
+  part.msn = write.meth.msn;
+  part.rqmsn = write.meth.rqmsn;
+  part.packets = packets_of(write.reth.dmalen, context_.mtu);
+  part.is_first = wire::is_first(bth.opcode);
+  part.is_last = wire::is_last(bth.opcode);
+  part.has_imm = wire::has_imm(bth.opcode);
+  return part;
+}
+
+// Messages follow each other by number, each whole and from its first packet to its last, and writes with immediate have
+// numbers of their own.
+// spec: message-order
+bool Responder::is_next(const Part& part) const {
+  if (part.msn != released_messages_ || part.is_first != (position_ == 0)) return false;
+  if (position_ && (part.packets != message_.packets || part.rqmsn != message_.rqmsn)) return false;
+  if (part.is_last != (position_ + 1 == part.packets)) return false;
+  return !part.has_imm || part.rqmsn == next_rqmsn_;
+}
+
+// spec: placement zero-length
 CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::Write& write, const Trigger& trigger) {
   if (!is_well_formed(bth, write)) return refuse(now, trigger, wire::Syndrome::invalid_request);
   const bool brings_imm = wire::has_imm(bth.opcode);
   const std::uint16_t ahead = static_cast<std::uint16_t>(write.meth.rqmsn - next_rqmsn_);
   if (brings_imm && ahead >= max_wimm_) return refuse(now, trigger, wire::Syndrome::invalid_request);
-  if (!memory_.place(write.reth.rkey, write.reth.va, write.payload, write.payload_size))
+  if (brings_imm) {
+    immediates_.reserve(next_rqmsn_, ahead + 1u);
+    if (immediates_[write.meth.rqmsn].present) return refuse(now, trigger, wire::Syndrome::invalid_request);
+  }
+  // A message without bytes names no memory.
+  if (write.reth.dmalen && !memory_.place(write.reth.rkey, write.reth.va, write.payload, write.payload_size))
     return refuse(now, trigger, wire::Syndrome::remote_access);
 
   const std::uint32_t span = static_cast<std::uint32_t>(trigger.psn - expected_) + 1;
   const std::uint32_t psn = trigger.psn.value;
+  const Part part = part_of(bth, write);
   received_.reserve(expected_.value, span);
-  message_ends_.reserve(expected_.value, span);
   unreported_.reserve(expected_.value >> 6, span / 64 + 2);
   received_.set(psn);
-  if (trigger.psn != expected_) unreported_.set(psn >> 6);  // what is released at once, cack reports
-  if (wire::is_last(bth.opcode)) message_ends_.set(psn);
+  if (trigger.psn != expected_) {
+    unreported_.set(psn >> 6);  // what is released at once, cack reports
+    parts_.reserve(expected_.value, span);
+    parts_[psn] = part;
+  }
   if (trigger.psn - highest_ > 0) highest_ = trigger.psn;
   ++out_of_order_;
   if (brings_imm) {
-    immediates_.reserve(next_rqmsn_, ahead + 1u);
     immediates_[write.meth.rqmsn] = {write.imm, write.reth.dmalen, trigger.psn, write.meth.msn, true};
   }
   ++context_.stats.packets_placed;
@@ -85,7 +113,7 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
     e.port = trigger.port;
     context_.journal->trace(e);
   }
-  return trigger.psn == expected_ ? release(now, trigger) : CompletionStatus::success;
+  return trigger.psn == expected_ ? release(now, trigger, part) : CompletionStatus::success;
 }
 
 // spec: nak
@@ -98,41 +126,61 @@ CompletionStatus Responder::refuse(Time now, const Trigger& trigger, wire::Syndr
   return CompletionStatus::local_protocol;
 }
 
-// The window's low edge moves over everything that is there; whole messages are confirmed, immediates get their turn.
+// The window's low edge moves over everything that is there, from the packet that came now; whole messages are confirmed,
+// immediates get their turn.
 // spec: in-order immediates transport-ack
-CompletionStatus Responder::release(Time now, const Trigger& trigger) {
+CompletionStatus Responder::release(Time now, const Trigger& trigger, Part part) {
   const std::uint32_t count = received_.run(expected_.value);
   received_.clear_run(expected_.value, count);
-  const std::uint32_t messages = message_ends_.clear_run(expected_.value, count);
   const Psn before = expected_;
-  expected_ = expected_ + count;
+  const Psn until = expected_ + count;
+  const std::uint16_t messages = released_messages_;
+  auto verdict = wire::Syndrome::ack;
+  while (true) {
+    if (!is_next(part)) {
+      verdict = wire::Syndrome::invalid_request;
+    } else if (part.has_imm && !complete_immediate(expected_)) {
+      verdict = wire::Syndrome::remote_operation;
+    } else {
+      if (position_++ == 0) message_ = part;
+      if (part.is_last) {
+        ++released_messages_;
+        position_ = 0;
+      }
+    }
+    ++expected_;
+    if (verdict != wire::Syndrome::ack || expected_ == until) break;
+    part = parts_[expected_.value];
+  }
+  expected_ = until;
+  if (promised_ - expected_ < 0) promised_ = expected_;
   out_of_order_ -= count;
   unreported_.clear_run(before.value >> 6, ((expected_.value >> 6) - (before.value >> 6)) & (Psn::mask >> 6));
-  if (messages == 0) return CompletionStatus::success;
-  released_messages_ = static_cast<std::uint16_t>(released_messages_ + messages);
-  has_released_ = true;
-  acks_.ack(trigger.port);
-  while (immediates_.capacity()) {
-    Immediate& imm = immediates_[next_rqmsn_];
-    if (!imm.present || imm.psn - expected_ >= 0) break;
-    if (receives_.empty()) {
-      released_messages_ = imm.msn;  // what came before it is confirmed, it is not
-      return refuse(now, trigger, wire::Syndrome::remote_operation);
-    }
-    Completion c;
-    c.wr_id = receives_.front();
-    c.qpn = context_.qpn;
-    c.length = imm.length;
-    c.imm = imm.value;
-    c.kind = CompletionKind::receive_imm;
-    c.msn = imm.msn;
-    completions_.push(c);
-    receives_.pop();
-    imm.present = false;
-    ++next_rqmsn_;
-    ++context_.stats.immediates_received;
+  if (released_messages_ != messages) {
+    has_released_ = true;
+    acks_.ack(trigger.port);
   }
-  return CompletionStatus::success;
+  return verdict == wire::Syndrome::ack ? CompletionStatus::success : refuse(now, trigger, verdict);
+}
+
+// False when nobody has posted a receive for it.
+bool Responder::complete_immediate(Psn psn) {
+  Immediate& imm = immediates_[next_rqmsn_];
+  SOFTMRC_CHECK(imm.present && imm.psn == psn);
+  if (receives_.empty()) return false;
+  Completion c;
+  c.wr_id = receives_.front();
+  c.qpn = context_.qpn;
+  c.length = imm.length;
+  c.imm = imm.value;
+  c.kind = CompletionKind::receive_imm;
+  c.msn = imm.msn;
+  completions_.push(c);
+  receives_.pop();
+  imm.present = false;
+  ++next_rqmsn_;
+  ++context_.stats.immediates_received;
+  return true;
 }
 
 // A switch cut the payload off; the header alone says that the path lives and that this packet must come again.
@@ -140,7 +188,7 @@ CompletionStatus Responder::release(Time now, const Trigger& trigger) {
 void Responder::on_trimmed(const wire::Bth& bth, const wire::Write& write, const Arrival& arrival) {
   const Trigger trigger{Psn(bth.psn), arrival.entropy, write.tseth.ticks, arrival.port};
   const std::int32_t offset = trigger.psn - expected_;
-  if (offset >= static_cast<std::int32_t>(mpr_ * mpr_unit)) return;
+  if (offset >= edge() - expected_) return;
   ++context_.stats.packets_trimmed;
   if (!config_.trim_nack) return;
   if (offset < 0 || (trigger.psn - highest_ <= 0 && received_.test(trigger.psn.value))) {
@@ -236,7 +284,7 @@ void Responder::fill_sack(Time now, const Reply& reply, Transmit& out) {
   sack.spdcid = static_cast<std::uint16_t>(context_.qpn);
   sack.dpdcid = static_cast<std::uint16_t>(context_.dest_qpn);
   sack.cack_psn = cack.value;
-  sack.mpr = dynamic_mpr_ ? static_cast<std::uint8_t>(mpr_) : 0;
+  sack.mpr = context_.dynamic_mpr ? static_cast<std::uint8_t>(mpr_) : 0;
   fill_bitmap(reply, sack);
   if (!has_news()) acks_.on_all_reported(reply);
   sack.cc.tx_timestamp = reply.trigger.ticks;

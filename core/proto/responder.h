@@ -5,6 +5,9 @@
 //   inside, seen before                     SACK
 //   inside, new                             place, remember, SACK when it is time
 //   beyond                                  drop, NACK out-of-window
+//
+// Packets are placed in any order; whether they make whole messages, numbered as they should be, is judged when their
+// turn comes.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +41,6 @@ class Responder {
   // See Endpoint::fetch_ahead.
   void fetch_ahead() const {
     received_.fetch_ahead(expected_.value);
-    message_ends_.fetch_ahead(expected_.value);
     unreported_.fetch_ahead(expected_.value >> 6);
   }
 
@@ -46,7 +48,11 @@ class Responder {
   // Fills in the next reply and names the port that its trigger came from.
   std::uint8_t take_reply(Time now, Transmit& out);
 
-  void set_window(std::uint32_t mpr_units) { mpr_ = mpr_units; }
+  // The window that SACKs offer from now on. What has been offered before stays good.
+  void set_window(std::uint32_t mpr_units) {
+    promised_ = edge();
+    mpr_ = mpr_units;
+  }
   void set_penalty(std::uint8_t penalty);
   void fail();
 
@@ -61,11 +67,29 @@ class Responder {
     std::uint16_t msn = 0;
     bool present = false;
   };
+  // What a packet's headers say of its message.
+  struct Part {
+    std::uint16_t msn = 0;
+    std::uint16_t rqmsn = 0;
+    std::uint32_t packets : 29 = 0;  // in the whole message, by its length
+    std::uint32_t is_first : 1 = 0;
+    std::uint32_t is_last : 1 = 0;
+    std::uint32_t has_imm : 1 = 0;
+  };
+  static_assert(sizeof(Part) == 8);
 
   CompletionStatus accept(Time now, const wire::Bth& bth, const wire::Write& write, const Trigger& trigger);
   CompletionStatus refuse(Time now, const Trigger& trigger, wire::Syndrome syndrome);
   bool is_well_formed(const wire::Bth& bth, const wire::Write& write) const;
-  CompletionStatus release(Time now, const Trigger& trigger);
+  // The first PSN that is not accepted.
+  Psn edge() const {
+    const Psn now = expected_ + mpr_ * mpr_unit;
+    return promised_ - now > 0 ? promised_ : now;
+  }
+  Part part_of(const wire::Bth& bth, const wire::Write& write) const;
+  bool is_next(const Part& part) const;
+  CompletionStatus release(Time now, const Trigger& trigger, Part part);
+  bool complete_immediate(Psn psn);
   void fill_sack(Time now, const Reply& reply, Transmit& out);
   void fill_bitmap(const Reply& reply, wire::Sack& sack);
   Psn choose_base(const Reply& reply);
@@ -77,13 +101,15 @@ class Responder {
   CompletionQueue& completions_;
 
   std::uint32_t mpr_ = 8;          // window, in units of 128 PSNs
-  bool dynamic_mpr_ = false;
+  Psn promised_;                   // the edge of a larger one that was offered before
   std::uint32_t max_wimm_ = 128;
   Psn expected_;                   // the oldest PSN not yet received
   Psn highest_;                    // the newest PSN received
   std::uint32_t out_of_order_ = 0; // received beyond expected_
   WindowBitmap received_;
-  WindowBitmap message_ends_;
+  SerialRing<Part> parts_;         // of what came out of order
+  Part message_;                   // the first packet of the message that is being released
+  std::uint32_t position_ = 0;     // and how many of its packets have been
   WindowBitmap unreported_;        // blocks of 64 PSNs in which something arrived since they were last reported
   std::uint32_t next_block_ = 0;   // where the search for one goes on, so that every block gets its turn
   std::uint64_t received_bytes_ = 0;

@@ -30,7 +30,8 @@ Refusal parse_write(const std::uint8_t* p, std::size_t size, const ParseOptions&
   }
   const std::size_t padded = size - at + options.elided_payload;
   if (padded % 4 != 0) return Refusal::bad_padding;
-  if (padded < bth.pad + 1u) return padded == 0 ? Refusal::truncated : Refusal::bad_padding;
+  const bool has_bytes = w.reth.dmalen != 0;
+  if (padded < bth.pad + (has_bytes ? 1u : 0u)) return padded == 0 ? Refusal::truncated : Refusal::bad_padding;
   w.payload_size = static_cast<std::uint32_t>(padded - bth.pad);
   w.payload = options.elided_payload ? nullptr : p + at;
   return Refusal::none;

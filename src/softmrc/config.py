@@ -16,6 +16,7 @@ EvMode = _core.EvMode
 CcAlgorithm = _core.CcAlgorithm
 
 RETRY_FOREVER = 25
+PAYLOAD_UNIT = 128  # full packets carry a multiple of it, so that no word of a message is split between two
 TRAIN_BYTES = 65_480  # what the kernel takes in one send, to cut into packets itself
 PACKET_OVERHEAD = 40  # headers and ICRC of a data packet
 
@@ -110,6 +111,11 @@ class RtsAttributes:
     max_send_wr: int = 4096
 
 
+def whole_payload(room_bytes: int) -> int:
+    """The payload of a full packet where there is room for so many bytes."""
+    return room_bytes // PAYLOAD_UNIT * PAYLOAD_UNIT
+
+
 @dataclass(frozen=True)
 class DeviceConfig:
     """A node on real sockets. The defaults are for software: coarser timers, and windows that hide scheduling."""
@@ -118,7 +124,7 @@ class DeviceConfig:
     sockets_per_plane: int = 4  # how many source ports, and so how many paths where the network hashes them
     quantum: int = 0  # packets in a row that may share a path; 0: as many as two of the kernel's trains hold
     mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit
-    mtu_limit: int = 16320  # four such packets fill a train
+    mtu_limit: int = 16256  # four such packets fill a train
     icrc: bool = True
     gso: bool = True
     ecn: bool = True

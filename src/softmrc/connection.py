@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core
+from softmrc.config import whole_payload
 from softmrc.engine import CompletionStatus
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
 from softmrc.fabric.host import FabricHost
@@ -110,7 +111,7 @@ class Connection:
             peer,
             dest_qpn=numbers["qpn"],
             first_psn=numbers["first_psn"],
-            mtu=min(self.device.mtu, numbers["mtu"]),
+            mtu=whole_payload(min(self.device.mtu, numbers["mtu"])),
         )
         self.qp.rts(max_wimm=min(config.max_wimm, numbers["max_wimm"]), mpr=min(config.mpr, numbers["mpr"]))
         self.qp.post_recv(count=config.max_wimm)

@@ -119,19 +119,18 @@ class QueuePair:
         status = self._native.post_write(
             now_ps, self.qpn, wr_id, length, remote_va, rkey, buffer, offset, imm, signaled
         )
-        self._check(status, length)
+        self._check(status)
 
     def post_receive(self, wr_id: int = 0) -> None:
         """Allow one write-with-immediate to complete here."""
-        self._check(self._native.post_receive(self.qpn, wr_id), 0)
+        self._check(self._native.post_receive(self.qpn, wr_id))
 
-    def _check(self, status: Any, length: int) -> None:
+    def _check(self, status: Any) -> None:
         if status == PostStatus.OK:
             return
         reason = {
             PostStatus.WRONG_STATE: f"the queue pair is in {self.state.name}",
             PostStatus.QUEUE_FULL: "the send queue is full (max_send_wr)",
-            PostStatus.BAD_LENGTH: f"length {length} is not in 1 to 4294967295",
         }[status]
         raise UsageError(f"cannot post to queue pair {self.qpn}: {reason}")
 

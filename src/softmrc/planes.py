@@ -12,6 +12,7 @@ import socket
 from dataclasses import dataclass
 
 from softmrc import _core
+from softmrc.config import whole_payload
 from softmrc.errors import ConfigError, DeviceError
 
 UDP_AND_MRC_BYTES = 8 + 40 + 4  # UDP header, the longest data header, ICRC
@@ -35,11 +36,11 @@ class LocalPlane:
 
     @property
     def payload_mtu(self) -> int:
-        """The largest payload whose packet fits the link, in whole words."""
+        """The largest payload whose packet fits the link."""
         if not self.link_mtu:
             return 1024
         room = self.link_mtu - (20 if self.address.version == 4 else 40) - UDP_AND_MRC_BYTES
-        return min(room // 4 * 4, LARGEST_MTU)
+        return whole_payload(min(room, LARGEST_MTU))
 
     def __str__(self) -> str:
         return f"{self.address}%{self.interface}" if self.interface else str(self.address)

@@ -29,6 +29,7 @@ import numpy as np
 from softmrc import _core
 from softmrc import planes as plane_names
 from softmrc.config import (
+    PAYLOAD_UNIT,
     CcProfile,
     DeviceConfig,
     EndpointConfig,
@@ -38,6 +39,7 @@ from softmrc.config import (
     RtrAttributes,
     RtsAttributes,
     to_native,
+    whole_payload,
 )
 from softmrc.engine import COMPLETION, EV, EVENT, CompletionKind, CompletionStatus, EventType, PostStatus, QpState
 from softmrc.errors import ConfigError, UsageError
@@ -383,7 +385,9 @@ class Device:
             raise ConfigError("planes", len(planes), "1 to 16")
         self.local_planes = [plane_names.resolve(text) for text in planes]
         largest = plane_names.payload_mtu(self.local_planes)
-        self.mtu: int = self.config.mtu or min(largest, self.config.mtu_limit)
+        self.mtu: int = self.config.mtu or whole_payload(min(largest, self.config.mtu_limit))
+        if self.mtu != whole_payload(self.mtu):
+            raise ConfigError("mtu", self.mtu, f"a multiple of {PAYLOAD_UNIT}, such as {whole_payload(self.mtu)}")
         if self.mtu > largest:
             raise ConfigError("mtu", self.mtu, f"at most {largest}, which is what the links carry")
         self._regions: dict[int, MemoryRegion] = {}

@@ -16,6 +16,7 @@ from loopback import connect, drain, eventually, pair, peer_planes
 from softmrc.bench.udp import flood
 from softmrc.engine import CompletionStatus, EventType, QpState
 from softmrc.errors import ConfigError, UsageError
+from softmrc.planes import LocalPlane
 from softmrc.verbs import Device, PeerPlane
 from softmrc.wire.capture import read_pcapng
 
@@ -212,11 +213,21 @@ def test_settings_are_checked_by_name() -> None:
     with pytest.raises(ConfigError, match="nonsense"):
         Device(["127.0.0.1"], nonsense=1)
     with pytest.raises(ConfigError, match="mtu"):
-        Device(["127.0.0.1"], mtu=65000)
+        Device(["127.0.0.1"], mtu=1 << 20)
+    with pytest.raises(ConfigError, match="a multiple of 128, such as 1408"):
+        Device(["127.0.0.1"], mtu=1428)
     with pytest.raises(ConfigError, match="planes"):
         Device([])
     with Device(["127.0.0.1"]) as device, pytest.raises(ConfigError, match="faults"):
         device.set_faults(rain=0.5)
+
+
+@pytest.mark.parametrize(
+    ("link_mtu", "address", "payload"),
+    [(1500, "10.0.0.1", 1408), (1500, "fd00::1", 1408), (9000, "10.0.0.1", 8832), (65536, "127.0.0.1", 16384)],
+)
+def test_no_word_of_a_message_is_split_between_packets(link_mtu: int, address: str, payload: int) -> None:
+    assert LocalPlane(ipaddress.ip_address(address), "", "eth0", link_mtu).payload_mtu == payload
 
 
 def test_a_carrier_must_leave_the_checksum_alone() -> None:

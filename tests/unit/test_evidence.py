@@ -117,6 +117,41 @@ def test_a_path_is_given_time_for_the_nack_that_explains_a_missing_packet() -> N
 
 
 # spec: trim-late-nack
+@pytest.mark.parametrize("resent", [False, True])
+@pytest.mark.parametrize("last_hop", [False, True])
+def test_a_late_nack_reports_congestion_as_one_in_time_does(resent: bool, last_hop: bool) -> None:
+    """SACK evidence came first; the path is stepped over and the congestion noted all the same, and once only."""
+    rig, trimmed, ev, sack = overtaken()
+    rig.endpoint.handle_datagram(rig.now, sack, peer=rig.peer)
+    if resent:
+        rig.drain()
+    reason = packer.TRIMMED_LAST_HOP if last_hop else packer.TRIMMED
+    rig.endpoint.handle_datagram(rig.now, packer.nack(QPN, 1, reason, ticks=trimmed.ticks or 0), peer=rig.peer)
+    states = {int(e["value"]): EvState(int(e["state"])) for e in rig.qp.evs()}
+    assert states[ev] == (EvState.GOOD if last_hop else EvState.SKIP)
+    again = data(rig.drain())
+    rig.receive(packer.nack(QPN, 1, reason, ticks=trimmed.ticks or 0))
+    assert not resent or not again, "the copy under way is not touched"
+
+
+# spec: trim-late-nack
+def test_a_late_nack_lifts_a_sentence() -> None:
+    """Condemned because something sent much later came through; but its header arrived, so the path lives."""
+    rig = Rig(evs={"count": 4}, cc={**PATIENT, "window_bytes": 1 << 20}, rts={"timeout": 20})
+    (first,) = data(rig.post(1024))
+    ev = rig.routes[0][1]
+    rig.now += int(20 * RTT_US * US)
+    (second,) = data(rig.post(1024))
+    rig.now += int(RTT_US * US)
+    said = {"ack_psn": 1, "ticks": second.ticks or 0, "base": 0, "bitmap": 2, "ooo": 1}
+    for received in (1024, 1280):
+        rig.receive(packer.sack(QPN, -1 & packer.PSN_MASK, rcvd_bytes=received, **said))
+    assert bad_evs(rig) == [ev] and rig.stats()["lost_across_evs"] == 1
+    rig.receive(packer.nack(QPN, 0, packer.TRIMMED, ticks=first.ticks or 0))
+    assert not bad_evs(rig) and rig.stats()["evs_restored"] == 1
+
+
+# spec: trim-late-nack
 def test_without_timestamps_any_nack_explains_it() -> None:
     rig, _, _, sack = overtaken(timestamps=False)
     rig.receive(sack)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 import packer
 from packer import REQUEST, RESPONSE
-from rig import Rig, only
-from softmrc.config import EvProfile
-from softmrc.engine import EventType
+from rig import PEER_QPN, QPN, Rig, only
+from softmrc.config import EvProfile, InitAttributes, RtrAttributes, RtsAttributes
+from softmrc.engine import EventType, TrafficClass
 from softmrc.pair import Pair
 
 PORT_STATUS, EV_PROBE = 0, 1
@@ -24,6 +26,7 @@ def test_a_port_that_goes_down_is_announced_on_every_live_plane_until_answered()
     assert len(only(rig.advance(1000), REQUEST)) >= 6, "and again, and again"
     rig.receive(packer.response(PORT_STATUS, 0))
     assert not only(rig.advance(10_000), REQUEST)
+    assert set(rig.classes) == {TrafficClass.DATA_NO_TRIM}, "a trimmed one could not be answered"
 
 
 def test_nothing_spins_while_every_port_is_down() -> None:
@@ -43,18 +46,78 @@ def test_nothing_spins_while_every_port_is_down() -> None:
     assert rig.drain()
 
 
-def test_the_peers_ports_are_respected_and_older_news_is_ignored() -> None:
+def ports_used(rig: Rig) -> set[int]:
+    rig.routes.clear()
+    rig.post(512 * 60)
+    return {port for port, _ in rig.routes}
+
+
+@pytest.mark.parametrize("ids", [(7, 8), (40, 0), (0, 0xFFFF), (0x8001, 1)])
+def test_the_peers_ports_are_respected_and_older_news_is_ignored(ids: tuple[int, int]) -> None:
+    """Ids are unique and say nothing of order: what was heard before is old."""
     rig = Rig(ports=4, mtu=512, evs={"count": 16})
-    (answer,) = rig.receive(packer.request(PORT_STATUS, 7, mask=0b11010))
-    assert (answer.opcode, answer.op, answer.psn) == (RESPONSE, PORT_STATUS, 7)
-    rig.receive(packer.request(PORT_STATUS, 6, mask=0b11110))
-    rig.routes.clear()
-    rig.post(512 * 60)
-    assert {port for port, _ in rig.routes} == {0, 2, 3}
-    rig.receive(packer.request(PORT_STATUS, 8, mask=0b11110))
-    rig.routes.clear()
-    rig.post(512 * 60)
-    assert {port for port, _ in rig.routes} == {0, 1, 2, 3}
+    first, second = ids
+    (answer,) = rig.receive(packer.request(PORT_STATUS, first, mask=0b11010))
+    assert (answer.opcode, answer.op, answer.psn) == (RESPONSE, PORT_STATUS, first)
+    assert ports_used(rig) == {0, 2, 3}
+    rig.receive(packer.request(PORT_STATUS, second, mask=0b11110))
+    assert ports_used(rig) == {0, 1, 2, 3}
+    (answer,) = rig.receive(packer.request(PORT_STATUS, first, mask=0b11010), port=3)
+    assert answer.psn == first, "a late copy is answered"
+    assert ports_used(rig) == {0, 1, 2, 3}, "and believed no more"
+
+
+def test_an_answer_to_old_news_makes_us_say_it_again() -> None:
+    """The peer may have taken a late copy for the newest; it says so by answering it."""
+    rig = Rig(ports=4)
+    rig.endpoint.set_port(rig.now, 2, False)
+    (old, *_) = only(rig.drain(), REQUEST)
+    rig.endpoint.set_port(rig.now, 2, True)
+    (new, *_) = only(rig.drain(), REQUEST)
+    assert not only(rig.receive(packer.response(PORT_STATUS, new.psn)), REQUEST)
+    again = only(rig.receive(packer.response(PORT_STATUS, old.psn)), REQUEST)
+    assert len(again) == 4 and {u.mask for u in again} == {0b11110}
+    assert not {u.psn for u in again} & {old.psn, new.psn}, "under a number that was not heard before"
+    rig.receive(packer.response(PORT_STATUS, again[0].psn))
+    for late in (old, new, again[0]):  # every copy is answered
+        assert not only(rig.receive(packer.response(PORT_STATUS, late.psn)), REQUEST)
+    assert not only(rig.advance(10_000), REQUEST) and not rig.refusals()
+
+
+def connect(rig: Rig, qpn: int) -> None:
+    """Another queue pair with the same peer; the rig's own from now on."""
+    rig.qp = rig.endpoint.create_qp(qpn)
+    rig.qp.init(InitAttributes(send_cq=rig.send_cq, recv_cq=rig.recv_cq))
+    rig.qp.rtr(rig.now, RtrAttributes(peer=rig.peer, dest_qpn=PEER_QPN, mtu=rig.mtu))
+    rig.qp.rts(rig.now, RtsAttributes())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_restarted_peer_inherits_nothing(kept: bool) -> None:
+    """The same addresses, another process: what the old one said is void, and the new one is told how things are."""
+    rig = Rig(ports=4, mtu=512, evs={"count": 16})
+    rig.endpoint.set_port(rig.now, 3, False)
+    (update, *_) = only(rig.drain(), REQUEST)
+    rig.receive(packer.response(PORT_STATUS, update.psn))
+    rig.receive(packer.request(PORT_STATUS, 5, mask=0b00110))
+    assert ports_used(rig) == {0, 1}
+    rig.qp.error(rig.now)
+    if not kept:
+        rig.qp.destroy()
+    connect(rig, QPN + kept)
+    told = only(rig.drain(), REQUEST)
+    assert {(u.op, u.mask) for u in told} == {(PORT_STATUS, 0b01110)}, "it is told what is down here"
+    assert ports_used(rig) == {0, 1, 2}
+    rig.receive(packer.request(PORT_STATUS, 5, mask=0b01010))
+    assert ports_used(rig) == {0, 2}, "its numbers begin anew"
+
+
+def test_a_peer_that_is_in_touch_keeps_what_it_said() -> None:
+    rig = Rig(ports=4, mtu=512, evs={"count": 16})
+    rig.receive(packer.request(PORT_STATUS, 5, mask=0b00110))
+    connect(rig, QPN + 1)
+    assert not only(rig.drain(), REQUEST)
+    assert ports_used(rig) == {0, 1}
 
 
 def test_an_ev_probe_is_answered_where_it_came_from_mostly() -> None:

@@ -69,11 +69,35 @@ def test_nothing_goes_beyond_the_window() -> None:
 
 # spec: mpr-dynamic
 def test_the_window_grows_when_the_peer_offers_more() -> None:
-    rig = Rig(mtu=512, cc={"window_bytes": 1 << 30}, rts={"mpr": 8})
+    rig = Rig(mtu=512, cc={"window_bytes": 1 << 30}, rtr={"dynamic_mpr": True}, rts={"mpr": 8})
     rig.post(1_000_000)
     sent = data(acknowledge(rig, 9, mpr=10))
     assert sent[-1].psn == 9 + 10 * 128, "cack + MPR is the last allowed"
-    assert not data(acknowledge(rig, 9, mpr=8)), "an older, smaller offer takes nothing back"
+    assert not data(acknowledge(rig, 9, mpr=8)), "a smaller offer takes nothing back"
+
+
+# spec: mpr-dynamic
+def test_a_window_is_taken_from_the_newest_sack_of_a_peer_that_agreed() -> None:
+    for agreed, newest, units, expected in ((True, True, 10, 1289), (True, False, 10, 1033), (False, True, 10, 1033),
+                                            (True, True, 7, 1033)):  # fmt: skip
+        rig = Rig(mtu=512, cc={"window_bytes": 1 << 30}, rtr={"dynamic_mpr": agreed}, rts={"mpr": 8})
+        rig.post(1_000_000)
+        rig.receive(packer.sack(QPN, 5, rcvd_bytes=1 << 20))
+        sent = data(rig.receive(packer.sack(QPN, 9, mpr=units, rcvd_bytes=(1 << 20) + (256 if newest else -256))))
+        assert sent[-1].psn == expected
+        assert rig.stats()["acks_refused"] == (units < 8), "a window smaller than any is told"
+
+
+# spec: mpr-dynamic
+def test_a_transport_ack_promises_the_smallest_window_only() -> None:
+    """The peer may have shrunk it since the last SACK."""
+    rig = Rig(mtu=512, cc={"window_bytes": 1 << 30}, rtr={"dynamic_mpr": True}, rts={"mpr": 64})
+    for _ in range(8):
+        rig.post(1 << 20)
+    rig.receive(packer.sack(QPN, 9, mpr=64, rcvd_bytes=1 << 20))
+    assert not data(rig.receive(packer.ack(QPN, 4000, 0xFFFF)))
+    sent = data(rig.receive(packer.ack(QPN, 8200, 0xFFFF)))
+    assert sent[-1].psn == 8200 + 8 * 128
 
 
 # spec: cwnd-gate
@@ -177,6 +201,38 @@ def test_a_nack_of_an_earlier_transmission_is_stale() -> None:
     rig.now += 10 * US
     assert data(rig.receive(packer.nack(QPN, 0, packer.TRIMMED, ticks=first.ticks)))
     assert not data(rig.receive(packer.nack(QPN, 0, packer.TRIMMED, ticks=first.ticks)))
+
+
+# spec: nack-backoff
+@pytest.mark.parametrize("reason", [packer.NO_BITMAP, packer.NO_PKT_BUFFER, packer.NO_RESOURCE, packer.OUT_OF_WINDOW])
+def test_a_peer_that_never_takes_a_packet_is_asked_ever_more_seldom(reason: int) -> None:
+    rig = Rig(rts={"timeout": 4, "retry_linear": 2, "retry_exponential": 3})
+    sent = data(rig.post(3 * 1024))
+    tries = 0
+    for _ in range(100_000):
+        if rig.qp.state == QpState.ERROR:
+            break
+        tries += len(sent)
+        rig.now += 2 * US
+        nacks = [packer.nack(QPN, packet.psn, reason, ticks=packet.ticks) for packet in sent]
+        again = [packet for nack in nacks for packet in data(rig.receive(nack))]
+        sent = again or data(rig.advance(1))
+    assert rig.qp.state == QpState.ERROR, "its retries are counted"
+    assert rig.sends()["status"][0] == CompletionStatus.RETRY_EXCEEDED.value
+    assert tries < 150, f"{tries} packets into a peer that takes none"
+
+
+# spec: nack-backoff
+def test_what_a_peer_could_not_take_once_is_sent_again_at_once_and_progress_forgives() -> None:
+    rig = Rig(rts={"timeout": 16})
+    for psn in range(20):
+        (packet,) = data(rig.post(100))
+        rig.now += 5 * US
+        (again,) = data(rig.receive(packer.nack(QPN, psn, packer.NO_RESOURCE, ticks=packet.ticks)))
+        assert again.psn == psn and again.rtx
+        rig.now += 5 * US
+        rig.receive(packer.sack(QPN, psn, ack_psn=psn, ticks=again.ticks, rcvd_bytes=200 * psn))
+        rig.receive(packer.ack(QPN, psn, psn))
 
 
 @pytest.mark.parametrize("reason", [packer.NO_BITMAP, packer.NO_PKT_BUFFER, packer.NO_RESOURCE, packer.OUT_OF_WINDOW])

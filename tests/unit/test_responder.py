@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import packer
 from packer import FIRST, LAST, LAST_IMM, MIDDLE, ONLY, ONLY_IMM, PSN_MASK
-from rig import PEER_QPN, QPN, RKEY, Rig, only
+from rig import PEER_QPN, QPN, RKEY, Rig, data, only
 from softmrc.engine import CompletionStatus, QpState, RefusedPacket, TrafficClass, Trim
+from softmrc.errors import ConfigError, UsageError
 
 MTU = 1024
 
@@ -176,9 +179,33 @@ def test_the_offered_window_travels_only_when_it_is_dynamic() -> None:
         rig = Rig(rtr={"dynamic_mpr": dynamic, "mpr_dest": 16})
         (sack,) = only(only_write(rig, 0, b"a", ack_request=True), packer.SACK)
         assert sack.mpr == (16 if dynamic else 0)
-        rig.qp.set_receive_window(20)
-        (sack,) = only(only_write(rig, 1, b"a", ack_request=True), packer.SACK)
-        assert sack.mpr == (20 if dynamic else 0)
+    rig.qp.set_receive_window(20)
+    (sack,) = only(only_write(rig, 1, b"a", ack_request=True), packer.SACK)
+    assert sack.mpr == 20
+
+
+def test_a_window_that_was_not_agreed_on_does_not_change() -> None:
+    with pytest.raises(UsageError, match="dynamic_mpr"):
+        Rig().qp.set_receive_window(20)
+    with pytest.raises(ConfigError, match="8 to 255"):
+        Rig(rtr={"dynamic_mpr": True}).qp.set_receive_window(7)
+
+
+# spec: mpr-dynamic
+def test_what_was_offered_stays_good_when_the_window_shrinks() -> None:
+    rig = Rig(rtr={"dynamic_mpr": True, "mpr_dest": 64})
+    only_write(rig, 0, b"a")
+    rig.qp.set_receive_window(8)
+    (sack,) = only(only_write(rig, 1, b"a", ack_request=True), packer.SACK)
+    assert sack.mpr == 8
+    promised = 1 + 64 * 128
+    assert not only(only_write(rig, promised - 1, b"a"), packer.NACK), "the last PSN that was ever offered"
+    assert only(only_write(rig, promised + 1, b"a"), packer.NACK)
+    for psn in range(2, 1500):
+        only_write(rig, psn, b"a")
+    assert rig.stats()["packets_out_of_window"] == 1
+
+
 
 
 def test_the_penalty_travels_and_its_end_is_told_more_than_once() -> None:
@@ -225,3 +252,107 @@ def test_opcode_only_with_last_flag_and_lengths_must_agree() -> None:
         rig = Rig()
         (nak,) = rig.receive(raw)
         assert nak.syndrome == packer.SYN_INVALID and rig.untouched() and rig.qp.state == QpState.ERROR
+
+
+# A message with its packets, as (opcode, payload bytes).
+WHOLE = ((FIRST, MTU), (MIDDLE, MTU), (LAST, 100))
+LENGTH = 2 * MTU + 100
+
+
+def piece(psn: int, opcode: int, size: int, **more: object) -> bytes:
+    settings = {"opcode": opcode, "va": 0x1000, "rkey": RKEY, "dmalen": LENGTH, "msn": 0, **more}
+    return packer.write(QPN, psn, bytes(size), **settings)  # type: ignore[arg-type]
+
+
+LIES = {
+    "begins in the middle": [piece(0, MIDDLE, MTU)],
+    "begins at the end": [piece(0, LAST, 100)],
+    "a message of the wrong number": [piece(0, ONLY, 100, dmalen=100, msn=1)],
+    "a number that stays": [piece(0, ONLY, 4, dmalen=4, msn=0), piece(1, ONLY, 4, dmalen=4, msn=0)],
+    "a number that jumps": [piece(0, ONLY, 4, dmalen=4, msn=0), piece(1, ONLY, 4, dmalen=4, msn=2)],
+    "numbers differ inside a message": [piece(0, *WHOLE[0]), piece(1, *WHOLE[1], msn=1), piece(2, *WHOLE[2])],
+    "a message inside a message": [piece(0, *WHOLE[0]), piece(1, ONLY, 4, dmalen=4), piece(2, *WHOLE[2])],
+    "begins twice": [piece(0, *WHOLE[0]), piece(1, *WHOLE[0])],
+    "ends too soon": [piece(0, *WHOLE[0]), piece(1, *WHOLE[2])],
+    "ends too late": [piece(0, *WHOLE[0]), piece(1, *WHOLE[1]), piece(2, *WHOLE[1]), piece(3, *WHOLE[2])],
+    "lengths differ": [piece(0, *WHOLE[0]), piece(1, MIDDLE, MTU, dmalen=5 * MTU)],
+    "immediates begin at one": [piece(0, ONLY_IMM, 4, dmalen=4, rqmsn=1)],
+    "an immediate's number comes twice": [
+        piece(0, ONLY_IMM, 4, dmalen=4, rqmsn=0), piece(1, ONLY_IMM, 4, dmalen=4, rqmsn=0, msn=1)],
+    "an immediate's number jumps": [
+        piece(0, ONLY_IMM, 4, dmalen=4, rqmsn=0), piece(1, ONLY_IMM, 4, dmalen=4, rqmsn=2, msn=1)],
+    "immediates in the wrong order": [
+        piece(0, ONLY_IMM, 4, dmalen=4, rqmsn=1), piece(1, ONLY_IMM, 4, dmalen=4, rqmsn=0, msn=1)],
+    "an immediate's number changes inside its message": [
+        piece(0, *WHOLE[0], rqmsn=0), piece(1, *WHOLE[1], rqmsn=1), piece(2, LAST_IMM, 100, rqmsn=0)],
+    "nothing, in two packets": [piece(0, FIRST, 0, dmalen=0), piece(1, LAST, 0, dmalen=0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["as sent", "backwards"])
+@pytest.mark.parametrize("lie", LIES)
+# spec: message-order
+def test_messages_that_no_honest_peer_sends_are_refused(lie: str, order: str) -> None:
+    """In whatever order they arrive; an immediate is never stranded without a word."""
+    rig = Rig()
+    rig.qp.post_receive(wr_id=1)
+    rig.qp.post_receive(wr_id=2)
+    said = []
+    for raw in LIES[lie] if order == "as sent" else LIES[lie][::-1]:
+        said += rig.receive(raw)
+    assert packer.SYN_INVALID in [p.syndrome for p in only(said, packer.ACK)]
+    assert rig.qp.state == QpState.ERROR and RefusedPacket.INVALID_REQUEST in rig.refusals()
+    assert rig.stats()["refused_invalid_request"] >= 1
+    rig.check_guards()
+
+
+@pytest.mark.parametrize("seed", range(20))
+# spec: message-order in-order
+def test_honest_messages_in_any_order(seed: int) -> None:
+    rng = random.Random(seed)
+    rig = Rig(peer_first_psn=PSN_MASK - 20)
+    packets, lengths, psn, immediates = [], [], PSN_MASK - 20, 0
+    for msn in range(40):
+        length = rng.choice([0, 1, MTU - 1, MTU, MTU + 1, rng.randint(0, 5 * MTU)])
+        has_imm = rng.random() < 0.5
+        count = max(1, -(-length // MTU))
+        for i in range(count):
+            last = i + 1 == count
+            opcode = (ONLY_IMM if has_imm else ONLY) if count == 1 else FIRST if i == 0 else MIDDLE
+            if last and count > 1:
+                opcode = LAST_IMM if has_imm else LAST
+            size = length - i * MTU if last else MTU
+            raw = packer.write(QPN, psn & PSN_MASK, bytes([msn + 1]) * size, opcode=opcode, va=rig.va, rkey=RKEY,
+                               dmalen=length, msn=msn, rqmsn=immediates, imm=msn)  # fmt: skip
+            packets.append(raw)
+            psn += 1
+        if has_imm:
+            rig.qp.post_receive(wr_id=immediates)
+            lengths.append((length, msn))
+            immediates += 1
+    for block in range(0, len(packets), 16):
+        some = packets[block : block + 16]
+        rng.shuffle(some)
+        for raw in some:
+            rig.receive(raw)
+    done = rig.receives()
+    assert [(int(c["length"]), int(c["imm"])) for c in done] == lengths and rig.qp.state == QpState.RTS
+    assert list(done["wr_id"]) == list(range(immediates)) and not rig.refusals()
+
+
+# spec: zero-length
+@pytest.mark.parametrize("imm", [None, 7])
+def test_a_message_without_bytes_is_one_packet_that_names_no_memory(imm: int | None) -> None:
+    sender = Rig()
+    (packet,) = data(sender.post(0, imm=imm, wr_id=3))
+    assert packet.opcode == (ONLY if imm is None else ONLY_IMM) and packet.payload == b"" and packet.dmalen == 0
+    rig = Rig()
+    rig.qp.post_receive(wr_id=9)
+    raw = packer.write(QPN, 0, b"", opcode=packet.opcode, va=0xDEAD, rkey=0xBAD, imm=imm)
+    (ack,) = only(rig.receive(raw), packer.ACK)
+    assert (ack.syndrome, ack.msn) == (packer.SYN_ACK, 0) and rig.untouched()
+    assert [(int(c["length"]), int(c["imm"])) for c in rig.receives()] == ([] if imm is None else [(0, 7)])
+    sender.receive(packer.sack(QPN, 0, ack_psn=0, ticks=packet.ticks))
+    sender.receive(packer.ack(QPN, 0, 0))
+    (done,) = sender.sends()
+    assert (done["wr_id"], done["length"], done["status"]) == (3, 0, CompletionStatus.SUCCESS.value)

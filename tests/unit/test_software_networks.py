@@ -96,6 +96,18 @@ def test_what_waits_in_the_same_batch_is_not_lost() -> None:
     assert qp.stats()["lost_across_evs"] == 0
 
 
+def test_verdicts_owed_survive_a_transmission_inside_the_batch() -> None:
+    """A driver sends between packets that it hands in; a queue pair with nothing to send still owes its verdicts."""
+    a, qp, sacks = overtaken()
+    a.begin_batch()
+    a.handle_datagram(21 * MS, sacks[0], peer=0)
+    while a.poll_transmit(21 * MS) is not None:
+        pass
+    a.end_batch(21 * MS)
+    assert qp.stats()["lost_across_evs"] == 1
+    assert a.poll_transmit(21 * MS) is not None, "and acts on them at once"
+
+
 def test_time_spent_with_a_driver_that_was_held_up_does_not_count() -> None:
     a, qp, sacks = overtaken()
     a.handle_held_up(20 * MS)

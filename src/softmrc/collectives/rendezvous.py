@@ -19,11 +19,10 @@ from typing import Any
 from softmrc import _core
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
-from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES
+from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, whole_payload
 from softmrc.verbs import CompletionQueue, Device, PeerPlane, QueuePair
 
 VERSION = 1
-MTU_UNIT = 16  # packets end where elements end
 
 
 def host() -> str:
@@ -66,7 +65,7 @@ class Meeting:
             if self.size > 1:
                 said = self.table.agree(json.dumps(self._offer(native)))
                 offers = {peer: self._parsed(peer, said[peer]) for peer in self._others()}
-                self.mtu = min(self.device.mtu, *(offer["mtu"] for offer in offers.values())) // MTU_UNIT * MTU_UNIT
+                self.mtu = whole_payload(min(self.device.mtu, *(offer["mtu"] for offer in offers.values())))
                 for peer, offer in offers.items():
                     self._connect(native, peer, offer)
                 self._share_cores(1 + sum(offer.get("host") == host() for offer in offers.values()))
