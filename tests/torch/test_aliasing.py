@@ -208,6 +208,7 @@ def forwarded(here: Rank) -> None:
     receive = dist.irecv(memory[:2000], peer)
     with pytest.raises(RuntimeError, match="wait for it first"):
         dist.isend(memory[1000:], peer)
+    dist.barrier()  # nobody's receive is over before all have tried
     send = dist.isend(memory[2000:].repeat(2), peer)
     total = dist.all_reduce(memory, async_op=True)  # all the others may read it, and do so when it has come
     for work in (total, send, receive):
