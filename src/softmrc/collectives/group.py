@@ -37,7 +37,7 @@ class Group:
         self.rank = meeting.rank
         self.size = meeting.size
         self.device = meeting.device  # live: stats, planes, set_faults, set_port, events
-        self.timeout_s = meeting.timeout_s
+        self.timeout_s = meeting.timeout_s  # of operations that have none of their own
         self.pairs: dict[int, Pairs] = meeting.pairs  # the queue pairs to every peer, for those who watch
         self._owns_device = owns_device
         self._native = meeting.meet(herald()._native)
@@ -68,6 +68,7 @@ class Group:
         owns_device = device is None
         if device is not None and (planes is not None or device_config is not None):
             raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
+        _positive("timeout_s", timeout_s)
         made = device or Device(planes or DEFAULT_PLANES, device_config)
         try:
             return cls(Meeting(store, rank, size, made, name, timeout_s), owns_device)
@@ -100,9 +101,12 @@ class Group:
             root,
             [(block.address, block.nbytes) for block in inputs],
             [(block.address, block.nbytes) for block in outputs],
-            self.timeout_s if timeout_s is None else timeout_s,
+            self._limit(timeout_s),
         )
         return self._work(native, (inputs, outputs))
+
+    def _limit(self, timeout_s: float | None) -> float:
+        return self.timeout_s if timeout_s is None else _positive("timeout_s", timeout_s)
 
     def _work(self, native: Any, memory: Any) -> Work:
         """Keeps the memory until the operation has ended, even if the caller forgets the Work."""
@@ -215,7 +219,7 @@ class Group:
         """To a `recv` of the same tag and length, in the order of issue. A small one ends when it has been copied."""
         self._check_peer("to", to)
         block = as_block(memory, writable=False)
-        timeout = self.timeout_s if timeout_s is None else timeout_s
+        timeout = self._limit(timeout_s)
         return self._work(self._native.send(block.address, block.nbytes, block.dtype, to, _tag(tag), timeout), block)
 
     def recv(self, memory: Memory, source: int = ANY_SOURCE, tag: int = 0, *, timeout_s: float | None = None) -> Work:
@@ -223,7 +227,7 @@ class Group:
         if source != ANY_SOURCE:
             self._check_peer("source", source)
         block = as_block(memory)
-        timeout = self.timeout_s if timeout_s is None else timeout_s
+        timeout = self._limit(timeout_s)
         return self._work(
             self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout), block
         )
@@ -272,6 +276,12 @@ class Group:
     def __repr__(self) -> str:
         state = ", closed" if self._closed else f", {self.error}" if self.error else ""
         return f"<Group rank {self.rank} of {self.size}{state}>"
+
+
+def _positive(field: str, seconds: Any) -> float:
+    if not isinstance(seconds, int | float) or not seconds > 0:
+        raise ConfigError(field, seconds, "seconds, above 0")
+    return float(seconds)
 
 
 def _tag(tag: int) -> int:
