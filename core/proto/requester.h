@@ -138,8 +138,9 @@ class Requester {
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }
   bool is_last_for_now() const;
-  std::uint16_t choose_ev(std::uint32_t free_ports, std::uint16_t avoid);
-  std::uint16_t choose_to_ask(std::uint32_t free_ports, std::uint16_t avoid);
+  std::uint16_t choose_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid);
+  std::uint16_t draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid);
+  std::uint16_t choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid);
   std::optional<Poll> poll_urgent(Time now, std::uint32_t free_ports, Transmit& out);
   Poll send_new(Time now, std::uint32_t free_ports, Transmit& out);
   Poll resend(Time now, Psn psn, std::uint16_t ev, Transmit& out);
@@ -162,7 +163,7 @@ class Requester {
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
   void on_progress(Time now);
   void refuse_acknowledgement(Time now, Psn cack);
-  void note_trim(std::uint16_t ev, Time sent_at, wire::NackReason reason);
+  void note_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason);
   bool explains_accusation(Time now, const wire::Nack& nack);
   void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);
   void on_not_taken(Time now, std::uint8_t tx_count);
@@ -170,6 +171,8 @@ class Requester {
   // loss
   bool is_late(const SentRecord& record) const;
   void convict(const wire::Sack& sack);
+  void note_holes(Psn base, std::uint64_t bitmap);
+  void convict_holes();
   void convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too);
   void pass_verdicts(Time now);
   void declare_convicted(Time now, LossCause cause);
@@ -181,6 +184,8 @@ class Requester {
   Duration reorder_window() const {
     return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
   }
+  // How long a path stays barred the first time.
+  Duration bar_span() const { return rtt_.base() * 5; }
   Duration timeout() const;
   CompletionStatus on_timeout(Time now);
   void on_silence(Time now);
@@ -219,6 +224,7 @@ class Requester {
   WindowBitmap acked_;
   WindowBitmap lost_;
   WindowBitmap suspects_;
+  WindowBitmap holes_;             // left out by a SACK that reports a later one
   std::uint32_t lost_count_ = 0;
   std::uint32_t suspect_count_ = 0;
   WindowBitmap convicted_;         // lost, unless the rest of the batch says otherwise

@@ -128,6 +128,7 @@ bool Requester::acknowledge_through(Time now, Psn cack) {
     if (sent_[psn].state != SentState::settled) settle(now, psn);
   }
   acked_.clear_run(first.value, static_cast<std::uint32_t>(count));
+  holes_.clear_run(first.value, static_cast<std::uint32_t>(count));
   sent_.advance(cack + 1);
   // Where SACKs carry the window, cack alone promises no more than the smallest.
   widen_window(sent_.first() + (context_.dynamic_mpr ? smallest_mpr : attributes_.mpr) * mpr_unit);
@@ -221,11 +222,13 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
   }
   r.state = SentState::settled;
   ++context_.stats.loss_spurious;
+  if (r.window_paid) controller_.on_loss_undone(r.bytes);
   // It was declared lost after W at least.
   if (ev != no_ev) note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window());
   withdraw_accusation(psn, ev, std::nullopt);
   if (r.path_blamed && ev != no_ev && evs_[ev].state == EvState::assumed_bad) {
     evs_.on_spurious(ev);
+    evs_.bar(ev, now, bar_span());
     ++context_.stats.evs_restored;
   }
   Event e = context_.event(EventType::packet_spurious, now);
@@ -272,7 +275,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
     return CompletionStatus::success;
   }
   const std::uint64_t bytes = r.bytes;
-  if (is_trim) note_trim(r.ev, r.sent_at, nack.reason);
+  if (is_trim) note_trim(now, r.ev, r.sent_at, nack.reason);
   declare_lost(now, psn, LossCause::nacked);
   if (is_trim) {
     controller_.on_trim(now, bytes, bytes_in_flight_);
@@ -285,9 +288,9 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
 }
 
 // A header that came through is proof that the path lives. The last hop's queue is no path's fault.
-void Requester::note_trim(std::uint16_t ev, Time sent_at, wire::NackReason reason) {
+void Requester::note_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason) {
   evs_.on_acked(ev, sent_at);
-  if (reason == wire::NackReason::trimmed) evs_.on_congestion(ev);
+  if (reason == wire::NackReason::trimmed) evs_.bar(ev, now, bar_span());
 }
 
 // The packet was given up before its NACK came, which was slower than a SACK on another plane. It is as good a report on the
@@ -297,7 +300,7 @@ bool Requester::explains_accusation(Time now, const wire::Nack& nack) {
   const auto ticks = config_.timestamps ? std::optional(nack.tx_timestamp) : std::nullopt;
   const auto accusation = withdraw_accusation(Psn(nack.nack_psn), no_ev, ticks);
   if (!accusation) return false;
-  note_trim(accusation->ev, accusation->sent_at, nack.reason);
+  note_trim(now, accusation->ev, accusation->sent_at, nack.reason);
   controller_.on_trim(now, 0, bytes_in_flight_);
   drain_ev_changes(now);
   return true;
@@ -316,7 +319,7 @@ void Requester::on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::Nac
     ++context_.stats.evs_restored;
     r.path_blamed = false;
   }
-  note_trim(ev, is_waiting ? r.sent_at : Time::long_ago(), reason);
+  note_trim(now, ev, is_waiting ? r.sent_at : Time::long_ago(), reason);
   controller_.on_trim(now, 0, bytes_in_flight_);
   drain_ev_changes(now);
 }

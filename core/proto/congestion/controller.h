@@ -14,6 +14,7 @@ class FixedWindow {
   void on_ack(Time, Duration, const AckFacts&) {}
   void on_trim(Time, std::uint64_t, std::uint64_t) {}
   void on_loss(Time, std::uint64_t, std::uint64_t) {}
+  void on_loss_undone(std::uint64_t) {}
   double window() const { return window_; }
 
  private:
@@ -35,6 +36,10 @@ class Controller {
   }
   void on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
     std::visit([&](auto& c) { c.on_loss(now, packet_bytes, in_flight); }, impl_);
+  }
+  // The packet was not lost after all.
+  void on_loss_undone(std::uint64_t packet_bytes) {
+    std::visit([&](auto& c) { c.on_loss_undone(packet_bytes); }, impl_);
   }
   std::uint64_t window() const {
     return static_cast<std::uint64_t>(std::visit([](const auto& c) { return c.window(); }, impl_));

@@ -169,4 +169,10 @@ void Nscc::on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight
   clamp();
 }
 
+// spec: loss-undone
+void Nscc::on_loss_undone(std::uint64_t packet_bytes) {
+  window_ += static_cast<double>(packet_bytes);
+  clamp();
+}
+
 }  // namespace softmrc::proto

@@ -36,6 +36,7 @@ class Nscc {
   void on_ack(Time now, Duration base_rtt, const AckFacts& facts);
   void on_trim(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight);
   void on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight);
+  void on_loss_undone(std::uint64_t packet_bytes);
 
   double window() const { return window_; }
 

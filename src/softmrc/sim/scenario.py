@@ -50,7 +50,7 @@ class Transport:
     window_bdp: float = setting(1.5, above=0)
     probe_interval_us: float = setting(1000.0, above=0)
     # How much later another packet must have been sent, and acknowledged, for a missing one to be lost: at least this.
-    # Queues of switches make paths overtake each other by more than a quiet network shows. -1: half a base RTT.
+    # Queues of switches make paths overtake each other by more than a quiet network shows. -1: a quarter of the base RTT.
     reorder_window_us: float = setting(-1.0, low=-1)
     # RoCE
     qps_per_pair: int = setting(1, low=1, high=16)
