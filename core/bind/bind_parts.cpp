@@ -116,10 +116,10 @@ void bind_loss(nb::module_& m) {
 
 void bind_nscc(nb::module_& m) {
   nb::class_<Nscc>(m, "Nscc")
-      .def("__init__", [](Nscc* self, const CcProfile& profile, std::uint32_t nominal_mtu) {
+      .def("__init__", [](Nscc* self, const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
         raise_if(validate(profile));
-        new (self) Nscc(profile, nominal_mtu);
-      })
+        new (self) Nscc(profile, nominal_mtu, sharers);
+      }, nb::arg("profile"), nb::arg("nominal_mtu"), nb::arg("sharers") = 1)
       .def("on_ack", [](Nscc& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
                         std::optional<std::int64_t> delay, std::uint64_t in_flight, std::uint8_t penalty, bool restore) {
         AckFacts facts;
@@ -135,7 +135,8 @@ void bind_nscc(nb::module_& m) {
       .def("on_trim", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_trim(Time{now}, bytes, in_flight); })
       .def("on_loss", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_loss(Time{now}, bytes, in_flight); })
       .def("on_loss_undone", &Nscc::on_loss_undone)
-      .def_prop_ro("window", &Nscc::window);
+      .def("window_of", [](const Nscc& c, std::uint32_t senders) { return c.window(senders); })
+      .def_prop_ro("window", [](const Nscc& c) { return c.window(); });
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void Requester::start(const RtsAttributes& attributes) {
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
   sent_.start(next_psn_, 0);
   rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
-  controller_ = Controller(cc_profile_, nominal_mtu_);
+  controller_ = Controller(cc_profile_, nominal_mtu_, context_.sharers);
   ev_probe_.configure(config_);
 }
 
@@ -58,7 +58,10 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
   m.has_imm = request.has_imm;
   m.is_signaled = request.is_signaled;
   if (request.has_imm) ++next_rqmsn_;
-  if (messages_.empty()) progress_at_ = active_at_ = now;
+  if (messages_.empty()) {
+    progress_at_ = active_at_ = now;
+    ++context_.journal->senders;
+  }
   messages_.push(m);
   ++context_.stats.messages_posted;
   return PostStatus::ok;
@@ -74,7 +77,7 @@ bool Requester::window_allows() const {
 // Ask for a SACK when nothing will follow that could push the receiver's byte counter over its threshold.
 bool Requester::is_last_for_now() const {
   if (sending_ == messages_.size() || next_psn_ == window_edge_) return true;
-  const std::uint64_t window = controller_.window();
+  const std::uint64_t window = this->window();
   return window < 2 * config_.sack_threshold_bytes && bytes_in_flight_ + nominal_mtu_ > window;
 }
 
@@ -427,10 +430,15 @@ void Requester::complete(const Message& message, CompletionStatus status) {
   completions_.push(c);
 }
 
+void Requester::pop_message() {
+  messages_.pop();
+  if (messages_.empty()) --context_.journal->senders;
+}
+
 void Requester::fail(CompletionStatus status) {
   while (!messages_.empty()) {
     complete(messages_.front(), status);
-    messages_.pop();
+    pop_message();
     status = CompletionStatus::flushed;
   }
   lost_count_ = suspect_count_ = convicted_count_ = 0;

@@ -38,6 +38,11 @@ class Requester {
   Requester(QpContext& context, const EndpointConfig& config, const EvProfile& ev_profile, const CcProfile& cc_profile,
             CompletionQueue& completions)
       : context_(context), config_(config), ev_profile_(ev_profile), cc_profile_(cc_profile), completions_(completions) {}
+  ~Requester() {
+    if (has_work()) --context_.journal->senders;
+  }
+  Requester(const Requester&) = delete;
+  Requester& operator=(const Requester&) = delete;
 
   void start(const RtsAttributes& attributes);
 
@@ -90,7 +95,7 @@ class Requester {
   void build_evs();
   const Rtt& rtt() const { return rtt_; }
   std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
-  std::uint64_t window() const { return controller_.window(); }
+  std::uint64_t window() const { return controller_.window(context_.journal->senders); }
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   std::uint32_t packets_in_flight() const { return sent_.in_flight(); }
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
@@ -133,7 +138,7 @@ class Requester {
   // sending
   bool window_allows() const;
 // spec: cwnd-gate
-  bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= controller_.window(); }
+  bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= window(); }
   void widen_window(Psn edge) {
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }
@@ -194,6 +199,7 @@ class Requester {
   void note_round_trip(Time now, std::uint16_t ev, Duration took);
   void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
+  void pop_message();
 
   bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }
   bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }

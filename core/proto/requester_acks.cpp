@@ -111,7 +111,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   drain_ev_changes(now);
   if (context_.journal->traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
-    e.value = controller_.window();
+    e.value = window();
     e.psn = static_cast<std::uint32_t>(bytes_in_flight_);
     context_.journal->trace(e);
   }
@@ -350,7 +350,7 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
     complete(m, CompletionStatus::success);
     ++context_.stats.messages_completed;
     if (m.has_imm) --immediates_outstanding_;
-    messages_.pop();
+    pop_message();
     --sending_;
     on_progress(now);
   }
