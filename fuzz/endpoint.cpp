@@ -276,12 +276,12 @@ class Machine {
       default: break;
     }
     if (!pair || pair->state() != QpState::rts) return;
-    pair->requester().build_evs();
+    pair->build_evs();
     const auto ev = static_cast<std::uint16_t>(in_.byte() % pair->requester().evs().size());
     switch (bits % 8) {
-      case 3: pair->requester().deny_ev(now_, ev); break;
-      case 4: pair->requester().allow_ev(now_, ev); break;
-      case 5: pair->requester().replace_ev(now_, ev, in_.word()); break;
+      case 3: pair->deny_ev(now_, ev); break;
+      case 4: pair->allow_ev(now_, ev); break;
+      case 5: static_cast<void>(pair->replace_ev(now_, ev, in_.word())); break;
       case 6: pair->responder().set_window(8 + in_.byte() % 248); break;
       default: pair->responder().set_penalty(in_.byte() & 127); break;
     }

@@ -2,6 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
+#include "bind/wire_tuples.h"
 
 namespace nb = nanobind;
 
@@ -26,6 +27,10 @@ void bind_profiles(nb::module_& m) {
       .value("AUTOMATIC", EvMode::automatic)
       .value("EXPLICIT", EvMode::explicit_)
       .value("GENERATED", EvMode::generated);
+  nb::enum_<wire::EvFormat>(m, "EvFormat")
+      .value("UDP", wire::EvFormat::udp)
+      .value("STEV", wire::EvFormat::stev)
+      .value("SRV6", wire::EvFormat::srv6);
   nb::enum_<CcAlgorithm>(m, "CcAlgorithm").value("NSCC", CcAlgorithm::nscc).value("FIXED_WINDOW", CcAlgorithm::fixed_window);
 
   nb::class_<EvProfile>(m, "EvProfile")
@@ -38,7 +43,13 @@ void bind_profiles(nb::module_& m) {
       .def_rw("spray_quantum", &EvProfile::spray_quantum)
       .def_rw("skips_congested", &EvProfile::skips_congested)
       .def_rw("leaves_slow_ports", &EvProfile::leaves_slow_ports)
-      .def("add_entry", [](EvProfile& p, std::uint32_t value, std::uint8_t port) { p.entries.push_back({value, port}); });
+      .def_rw("format", &EvProfile::format)
+      .def("set_layout", [](EvProfile& p, const nb::tuple& layout) { p.layout = layout_from(layout); })
+      .def("add_entry", [](EvProfile& p, std::uint32_t value, std::uint8_t port) { p.entries.push_back({value, port}); })
+      .def("add_entry", [](EvProfile& p, const nb::bytes& ev, std::uint8_t port) {
+        p.entries.push_back({static_cast<std::uint32_t>(p.entries.size()), port});
+        p.evs.push_back(ev_bytes_from(ev));
+      });
 
   nb::class_<CcProfile> cc(m, "CcProfile");
   cc.def(nb::init<>())

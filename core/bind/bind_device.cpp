@@ -6,6 +6,7 @@
 
 #include "bind/bind.h"
 #include "bind/engine_views.h"
+#include "bind/wire_tuples.h"
 #include "udp/device.h"
 #include "udp/failure.h"
 #include "udp/yardstick.h"
@@ -182,7 +183,6 @@ void bind_plans(nb::module_& m) {
       .def_prop_rw("icrc", [](const DevicePlan& p) { return p.sender.icrc; }, [](DevicePlan& p, bool on) { p.sender.icrc = on; })
       .def_prop_rw("gso", [](const DevicePlan& p) { return p.sender.gso; }, [](DevicePlan& p, bool on) { p.sender.gso = on; })
       .def_prop_rw("ecn", [](const DevicePlan& p) { return p.sender.ecn; }, [](DevicePlan& p, bool on) { p.sender.ecn = on; })
-      .def_prop_rw("uses_paths", [](const DevicePlan& p) { return p.sender.uses_paths; }, [](DevicePlan& p, bool on) { p.sender.uses_paths = on; })
       .def("add_plane", [](DevicePlan& p, nb::bytes address, std::uint32_t scope_id, std::uint16_t port, const std::string& interface,
                            const std::string& link, std::uint32_t sockets, bool any_local, std::uint32_t buffer_bytes,
                            std::uint32_t send_buffer_bytes) {
@@ -192,13 +192,12 @@ void bind_plans(nb::module_& m) {
 
   nb::class_<PeerPlane>(m, "PeerPlane")
       .def("__init__", [](PeerPlane* self, nb::bytes address, std::uint32_t scope_id, std::uint16_t port,
-                          std::vector<std::uint16_t> source_ports, const std::vector<nb::bytes>& paths) {
+                          std::vector<std::uint16_t> source_ports) {
         new (self) PeerPlane();
         self->address = address_of(address);
         self->scope_id = scope_id;
         self->port = port;
         self->source_ports = std::move(source_ports);
-        for (const nb::bytes& path : paths) self->paths.push_back(address_of(path).bytes);
       });
   m.def("local_addresses", [] {
     nb::list rows;
@@ -276,6 +275,22 @@ void bind_engine_calls(Class& c) {
       })
       .def("query_evs", [](Device& d, std::uint32_t qpn) {
         return ev_rows(qpn, d.with_engine([&](Endpoint& e, Time) { return view_evs(e, qpn); }));
+      })
+      .def("query_ev_values", [](Device& d, std::uint32_t qpn) {
+        return ev_values(qpn, d.with_engine([&](Endpoint& e, Time) { return view_ev_values(e, qpn); }));
+      })
+      .def("deny_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.deny_ev(now, qpn, ev); }));
+      })
+      .def("allow_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.allow_ev(now, qpn, ev); }));
+      })
+      .def("replace_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, value); }));
+      })
+      .def("replace_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev, const nb::bytes& value) {
+        const wire::EvBytes bytes = ev_bytes_from(value);
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, bytes); }));
       })
       .def("qp_stats", [](Device& d, std::uint32_t qpn) {
         const auto stats = d.with_engine([&](Endpoint& e, Time) {

@@ -7,6 +7,7 @@
 
 #include "bind/bind.h"
 #include "bind/engine_views.h"
+#include "bind/wire_tuples.h"
 #include "proto/endpoint.h"
 
 namespace nb = nanobind;
@@ -146,6 +147,7 @@ void bind_endpoint(nb::module_& m) {
       .def("destroy_qp", &Endpoint::destroy_qp)
       .def("query_qp", [](Endpoint& e, std::uint32_t qpn) { return query_dict(qpn, view_qp(e, qpn)); })
       .def("query_evs", [](Endpoint& e, std::uint32_t qpn) { return ev_rows(qpn, view_evs(e, qpn)); })
+      .def("query_ev_values", [](Endpoint& e, std::uint32_t qpn) { return ev_values(qpn, view_ev_values(e, qpn)); })
       .def("qp_stats", [](Endpoint& e, std::uint32_t qpn) { return stats_dict(existing(e, qpn).stats()); })
       .def("stats", [](Endpoint& e) { return stats_dict(e.stats()); })
       .def("handle_datagram", &handle_datagram, nb::arg("now_ps"), nb::arg("bytes"), nb::arg("peer"), nb::arg("port"),
@@ -161,23 +163,13 @@ void bind_endpoint(nb::module_& m) {
       .def("probe", [](Endpoint& e, std::int64_t now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token) {
         e.probe(Time{now}, peer, port, entropy, token);
       })
-      .def("deny_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) {
-        QueuePair& pair = existing(e, qpn);
-        check_ev(pair, ev);
-        pair.requester().deny_ev(Time{now}, static_cast<std::uint16_t>(ev));
-        e.wake(Time{now}, qpn);
-      })
-      .def("allow_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) {
-        QueuePair& pair = existing(e, qpn);
-        check_ev(pair, ev);
-        pair.requester().allow_ev(Time{now}, static_cast<std::uint16_t>(ev));
-        e.wake(Time{now}, qpn);
-      })
+      .def("deny_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) { raise_if(e.deny_ev(Time{now}, qpn, ev)); })
+      .def("allow_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) { raise_if(e.allow_ev(Time{now}, qpn, ev)); })
       .def("replace_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
-        QueuePair& pair = existing(e, qpn);
-        check_ev(pair, ev);
-        pair.requester().replace_ev(Time{now}, static_cast<std::uint16_t>(ev), value);
-        e.wake(Time{now}, qpn);
+        raise_if(e.replace_ev(Time{now}, qpn, ev, value));
+      })
+      .def("replace_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev, const nb::bytes& value) {
+        raise_if(e.replace_ev(Time{now}, qpn, ev, ev_bytes_from(value)));
       })
       .def("set_receive_window", [](Endpoint& e, std::uint32_t qpn, std::uint32_t units) {
         raise_if(existing(e, qpn).set_receive_window(units));

@@ -63,7 +63,7 @@ void bind_ev_set(nb::module_& m) {
       .def("revive", on_ev(&EvSet::revive))
       .def("deny", on_ev(&EvSet::deny))
       .def("allow", on_ev(&EvSet::allow))
-      .def("replace", on_ev(&EvSet::replace))
+      .def("replace", [](EvSet& s, std::uint32_t ev, std::uint32_t value) { check_index(s, ev); s.replace(static_cast<std::uint16_t>(ev), EvPath{value}); })
       .def("set_live_ports", &EvSet::set_live_ports)
       .def("take_changes", &take_changes)
       .def("usable", &EvSet::usable)

@@ -15,18 +15,10 @@ namespace {
 using namespace nb::literals;
 using Usids = std::vector<std::uint16_t>;
 
-std::vector<wire::EvField> fields_from(const std::vector<nb::tuple>& tuples) {
-  std::vector<wire::EvField> fields;
-  for (const nb::tuple& t : tuples)
-    fields.push_back({item<std::uint8_t>(t, 0), item<std::uint32_t>(t, 1), item<std::uint32_t>(t, 2),
-                      item<std::uint32_t>(t, 3), item<std::uint32_t>(t, 4)});
-  return fields;
-}
-
-nb::bytes expand(std::uint32_t ev, const std::vector<nb::tuple>& fields, unsigned format_bits, unsigned ev_bits) {
-  wire::EvValue value;
-  require(wire::expand(ev, fields_from(fields), format_bits, value, ev_bits));
-  return to_bytes({value.bytes.data(), (value.bits + 7) / 8});
+nb::bytes expand(const nb::bytes& ev, const nb::tuple& layout) {
+  const wire::EvLayout parsed = layout_from(layout);
+  require(wire::validate(parsed));
+  return to_bytes(wire::expand(parsed, ev_bytes_from(ev)));
 }
 
 wire::BitField bit_field(const nb::object& t) {
@@ -66,10 +58,16 @@ nb::object parse_srh(const nb::bytes& data) {
 }
 
 void bind_entropy(nb::module_& m) {
-  m.def("expand", &expand, "ev"_a, "fields"_a, "format_bits"_a, "ev_bits"_a);
-  m.def("validate_fields", [](const std::vector<nb::tuple>& fields, unsigned format_bits, unsigned ev_bits) {
-    require(wire::validate(fields_from(fields), format_bits, ev_bits));
-  }, "fields"_a, "format_bits"_a, "ev_bits"_a);
+  m.def("expand", &expand, "ev"_a, "layout"_a);
+  m.def("validate_layout", [](const nb::tuple& layout, unsigned room) {
+    require(wire::validate(layout_from(layout), room));
+  }, "layout"_a, "room"_a);
+  m.def("path_of", [](const nb::bytes& expanded) { return to_tuple(wire::path_of(ev_bytes_from(expanded))); }, "expanded"_a);
+  m.def("ev_of_path", [](const nb::tuple& path) {
+    wire::EvBytes ev{};
+    require(wire::ev_of_path(path_from(path), ev));
+    return to_bytes(ev);
+  }, "path"_a);
   m.def("pack_stev", [](const std::vector<std::uint8_t>& widths, const std::vector<std::uint32_t>& values) {
     std::uint32_t ev = 0;
     require(wire::pack_stev(widths, values, ev));

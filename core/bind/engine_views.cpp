@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind/bind.h"
+#include "bind/wire_tuples.h"
 
 namespace nb = nanobind;
 
@@ -35,12 +36,6 @@ QueuePair& existing(Endpoint& e, std::uint32_t qpn) {
   QueuePair* pair = e.qp(qpn);
   if (!pair) raise_missing(qpn);
   return *pair;
-}
-
-void check_ev(QueuePair& pair, std::uint32_t ev) {
-  pair.requester().build_evs();
-  if (ev < pair.requester().evs().size()) return;
-  raise_if(Problem{Problem::Kind::config, "ev", std::to_string(ev), "an index below " + std::to_string(pair.requester().evs().size())});
 }
 
 std::optional<QpView> view_qp(Endpoint& e, std::uint32_t qpn) {
@@ -82,11 +77,29 @@ nb::dict query_dict(std::uint32_t qpn, const std::optional<QpView>& view) {
 std::optional<std::vector<Ev>> view_evs(Endpoint& e, std::uint32_t qpn) {
   QueuePair* pair = e.qp(qpn);
   if (!pair) return std::nullopt;
-  pair->requester().build_evs();
+  pair->build_evs();
   const EvSet& evs = pair->requester().evs();
   std::vector<Ev> found;
   for (std::uint16_t i = 0; i < evs.size(); ++i) found.push_back(evs[i]);
   return found;
+}
+
+std::optional<std::vector<wire::EvBytes>> view_ev_values(Endpoint& e, std::uint32_t qpn) {
+  QueuePair* pair = e.qp(qpn);
+  if (!pair) return std::nullopt;
+  pair->build_evs();
+  const EvSet& evs = pair->requester().evs();
+  std::vector<wire::EvBytes> found(evs.size());
+  for (std::uint16_t i = 0; i < evs.size(); ++i)
+    found[i] = evs.wide(i) ? *evs.wide(i) : wire::ev_bytes_of(pair->ev_profile().format, evs[i].value);
+  return found;
+}
+
+nb::list ev_values(std::uint32_t qpn, const std::optional<std::vector<wire::EvBytes>>& values) {
+  if (!values) raise_missing(qpn);
+  nb::list rows;
+  for (const wire::EvBytes& value : *values) rows.append(to_bytes(value));
+  return rows;
 }
 
 nb::list ev_rows(std::uint32_t qpn, const std::optional<std::vector<Ev>>& evs) {

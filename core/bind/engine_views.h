@@ -29,16 +29,18 @@ struct QpView {
   double smoothed_rtt_us = 0;
   std::uint64_t receives_posted = 0;
 };
-// Nothing of Python's is made by these two, so they may be called where nobody may be waited for.
+// Nothing of Python's is made by these, so they may be called where nobody may be waited for.
 std::optional<QpView> view_qp(proto::Endpoint& endpoint, std::uint32_t qpn);
 std::optional<std::vector<proto::Ev>> view_evs(proto::Endpoint& endpoint, std::uint32_t qpn);
+// What the network reads of each EV: its value in the format of the profile, the first bit first.
+std::optional<std::vector<wire::EvBytes>> view_ev_values(proto::Endpoint& endpoint, std::uint32_t qpn);
 // What they found, for Python; UsageError when that was nothing.
 nanobind::dict query_dict(std::uint32_t qpn, const std::optional<QpView>& view);
 // One row an EV: value, port, state, drops, damping, spare.
 nanobind::list ev_rows(std::uint32_t qpn, const std::optional<std::vector<proto::Ev>>& evs);
+nanobind::list ev_values(std::uint32_t qpn, const std::optional<std::vector<wire::EvBytes>>& values);
 // UsageError: there is none, or it is still in RESET.
 [[noreturn]] void raise_missing(std::uint32_t qpn);
 proto::QueuePair& existing(proto::Endpoint& endpoint, std::uint32_t qpn);
-void check_ev(proto::QueuePair& pair, std::uint32_t ev);
 
 }  // namespace softmrc::bind

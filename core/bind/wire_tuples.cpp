@@ -209,6 +209,24 @@ nb::tuple to_tuple(const wire::Path& path) {
   return nb::make_tuple(to_bytes(path.destination), srh);
 }
 
+wire::EvBytes ev_bytes_from(const nb::bytes& b) {
+  wire::EvBytes ev{};
+  if (b.size() == 0 || b.size() > ev.size()) raise_invalid({"ev", std::to_string(b.size()) + " bytes", "1 to 32 bytes"});
+  std::copy_n(view(b).begin(), b.size(), ev.begin());
+  return ev;
+}
+
+wire::EvLayout layout_from(const nb::tuple& t) {
+  wire::EvLayout layout;
+  for (const nb::handle width : nb::cast<nb::tuple>(t[0])) layout.widths.push_back(nb::cast<std::uint16_t>(width));
+  for (const nb::handle h : nb::cast<nb::tuple>(t[1])) {
+    const auto f = nb::cast<nb::tuple>(h);
+    layout.fields.push_back({item<std::uint8_t>(f, 0), item<std::uint32_t>(f, 1), item<std::uint32_t>(f, 2),
+                             item<std::uint32_t>(f, 3), item<std::uint32_t>(f, 4)});
+  }
+  return layout;
+}
+
 wire::Packet packet_from(const nb::tuple& t) {
   wire::Packet packet;
   packet.bth = bth_from(item<nb::tuple>(t, 0));

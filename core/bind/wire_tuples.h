@@ -6,6 +6,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "wire/entropy.h"
 #include "wire/frame.h"
 
 namespace softmrc::bind {
@@ -35,6 +36,11 @@ wire::Path path_from(const nb::tuple& t);
 nb::tuple to_tuple(const wire::Path& path);
 wire::Srh srh_from(const nb::tuple& t);
 nb::tuple to_tuple(const wire::Srh& srh);
+
+// Up to 32 bytes, the first bit first; ConfigError for more.
+wire::EvBytes ev_bytes_from(const nb::bytes& b);
+// (widths, fields), a field being (width, init_val, min, max, mask).
+wire::EvLayout layout_from(const nb::tuple& t);
 
 // The packet's payload, if it has one, lies in the tuple's bytes object and must not outlive it.
 wire::Packet packet_from(const nb::tuple& t);

@@ -32,14 +32,33 @@ Verdict validate_entries(const EvProfile& profile, std::uint32_t ports) {
   std::vector<std::uint32_t> per_port(ports, 0);
   for (const EvEntry& entry : profile.entries) {
     if (entry.port >= ports) return refused("entries.port", entry.port, "0 to " + std::to_string(ports - 1));
+    if (auto v = validate_value(profile, "entries.value", entry.value, !profile.evs.empty())) return v;
     ++per_port[entry.port];
   }
+  if (!profile.evs.empty() && profile.evs.size() != profile.entries.size())
+    return refused("entries", profile.evs.size(), "all of them bytes, or all of them numbers");
   const std::uint32_t wanted = (profile.count + profile.spares) / ports;
   for (std::uint32_t port = 0; port < ports; ++port)
     if (per_port[port] < wanted)
       return refused("entries", per_port[port],
                      "at least (count + spares) / ports = " + std::to_string(wanted) + " entries on every port; port " +
                          std::to_string(port) + " has too few");
+  return std::nullopt;
+}
+
+// spec: ev-modes
+Verdict validate_layout(const EvProfile& profile) {
+  const wire::EvLayout& layout = profile.layout;
+  if (profile.mode == EvMode::automatic) {
+    if (profile.is_wide())
+      return Problem{Problem::Kind::config, "format", "SRV6", "UDP or STEV with mode AUTOMATIC, which knows no paths"};
+    if (!layout.fields.empty()) return refused("fields", layout.fields.size(), "none with mode AUTOMATIC");
+  }
+  if (profile.mode == EvMode::generated && layout.fields.empty())
+    return refused("fields", 0, "at least one with mode GENERATED, to draw values for");
+  if (layout.widths.empty() && layout.fields.empty()) return std::nullopt;
+  if (const auto invalid = wire::validate(layout, wire::format_width(profile.format)))
+    return Problem{Problem::Kind::config, invalid->field, invalid->value, invalid->allowed};
   return std::nullopt;
 }
 
@@ -63,8 +82,18 @@ Verdict validate(const EvProfile& profile, std::uint32_t ports) {
   if (auto v = within<std::uint32_t>("min_active", profile.min_active, 0, profile.count)) return v;
   if (auto v = within<std::uint32_t>("value_bits", profile.value_bits, 1, 32)) return v;
   if (auto v = within<std::uint32_t>("spray_quantum", profile.spray_quantum, 1, 64)) return v;
+  if (auto v = validate_layout(profile)) return v;
   if (profile.mode == EvMode::explicit_) return validate_entries(profile, ports);
   if (!profile.entries.empty()) return refused("entries", profile.entries.size(), "none unless mode is explicit");
+  return std::nullopt;
+}
+
+Verdict validate_value(const EvProfile& profile, const char* field, std::uint32_t value, bool is_bytes) {
+  const bool needs_bytes = profile.is_wide() || !profile.layout.fields.empty();
+  if (is_bytes && (needs_bytes || profile.mode == EvMode::explicit_)) return std::nullopt;
+  if (needs_bytes) return refused(field, value, "1 to 32 bytes, which the format and the fields of this profile expand");
+  if (is_bytes) return Problem{Problem::Kind::config, field, "bytes", "a number: this profile has neither fields nor the SRV6 format"};
+  if (profile.format == wire::EvFormat::udp && value > 0xFFFF) return refused(field, value, "0 to 65535, a UDP source port");
   return std::nullopt;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/serial.h"
 #include "base/time.h"
+#include "wire/entropy.h"
 
 namespace softmrc::proto {
 
@@ -34,10 +35,16 @@ struct EvEntry {
   std::uint8_t port = 0;
 };
 
+// An EV as the engine holds it: the 32 bits that packets carry, and the value that they are the number of in SRV6.
+struct EvPath {
+  std::uint32_t value = 0;
+  wire::EvBytes wide{};
+};
+
 enum class EvMode : std::uint8_t {
   automatic,  // each queue pair draws its own values, as an ECMP fabric wants them
   explicit_,  // a controller gave the list
-  generated,  // values of `value_bits` bits, expanded by the driver from field descriptors
+  generated,  // each queue pair draws its own, within the bounds of field descriptors
 };
 
 struct EvProfile {
@@ -45,13 +52,28 @@ struct EvProfile {
   std::uint32_t count = 128;       // active EVs of a queue pair, the same number on every port
   std::uint32_t spares = 0;        // held back to replace a withdrawn EV of the same port
   std::uint32_t min_active = 0;    // 0: a quarter of count
-  std::uint32_t value_bits = 32;   // width of a drawn value
+  std::uint32_t value_bits = 32;   // width of a value drawn automatically
   std::uint32_t spray_quantum = 1; // packets in a row that may share an EV
   bool skips_congested = true;     // false: oblivious spraying, which a mark or a trim does not steer
   bool leaves_slow_ports = false;  // steer by round trips, where nothing marks congestion
   std::vector<EvEntry> entries;    // for explicit_
+  std::vector<wire::EvBytes> evs;  // what the entries are where 32 bits are not enough: one for each, or none
+  wire::EvFormat format = wire::EvFormat::stev;
+  wire::EvLayout layout;           // how an EV expands; empty: it is the value itself
 
   std::uint32_t floor() const { return min_active ? min_active : count / 4; }
+  bool is_wide() const { return format == wire::EvFormat::srv6; }
+  wire::EvBytes expanded(const wire::EvBytes& ev) const { return layout.fields.empty() ? ev : wire::expand(layout, ev); }
+  // What a controller's or a generated EV is to packets; a wide one needs a number to be carried by.
+  EvPath path_of(const wire::EvBytes& ev, std::uint32_t number) const {
+    const wire::EvBytes value = expanded(ev);
+    return is_wide() ? EvPath{number, value} : EvPath{wire::carried_ev(format, value)};
+  }
+  // The 32 bits of a value drawn automatically.
+  std::uint32_t drawn(std::uint32_t bits) const {
+    const std::uint32_t width = std::min(value_bits, wire::format_width(format));
+    return width >= 32 ? bits : bits & ((1u << width) - 1);
+  }
 };
 
 enum class CcAlgorithm : std::uint8_t { nscc, fixed_window };
@@ -131,6 +153,8 @@ struct EndpointConfig {
 
 Verdict validate(const EndpointConfig& config);
 Verdict validate(const EvProfile& profile, std::uint32_t ports);
+// Of one EV that a controller gives, as a number or as bytes.
+Verdict validate_value(const EvProfile& profile, const char* field, std::uint32_t value, bool is_bytes);
 Verdict validate(const CcProfile& profile);
 Verdict validate(const RtrAttributes& attributes);
 Verdict validate(const RtsAttributes& attributes);

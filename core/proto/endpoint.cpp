@@ -239,6 +239,46 @@ void Endpoint::wake(Time now, std::uint32_t qpn) {
   if (slot && at(*slot)) after_input(now, *slot);
 }
 
+Verdict Endpoint::find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair) {
+  pair = qp(qpn);
+  if (!pair) return bad_moment("qpn", qpn, "a queue pair that left RESET");
+  pair->build_evs();
+  const std::uint32_t count = pair->requester().evs().size();
+  return ev < count ? std::nullopt : bad_value("ev", ev, "an index below " + std::to_string(count));
+}
+
+Verdict Endpoint::deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
+  QueuePair* pair = nullptr;
+  if (auto v = find_ev(qpn, ev, pair)) return v;
+  pair->deny_ev(now, static_cast<std::uint16_t>(ev));
+  wake(now, qpn);
+  return std::nullopt;
+}
+
+Verdict Endpoint::allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
+  QueuePair* pair = nullptr;
+  if (auto v = find_ev(qpn, ev, pair)) return v;
+  pair->allow_ev(now, static_cast<std::uint16_t>(ev));
+  wake(now, qpn);
+  return std::nullopt;
+}
+
+Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
+  QueuePair* pair = nullptr;
+  if (auto v = find_ev(qpn, ev, pair)) return v;
+  if (auto v = pair->replace_ev(now, static_cast<std::uint16_t>(ev), value)) return v;
+  wake(now, qpn);
+  return std::nullopt;
+}
+
+Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const wire::EvBytes& value) {
+  QueuePair* pair = nullptr;
+  if (auto v = find_ev(qpn, ev, pair)) return v;
+  if (auto v = pair->replace_ev(now, static_cast<std::uint16_t>(ev), value)) return v;
+  wake(now, qpn);
+  return std::nullopt;
+}
+
 void Endpoint::handle_timeout(Time now) {
   handled_at_ = now;
   while (!timers_.empty() && timers_.front().at <= now) {
@@ -277,7 +317,7 @@ PostStatus Endpoint::post_receive(std::uint32_t qpn, std::uint64_t wr_id) {
 bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) {
   free_ports &= up_ports_;
   if (free_ports == 0) return false;
-  if (!answers_.empty() && poll_answer(free_ports, out)) return true;
+  if (!answers_.empty() && poll_answer(now, free_ports, out)) return true;
   if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
   if (peers_.deadline() <= now && poll_port_update(now, free_ports, out)) return true;
   if (!caller_probes_.empty() && poll_caller_probe(now, free_ports, out)) return true;
@@ -316,6 +356,7 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       const std::uint16_t id =
           register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);
+      out.wide = pair->wide_of(*wanted);
       arm(now, slot);
       return true;
     }

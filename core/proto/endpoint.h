@@ -70,6 +70,12 @@ class Endpoint {
   void set_port(Time now, std::uint32_t port, bool is_up);
   // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`.
   void probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token);
+  // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is set up
+  // and after.
+  Verdict deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
+  Verdict allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
+  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value);
+  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const wire::EvBytes& value);
   // Something outside the packet flow changed this queue pair (an EV allowed, a window widened): look at it again.
   void wake(Time now, std::uint32_t qpn);
 
@@ -118,6 +124,7 @@ class Endpoint {
     std::uint8_t port = 0;
     wire::EndpointOp op{};
     wire::Timestamp timestamp;
+    bool is_copy = false;     // of one that went the usual way
   };
 
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);
@@ -126,7 +133,9 @@ class Endpoint {
   void arm(Time now, std::uint32_t slot);
   void handle_request(Time now, const wire::Packet& packet, const Arrival& arrival);
   void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
-  bool poll_answer(std::uint32_t free_ports, Transmit& out);
+  bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
+  bool seems_unheard_by(std::uint32_t peer, Time now);
+  Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
   bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_replies(Time now, std::uint32_t free_ports, Transmit& out);

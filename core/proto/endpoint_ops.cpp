@@ -106,6 +106,7 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   out.peer = peer;
   out.port = port;
   out.entropy = entropy;
+  out.wide = nullptr;
   out.traffic_class = TrafficClass::data_no_trim;
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::endpoint_request;
@@ -117,27 +118,47 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(up_ports_);
 }
 
-bool Endpoint::poll_answer(std::uint32_t free_ports, Transmit& out) {
+bool Endpoint::seems_unheard_by(std::uint32_t peer, Time now) {
+  for (const Slot& slot : slots_)
+    if (slot.qp && slot.qp->peer() == peer && slot.qp->seems_unheard(now)) return true;
+  return false;
+}
+
+// Back the way it came, unless that way is known to be broken; that the request arrived there is evidence too. Who only
+// answers never learns that the way back is broken. So where there is evidence that the peer does not hear us, a copy
+// takes another way; the answer itself goes where it always does, lest a healthy path fail to prove itself.
+// spec: probe-answers
+bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   const Answer answer = answers_.front();
+  answers_.pop();
   const Peer& peer = peers_[answer.peer];
-  // Back the way it came, unless that way is known to be broken; that the request arrived there is evidence too.
+  QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr;
+  const std::uint32_t open = pair ? pair->open_ports() : ~0u;
+  free_ports &= open;
+  if (free_ports == 0) {
+    if (up_ports_ & open) answers_.push(answer);  // they are only busy; but where all EVs are denied, nothing is said
+    return false;
+  }
   const std::uint32_t live = free_ports & live_ports(answer.peer);
   const std::uint32_t ports = live ? live : free_ports;
-  answers_.pop();
-  QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr;
   std::uint8_t port = pair ? pair->reply_port(answer.port, ports) : answer.port;
-  // Who only answers never learns that the way back is broken, so one answer in four tries another. The number of the
-  // request decides, through a hash, lest every probe of one path get the same way.
-  const std::uint32_t lot = answer.id * 0x9E3779B1u;
-  const bool tries_another = lot >> 30 == 0;
-  if (tries_another) {
-    const std::uint32_t other = (lot >> 16 & 0x3FFF) % config_.ports;
-    if (ports >> other & 1) port = static_cast<std::uint8_t>(other);
+  if (answer.is_copy) {
+    // The number of the request decides, through a hash, lest every copy take the same way.
+    const std::uint32_t others = std::popcount(ports) > 1 ? ports & ~(1u << port) : ports;
+    std::uint32_t skip = (answer.id * 0x9E3779B1u >> 16) % static_cast<std::uint32_t>(std::popcount(others));
+    std::uint32_t left = others;
+    for (; skip; --skip) left &= left - 1;
+    port = static_cast<std::uint8_t>(std::countr_zero(left));
+  } else if (pair && seems_unheard_by(answer.peer, now)) {
+    answers_.push(answer);
+    answers_.back().is_copy = true;
   }
   if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
   out.peer = answer.peer;
   out.port = port;
-  out.entropy = !pair ? 0 : tries_another ? pair->another_entropy(port) : pair->reverse_entropy(port);
+  out.entropy = 0;
+  out.wide = nullptr;
+  if (pair) pair->address_reply(port, answer.is_copy, out);
   out.traffic_class = TrafficClass::control;
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::endpoint_response;
@@ -185,16 +206,16 @@ bool Endpoint::poll_port_update(Time now, std::uint32_t free_ports, Transmit& ou
   for (std::uint32_t id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
     if (!peer.update_pending || peer.update_at > now) continue;
-    const std::uint32_t ports = peer.update_ports & free_ports;
+    QueuePair* pair = at(peer.first_qp);
+    const std::uint32_t ports = peer.update_ports & free_ports & (pair ? pair->open_ports() : ~0u);
     if (ports == 0) {
       peers_.repeat(peer, now, up_ports_);
       continue;
     }
     const auto port = static_cast<std::uint8_t>(std::countr_zero(ports));
     peer.update_ports &= ~(1u << port);
-    const QueuePair* pair = at(peer.first_qp);
-    const std::uint32_t entropy = pair ? pair->reverse_entropy(port) : 0;
-    fill_request(now, wire::EndpointOp::port_status_update, peer.update_id, id, port, entropy, out);
+    fill_request(now, wire::EndpointOp::port_status_update, peer.update_id, id, port, 0, out);
+    if (pair) pair->address_reply(port, false, out);
     ++journal_.stats.port_updates_sent;
     if (peer.update_ports == 0) peers_.repeat(peer, now, up_ports_);
     return true;
@@ -214,6 +235,8 @@ bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& o
   probe.sent_at = now;
   const std::uint16_t id = register_probe(probe);
   fill_request(now, wire::EndpointOp::ev_probe, id, probe.peer, probe.probe.port, probe.probe.entropy, out);
+  const Peer& peer = peers_[probe.peer];
+  if (const QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) out.wide = pair->wide_of(probe.probe.port, probe.probe.entropy);
   return true;
 }
 

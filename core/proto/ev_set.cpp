@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "proto/ev_source.h"
+
 namespace softmrc::proto {
 
 namespace {
@@ -26,30 +28,27 @@ void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
   const std::uint32_t total = profile.count + profile.spares;
   active_per_port_ = profile.count / ports;
   per_port_ = total / ports;
-  evs_.reserve(total);
+  evs_.reserve(total + ports);
   order_.assign(total, no_ev);
-
-  // Explicit entries are dealt at random, so that senders do not all prefer the head of the controller's list.
-  std::vector<EvEntry> pool = profile.entries;
-  for (std::size_t i = pool.size(); i > 1; --i) std::swap(pool[i - 1], pool[prng_.below(static_cast<std::uint32_t>(i))]);
-  std::size_t next_in_pool = 0;
-  const std::uint32_t value_mask = profile.value_bits == 32 ? ~0u : (1u << profile.value_bits) - 1;
-
+  EvSource source(profile, prng_);
+  next_number_ = static_cast<std::uint32_t>(std::max<std::size_t>(total, profile.entries.size()));
   for (std::uint32_t port = 0; port < ports; ++port) {
-    next_in_pool = 0;
-    for (std::uint32_t i = 0; i < total / ports; ++i) {
+    for (std::uint32_t i = 0; i < per_port_; ++i) {
+      const EvPath path = source.next(port);
       Ev ev;
+      ev.value = path.value;
       ev.port = static_cast<std::uint8_t>(port);
       ev.is_spare = i >= active_per_port_;
-      if (profile.mode == EvMode::explicit_) {
-        while (pool[next_in_pool].port != port) ++next_in_pool;
-        ev.value = pool[next_in_pool++].value;
-      } else {
-        ev.value = static_cast<std::uint32_t>(prng_.bits() >> 32) & value_mask;
-      }
       evs_.push_back(ev);
+      if (profile.is_wide()) wide_.push_back(path.wide);
       if (!ev.is_spare) enter_rotation(static_cast<std::uint16_t>(evs_.size() - 1));
     }
+  }
+  for (std::uint32_t port = 0; port < ports; ++port) {
+    Ev retired;
+    retired.port = static_cast<std::uint8_t>(port);
+    retired.state = EvState::denied;
+    evs_.push_back(retired);
   }
 }
 
@@ -237,8 +236,11 @@ void EvSet::demote(std::uint16_t ev) {
   changes_.push(ev);
 }
 
+// At the floor it is stepped over once: a path that has just delivered is no worse than none.
+// spec: ev-floor
 void EvSet::on_always_skip(std::uint16_t ev) {
   if (evs_[ev].place == no_ev) return;
+  if (usable() <= floor_) return on_congestion(ev);
   demote(ev);
   activate_spare(evs_[ev].port);
 }
@@ -298,6 +300,7 @@ std::uint32_t EvSet::usable_ports() const {
 
 // spec: ev-loss ev-floor
 void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Duration three_rtt) {
+  if (is_retired(ev)) return;
   Ev& e = evs_[ev];
   ++e.drops;
   const bool another_port_lives = usable() > (live_ports_ >> e.port & 1 ? ports_[e.port].in_rotation : 0u);
@@ -364,13 +367,37 @@ void EvSet::allow(std::uint16_t ev) {
   e.carried = 255;
 }
 
-void EvSet::replace(std::uint16_t ev, std::uint32_t value) {
+// Nothing that the old path did counts for the new one, nor does a word against it on behalf of the port.
+// spec: ev-replace
+void EvSet::replace(std::uint16_t ev, const EvPath& path) {
   Ev& e = evs_[ev];
-  e.value = value;
+  PortFacts& port = ports_[e.port];
+  if (port.last_struck == ev && !port.several_evs_struck) port.strikes = 0;
+  evs_[retired_on(e.port)].value = e.value;
+  e.value = path.value;
+  if (!wide_.empty()) wide_[ev] = path.wide;
   e.drops = 0;
   e.damping = 0;
+  e.fell_with_port = false;
+  e.unacked_since = Time::never();
+  if (e.state == EvState::skip) e.state = EvState::good;
   if (e.state == EvState::assumed_bad) return_to_service(ev);
   e.carried = 255;
+}
+
+std::uint16_t EvSet::find_on(std::uint32_t port, std::uint32_t value) const {
+  for (std::uint32_t i = port * per_port_; i < (port + 1) * per_port_; ++i)
+    if (evs_[i].value == value && evs_[i].state != EvState::denied) return static_cast<std::uint16_t>(i);
+  return no_ev;
+}
+
+std::uint16_t EvSet::permitted_on(std::uint32_t port, Prng& prng) const {
+  if (ports_[port].in_rotation) return order_[port * per_port_ + prng.below(ports_[port].in_rotation)];
+  std::uint16_t chosen = no_ev;
+  std::uint32_t seen = 0;
+  for (std::uint32_t i = port * per_port_; i < (port + 1) * per_port_; ++i)
+    if (evs_[i].state != EvState::denied && prng.below(++seen) == 0) chosen = static_cast<std::uint16_t>(i);
+  return chosen;
 }
 
 std::optional<std::uint16_t> EvSet::find(std::uint32_t value) const {

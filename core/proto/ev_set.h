@@ -78,7 +78,7 @@ class EvSet {
   }
   // A congestion mark: step over it once. A spare has no turn to miss.
   void on_congestion(std::uint16_t ev) {
-    if (!skips_congested_) return;
+    if (!skips_congested_ || is_retired(ev)) return;
     ports_[evs_[ev].port].is_congested = true;
     if (evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
   }
@@ -106,7 +106,14 @@ class EvSet {
   // The controller's words.
   void deny(std::uint16_t ev);
   void allow(std::uint16_t ev);
-  void replace(std::uint16_t ev, std::uint32_t value);
+  // Another path takes this one's place; DENIED it stays, if it was. What is still in flight on the old one has to be
+  // entered under retired_on its port from now on.
+  void replace(std::uint16_t ev, const EvPath& path);
+  // A number for a path that replaces one, where packets carry numbers.
+  std::uint32_t next_number() { return next_number_++; }
+  // A place that no packet ever takes: what is reported of it is forgotten, but for the news that its port answers.
+  std::uint16_t retired_on(std::uint8_t port) const { return static_cast<std::uint16_t>(size() + port); }
+  bool is_retired(std::uint16_t ev) const { return ev >= size(); }
 
   // Ports that may carry anything at all: up here, and up at the peer.
   void set_live_ports(std::uint32_t mask) { live_ports_ = mask; }
@@ -118,11 +125,16 @@ class EvSet {
   }
 
   const Ev& operator[](std::uint16_t ev) const { return evs_[ev]; }
-  std::uint16_t size() const { return static_cast<std::uint16_t>(evs_.size()); }
+  std::uint16_t size() const { return static_cast<std::uint16_t>(order_.size()); }
+  // In the SRV6 format, the value that this EV is the number of; otherwise null.
+  const wire::EvBytes* wide(std::uint16_t ev) const { return wide_.empty() ? nullptr : &wide_[ev]; }
   std::uint32_t usable() const;       // good or skip, on live ports
   std::uint32_t usable_on(std::uint32_t port) const { return ports_[port].in_rotation; }
   std::uint32_t usable_ports() const;
   std::optional<std::uint16_t> find(std::uint32_t value) const;
+  // An EV of this port that is not denied: the one of this value, or any, sooner a usable one; no_ev: there is none.
+  std::uint16_t find_on(std::uint32_t port, std::uint32_t value) const;
+  std::uint16_t permitted_on(std::uint32_t port, Prng& prng) const;
   // A usable EV of this port, for traffic that is not data.
   std::optional<std::uint16_t> any_on(std::uint32_t port);
 
@@ -163,7 +175,9 @@ class EvSet {
     evs_[ev].place = static_cast<std::uint16_t>(place);
   }
 
-  std::vector<Ev> evs_;
+  std::vector<Ev> evs_;               // and behind them a retired one for each port
+  std::vector<wire::EvBytes> wide_;
+  std::uint32_t next_number_ = 0;
   std::vector<std::uint16_t> order_;  // a stretch of `per_port_` places for each port, the first `in_rotation` of them used
   std::uint32_t per_port_ = 0;
   std::uint32_t live_ports_ = ~0u;

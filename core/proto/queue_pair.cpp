@@ -32,7 +32,9 @@ Verdict QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_po
   context_.mtu = attributes.mtu;
   context_.dynamic_mpr = attributes.dynamic_mpr;
   responder_.start(attributes);
-  reverse_.build(ev_profile_, config_.ports, Prng(config_.seed, "reverse", context_.qpn));
+  if (ev_profile_.is_wide()) build_evs();  // its values have to be somewhere
+  const Prng stream(config_.seed, "reverse", context_.qpn);
+  reverse_.build(ev_profile_, requester_.evs(), requester_.ev_stream(), config_.ports, stream);
   set_live_ports(now, live_ports);
   enter(QpState::rtr, now, CompletionStatus::success);
   return std::nullopt;
@@ -143,10 +145,7 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
 void QueuePair::note_reverse(Time now, const wire::Sack& sack) {
   if (sack.mark != wire::Mark::none || sack.answers_probe) return;
   const Psn trigger = Psn(sack.cack_psn) + sack.ack_psn_offset;
-  if (const auto ev = requester_.ev_of(trigger)) {
-    const Ev& e = requester_.evs()[*ev];
-    reverse_.on_data_acked(e.port, e.value, now);
-  }
+  if (const auto ev = requester_.ev_of(trigger)) reverse_.on_data_acked(*ev, now);
 }
 
 void QueuePair::handle_timeout(Time now) {
@@ -162,10 +161,9 @@ Time QueuePair::deadline(Time now) const {
 
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
-  const std::uint32_t ports = free_ports & live_ports_;
+  const std::uint32_t ports = free_ports & live_ports_ & open_ports();
   if (ports == 0 || reverse_.should_wait(ports, live_ports_)) return false;
-  out.port = reply_port(responder_.take_reply(now, out), ports);
-  out.entropy = reverse_.entropy(out.port);
+  address_reply(reply_port(responder_.take_reply(now, out), ports), false, out);
   return true;
 }
 
@@ -189,8 +187,37 @@ std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_po
 
 void QueuePair::on_probe_answer(Time now, const WantedProbe& probe, Duration took) {
   if (state_ == QpState::error) return;
-  if (probe.ev == no_ev) reverse_.on_answer(probe.port, now, took);
-  else requester_.on_probe_answer(now, probe.ev, took);
+  if (probe.ev == no_ev) reverse_.on_answer(probe.port, probe.entropy, now, took);
+  else requester_.on_probe_answer(now, probe.ev, probe.entropy, took);
+}
+
+const wire::EvBytes* QueuePair::wide_of(const WantedProbe& probe) const {
+  const std::uint16_t ev = probe.ev == no_ev ? reverse_.ev(probe.port) : probe.ev;
+  return ev == no_ev ? nullptr : requester_.evs().wide(ev);
+}
+
+void QueuePair::deny_ev(Time now, std::uint16_t ev) {
+  requester_.deny_ev(now, ev);
+  reverse_.on_evs_changed();
+}
+
+void QueuePair::allow_ev(Time now, std::uint16_t ev) {
+  requester_.allow_ev(now, ev);
+  reverse_.on_evs_changed();
+}
+
+Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, std::uint32_t value) {
+  if (auto v = validate_value(ev_profile_, "value", value, false)) return v;
+  requester_.replace_ev(now, ev, EvPath{value});
+  reverse_.on_evs_changed();
+  return std::nullopt;
+}
+
+Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& bytes) {
+  if (auto v = validate_value(ev_profile_, "value", 0, true)) return v;
+  requester_.replace_ev(now, ev, ev_profile_.path_of(bytes, ev_profile_.is_wide() ? requester_.next_ev_number() : 0));
+  reverse_.on_evs_changed();
+  return std::nullopt;
 }
 
 void QueuePair::set_live_ports(Time now, std::uint32_t mask) {

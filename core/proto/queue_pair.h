@@ -62,6 +62,15 @@ class QueuePair {
     return (state_ == QpState::rts || state_ == QpState::rtr) && reverse_.deadline() <= now;
   }
   void on_probe_answer(Time now, const WantedProbe& probe, Duration took);
+  // The SRv6 path that a probe about to be sent should take.
+  const wire::EvBytes* wide_of(const WantedProbe& probe) const;
+  // The SRv6 path of a number, for packets that no queue pair sends; null: none of ours.
+  const wire::EvBytes* wide_of(std::uint8_t port, std::uint32_t entropy) const {
+    const EvSet& evs = requester_.evs();
+    for (std::uint16_t ev = 0; ev < evs.size(); ++ev)
+      if (evs[ev].port == port && evs[ev].value == entropy) return evs.wide(ev);
+    return nullptr;
+  }
 
   void set_live_ports(Time now, std::uint32_t mask);
 
@@ -86,8 +95,30 @@ class QueuePair {
     return reverse_.is_built() ? reverse_.choose(arrival_port, ports).value_or(arrival_port) : arrival_port;
   }
   void note_arrival(std::uint8_t port, std::uint32_t entropy) { reverse_.on_arrival(port, entropy); }
-  std::uint32_t another_entropy(std::uint8_t port) { return reverse_.is_built() ? reverse_.another(port) : 0; }
-  std::uint32_t reverse_entropy(std::uint8_t port) const { return reverse_.is_built() ? reverse_.entropy(port) : 0; }
+  // Ports on which something may leave that is not data.
+  std::uint32_t open_ports() const { return reverse_.open_ports(); }
+  // By the way back of this port, or for once by another path of it.
+  void address_reply(std::uint8_t port, bool by_another, Transmit& out) {
+    out.port = port;
+    if (!reverse_.is_built()) return;
+    const auto choice = by_another ? reverse_.another(port) : ReversePaths::Choice{reverse_.ev(port), reverse_.entropy(port)};
+    out.entropy = choice.value;
+    out.wide = choice.ev == no_ev ? nullptr : requester_.evs().wide(choice.ev);
+  }
+  // There is evidence that the peer does not hear us.
+  bool seems_unheard(Time now) const {
+    return (state_ == QpState::rtr || state_ == QpState::rts) &&
+           (reverse_.is_in_doubt(now) || (state_ == QpState::rts && requester_.hears_nothing()));
+  }
+
+  // The set of EVs is made when it is first needed: most queue pairs of a simulated fabric only receive.
+  void build_evs() { requester_.build_evs(); }
+  // The controller's words; an index that the set has.
+  void deny_ev(Time now, std::uint16_t ev);
+  void allow_ev(Time now, std::uint16_t ev);
+  Verdict replace_ev(Time now, std::uint16_t ev, std::uint32_t value);
+  Verdict replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& bytes);
+  const EvProfile& ev_profile() const { return ev_profile_; }
 
   // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.
   bool in_reply_list = false;

@@ -28,7 +28,7 @@ void Requester::start(const RtsAttributes& attributes) {
   nominal_mtu_ = context_.mtu + data_headers + nominal_overhead;
   next_psn_ = attributes.first_psn;
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
-  sent_.start(next_psn_, 0);
+  sent_.start(next_psn_, evs_.size());  // the controller may have had a word before
   rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
   controller_ = Controller(cc_profile_, nominal_mtu_, context_.sharers);
   ev_probe_.configure(config_);
@@ -36,7 +36,7 @@ void Requester::start(const RtsAttributes& attributes) {
 
 void Requester::build_evs() {
   if (evs_.is_built()) return;
-  evs_.build(ev_profile_, config_.ports, Prng(config_.seed, "ev", context_.qpn));
+  evs_.build(ev_profile_, config_.ports, ev_stream());
   evs_.set_live_ports(live_ports_);
   if (ev_profile_.leaves_slow_ports) slow_ports_.build(config_.ports);
   sent_.start(sent_.first(), evs_.size());
@@ -132,6 +132,7 @@ void Requester::address(std::uint16_t ev, TrafficClass traffic_class, Transmit& 
   const Ev& e = evs_[ev];
   out.peer = context_.peer;
   out.entropy = e.value;
+  out.wide = evs_.wide(ev);
   out.port = e.port;
   out.traffic_class = traffic_class;
 }
@@ -326,8 +327,8 @@ std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_
   return ev;
 }
 
-void Requester::on_probe_answer(Time now, std::uint16_t ev, Duration took) {
-  if (ev >= evs_.size() || !ev_probe_.contains(ev)) return;
+void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took) {
+  if (ev >= evs_.size() || evs_[ev].value != entropy || !ev_probe_.contains(ev)) return;
   ++context_.stats.ev_probes_answered;
   if (ev_profile_.leaves_slow_ports && retries_ <= 1 && took > slow_ports_.limit(rtt_.base(), evs_.usable_ports())) return;
   if (!ev_probe_.on_answer(ev, now)) return;
@@ -336,7 +337,7 @@ void Requester::on_probe_answer(Time now, std::uint16_t ev, Duration took) {
 }
 
 void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took) {
-  if (!ev_profile_.leaves_slow_ports || evs_.is_left(evs_[ev].port)) return;
+  if (!ev_profile_.leaves_slow_ports || evs_.is_retired(ev) || evs_.is_left(evs_[ev].port)) return;
   const std::uint8_t port = evs_[ev].port;
   const std::uint32_t others = evs_.usable_ports() & ~(1u << port);
   if (!slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)) return;
@@ -346,6 +347,7 @@ void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took) {
 
 // This path works: it returns, and where nothing else has answered for two timers it leads.
 void Requester::on_proof(std::uint16_t ev) {
+  if (evs_.is_retired(ev)) return;
   if (evs_[ev].state == EvState::assumed_bad) {
     evs_.revive(ev);
     ++context_.stats.evs_revived;
@@ -388,10 +390,27 @@ void Requester::allow_ev(Time now, std::uint16_t ev) {
   drain_ev_changes(now);
 }
 
-void Requester::replace_ev(Time now, std::uint16_t ev, std::uint32_t value) {
+void Requester::replace_ev(Time now, std::uint16_t ev, const EvPath& path) {
   build_evs();
-  evs_.replace(ev, value);
+  retire(ev);
+  ev_probe_.remove(ev);
+  evs_.replace(ev, path);
   drain_ev_changes(now);
+}
+
+// Whatever was sent on this EV's path, and what is thought of it, is no longer the EV's.
+void Requester::retire(std::uint16_t ev) {
+  const std::uint16_t retired = evs_.retired_on(evs_[ev].port);
+  for (Psn psn = sent_.first(); psn != next_psn_; ++psn) {
+    SentRecord& r = sent_[psn];
+    if (r.previous_ev == ev) r.previous_ev = retired;
+    if (r.ev != ev) continue;
+    sent_.unlink_from_ev(psn);
+    r.ev = retired;
+  }
+  for (std::size_t i = 0; i < accusations_.size(); ++i)
+    if (accusations_[i].ev == ev) accusations_[i].ev = no_ev;
+  if (probe_ev_ == ev) probe_ev_ = retired;
 }
 
 // Turns state changes into events, and keeps the prober in step with them.

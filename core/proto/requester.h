@@ -67,12 +67,16 @@ class Requester {
   // The EVs that need a probe: the endpoint sends it and reports the answer.
   std::optional<std::uint16_t> next_probe(Time now, std::uint32_t ports);
   bool waits_to_probe(Time now) const { return ev_probe_.deadline() <= now; }
-  void on_probe_answer(Time now, std::uint16_t ev, Duration took);
+  // An answer to a probe of `entropy`, which may have been replaced meanwhile.
+  void on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took);
+  // Nothing that was sent has been answered for a while.
+  bool hears_nothing() const { return silences_ || retries_; }
 
   void set_live_ports(Time now, std::uint32_t mask);
   void deny_ev(Time now, std::uint16_t ev);
   void allow_ev(Time now, std::uint16_t ev);
-  void replace_ev(Time now, std::uint16_t ev, std::uint32_t value);
+  void replace_ev(Time now, std::uint16_t ev, const EvPath& path);
+  std::uint32_t next_ev_number() { return evs_.next_number(); }
 
   // Completes everything that is left: the first with `status`, the others flushed.
   void fail(CompletionStatus status);
@@ -93,6 +97,7 @@ class Requester {
     return sent_[psn].ev;
   }
   void build_evs();
+  Prng ev_stream() const { return Prng(config_.seed, "ev", context_.qpn); }
   const Rtt& rtt() const { return rtt_; }
   std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
   std::uint64_t window() const { return controller_.window(context_.journal->senders); }
@@ -196,6 +201,7 @@ class Requester {
   void on_silence(Time now);
   void drain_ev_changes(Time now);
   void send_scouts(Time now);
+  void retire(std::uint16_t ev);
   void note_round_trip(Time now, std::uint16_t ev, Duration took);
   void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);

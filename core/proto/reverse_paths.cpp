@@ -5,36 +5,60 @@
 
 namespace softmrc::proto {
 
-void ReversePaths::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
+void ReversePaths::build(const EvProfile& profile, const EvSet& evs, Prng of_evs, std::uint32_t ports, Prng prng) {
   profile_ = &profile;
+  evs_ = &evs;
+  of_evs_ = of_evs;
   prng_ = prng;
   paths_.resize(ports);
-  for (std::uint32_t port = 0; port < ports; ++port) paths_[port].value = draw(port);
+  EvSet twin;
+  const EvSet& set = this->evs(twin);
+  for (std::uint32_t port = 0; port < ports; ++port) take(port, draw(port, set));
 }
 
-std::uint32_t ReversePaths::draw(std::uint32_t port) {
-  if (profile_->mode != EvMode::explicit_) {
-    const std::uint32_t bits = static_cast<std::uint32_t>(prng_.bits() >> 32);
-    return profile_->value_bits == 32 ? bits : bits & ((1u << profile_->value_bits) - 1);
+const EvSet& ReversePaths::evs(EvSet& twin) const {
+  if (evs_->is_built()) return *evs_;
+  twin.build(*profile_, static_cast<std::uint32_t>(paths_.size()), of_evs_);
+  return twin;
+}
+
+// spec: ev-denied ev-replace
+void ReversePaths::on_evs_changed() {
+  for (std::uint32_t port = 0; port < paths_.size(); ++port) {
+    Path& path = paths_[port];
+    if (path.ev != no_ev && (*evs_)[path.ev].value == path.value && (*evs_)[path.ev].state != EvState::denied) continue;
+    take(port, draw(port, *evs_));
+    // What was found out about the way back here, and what is still to be, is about another path.
+    path.confirmed_at = Time::long_ago();
+    healthy_ |= 1u << port;
+    awaiting_ &= ~(1u << port);
   }
-  // Start anywhere in the controller's list and take the next entry of this port; validation promised that there is one.
-  const std::uint32_t count = static_cast<std::uint32_t>(profile_->entries.size());
-  std::uint32_t at = prng_.below(count);
-  while (profile_->entries[at].port != port) at = (at + 1) % count;
-  return profile_->entries[at].value;
+}
+
+void ReversePaths::take(std::uint32_t port, const Choice& choice) {
+  paths_[port].value = choice.value;
+  paths_[port].ev = choice.ev;
+  if (choice.ev == no_ev) open_ &= ~(1u << port);
+  else open_ |= 1u << port;
+}
+
+ReversePaths::Choice ReversePaths::draw(std::uint32_t port, const EvSet& set) {
+  const std::uint16_t ev = set.permitted_on(port, prng_);
+  return ev == no_ev ? Choice{} : Choice{ev, set[ev].value};
 }
 
 // What breaks a link mostly breaks both directions, so the way the peer's last packet came is the best guess, if a list of
 // ours has it; but not the only one.
-std::uint32_t ReversePaths::redraw(std::uint32_t port) {
-  const Path& path = paths_[port];
-  const auto is_it = [&](const EvEntry& e) { return e.port == port && e.value == path.arrived_by; };
-  const auto& list = profile_->entries;
-  const bool is_ours = profile_->mode == EvMode::explicit_ && std::any_of(list.begin(), list.end(), is_it);
-  return is_ours && prng_.below(4) ? path.arrived_by : draw(port);
+ReversePaths::Choice ReversePaths::redraw(std::uint32_t port) {
+  EvSet twin;
+  const EvSet& set = evs(twin);
+  const std::uint32_t arrived_by = paths_[port].arrived_by;
+  const std::uint16_t same = profile_->mode == EvMode::explicit_ ? set.find_on(port, arrived_by) : no_ev;
+  return same != no_ev && prng_.below(4) ? Choice{same, arrived_by} : draw(port, set);
 }
 
 std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std::uint32_t ports) {
+  ports &= open_;
   const auto is_free = [ports](std::uint32_t port) { return ports >> port & 1; };
   if (arrival_port < paths_.size() && is_free(arrival_port) && is_healthy(arrival_port)) return arrival_port;
   const std::uint32_t count = static_cast<std::uint32_t>(paths_.size());
@@ -50,18 +74,19 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
 }
 
 bool ReversePaths::should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const {
-  const std::uint32_t healthy = healthy_ & live_ports & ((1u << paths_.size()) - 1);
+  const std::uint32_t healthy = healthy_ & open_ & live_ports & ((1u << paths_.size()) - 1);
   return healthy && !(healthy & free_ports);
 }
 
-void ReversePaths::on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now) {
-  if (port >= paths_.size()) return;
-  paths_[port].value = entropy;
-  confirm(port, now);
+void ReversePaths::on_data_acked(std::uint16_t ev, Time now) {
+  const Ev& e = (*evs_)[ev];
+  if (e.state == EvState::denied) return;
+  take(e.port, {ev, e.value});
+  confirm(e.port, now);
 }
 
 void ReversePaths::confirm(std::uint8_t port, Time now) {
-  paths_[port].confirmed_at = now;
+  paths_[port].confirmed_at = confirmed_at_ = now;
   healthy_ |= 1u << port;
   awaiting_ &= ~(1u << port);
 }
@@ -70,7 +95,7 @@ void ReversePaths::on_doubt(Time now, Duration rtt) {
   if (now - doubted_at_ < rtt) return;
   doubted_at_ = now;
   for (std::uint32_t port = 0; port < paths_.size(); ++port)
-    if (now - paths_[port].confirmed_at >= rtt) paths_[port].value = redraw(port);
+    if (now - paths_[port].confirmed_at >= rtt) take(port, redraw(port));
 }
 
 std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt) {
@@ -82,7 +107,7 @@ std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t liv
       if (now - paths_[port].confirmed_at >= interval_) to_probe_ |= 1u << port;
     interval_ = std::max(rtt, milliseconds(1));
   }
-  to_probe_ &= live_ports;
+  to_probe_ &= live_ports & open_;
   if (to_probe_ == 0) {
     round_at_ = now + interval_;
     return std::nullopt;
@@ -102,12 +127,18 @@ void ReversePaths::judge_silent() {
   healthy_ &= ~awaiting_;
   for (; awaiting_; awaiting_ &= awaiting_ - 1) {
     const auto port = static_cast<std::uint32_t>(std::countr_zero(awaiting_));
-    paths_[port].value = redraw(port);
+    take(port, redraw(port));
   }
 }
 
-void ReversePaths::on_answer(std::uint8_t port, Time now, Duration took) {
+void ReversePaths::on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took) {
   if (port >= paths_.size() || took > interval_) return;
+  if (entropy != paths_[port].value) {
+    EvSet twin;
+    const std::uint16_t earlier = evs(twin).find_on(port, entropy);
+    if (earlier == no_ev) return;
+    take(port, {earlier, entropy});
+  }
   confirm(port, now);
 }
 

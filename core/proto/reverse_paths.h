@@ -1,4 +1,5 @@
-// The paths that acknowledgements take: one EV per port, apart from the data's rotation.
+// The paths that acknowledgements take: one EV per port, apart from the data's rotation but out of the same set, so that
+// what the controller denied or replaced carries nothing. A port all of whose EVs are denied carries no acknowledgement.
 // A SACK goes back by the port its packet came in on, since that port just proved alive, unless the way back there is
 // known to be broken. What keeps that knowledge fresh is the queue pair's own data when it sends any, and otherwise an
 // EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in.
@@ -10,15 +11,21 @@
 
 #include "base/prng.h"
 #include "base/time.h"
-#include "proto/config.h"
+#include "proto/ev_set.h"
 
 namespace softmrc::proto {
 
 // spec: reverse-paths
 class ReversePaths {
  public:
-  void build(const EvProfile& profile, std::uint32_t ports, Prng prng);
+  // `of_evs` is what the set is, or will be, built with: to keep one for every queue pair that only receives would cost a
+  // simulator of a hundred thousand nodes too much.
+  void build(const EvProfile& profile, const EvSet& evs, Prng of_evs, std::uint32_t ports, Prng prng);
   bool is_built() const { return !paths_.empty(); }
+  // The controller changed the set.
+  void on_evs_changed();
+  // Ports that have an EV which may be used.
+  std::uint32_t open_ports() const { return open_; }
 
   // The port to answer on, among `ports`; nullopt when none of them is free. With no healthy one among them chance
   // decides, in favour of the port of arrival: the verdict rests on probes whose own answers may have been lost, and a
@@ -27,11 +34,19 @@ class ReversePaths {
   // No free port is healthy, but a busy one is: better to wait for it than to answer into a hole.
   bool should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const;
   std::uint32_t entropy(std::uint8_t port) const { return paths_[port].value; }
+  // Its index in the set.
+  std::uint16_t ev(std::uint8_t port) const { return paths_[port].ev; }
   // Some other path of this port, for once.
-  std::uint32_t another(std::uint8_t port) { return redraw(port); }
+  struct Choice {
+    std::uint16_t ev = no_ev;
+    std::uint32_t value = 0;
+  };
+  Choice another(std::uint8_t port) { return redraw(port); }
 
-  // Data of our own was acknowledged on this path.
-  void on_data_acked(std::uint8_t port, std::uint32_t entropy, Time now);
+  // Data of our own was acknowledged on this EV.
+  void on_data_acked(std::uint16_t ev, Time now);
+  // What we send seems not to arrive, and nothing has shown since that it does.
+  bool is_in_doubt(Time now) const { return doubted_at_ > confirmed_at_ && now - doubted_at_ < doubt_lasts; }
   // The peer sent again what had arrived: our answer may have been lost. Paths that nothing has confirmed of late try
   // another EV, at once instead of after a round of probes, but not more often than answers can come.
   void on_doubt(Time now, Duration rtt);
@@ -48,18 +63,25 @@ class ReversePaths {
   Time deadline() const { return receiving_ || to_probe_ || awaits_ ? round_at_ : Time::never(); }
   // The port whose path should be probed now.
   std::optional<std::uint8_t> next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt);
-  // An answer that comes after its round was judged shows a path that is too slow to be healthy.
-  void on_answer(std::uint8_t port, Time now, Duration took);
+  // An answer that comes after its round was judged shows a path that is too slow to be healthy. One of a path that was
+  // given up meanwhile brings it back, if it still may be used.
+  void on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took);
 
  private:
   struct Path {
     Time confirmed_at = Time::long_ago();
     std::uint32_t value = 0;
     std::uint32_t arrived_by = 0;  // what the peer's last packet on this port took
+    std::uint16_t ev = no_ev;
   };
+  // Timers and probes of a peer that hears nothing are a second apart at most.
+  static constexpr Duration doubt_lasts = seconds(2);
 
-  std::uint32_t draw(std::uint32_t port);
-  std::uint32_t redraw(std::uint32_t port);
+  // The set, or as long as nobody has built it its twin, made for the moment.
+  const EvSet& evs(EvSet& twin) const;
+  Choice draw(std::uint32_t port, const EvSet& set);
+  Choice redraw(std::uint32_t port);
+  void take(std::uint32_t port, const Choice& choice);
   void judge_silent();
   void confirm(std::uint8_t port, Time now);
   bool is_healthy(std::uint32_t port) const { return healthy_ >> port & 1; }
@@ -67,10 +89,14 @@ class ReversePaths {
   std::vector<Path> paths_;
   std::uint32_t healthy_ = ~0u;  // these and the next are masks of ports
   std::uint32_t awaiting_ = 0;
+  std::uint32_t open_ = ~0u;
   const EvProfile* profile_ = nullptr;
+  const EvSet* evs_ = nullptr;
+  Prng of_evs_;
   Prng prng_;
   Time round_at_ = Time::never();
   Time doubted_at_ = Time::long_ago();
+  Time confirmed_at_ = Time::long_ago();  // some path
   Duration interval_ = milliseconds(1);
   std::uint32_t to_probe_ = 0;
   bool receiving_ = false;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/time.h"
+#include "wire/entropy.h"
 #include "wire/packet.h"
 
 namespace softmrc::proto {
@@ -22,6 +23,7 @@ struct Transmit {
   std::uint32_t peer = 0;
   std::uint32_t entropy = 0;
   std::uint8_t port = 0;
+  const wire::EvBytes* wide = nullptr;  // the SRv6 path that `entropy` is the number of; valid until the next input
   TrafficClass traffic_class = TrafficClass::data;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/prng.h"
 #include "base/time.h"
+#include "udp/socket.h"
 
 namespace softmrc::udp {
 
@@ -40,7 +41,7 @@ struct FaultStats {
 
 // A packet as bytes, on its way to a socket.
 struct OwnedDatagram {
-  std::uint32_t peer = 0;
+  Destination to;
   std::uint32_t entropy = 0;
   std::uint8_t tos = 0;
   std::vector<std::uint8_t> bytes;

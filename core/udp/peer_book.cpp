@@ -20,8 +20,6 @@ PeerBook::Key PeerBook::key_of(const sockaddr_storage& from) {
 void PeerBook::add(std::uint32_t peer, std::vector<PeerPlane> planes) {
   for (PeerPlane& plane : planes) {
     plane.to = destination_of(plane.address, plane.port, plane.scope_id);
-    plane.along.clear();
-    for (const wire::Ipv6& carrier : plane.paths) plane.along.push_back(destination_of(carrier, plane.port, 0));
     if (plane.source_ports.empty()) {
       Key any = key_of(plane.address, 0);
       any.port = 0;
@@ -36,8 +34,7 @@ void PeerBook::add(std::uint32_t peer, std::vector<PeerPlane> planes) {
 
 std::uint32_t PeerBook::find_same(const std::vector<PeerPlane>& planes) const {
   const auto is_same = [](const PeerPlane& a, const PeerPlane& b) {
-    return a.address == b.address && a.scope_id == b.scope_id && a.port == b.port && a.source_ports == b.source_ports &&
-           a.paths == b.paths;
+    return a.address == b.address && a.scope_id == b.scope_id && a.port == b.port && a.source_ports == b.source_ports;
   };
   for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
     if (peers_[peer].size() != planes.size()) continue;

@@ -18,10 +18,8 @@ struct PeerPlane {
   std::uint32_t scope_id = 0;
   std::uint16_t port = wire::default_udp_port;
   std::vector<std::uint16_t> source_ports;  // empty: any
-  std::vector<wire::Ipv6> paths;            // SRv6 carriers, indexed by EV; empty: straight to the address
 
-  Destination to;                           // filled in by the book
-  std::vector<Destination> along;
+  Destination to;                           // filled in by the book; for packets that name no SRv6 path
 };
 
 class PeerBook {

@@ -50,6 +50,7 @@ Sender::Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBoo
   pieces_.resize(batch_packets * 3);
   scratch_.resize(batch_packets * scratch_per_packet);
   controls_.resize(batch_packets);
+  along_.resize(batch_packets);
   stashes_.resize(planes_.size());
 }
 
@@ -64,9 +65,8 @@ std::uint8_t Sender::tos_of(proto::TrafficClass traffic_class) const {
   return 0;
 }
 
-const Destination& Sender::destination(const PeerPlane& peer, std::uint32_t entropy) const {
-  if (!plan_.uses_paths || peer.along.empty()) return peer.to;
-  return peer.along[entropy % peer.along.size()];
+Destination Sender::destination(const PeerPlane& peer, const wire::EvBytes* wide) const {
+  return wide ? destination_of(wire::path_of(*wide).destination, peer.port, 0) : peer.to;
 }
 
 void Sender::take(Time now) {
@@ -137,7 +137,7 @@ std::vector<std::uint8_t> Sender::to_bytes(const Plane& plane, const proto::Tran
 
 void Sender::disturb(Time now, Plane& plane, const proto::Transmit& transmit) {
   OwnedDatagram packet;
-  packet.peer = transmit.peer;
+  packet.to = destination(peers_.plane(transmit.peer, transmit.port), transmit.wide);
   packet.entropy = transmit.entropy;
   packet.tos = tos_of(transmit.traffic_class);
   const bool is_trimmed = wire::is_write(transmit.packet.bth.opcode) && plane.weather.trims();
@@ -149,7 +149,7 @@ void Sender::disturb(Time now, Plane& plane, const proto::Transmit& transmit) {
 bool Sender::joins(const Train& train, const proto::Transmit& transmit, std::uint32_t size, std::uint8_t tos) const {
   return has_gso_ && !train.is_closed && train.peer == transmit.peer && train.tos == tos && size <= train.segment &&
          train.packets < most_train_packets && train.bytes + size <= most_train_bytes &&
-         (!plan_.uses_paths || train.entropy == transmit.entropy);
+         train.wide == transmit.wide;
 }
 
 std::uint32_t Sender::append(Lane& lane, const proto::Transmit& transmit, Time now) {
@@ -168,13 +168,14 @@ std::uint32_t Sender::append(Lane& lane, const proto::Transmit& transmit, Time n
   if (!joined) {
     Train train;
     train.peer = transmit.peer;
-    train.entropy = transmit.entropy;
+    train.wide = transmit.wide;
     train.segment = size;
     train.tos = tos;
     msghdr& message = messages_[trains_.size()].msg_hdr;
     message = msghdr{};
     const PeerPlane& peer = peers_.plane(transmit.peer, lane.plane);
-    const Destination& to = destination(peer, transmit.entropy);
+    if (transmit.wide) along_[trains_.size()] = destination(peer, transmit.wide);
+    const Destination& to = transmit.wide ? along_[trains_.size()] : peer.to;
     message.msg_name = const_cast<sockaddr_storage*>(&to.storage);
     message.msg_namelen = to.size;
     // Pieces of one message lie side by side, and so do messages.
@@ -337,7 +338,7 @@ void Sender::send_held(Time now) {
       s.socket = static_cast<std::uint8_t>(plane.socket_of(held.entropy));
       s.tos = held.tos;
       s.segment = static_cast<std::uint32_t>(held.bytes.size());
-      s.to = destination(peers_.plane(held.peer, p), held.entropy);
+      s.to = held.to;
       s.bytes = std::move(held.bytes);
       plane.stats.bytes_sent += s.bytes.size();
       ++plane.stats.packets_sent;

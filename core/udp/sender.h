@@ -24,7 +24,6 @@ class Capture;
 struct SenderPlan {
   bool icrc = true;
   bool gso = true;
-  bool uses_paths = false;          // the EV is an index into the peer's SRv6 paths
   wire::DscpMap dscp;
   bool ecn = true;
 };
@@ -69,7 +68,7 @@ class Sender {
   };
   struct Train {
     std::uint32_t peer = 0;
-    std::uint32_t entropy = 0;
+    const wire::EvBytes* wide = nullptr;  // the SRv6 path, or none
     std::uint32_t segment = 0;      // bytes of every packet but the last
     std::uint32_t bytes = 0;
     std::uint32_t packets = 0;
@@ -97,7 +96,8 @@ class Sender {
   std::uint32_t seal(const Plane& plane, std::uint16_t source_port, const proto::Transmit& transmit, std::uint8_t* header,
                      std::size_t header_size, std::uint8_t* tail) const;
   std::uint32_t icrc_seed(const Plane& plane, std::uint16_t source_port, const PeerPlane& peer, std::size_t size) const;
-  const Destination& destination(const PeerPlane& peer, std::uint32_t entropy) const;
+  // Where a packet goes: along the SRv6 path that it names, or straight to the peer.
+  Destination destination(const PeerPlane& peer, const wire::EvBytes* wide) const;
   void stash(Plane& plane, Lane& lane, std::uint32_t message);
 
   SenderPlan plan_;
@@ -119,6 +119,7 @@ class Sender {
   std::vector<std::uint8_t> scratch_;
   std::size_t scratch_used_ = 0;
   std::vector<std::array<std::uint8_t, 64>> controls_;
+  std::vector<Destination> along_;             // where trains go that take an SRv6 path
   std::vector<std::deque<Stashed>> stashes_;   // per plane
 
   // The checksum of everything in front of BTH, which all packets of one flow and size share.

@@ -1,5 +1,7 @@
 #include "wire/entropy.h"
 
+#include <cstring>
+
 namespace softmrc::wire {
 namespace {
 
@@ -11,20 +13,25 @@ Invalid invalid_field(std::size_t i, const char* member, std::uint64_t value, st
   return {"fields[" + std::to_string(i) + "]." + member, std::to_string(value), std::move(allowed)};
 }
 
-std::optional<Invalid> validate_field(std::size_t i, const EvField& f) {
+std::optional<Invalid> validate_field(std::size_t i, const EvField& f, unsigned format_width) {
   if (f.width == 0 || f.width > max_field_bits) return invalid_field(i, "width", f.width, "1 to 32 bits");
+  if (f.width > format_width)
+    return invalid_field(i, "width", f.width, "at most widths[" + std::to_string(i) + "] = " + std::to_string(format_width));
   const std::uint32_t most = ones(f.width);
   if (f.init_val > most) return invalid_field(i, "init_val", f.init_val, up_to(most));
   if (f.mask > most) return invalid_field(i, "mask", f.mask, up_to(most));
-  if (f.max > most) return invalid_field(i, "max", f.max, up_to(most));
+  const auto bits = static_cast<unsigned>(std::popcount(f.mask));
+  if (f.max > ones(bits)) return invalid_field(i, "max", f.max, up_to(ones(bits)) + ", the mask has " + std::to_string(bits) + " bits");
   if (f.min > f.max) return invalid_field(i, "min", f.min, up_to(f.max) + ", no more than max");
   return std::nullopt;
 }
 
-// Appends the low `width` bits of `value`, most significant first.
-void append_bits(EvValue& out, unsigned& at, std::uint32_t value, unsigned width) {
+bool bit_at(const EvBytes& bytes, unsigned at) { return at < 8 * ev_bytes && bytes[at / 8] & 0x80u >> at % 8; }
+
+// Writes the low `width` bits of `value` from bit `at` on, most significant first.
+void put_bits(EvBytes& bytes, unsigned at, std::uint32_t value, unsigned width) {
   for (unsigned i = width; i; --i, ++at)
-    if ((value >> (i - 1)) & 1) out.bytes[at / 8] = static_cast<std::uint8_t>(out.bytes[at / 8] | 0x80u >> at % 8);
+    if ((value >> (i - 1)) & 1) bytes[at / 8] = static_cast<std::uint8_t>(bytes[at / 8] | 0x80u >> at % 8);
 }
 
 std::optional<Invalid> validate_widths(std::span<const std::uint8_t> widths) {
@@ -46,43 +53,59 @@ unsigned entropy_bits(std::span<const EvField> fields) {
   return bits;
 }
 
-std::optional<Invalid> validate(std::span<const EvField> fields, unsigned format_bits, unsigned ev_bits) {
-  if (format_bits == 0 || format_bits > max_entry_bits)
-    return Invalid{"format_bits", std::to_string(format_bits), "1 to 256; an entry is at most 32 bytes"};
-  if (ev_bits > 32) return Invalid{"ev_bits", std::to_string(ev_bits), up_to(32)};
+std::optional<Invalid> validate(const EvLayout& layout, unsigned room) {
+  const auto& [widths, fields] = layout;
   unsigned total = 0;
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    if (auto invalid = validate_field(i, fields[i])) return invalid;
-    total += fields[i].width;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    if (widths[i] == 0 || widths[i] > 8 * ev_bytes)
+      return Invalid{"widths[" + std::to_string(i) + "]", std::to_string(widths[i]), "1 to 256 bits"};
+    total += widths[i];
   }
-  if (total > format_bits)
-    return Invalid{"fields", std::to_string(total) + " bits", "at most the format's " + std::to_string(format_bits)};
-  if (const unsigned used = entropy_bits(fields); used > ev_bits)
-    return Invalid{"fields", std::to_string(used) + " mask bits", "at most the EV's " + std::to_string(ev_bits)};
+  if (total == 0 || total > room)
+    return Invalid{"widths", std::to_string(total) + " bits", "1 to " + std::to_string(room) + " bits in all"};
+  if (fields.size() > widths.size())
+    return Invalid{"fields", std::to_string(fields.size()) + " entries",
+                   "at most one for each of the " + std::to_string(widths.size()) + " widths"};
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    if (auto invalid = validate_field(i, fields[i], widths[i])) return invalid;
   return std::nullopt;
 }
 
-std::optional<Invalid> expand(std::uint32_t ev, std::span<const EvField> fields, unsigned format_bits, EvValue& out,
-                              unsigned ev_bits) {
-  if (auto invalid = validate(fields, format_bits, ev_bits)) return invalid;
-  if (ev > ones(ev_bits)) return Invalid{"ev", std::to_string(ev), up_to(ones(ev_bits))};
-  out = {};
-  out.bits = format_bits;
-  unsigned at = 0;
-  unsigned next = ev_bits;
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    const EvField& f = fields[i];
-    std::uint32_t value = f.init_val;
-    for (unsigned bit = f.width; bit--;) {
-      if (!((f.mask >> bit) & 1)) continue;
-      --next;
-      value = (value & ~(1u << bit)) | ((ev >> next) & 1) << bit;
-    }
-    if (value < f.min || value > f.max)
-      return invalid_field(i, "value", value, std::to_string(f.min) + " to " + std::to_string(f.max));
-    append_bits(out, at, value, f.width);
+EvBytes expand(const EvLayout& layout, const EvBytes& ev) {
+  EvBytes out{};
+  unsigned end = 0;
+  unsigned next = 0;
+  for (std::size_t i = 0; i < layout.fields.size(); ++i) {
+    const EvField& f = layout.fields[i];
+    std::uint32_t value = f.init_val & ~f.mask;
+    for (unsigned bit = f.width; bit--;)
+      if (f.mask >> bit & 1) value |= std::uint32_t{bit_at(ev, next++)} << bit;
+    end += layout.widths[i];
+    put_bits(out, end - f.width, value, f.width);
   }
-  return std::nullopt;
+  return out;
+}
+
+EvBytes spell(std::span<const EvField> fields, std::span<const std::uint32_t> values) {
+  EvBytes out{};
+  unsigned at = 0;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    const auto bits = static_cast<unsigned>(std::popcount(fields[i].mask));
+    put_bits(out, at, values[i], bits);
+    at += bits;
+  }
+  return out;
+}
+
+std::uint32_t carried_ev(EvFormat format, const EvBytes& expanded) {
+  return format == EvFormat::udp ? load16(expanded.data()) : load32(expanded.data());
+}
+
+EvBytes ev_bytes_of(EvFormat format, std::uint32_t carried) {
+  EvBytes out{};
+  if (format == EvFormat::udp) store16(out.data(), static_cast<std::uint16_t>(carried));
+  else store32(out.data(), carried);
+  return out;
 }
 
 std::optional<Invalid> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
@@ -114,11 +137,27 @@ std::optional<Invalid> unpack_stev(std::span<const std::uint8_t> widths, std::ui
   return std::nullopt;
 }
 
-const Path* path_of(std::uint32_t ev, std::span<const Path> paths) { return ev < paths.size() ? &paths[ev] : nullptr; }
+Path path_of(const EvBytes& expanded) {
+  Path path;
+  std::memcpy(path.destination.data(), expanded.data(), 16);
+  Ipv6 segment;
+  std::memcpy(segment.data(), expanded.data() + 16, 16);
+  if (segment == Ipv6{}) return path;
+  Srh srh;
+  srh.count = srh.segments_left = 1;
+  srh.segments[0] = segment;
+  path.srh = srh;
+  return path;
+}
 
-std::optional<std::uint32_t> ev_of_path(const Path& path, std::span<const Path> paths) {
-  for (std::size_t i = 0; i < paths.size(); ++i)
-    if (paths[i] == path) return static_cast<std::uint32_t>(i);
+std::optional<Invalid> ev_of_path(const Path& path, EvBytes& out) {
+  out = {};
+  std::memcpy(out.data(), path.destination.data(), 16);
+  if (!path.srh) return std::nullopt;
+  if (path.srh->count != 1 || path.srh->segments_left != 1)
+    return Invalid{"path", std::to_string(path.srh->count) + " segments, " + std::to_string(path.srh->segments_left) + " of them left",
+                   "a destination and at most one segment, which is left"};
+  std::memcpy(out.data() + 16, path.srh->segments[0].data(), 16);
   return std::nullopt;
 }
 

@@ -7,8 +7,8 @@
 //        +---------------+---------------+
 //
 // Formats: UDP, the source port alone; STEV, a structured value with a subfield for each tier; SRV6, an outer
-// destination address. In explicit SRV6 mode the EV is the index of a path in the controller's list.
-// A GENERATED value is expanded from field descriptors, see `expand`.
+// destination address, and the segment of an SRH behind it. In SRV6 the 32-bit EV is the number of a wider value.
+// A controller's EV is a string of up to 256 bits, of which field descriptors make what the network reads: see `expand`.
 // spec: entropy-split ev-formats ev-expansion
 #pragma once
 
@@ -32,16 +32,20 @@ constexpr unsigned format_width(EvFormat format) {
   switch (format) {
     case EvFormat::udp: return 16;
     case EvFormat::stev: return 32;
-    case EvFormat::srv6: return 128;
+    case EvFormat::srv6: return 256;
   }
   return 0;
 }
 
-constexpr unsigned max_entry_bits = 256;  // a controller's entry is at most 32 bytes
+constexpr std::size_t ev_bytes = 32;
 constexpr unsigned max_field_bits = 32;
 
-// One field of a GENERATED value. Bits under the mask come from the EV, the others from init_val; the field's value
-// then has to lie between min and max.
+// An EV as a controller writes it, and what it expands to: the first bit is the most significant one of the first byte,
+// and what is not used is zero.
+using EvBytes = std::array<std::uint8_t, ev_bytes>;
+
+// One field of an EV profile. Bits under the mask come from the EV, the others from init_val. What the bits under the
+// mask spell together lies between min and max where EVs are generated; a controller's own EVs are not bounded.
 struct EvField {
   std::uint8_t width = 0;
   std::uint32_t init_val = 0;
@@ -52,24 +56,30 @@ struct EvField {
   bool operator==(const EvField&) const = default;
 };
 
+// A format, as the widths of its fields, and the fields of an EV profile, at most one for each width.
+struct EvLayout {
+  std::vector<std::uint16_t> widths;
+  std::vector<EvField> fields;
+
+  bool operator==(const EvLayout&) const = default;
+};
+
 // How many bits of the EV the fields use up.
 unsigned entropy_bits(std::span<const EvField> fields);
 
-// The format's bits, most significant first, in as many whole bytes as they need.
-struct EvValue {
-  std::array<std::uint8_t, max_entry_bits / 8> bytes{};
-  unsigned bits = 0;
+// `room` is how many bits the widths may have together.
+std::optional<Invalid> validate(const EvLayout& layout, unsigned room = 8 * ev_bytes);
 
-  bool operator==(const EvValue&) const = default;
-};
+// Each set mask bit, most significant first, takes the next bit of the EV; each field stands at the right of its width,
+// widths stand side by side. The layout must be valid.
+EvBytes expand(const EvLayout& layout, const EvBytes& ev);
 
-std::optional<Invalid> validate(std::span<const EvField> fields, unsigned format_bits, unsigned ev_bits = 32);
+// The EV whose fields have these values under their masks, the inverse of what expand takes: one value a field.
+EvBytes spell(std::span<const EvField> fields, std::span<const std::uint32_t> values);
 
-// Each set mask bit, most significant first, takes the next most significant bit of the EV; the fields are
-// concatenated, and what the format has left over is zero. `ev_bits` says where the EV's own most significant bit is:
-// 32 for a value drawn at random, entropy_bits(fields) for one that counts 0, 1, 2, ...
-std::optional<Invalid> expand(std::uint32_t ev, std::span<const EvField> fields, unsigned format_bits, EvValue& out,
-                              unsigned ev_bits = 32);
+// The 32 bits that packets carry, of an expanded value in the UDP or STEV format.
+std::uint32_t carried_ev(EvFormat format, const EvBytes& expanded);
+EvBytes ev_bytes_of(EvFormat format, std::uint32_t carried);
 
 // A structured EV: subfields side by side from the most significant bit down, the rest zero (the same rule).
 std::optional<Invalid> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
@@ -77,8 +87,9 @@ std::optional<Invalid> pack_stev(std::span<const std::uint8_t> widths, std::span
 std::optional<Invalid> unpack_stev(std::span<const std::uint8_t> widths, std::uint32_t ev,
                                    std::vector<std::uint32_t>& values);
 
-// Explicit SRV6 mode: the controller's list. Null or nothing: the EV names no path, the path has no EV.
-const Path* path_of(std::uint32_t ev, std::span<const Path> paths);
-std::optional<std::uint32_t> ev_of_path(const Path& path, std::span<const Path> paths);
+// The path that an expanded value of the SRV6 format names: a destination, and a segment to go on to if there is one.
+Path path_of(const EvBytes& expanded);
+// The other way round; longer paths do not fit an EV.
+std::optional<Invalid> ev_of_path(const Path& path, EvBytes& out);
 
 }  // namespace softmrc::wire

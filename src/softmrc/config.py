@@ -11,8 +11,10 @@ from typing import Any
 
 from softmrc import _core
 from softmrc.errors import ConfigError
+from softmrc.wire.entropy import EvField, layout
 
 EvMode = _core.EvMode
+EvFormat = _core.EvFormat
 CcAlgorithm = _core.CcAlgorithm
 
 RETRY_FOREVER = 25
@@ -40,7 +42,13 @@ class EndpointConfig:
 
 @dataclass(frozen=True)
 class EvProfile:
-    """The paths of a queue pair: how many, and where their entropy values come from."""
+    """The paths of a queue pair: how many, and where their entropy values come from.
+
+    An entry is (EV, port). An EV is a 32-bit number, or up to 32 bytes which `fields` and `widths` expand (without
+    fields they are the value itself); in the SRV6 format the value is an outer destination and the segment behind it,
+    and packets carry the number of the entry. GENERATED ones are drawn within the bounds of the fields, for each queue
+    pair anew.
+    """
 
     mode: Any = EvMode.AUTOMATIC
     count: int = 128
@@ -50,7 +58,10 @@ class EvProfile:
     spray_quantum: int = 1
     skips_congested: bool = True  # False: oblivious spraying, which a mark or a trim does not steer
     leaves_slow_ports: bool = False  # steer by round trips, where nothing marks congestion
-    entries: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # (value, port), for EXPLICIT
+    format: Any = EvFormat.STEV
+    widths: tuple[int, ...] = ()  # of the format's fields, in bits
+    fields: tuple[EvField, ...] = ()
+    entries: tuple[tuple[int | bytes, int], ...] = field(default=(), repr=False)  # (EV, port), for EXPLICIT
 
 
 @dataclass(frozen=True)
@@ -174,11 +185,16 @@ def to_native(config: Any, native: Any = None) -> Any:
     for item in fields(config):
         value = getattr(config, item.name)
         if item.name == "entries":
-            for entropy, port in value:
+            for entry in value:
                 try:
-                    native.add_entry(entropy, port)
+                    native.add_entry(*entry)
                 except TypeError:
-                    raise ConfigError("entries", (entropy, port), "pairs of a 32-bit value and a port") from None
+                    allowed = "pairs of an EV, which is a 32-bit number or 1 to 32 bytes, and a port"
+                    raise ConfigError("entries", entry, allowed) from None
+            continue
+        if item.name == "fields":
+            native.set_layout(layout(config.widths, value))
+        if item.name in ("fields", "widths"):
             continue
         try:
             setattr(native, item.name, value)

@@ -23,6 +23,8 @@ from softmrc.config import (
     to_native,
 )
 from softmrc.errors import UsageError
+from softmrc.wire.entropy import as_ev
+from softmrc.wire.fields import as_integer
 
 CompletionKind = _core.CompletionKind
 CompletionStatus = _core.CompletionStatus
@@ -64,6 +66,18 @@ EVENT = np.dtype(
 EV = np.dtype(
     [("value", "<u4"), ("port", "u1"), ("state", "u1"), ("drops", "<u4"), ("damping", "u1"), ("is_spare", "?")]
 )
+
+
+def ev_index(index: object) -> int:
+    """Which EV of a queue pair a controller means."""
+    return as_integer("ev", index, 0, 0xFFFF)
+
+
+def ev_value(value: object) -> int | bytes:
+    """What a controller wants an EV to be: a number, or bytes."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return as_ev("value", value)
+    return as_integer("value", value, 0, 0xFFFFFFFF)
 
 
 class MemoryRegion:
@@ -150,14 +164,20 @@ class QueuePair:
         rows = self._native.query_evs(self.qpn)
         return np.array([(v, p, s.value, d, damping, spare) for v, p, s, d, damping, spare in rows], dtype=EV)
 
+    def ev_values(self) -> list[bytes]:
+        """What the network reads of each EV, as `wire.expand` gives it: 32 bytes, the first bit first."""
+        return self._native.query_ev_values(self.qpn)
+
     def deny_ev(self, now_ps: int, index: int) -> None:
-        self._native.deny_ev(now_ps, self.qpn, index)
+        """The controller's word: nothing takes this EV, not even an acknowledgement, until it is allowed again."""
+        self._native.deny_ev(now_ps, self.qpn, ev_index(index))
 
     def allow_ev(self, now_ps: int, index: int) -> None:
-        self._native.allow_ev(now_ps, self.qpn, index)
+        self._native.allow_ev(now_ps, self.qpn, ev_index(index))
 
-    def replace_ev(self, now_ps: int, index: int, value: int) -> None:
-        self._native.replace_ev(now_ps, self.qpn, index, value)
+    def replace_ev(self, now_ps: int, index: int, value: int | bytes) -> None:
+        """Another path in this one's place, without its history; a DENIED one stays so. Bytes are expanded."""
+        self._native.replace_ev(now_ps, self.qpn, ev_index(index), ev_value(value))
 
     def set_receive_window(self, mpr_units: int) -> None:
         """Offer another window; takes effect at the peer when dynamic MPR was agreed on."""

@@ -26,13 +26,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from softmrc import _core
+from softmrc import _core, wire
 from softmrc import planes as plane_names
 from softmrc.config import (
     PAYLOAD_UNIT,
     CcProfile,
     DeviceConfig,
     EndpointConfig,
+    EvFormat,
     EvMode,
     EvProfile,
     InitAttributes,
@@ -41,11 +42,23 @@ from softmrc.config import (
     to_native,
     whole_payload,
 )
-from softmrc.engine import COMPLETION, EV, EVENT, CompletionKind, CompletionStatus, EventType, PostStatus, QpState
+from softmrc.engine import (
+    COMPLETION,
+    EV,
+    EVENT,
+    CompletionKind,
+    CompletionStatus,
+    EventType,
+    PostStatus,
+    QpState,
+    ev_index,
+    ev_value,
+)
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fork import leave_to_parent
 
 FOREVER_S = 1e9
+MAX_EVS = 1024  # of one queue pair
 
 
 class Completion(NamedTuple):
@@ -84,7 +97,7 @@ class PeerPlane:
     port: int
     source_ports: tuple[int, ...] = ()  # of its sockets; empty: any
     scope_id: int = 0
-    paths: tuple[Any, ...] = ()  # SRv6 carriers towards it, one for each EV
+    paths: tuple[Any, ...] = ()  # SRv6 carriers towards it
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,20 @@ class Peer:
         first = self.planes[0]
         more = f" and {len(self.planes) - 1} more planes" if len(self.planes) > 1 else ""
         return f"{first.address} port {first.port}{more}"
+
+
+def check_carrier(name: str, value: bytes, plane: PeerPlane) -> None:
+    """Refuse an SRv6 path that a datagram socket cannot send along to this plane.
+
+    Switches shorten the carrier on the way and nobody rewrites the UDP checksum, so it has to sum up like the final
+    address; and a socket writes no segment routing header.
+    """
+    path = wire.path_of(value)
+    if path.srh is not None:
+        raise ConfigError(name, str(path), "a path of one carrier: sockets write no segment routing header")
+    if _core.address_sum(path.destination.packed) != _core.address_sum(plane.address.packed):
+        allowed = f"a carrier that leaves the checksum towards {plane.address} as it is"
+        raise ConfigError(name, str(path.destination), allowed)
 
 
 ACCEPTED_MEMORY = "memory with the buffer protocol, or a CPU tensor"
@@ -234,10 +261,14 @@ class QueuePair:
         self.recv_cq = recv_cq
         self.first_psn = secrets.randbits(24)
         self.peer: Peer | None = None
+        self._ev_profile: EvProfile | None = None
 
     def init(self, *, ev_profile: EvProfile | None = None, cc_profile: CcProfile | None = None) -> None:
         """RESET → INIT. Profiles default to the device's."""
         device = self.device
+        if ev_profile is not None and ev_profile.format == EvFormat.SRV6 and not device.config.srv6:
+            raise ConfigError("ev_profile.format", ev_profile.format.name, "UDP or STEV, or a device with srv6=True")
+        self._ev_profile = ev_profile
         attributes = InitAttributes(
             ev_profile=device._add_ev_profile(ev_profile) if ev_profile else device._ev_profile,
             cc_profile=device._add_cc_profile(cc_profile) if cc_profile else device._cc_profile,
@@ -253,6 +284,9 @@ class QueuePair:
         attributes = RtrAttributes(
             peer=peer.id, dest_qpn=dest_qpn, first_psn=first_psn, mtu=mtu or self.device.mtu, **settings
         )
+        if self._has_carriers:
+            for value, port in zip(self.ev_values(), self.evs()["port"], strict=True):
+                check_carrier("ev_profile.entries", value, peer.planes[port])
         self.device._native.modify_rtr(self.qpn, to_native(attributes))
         self.peer = peer
 
@@ -333,9 +367,33 @@ class QueuePair:
         return self.device._native.qp_stats(self.qpn)
 
     def evs(self) -> np.ndarray:
-        """One record per path; `state` is an `EvState`, `value` the source port (or the index of an SRv6 path)."""
+        """One record per path; `state` is an `EvState`, `value` the source port (or the number of an SRv6 path)."""
         rows = self.device._native.query_evs(self.qpn)
         return np.array([(v, p, s.value, d, damping, spare) for v, p, s, d, damping, spare in rows], dtype=EV)
+
+    def ev_values(self) -> list[bytes]:
+        """What the network reads of each EV, as `wire.expand` gives it; `wire.path_of` makes an SRv6 path of it."""
+        return self.device._native.query_ev_values(self.qpn)
+
+    @property
+    def _has_carriers(self) -> bool:
+        return self._ev_profile is not None and self._ev_profile.format == EvFormat.SRV6
+
+    def deny_ev(self, index: int) -> None:
+        """The controller's word: nothing takes this EV, not even an acknowledgement, until it is allowed again."""
+        self.device._native.deny_ev(self.qpn, ev_index(index))
+
+    def allow_ev(self, index: int) -> None:
+        self.device._native.allow_ev(self.qpn, ev_index(index))
+
+    def replace_ev(self, index: int, value: int | bytes) -> None:
+        """Another path in this one's place, without its history; a DENIED one stays so. Bytes are expanded."""
+        ports, checked, profile = self.evs()["port"], ev_value(value), self._ev_profile
+        fits = self._has_carriers and ev_index(index) < len(ports)
+        if fits and isinstance(checked, bytes) and profile is not None and self.peer is not None:
+            expanded = wire.expand(checked, profile.fields, profile.widths) if profile.fields else checked
+            check_carrier("value", expanded, self.peer.planes[ports[index]])
+        self.device._native.replace_ev(self.qpn, ev_index(index), checked)
 
     def destroy(self) -> None:
         self.device._native.destroy_qp(self.qpn)
@@ -411,7 +469,6 @@ class Device:
             )
         )
         plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn
-        plan.uses_paths = config.srv6
         plan.watches_links = config.watch_links
         plan.spin_us = config.spin_us
         if config.send_buffer_bytes:
@@ -435,23 +492,25 @@ class Device:
         entries = [(port, plane) for plane, ports in enumerate(self.source_ports) for port in ports]
         return self._profile_of(tuple(entries))
 
-    def path_profile(self, paths_per_plane: int) -> EvProfile:
-        """A path is an SRv6 carrier: its EV is the carrier's index in the peer's list."""
-        entries = tuple((i, plane) for plane in range(len(self.local_planes)) for i in range(paths_per_plane))
-        return self._profile_of(entries)
-
-    def _profile_of(self, entries: tuple[tuple[int, int], ...]) -> EvProfile:
+    def _profile_of(self, entries: tuple[tuple[int | bytes, int], ...], format: Any = EvFormat.STEV) -> EvProfile:
+        planes = len(self.local_planes)
         return EvProfile(
             mode=EvMode.EXPLICIT,
-            count=len(entries),
+            format=format,
+            count=min(len(entries), MAX_EVS) // planes * planes,
             spray_quantum=self.config.quantum_for(self.mtu),
             leaves_slow_ports=self.config.leave_slow_planes,
             entries=entries,
         )
 
     def profile_for(self, peer: Peer) -> EvProfile | None:
-        """What `QueuePair.init` should be given for this peer: its SRv6 paths, or None, the device's own sockets."""
-        return self.path_profile(len(peer.planes[0].paths)) if peer.planes[0].paths else None
+        """What `QueuePair.init` should be given for this peer: its SRv6 paths, or None, the device's own sockets.
+
+        The first path of every plane, then the second: so an EV is the number that `softmrc.fabric` knows the path by.
+        """
+        rows = zip(*(plane.paths for plane in peer.planes), strict=False)
+        entries = tuple((path.packed, number) for row in rows for number, path in enumerate(row))
+        return self._profile_of(entries, EvFormat.SRV6) if entries else None
 
     def _add_ev_profile(self, profile: EvProfile) -> int:
         return self._native.add_ev_profile(to_native(profile))
@@ -508,13 +567,8 @@ class Device:
             raise ConfigError("planes", len(known), f"as many planes as this device has: {len(self.local_planes)}")
         for plane in known:
             for path in plane.paths:
-                if _core.address_sum(path.packed) != _core.address_sum(plane.address.packed):
-                    allowed = f"a carrier that leaves the checksum towards {plane.address} as it is"
-                    raise ConfigError("paths", str(path), allowed)
-        native = [
-            _core.PeerPlane(p.address.packed, p.scope_id, p.port, list(p.source_ports), [q.packed for q in p.paths])
-            for p in known
-        ]
+                check_carrier("paths", path.packed, plane)
+        native = [_core.PeerPlane(p.address.packed, p.scope_id, p.port, list(p.source_ports)) for p in known]
         return Peer(self._native.add_peer(native), known)
 
     def poll_events(self, most: int = 4096) -> list[Event]:

@@ -244,6 +244,9 @@ class EvSetMachine(RuleBasedStateMachine):
         if not before[ev].is_active:
             self.expect(before, {})
             return
+        if self.usable(before) <= self.floor:
+            self.expect(before, {ev: replace(before[ev], state=SKIP)})
+            return
         damping = self.rows()[ev].damping
         self.expect(before, {ev: replace(before[ev], state=BAD, is_active=False, damping=damping)}, before[ev].port)
 
@@ -304,6 +307,24 @@ class EvSetMachine(RuleBasedStateMachine):
             self.expect(before, {ev: self._returned(before, ev)})
         else:
             self.expect(before, {})
+
+    @rule(data=st.data(), value=st.integers(0, (1 << 32) - 1))
+    def replaced(self, data: st.DataObject, value: int) -> None:
+        """A new path without a history: usable at once unless DENIED, and no loss of the old one is its own."""
+        ev = self._any_ev(data)
+        before = self.rows()
+        self.set.replace(ev, value)
+        row = replace(before[ev], value=value, damping=0, drops=0)
+        if row.state == BAD:
+            row = replace(self._returned(before, ev), value=value, damping=0, drops=0)
+        elif row.state == SKIP:
+            row = replace(row, state=GOOD)
+        self.unacked_since.pop(ev, None)
+        self.fell_with_port.discard(ev)
+        port = self.port[row.port]
+        if port.struck == {ev}:
+            port.strikes, port.struck = 0, frozenset()
+        self.expect(before, {ev: row})
 
     @rule(mask=st.integers(0, 15))
     def ports_change(self, mask: int) -> None:

@@ -15,6 +15,7 @@ from softmrc import _core
 from softmrc.config import (
     CcProfile,
     EndpointConfig,
+    EvFormat,
     EvMode,
     EvProfile,
     InitAttributes,
@@ -24,6 +25,7 @@ from softmrc.config import (
 from softmrc.engine import Endpoint, QpState, RefusedPacket, Trim
 from softmrc.errors import ConfigError, UsageError
 from softmrc.pair import Pair
+from softmrc.wire import EvField
 
 VA = 0x1000
 
@@ -264,6 +266,7 @@ BAD_ENDPOINT = {"ports": [0, 17, -1, "x"], "sack_threshold_bytes": [0, 1 << 25],
                 "seed": [-1, 1 << 64]}  # fmt: skip
 BAD_EVS = {"count": [0, 1025, 3], "spares": [1, 2000], "min_active": [129], "value_bits": [0, 33],
            "skips_congested": ["no"], "leaves_slow_ports": [1.0], "spray_quantum": [0, 65], "mode": ["auto"],
+           "format": ["srv6", EvFormat.SRV6], "widths": [(0,), (33,), ("x",)], "fields": [(EvField(8),), ("x",)],
            "entries": [((1, 0),)]}  # fmt: skip
 BAD_CC = {"rate_bps": [0, 10**15], "base_rtt_us": [0.0, 1e8, float("nan"), float("inf"), -1.0],
           "target_delay_us": [-1.0, 1e8], "window_bytes": [511, 1 << 41], "max_window_bdp": [0.0, 1001.0, float("nan")], "shared_window_bdp": [-1, 1001],

@@ -9,7 +9,7 @@ import pytest
 
 from softmrc import wire
 from softmrc.errors import ConfigError
-from softmrc.wire import EvField, EvFormat, Path, PathTemplate, Refused, Srh, srv6
+from softmrc.wire import EvField, Path, PathTemplate, Refused, Srh, srv6
 
 BLOCK = 0xFCBBBB00
 
@@ -99,18 +99,31 @@ def test_the_values_replace_what_the_template_holds() -> None:
 
 # spec: ev-expansion
 def test_generated_values_by_hand() -> None:
-    fields = [EvField(4, init_val=0b1001, min=0, max=15, mask=0b0110), EvField(8, init_val=0xA0, max=255, mask=0x0F)]
-    # EV 110101.. : 11 into the first field's mask, 0101 into the second's; four bits of format are left over.
-    value = wire.expand(0b110101 << 26, fields, EvFormat.UDP)
-    assert value.hex() == f"{0b1111_1010_0101_0000:04x}"
-    assert wire.expand(0b110101, fields, EvFormat.UDP, ev_bits=wire.entropy_bits(fields)) == value
+    fields = [EvField(4, init_val=0b1001, max=3, mask=0b0110), EvField(8, init_val=0xA0, max=15, mask=0x0F)]
+    # EV 110101: 11 into the first field's mask, 0101 into the second's; fields stand at the right of their widths.
+    value = wire.expand(bytes([0b11010100]), fields, [6, 8, 2])
+    assert value.hex() == f"{0b001111_10100101_00:04x}".ljust(64, "0")
 
 
-def test_a_generated_srv6_address() -> None:
-    block = EvField(32, init_val=BLOCK, max=0xFFFFFFFF)
-    hops = [EvField(16, init_val=usid, max=0xFFFF, mask=mask) for usid, mask in [(0x100, 0), (0x200, 0xFF), (0x101, 0)]]
-    address = IPv6Address(wire.expand(0x42, [block, *hops], EvFormat.SRV6, ev_bits=8))
-    assert str(address) == "fcbb:bb00:100:242:101::"
+def test_mask_bits_need_not_be_adjacent_and_replace_what_init_val_holds() -> None:
+    fields = [EvField(5, init_val=0b11111, max=7, mask=0b10101)]
+    assert wire.expand(bytes([0b01000000]), fields, [8])[0] == 0b00001110
+
+
+def test_a_generated_srv6_path_with_a_segment_behind_it() -> None:
+    block = EvField(32, init_val=BLOCK)
+    near = [EvField(16, init_val=usid, max=0xFF, mask=0xFF) for usid in (0x100, 0x200, 0x300, 0x400, 0x500, 0x600)]
+    far = [EvField(16, init_val=usid) for usid in (0x700, 0x1001)]
+    value = wire.expand(bytes([1, 2, 3, 4, 5, 6]), [block, *near, block, *far], [32, *[16] * 6, 32, 16, 16])
+    path = wire.path_of(value)
+    assert path.usids == [0x101, 0x202, 0x303, 0x404, 0x505, 0x606, 0x700, 0x1001]
+    assert wire.ev_of_path(path) == value
+
+
+def test_a_path_of_one_carrier_is_an_address() -> None:
+    address = IPv6Address("fcbb:bb00:100:242:101::")
+    assert wire.path_of(address.packed) == Path(address)
+    assert wire.ev_of_path(Path(address)) == address.packed.ljust(32, b"\0")
 
 
 # spec: ev-formats
@@ -120,12 +133,7 @@ def test_structured_values() -> None:
     assert wire.unpack_stev([10, 8, 4], ev) == [0x3FF, 0, 0xF]
 
 
-def test_explicit_srv6_values_are_indexes() -> None:
-    paths = [Path.through(BLOCK, [1, s, 2]) for s in (0x200, 0x201)]
-    assert wire.path_of(1, paths).usids == [1, 0x201, 2]
-
-
-TOO_WIDE = "shift 14, width 3"
+EV = bytes(1)
 
 
 def field(**changes: int) -> EvField:
@@ -135,23 +143,30 @@ def field(**changes: int) -> EvField:
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        (lambda: wire.expand(0, [field(), field(width=0)], 16), "fields[1].width", 0),
-        (lambda: wire.expand(0, [field(width=33)], 64), "fields[0].width", 33),
-        (lambda: wire.expand(0, [field(init_val=256)], 16), "fields[0].init_val", 256),
-        (lambda: wire.expand(0, [field(mask=256)], 16), "fields[0].mask", 256),
-        (lambda: wire.expand(0, [field(max=256)], 16), "fields[0].max", 256),
-        (lambda: wire.expand(0, [field(min=9, max=8)], 16), "fields[0].min", 9),
-        (lambda: wire.expand(3, [field(min=4)], 16, ev_bits=8), "fields[0].value", 3),
-        (lambda: wire.expand(9, [field(max=8)], 16, ev_bits=8), "fields[0].value", 9),
-        (lambda: wire.expand(0, [field()] * 3, 16), "fields", "24 bits"),
-        (lambda: wire.expand(0, [field()] * 2, 16, ev_bits=8), "fields", "16 mask bits"),
-        (lambda: wire.expand(256, [field()], 16, ev_bits=8), "ev", 256),
-        (lambda: wire.expand(0, [], 257), "format_bits", 257),
+        (lambda: wire.expand(EV, [field(), field(width=0)], [8, 8]), "fields[1].width", 0),
+        (lambda: wire.expand(EV, [field(width=33)], [64]), "fields[0].width", 33),
+        (lambda: wire.expand(EV, [field(width=9)], [8]), "fields[0].width", 9),
+        (lambda: wire.expand(EV, [field(init_val=256)], [8]), "fields[0].init_val", 256),
+        (lambda: wire.expand(EV, [field(mask=256)], [8]), "fields[0].mask", 256),
+        (lambda: wire.expand(EV, [field(max=256)], [8]), "fields[0].max", 256),
+        (lambda: wire.expand(EV, [field(mask=0xF0, max=16)], [8]), "fields[0].max", 16),
+        (lambda: wire.expand(EV, [field(mask=0, max=1)], [8]), "fields[0].max", 1),
+        (lambda: wire.expand(EV, [field(min=9, max=8)], [8]), "fields[0].min", 9),
+        (lambda: wire.expand(EV, [field()] * 3, [8, 8]), "fields", "3 entries"),
+        (lambda: wire.expand(EV, [], []), "widths", "0 bits"),
+        (lambda: wire.expand(EV, [], [200, 57]), "widths", "257 bits"),
+        (lambda: wire.expand(EV, [], [8, 0]), "widths[1]", 0),
+        (lambda: wire.expand(EV, [], [257]), "widths[0]", 257),
+        (lambda: wire.expand(bytes(33), [], [8]), "ev", bytes(33)),
+        (lambda: wire.expand(b"", [], [8]), "ev", b""),
+        (lambda: wire.expand(7, [], [8]), "ev", 7),  # type: ignore[arg-type]
+        (lambda: wire.expand(EV, [(8, 0, 0, 0, 0)], [8]), "fields[0]", (8, 0, 0, 0, 0)),  # type: ignore[list-item]
+        (lambda: wire.entropy.validate([field()], [17], 16), "widths", "17 bits"),
+        (lambda: wire.ev_of_path(Path.through(BLOCK, [1] * 13)), "path", "2 segments, 2 of them left"),
         (lambda: wire.pack_stev([10, 8, 4], [1024, 0, 0]), "values[0]", 1024),
         (lambda: wire.pack_stev([10, 8, 4], [0, 0]), "values", "2 entries"),
         (lambda: wire.pack_stev([20, 20], [0, 0]), "widths", "40 bits"),
         (lambda: wire.pack_stev([0], [0]), "widths[0]", 0),
-        (lambda: wire.path_of(1, [Path("fc00::1")]), "ev", 1),
         (lambda: srv6.carrier(BLOCK, []), "usids", "0 entries"),
         (lambda: srv6.carrier(BLOCK, range(1, 8)), "usids", "7 entries"),
         (lambda: srv6.carrier(BLOCK, [1, 0]), "usids[1]", 0),

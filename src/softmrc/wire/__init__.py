@@ -25,6 +25,7 @@ from softmrc.wire.entropy import (
     EvFormat,
     entropy_bits,
     ev_of,
+    ev_of_path,
     expand,
     pack_stev,
     path_of,
@@ -56,7 +57,7 @@ __all__ = [
     "EndpointResponse", "EvField", "EvFormat", "Frame", "Interface", "Mark", "Nack", "NackReason", "Opcode", "Outer",
     "Packet", "Path", "PathTemplate", "PcapngWriter", "Probe", "Record", "Refused", "Route", "Sack", "Srh", "Sum",
     "Syndrome", "Timestamp", "Write",
-    "carryless_available", "crc32", "entropy", "entropy_bits", "ev_of", "expand", "icrc", "measure_crc", "pack_stev",
-    "path_of",
-    "ports_of", "print_crc_rates", "read_pcapng", "seal", "srv6", "trim", "unpack_stev", "verify",
+    "carryless_available", "crc32", "entropy", "entropy_bits", "ev_of", "ev_of_path", "expand", "icrc", "measure_crc",
+    "pack_stev", "path_of", "ports_of", "print_crc_rates", "read_pcapng", "seal", "srv6", "trim", "unpack_stev",
+    "verify",
 ]  # fmt: skip

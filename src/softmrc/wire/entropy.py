@@ -2,33 +2,39 @@
 
 The lower half is the UDP source port, the upper half the low 16 bits of the IPv6 flow label. IPv4 carries only the
 lower half, and what was not carried is echoed as zero.
+
+A controller's EV may be longer, up to 32 bytes: a profile's fields and a format's widths say what becomes of it.
+
+>>> tiers = [EvField(4, max=15, mask=0xF), EvField(4, init_val=8, max=1, mask=1)]
+>>> expand(bytes([0b10101000]), tiers, [16, 16])[:4].hex(" ", 2)
+'000a 0009'
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
+from softmrc import _core
 from softmrc._core import wire as _native
 from softmrc.errors import ConfigError
 from softmrc.wire.fields import Checked, as_integer, bits
 from softmrc.wire.srv6 import Path
 
+EV_BITS = 256
 
-class EvFormat(IntEnum):
-    """Where the network reads the entropy; the value is how many bits it has room for."""
 
-    UDP = 16
-    STEV = 32
-    SRV6 = 128
+# Where the network reads the entropy: UDP, the source port; STEV, source port and flow label as a structured value;
+# SRV6, the destination of an outer header, and the segment behind it.
+EvFormat = _core.EvFormat
 
 
 @dataclass(frozen=True)
 class EvField(Checked):
-    """One field of a GENERATED value: bits under `mask` come from the EV, the others from `init_val`.
+    """One field of an EV profile: bits under `mask` come from the EV, the others from `init_val`.
 
-    Widths and values are checked where the fields are used, against the format that they have to fit.
+    What the bits under the mask spell together lies within `min` and `max` where EVs are generated; EVs that a
+    controller gives are not bounded. Checked where the fields are used, against the format that they have to fit.
     """
 
     width: int = bits(8)
@@ -36,6 +42,11 @@ class EvField(Checked):
     min: int = bits(32)
     max: int = bits(32)
     mask: int = bits(32)
+
+    @property
+    def bits(self) -> int:
+        """How many bits of an EV it takes."""
+        return self.mask.bit_count()
 
     def _native(self) -> tuple[int, ...]:
         return (self.width, self.init_val, self.min, self.max, self.mask)
@@ -58,27 +69,40 @@ def ev_of(source_port: int, flow_label: int = 0) -> int:
     return ev
 
 
-def validate(fields: Sequence[EvField], format: EvFormat | int, ev_bits: int = 32) -> None:
-    """Raise ConfigError for fields that make no sense or do not fit the format."""
-    _native.validate_fields([f._native() for f in fields], int(format), as_integer("ev_bits", ev_bits, 0, 32))
+def layout(widths: Sequence[int], fields: Sequence[EvField]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """The widths of a format and the fields of a profile, as the core takes them."""
+    checked = tuple(as_integer(f"widths[{i}]", w, 1, EV_BITS) for i, w in enumerate(widths))
+    for i, f in enumerate(fields):
+        if not isinstance(f, EvField):
+            raise ConfigError(f"fields[{i}]", f, "an EvField")
+    return checked, tuple(f._native() for f in fields)
 
 
-def expand(ev: int, fields: Sequence[EvField], format: EvFormat | int, ev_bits: int = 32) -> bytes:
-    """The GENERATED value of an EV, as the format's bits, most significant first.
+def as_ev(name: str, ev: object) -> bytes:
+    """`ev`, if it is 1 to 32 bytes."""
+    if isinstance(ev, bytes | bytearray | memoryview) and 1 <= len(bytes(ev)) <= EV_BITS // 8:
+        return bytes(ev)
+    raise ConfigError(name, ev, "1 to 32 bytes, of which the first bit is the EV's most significant one")
 
-    Each set mask bit, most significant first, takes the next most significant bit of the EV; the fields are
-    concatenated and the rest of the format is zero. `ev_bits` says where the EV's most significant bit is: 32 for a
-    value drawn at random, `entropy_bits(fields)` for one that counts from 0. A field's value outside its min and max is
-    an EV that the fields do not have: ConfigError.
+
+def validate(fields: Sequence[EvField], widths: Sequence[int], room: int = EV_BITS) -> None:
+    """Raise ConfigError for fields that make no sense or do not fit the widths of their format."""
+    _native.validate_layout(layout(widths, fields), as_integer("room", room, 1, EV_BITS))
+
+
+def expand(ev: bytes, fields: Sequence[EvField], widths: Sequence[int]) -> bytes:
+    """What the network reads of an EV: 32 bytes, the first bit first, what is not used zero.
+
+    Each set mask bit, most significant first, takes the next bit of the EV; each field stands at the right of its width
+    in the format, and the widths stand side by side.
     """
-    bits_of_ev = as_integer("ev_bits", ev_bits, 0, 32)
-    value: bytes = _native.expand(_ev(ev), [f._native() for f in fields], int(format), bits_of_ev)
+    value: bytes = _native.expand(as_ev("ev", ev), layout(widths, fields))
     return value
 
 
 def entropy_bits(fields: Sequence[EvField]) -> int:
     """How many bits of the EV these fields use up."""
-    return sum(f.mask.bit_count() for f in fields)
+    return sum(f.bits for f in fields)
 
 
 def pack_stev(widths: Sequence[int], values: Sequence[int]) -> int:
@@ -98,8 +122,12 @@ def _widths(widths: Sequence[int]) -> list[int]:
     return [as_integer(f"widths[{i}]", w, 1, 32) for i, w in enumerate(widths)]
 
 
-def path_of(ev: int, paths: Sequence[Path]) -> Path:
-    """Explicit SRV6 mode: the EV is the index of a path in the controller's list."""
-    if not 0 <= ev < len(paths):
-        raise ConfigError("ev", ev, f"0 to {len(paths) - 1}, an index into the list of paths")
-    return paths[ev]
+def path_of(expanded: bytes) -> Path:
+    """The path that a value of the SRV6 format names: a destination, and a segment to go on to if there is one."""
+    return Path._from_native(_native.path_of(as_ev("expanded", expanded)))
+
+
+def ev_of_path(path: Path) -> bytes:
+    """A path as an EV of 32 bytes; one with more than a single segment behind its destination does not fit."""
+    ev: bytes = _native.ev_of_path(path._native())
+    return ev
