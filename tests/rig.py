@@ -67,6 +67,14 @@ class Rig:
         self.routes: list[tuple[int, int]] = []  # (port, entropy) of each packet sent
         self.sent_at: list[int] = []
 
+    def another_qp(self, qpn: int) -> Any:
+        """A second queue pair to the same peer, ready to send."""
+        qp = self.endpoint.create_qp(qpn)
+        qp.init(InitAttributes(send_cq=self.send_cq, recv_cq=self.recv_cq))
+        qp.rtr(self.now, RtrAttributes(peer=self.peer, dest_qpn=PEER_QPN + qpn, mtu=self.mtu))
+        qp.rts(self.now, RtsAttributes())
+        return qp
+
     # In.
     def receive(self, raw: bytes, *, peer: int | None = None, port: int = 0, entropy: int = 0, ce: bool = False,
                 trim: Any = Trim.NONE) -> list[Parsed]:  # fmt: skip

@@ -31,6 +31,13 @@ class WindowBitmap {
     return shift ? low | words_[next_word(n)] << (64 - shift) : low;
   }
 
+  // Of the 64 bits that start at n, sets these.
+  void set_window(std::uint32_t n, std::uint64_t bits) {
+    const unsigned shift = n & 63;
+    words_[n >> 6] |= bits << shift;
+    if (shift) words_[next_word(n)] |= bits >> (64 - shift);
+  }
+
   // How many bits from n on are set without a break.
   std::uint32_t run(std::uint32_t n) const {
     std::uint32_t length = 0;

@@ -59,6 +59,7 @@ void bind_profiles(nb::module_& m) {
       .def_rw("trimming", &CcProfile::trimming)
       .def_rw("window_bytes", &CcProfile::window_bytes)
       .def_rw("max_window_bdp", &CcProfile::max_window_bdp)
+      .def_rw("shared_window_bdp", &CcProfile::shared_window_bdp)
       .def_rw("gamma", &CcProfile::gamma)
       .def_rw("max_md_jump", &CcProfile::max_md_jump)
       .def_rw("qa_gate", &CcProfile::qa_gate);

@@ -22,7 +22,7 @@ void bind_fabric(nb::module_& m) {
       .value("SRV6", Forwarding::srv6).value("ECMP", Forwarding::ecmp).value("STRUCTURED", Forwarding::structured);
   nb::enum_<FaultKind>(m, "FaultKind")
       .value("DOWN", FaultKind::down).value("BLACK_HOLE", FaultKind::black_hole).value("LOSS", FaultKind::loss)
-      .value("CORRUPT", FaultKind::corrupt).value("SLOW", FaultKind::slow).value("EV_LOSS", FaultKind::ev_loss).value("HEAL", FaultKind::heal);
+      .value("CORRUPT", FaultKind::corrupt).value("SLOW", FaultKind::slow).value("SLOW_SCALED", FaultKind::slow_scaled).value("EV_LOSS", FaultKind::ev_loss).value("HEAL", FaultKind::heal);
 
   nb::class_<FabricConfig> fabric(m, "FabricConfig");
   fabric.def(nb::init<>())
@@ -76,6 +76,9 @@ void bind_fabric(nb::module_& m) {
       .def_rw("mtu", &NetworkConfig::mtu)
       .def_rw("mpr", &NetworkConfig::mpr)
       .def_rw("timeout", &NetworkConfig::timeout)
+      .def_rw("qps_per_pair", &NetworkConfig::qps_per_pair)
+      .def_rw("hints", &NetworkConfig::hints)
+      .def_rw("chain_on_acknowledgement", &NetworkConfig::chain_on_acknowledgement)
       .def_rw("endpoint", &NetworkConfig::endpoint)
       .def("set_ev_profile", [](NetworkConfig& c, const proto::EvProfile& p) { c.ev_profile = std::make_shared<proto::EvProfile>(p); })
       .def("set_cc_profile", [](NetworkConfig& c, const proto::CcProfile& p) { c.cc_profile = std::make_shared<proto::CcProfile>(p); });

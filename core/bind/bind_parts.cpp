@@ -45,7 +45,8 @@ void bind_ev_set(nb::module_& m) {
         new (self) EvSet();
         self->build(profile, ports, Prng(seed, "ev"));
       })
-      .def("pick", &EvSet::pick)
+      .def("pick", [](EvSet& s, std::uint32_t ports, std::uint16_t avoid, std::int64_t now) { return s.pick(Time{now}, ports, avoid); },
+           nb::arg("ports"), nb::arg("avoid"), nb::arg("now") = 0)
       .def("on_sent", [](EvSet& s, std::uint32_t ev, std::int64_t now) { check_index(s, ev); s.on_sent(static_cast<std::uint16_t>(ev), Time{now}); })
       .def("on_acked", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) { check_index(s, ev); s.on_acked(static_cast<std::uint16_t>(ev), Time{sent_at}); })
       .def("on_loss", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at, std::int64_t latest_acked_sent, std::int64_t three_rtt) {
@@ -55,6 +56,10 @@ void bind_ev_set(nb::module_& m) {
       .def("on_congestion", on_ev(&EvSet::on_congestion))
       .def("on_always_skip", on_ev(&EvSet::on_always_skip))
       .def("on_spurious", on_ev(&EvSet::on_spurious))
+      .def("bar", [](EvSet& s, std::uint32_t ev, std::int64_t now, std::int64_t span) {
+        check_index(s, ev);
+        s.bar(static_cast<std::uint16_t>(ev), Time{now}, Duration{span});
+      })
       .def("revive", on_ev(&EvSet::revive))
       .def("deny", on_ev(&EvSet::deny))
       .def("allow", on_ev(&EvSet::allow))
@@ -111,10 +116,10 @@ void bind_loss(nb::module_& m) {
 
 void bind_nscc(nb::module_& m) {
   nb::class_<Nscc>(m, "Nscc")
-      .def("__init__", [](Nscc* self, const CcProfile& profile, std::uint32_t nominal_mtu) {
+      .def("__init__", [](Nscc* self, const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
         raise_if(validate(profile));
-        new (self) Nscc(profile, nominal_mtu);
-      })
+        new (self) Nscc(profile, nominal_mtu, sharers);
+      }, nb::arg("profile"), nb::arg("nominal_mtu"), nb::arg("sharers") = 1)
       .def("on_ack", [](Nscc& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
                         std::optional<std::int64_t> delay, std::uint64_t in_flight, std::uint8_t penalty, bool restore) {
         AckFacts facts;
@@ -129,7 +134,9 @@ void bind_nscc(nb::module_& m) {
          nb::arg("in_flight"), nb::arg("penalty") = 0, nb::arg("restore") = false)
       .def("on_trim", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_trim(Time{now}, bytes, in_flight); })
       .def("on_loss", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_loss(Time{now}, bytes, in_flight); })
-      .def_prop_ro("window", &Nscc::window);
+      .def("on_loss_undone", &Nscc::on_loss_undone)
+      .def("window_of", [](const Nscc& c, std::uint32_t senders) { return c.window(senders); })
+      .def_prop_ro("window", [](const Nscc& c) { return c.window(); });
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ Verdict validate(const CcProfile& profile) {
   if (auto v = within_us("target_delay_us", profile.target_delay, Duration{0}, seconds(10))) return v;
   if (auto v = within<std::uint64_t>("window_bytes", profile.window_bytes, 512, 1ull << 40)) return v;
   if (auto v = within<double>("max_window_bdp", profile.max_window_bdp, 0.1, 1000)) return v;
+  if (auto v = within<double>("shared_window_bdp", profile.shared_window_bdp, 0, 1000)) return v;
   if (auto v = within<double>("gamma", profile.gamma, 0, 1)) return v;
   if (auto v = within<double>("max_md_jump", profile.max_md_jump, 0, 1)) return v;
   return within<std::uint32_t>("qa_gate", profile.qa_gate, 0, 16);

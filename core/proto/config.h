@@ -91,6 +91,8 @@ struct CcProfile {
   Duration target_delay{0};     // 0: 0.75 base_rtt with trimming, else 1.0
   std::uint64_t window_bytes = 1 << 20;  // fixed_window
   double max_window_bdp = 1.5;
+  // What all queue pairs of an endpoint that have something to send may have in flight together; 0: no limit.
+  double shared_window_bdp = 2.0;
   double gamma = 0.8;
   double max_md_jump = 0.5;
   std::uint32_t qa_gate = 3;
@@ -102,10 +104,15 @@ struct InitAttributes {
   std::uint32_t cc_profile = 0;
   std::uint32_t send_cq = 0;
   std::uint32_t recv_cq = 0;
-  // The controller's hint: how many queue pairs share a peer, how many peers are sent to and received from.
+  // The controller's hint: how many queue pairs share a peer, how many peers are sent to, and from how many the peer
+  // receives. They divide the first window, and no more: what is really there shows soon enough.
   std::uint16_t hint_qps_per_peer = 1;
   std::uint16_t hint_send_peers = 1;
   std::uint16_t hint_receive_peers = 1;
+
+  std::uint32_t sharers() const {
+    return std::max(1u, std::uint32_t{hint_qps_per_peer} * std::max(hint_send_peers, hint_receive_peers));
+  }
 };
 
 // INIT -> RTR: what is needed to receive.

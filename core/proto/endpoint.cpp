@@ -66,7 +66,7 @@ Verdict Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
   if (a.send_cq >= cqs_.size()) return bad_value("send_cq", a.send_cq, "a completion queue that was created");
   if (a.recv_cq >= cqs_.size()) return bad_value("recv_cq", a.recv_cq, "a completion queue that was created");
   slots_[*slot].qp = std::make_unique<QueuePair>(qpn, config_, *ev_profiles_[a.ev_profile], *cc_profiles_[a.cc_profile],
-                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], journal_);
+                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], journal_, a.sharers());
   return std::nullopt;
 }
 

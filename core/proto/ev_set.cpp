@@ -15,6 +15,8 @@ constexpr std::uint8_t healthy_carry = 32;
 constexpr std::uint8_t max_damping = 10;
 // How often a port that has lost EVs is passed over before it goes ahead of the whole ones.
 constexpr std::uint8_t most_waits = 32;
+// A bar is doubled so many times at most.
+constexpr std::uint8_t most_relapses = 4;
 }  // namespace
 
 // spec: ev-equal-planes
@@ -122,7 +124,7 @@ std::uint32_t EvSet::without_waiting(std::uint32_t ports) {
 }
 
 // spec: ev-skip
-std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
+std::uint16_t EvSet::pick(Time now, std::uint32_t ports, std::uint16_t avoid) {
   ports &= live_ports_ & ((1u << ports_.size()) - 1);
   std::uint32_t count = 0;
   bool has_whole = false;
@@ -132,6 +134,7 @@ std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
     has_whole |= port.in_rotation >= active_per_port_;
   }
   std::uint16_t restored = no_ev;
+  std::uint16_t barred = no_ev;
   bool may_repeat = false;
   for (std::uint32_t step = 0; step < 2 * count; ++step) {
     if (!has_whole) [[unlikely]] {
@@ -140,17 +143,47 @@ std::uint16_t EvSet::pick(std::uint32_t ports, std::uint16_t avoid) {
     }
     const std::uint16_t chosen = draw(ports);
     Ev& ev = evs_[chosen];
+    if (ev.is_barred && ev.barred_until > now) [[unlikely]] {
+      if (chosen == avoid) may_repeat = true;
+      else barred = chosen;
+      continue;
+    }
     if (ev.state == EvState::skip) {
       if (restored != no_ev) continue;
-      ev.state = EvState::good;
+      end_skip(ev);
       restored = chosen;
       continue;
     }
     if (chosen == avoid) may_repeat = true;
     else if (chosen != restored) return chosen;
   }
-  // Nothing else is left: the one just restored, sooner than the one to avoid.
-  return may_repeat && restored == no_ev ? avoid : restored;
+  // Nothing else is left: the one just restored, sooner than a barred one, sooner than the one to avoid.
+  if (restored != no_ev) return restored;
+  return barred == no_ev && may_repeat ? avoid : barred;
+}
+
+void EvSet::end_skip(Ev& ev) {
+  ev.state = EvState::good;
+  if (!ev.is_barred) return;
+  ev.is_barred = false;
+  --ports_[ev.port].barred;
+}
+
+// Where more than half of a port's paths would be barred, it is not this path that is worse than the others.
+// spec: ev-barred
+void EvSet::bar(std::uint16_t ev, Time now, Duration span) {
+  on_congestion(ev);
+  Ev& e = evs_[ev];
+  if (e.state != EvState::skip) return;
+  if (!e.is_barred) {
+    PortFacts& port = ports_[e.port];
+    if (2 * (port.barred + 1) > port.in_rotation) return;
+    ++port.barred;
+    e.is_barred = true;
+    const bool is_relapse = now - e.barred_until <= span * (1 << e.relapses);
+    e.relapses = is_relapse ? std::min<std::uint8_t>(e.relapses + 1, most_relapses) : 0;
+  }
+  e.barred_until = std::max(e.barred_until, now + span * (1 << e.relapses));
 }
 
 std::uint16_t EvSet::pick_any(std::uint32_t ports) {
@@ -171,6 +204,7 @@ void EvSet::enter_rotation(std::uint16_t ev) {
 void EvSet::leave_rotation(std::uint16_t ev) {
   std::uint32_t place = evs_[ev].place;
   if (place == no_ev) return;
+  end_skip(evs_[ev]);
   PortFacts& port = ports_[evs_[ev].port];
   const std::uint32_t first = evs_[ev].port * per_port_;
   const std::uint32_t last = first + --port.in_rotation;
@@ -196,9 +230,9 @@ void EvSet::demote(std::uint16_t ev) {
   if (e.state == EvState::assumed_bad || e.state == EvState::denied) return;
   if (e.carried < healthy_carry) e.damping = std::min<std::uint8_t>(e.damping + 1, max_damping);
   else if (e.damping) --e.damping;
+  leave_rotation(ev);
   e.state = EvState::assumed_bad;
   e.fell_with_port = false;
-  leave_rotation(ev);
   changes_.push(ev);
 }
 

@@ -2,7 +2,8 @@
 //
 // state         usable  enters on                              leaves on
 // good          yes     start, recovery                        feedback
-// skip          no      one congestion mark or trim            the rotation reaches it: good again, for the next packet
+// skip          no      one congestion mark                    the rotation reaches it: good again, for the next packet
+//   barred      no      a trim, or a packet given up too soon  the same, once its time is over
 // assumed_bad   no      a real loss, or an always-skip mark    enough probes answered
 // denied        no      the controller                         the controller
 //
@@ -37,6 +38,7 @@ constexpr std::uint16_t no_ev = 0xFFFF;
 
 struct Ev {
   Time unacked_since = Time::never();  // first use since its last acknowledgement
+  Time barred_until = Time::long_ago();  // until then a barred EV is passed over, however often its turn comes
   std::uint32_t value = 0;
   std::uint32_t drops = 0;
   std::uint16_t place = no_ev;         // in the rotation; no_ev when not in it
@@ -44,9 +46,12 @@ struct Ev {
   EvState state = EvState::good;
   std::uint8_t damping = 0;            // relapses: each one doubles the wait before it is trusted again
   std::uint8_t carried = 255;          // acknowledged packets since its last revival, saturating
-  bool is_spare = false;
-  bool fell_with_port = false;         // withdrawn because its whole port fell silent
+  std::uint8_t relapses = 0;           // barred again soon after: each one doubles the next bar
+  bool is_spare : 1 = false;
+  bool is_barred : 1 = false;          // skipped for longer than once
+  bool fell_with_port : 1 = false;     // withdrawn because its whole port fell silent
 };
+static_assert(sizeof(Ev) == 32);
 
 class EvSet {
  public:
@@ -54,7 +59,7 @@ class EvSet {
   void build(const EvProfile& profile, std::uint32_t ports, Prng prng);
 
   // The EV for the next packet: good, on one of `ports`, and not `avoid` unless nothing else is left.
-  std::uint16_t pick(std::uint32_t ports, std::uint16_t avoid);
+  std::uint16_t pick(Time now, std::uint32_t ports, std::uint16_t avoid);
 
   // Any EV of these ports that is not denied, whatever was thought of it; no_ev when there is none.
   std::uint16_t pick_any(std::uint32_t ports);
@@ -71,14 +76,16 @@ class EvSet {
     if (sent_at > port.acked_sent_at) port.acked_sent_at = sent_at;
     if (port.strikes) [[unlikely]] acquit(e.port);
   }
-  // A congestion mark or a trim: step over it once. A spare has no turn to miss.
+  // A congestion mark: step over it once. A spare has no turn to miss.
   void on_congestion(std::uint16_t ev) {
     if (!skips_congested_ || is_retired(ev)) return;
     ports_[evs_[ev].port].is_congested = true;
     if (evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
   }
+  // A trim, or a packet that came after it was given up: step over it for that long, and longer if it soon happens again.
+  void bar(std::uint16_t ev, Time now, Duration span);
   void unskip(std::uint16_t ev) {
-    if (evs_[ev].state == EvState::skip) evs_[ev].state = EvState::good;
+    if (evs_[ev].state == EvState::skip) end_skip(evs_[ev]);
   }
   // The peer says never to use it again: as bad as a loss.
   void on_always_skip(std::uint16_t ev);
@@ -143,6 +150,7 @@ class EvSet {
     std::uint16_t strikes = 0;              // losses in a row with nothing acknowledged since
     std::uint16_t last_struck = no_ev;
     bool several_evs_struck = false;
+    std::uint16_t barred = 0;               // of those in the rotation
     bool is_congested = false;              // some path of it was, this lap
     std::uint8_t waited = 0;                // passed over since its lap ended
     std::uint8_t slow_wait = 0;             // see wait_of; while it is not zero the port is left for being slow
@@ -153,6 +161,7 @@ class EvSet {
   std::uint16_t draw(std::uint32_t ports);
   bool must_wait(std::uint32_t port);
   std::uint32_t without_waiting(std::uint32_t ports);
+  void end_skip(Ev& ev);
   void demote(std::uint16_t ev);
   void return_to_service(std::uint16_t ev);
   void enter_rotation(std::uint16_t ev);

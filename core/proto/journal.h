@@ -38,6 +38,8 @@ class Journal {
   // Packets that waited together are being handed in one by one. Verdicts that compare paths wait for the last of them:
   // what lies in the same batch unread is no evidence of loss.
   bool in_batch = false;
+  // Queue pairs of this endpoint with messages that are not yet confirmed: they share what may be in flight.
+  std::uint32_t senders = 0;
 
  private:
   Ring<Event> queue_;
@@ -59,6 +61,7 @@ struct QpContext {
   std::uint32_t mtu = 0;
   bool dynamic_mpr = false;      // SACKs carry the window
   Journal* journal = nullptr;
+  std::uint32_t sharers = 1;     // queue pairs that the first window is meant for, by the hints
   QpStats stats;
 
   Event event(EventType type, Time now) const {

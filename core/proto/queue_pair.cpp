@@ -14,13 +14,14 @@ Verdict wrong_state(QpState state, const char* allowed) {
 
 QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, const EvProfile& ev_profile,
                      const CcProfile& cc_profile, const Memory& memory, CompletionQueue& send_cq,
-                     CompletionQueue& recv_cq, Journal& journal)
+                     CompletionQueue& recv_cq, Journal& journal, std::uint32_t sharers)
     : config_(config),
       ev_profile_(ev_profile),
       requester_(context_, config, ev_profile, cc_profile, send_cq),
       responder_(context_, config, memory, recv_cq) {
   context_.qpn = qpn;
   context_.journal = &journal;
+  context_.sharers = sharers;
 }
 
 Verdict QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now) {

@@ -31,7 +31,8 @@ struct WantedProbe {
 class QueuePair {
  public:
   QueuePair(std::uint32_t qpn, const EndpointConfig& config, const EvProfile& ev_profile, const CcProfile& cc_profile,
-            const Memory& memory, CompletionQueue& send_cq, CompletionQueue& recv_cq, Journal& journal);
+            const Memory& memory, CompletionQueue& send_cq, CompletionQueue& recv_cq, Journal& journal,
+            std::uint32_t sharers);
 
   Verdict to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now);
   Verdict to_rts(const RtsAttributes& attributes, Time now);

@@ -15,6 +15,8 @@ wire::Opcode write_opcode(bool is_first, bool is_last, bool has_imm) {
   return is_first ? Opcode::write_first : Opcode::write_middle;
 }
 
+// Draws until one is found that does not hold more than its share.
+constexpr int most_draws = 6;
 // Packets that follow a path which just answered where nothing else did.
 constexpr std::uint32_t proven_quantum = 64;
 
@@ -28,7 +30,7 @@ void Requester::start(const RtsAttributes& attributes) {
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
   sent_.start(next_psn_, evs_.size());  // the controller may have had a word before
   rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
-  controller_ = Controller(cc_profile_, nominal_mtu_);
+  controller_ = Controller(cc_profile_, nominal_mtu_, context_.sharers);
   ev_probe_.configure(config_);
 }
 
@@ -56,7 +58,10 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
   m.has_imm = request.has_imm;
   m.is_signaled = request.is_signaled;
   if (request.has_imm) ++next_rqmsn_;
-  if (messages_.empty()) progress_at_ = active_at_ = now;
+  if (messages_.empty()) {
+    progress_at_ = active_at_ = now;
+    ++context_.journal->senders;
+  }
   messages_.push(m);
   ++context_.stats.messages_posted;
   return PostStatus::ok;
@@ -72,12 +77,12 @@ bool Requester::window_allows() const {
 // Ask for a SACK when nothing will follow that could push the receiver's byte counter over its threshold.
 bool Requester::is_last_for_now() const {
   if (sending_ == messages_.size() || next_psn_ == window_edge_) return true;
-  const std::uint64_t window = controller_.window();
+  const std::uint64_t window = this->window();
   return window < 2 * config_.sack_threshold_bytes && bytes_in_flight_ + nominal_mtu_ > window;
 }
 
 // spec: ev-none-left
-std::uint16_t Requester::choose_ev(std::uint32_t free_ports, std::uint16_t avoid) {
+std::uint16_t Requester::choose_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
   if (quantum_left_ > 0 && quantum_ev_ != avoid) {
     const Ev& ev = evs_[quantum_ev_];
     if (ev.state == EvState::good && ev.place != no_ev && (free_ports & live_ports_) >> ev.port & 1) {
@@ -87,7 +92,7 @@ std::uint16_t Requester::choose_ev(std::uint32_t free_ports, std::uint16_t avoid
   }
   // Nothing has answered for two timers: what was thought of the paths is worth nothing.
   if (retries_ > 1) return evs_.pick_any(free_ports);
-  const std::uint16_t ev = evs_.pick(free_ports, avoid);
+  const std::uint16_t ev = draw_ev(now, free_ports, avoid);
   if (ev_profile_.spray_quantum > 1 && ev != no_ev) {
     quantum_ev_ = ev;
     quantum_left_ = ev_profile_.spray_quantum - 1;
@@ -95,12 +100,28 @@ std::uint16_t Requester::choose_ev(std::uint32_t free_ports, std::uint16_t avoid
   return ev;
 }
 
+// A path that holds more of what is in flight than its share is slower than the others, long before a verdict says so:
+// another one of its port goes first.
+// spec: ev-share-in-flight
+std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
+  std::uint16_t ev = evs_.pick(now, free_ports, avoid);
+  if (ev == no_ev || !ev_profile_.skips_congested || sent_.in_flight_on(ev) <= ev_profile_.spray_quantum) return ev;
+  const std::uint32_t usable = evs_.usable();
+  const std::uint32_t share = sent_.in_flight() + usable * ev_profile_.spray_quantum;
+  for (int draws = 1; draws < most_draws && sent_.in_flight_on(ev) * usable >= share; ++draws) {
+    const std::uint16_t other = evs_.pick(now, 1u << evs_[ev].port, avoid);
+    if (other == no_ev) break;
+    ev = other;
+  }
+  return ev;
+}
+
 // Silence may be a whole port's: each question goes by a port not yet asked, where there is one. After two timers scouts ask
 // them all, and what answered one leads.
-std::uint16_t Requester::choose_to_ask(std::uint32_t free_ports, std::uint16_t avoid) {
-  if (retries_ > 1) return choose_ev(free_ports, avoid);
-  std::uint16_t ev = evs_.pick(free_ports & ~asked_ports_, avoid);
-  if (ev == no_ev) ev = evs_.pick(free_ports, avoid);
+std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
+  if (retries_ > 1) return choose_ev(now, free_ports, avoid);
+  std::uint16_t ev = evs_.pick(now, free_ports & ~asked_ports_, avoid);
+  if (ev == no_ev) ev = evs_.pick(now, free_ports, avoid);
   if (ev == no_ev) return no_ev;
   asked_ports_ |= 1u << evs_[ev].port;
   quantum_left_ = 0;
@@ -151,6 +172,7 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
   r.bytes = static_cast<std::uint16_t>(wire::packet_size(out.packet) + nominal_overhead);
   if (r.tx_count < 255) ++r.tx_count;
   sent_.link(psn);
+  holes_.clear(psn.value);
   evs_.on_sent(ev, now);
   bytes_in_flight_ += r.bytes;
   active_at_ = now;
@@ -167,7 +189,7 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
 }
 
 Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit& out) {
-  const std::uint16_t ev = choose_ev(free_ports, no_ev);
+  const std::uint16_t ev = choose_ev(now, free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
   const Psn psn = next_psn_;
   const std::uint32_t span = static_cast<std::uint32_t>(psn - sent_.first()) + 1;
@@ -175,6 +197,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   acked_.reserve(sent_.first().value, span);
   lost_.reserve(sent_.first().value, span);
   suspects_.reserve(sent_.first().value, span);
+  holes_.reserve(sent_.first().value, span);
   convicted_.reserve(sent_.first().value, span);
 
   Message& message = messages_[sending_];
@@ -214,6 +237,7 @@ Requester::Poll Requester::resend(Time now, Psn psn, std::uint16_t ev, Transmit&
     sent_.unlink(psn);
     bytes_in_flight_ -= r.bytes;
     r.in_doubt = true;
+    r.window_paid = false;
   }
   if (r.answers != Answers::newest || !r.was_nacked) r.answers = Answers::unknown;
   r.was_nacked = false;
@@ -227,7 +251,7 @@ Requester::Poll Requester::resend(Time now, Psn psn, std::uint16_t ev, Transmit&
 // Every packet is acknowledged but the operation is not: its last packet again makes the peer repeat the ACK.
 // spec: transport-ack
 Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports, Transmit& out) {
-  const std::uint16_t ev = choose_ev(free_ports, no_ev);
+  const std::uint16_t ev = choose_ev(now, free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
   const Message& message = messages_.front();
   fill(now, message, message.last_psn(), ev, true, out);
@@ -239,7 +263,7 @@ Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports,
 
 // spec: reliability-probe
 Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_ports, Transmit& out) {
-  const std::uint16_t ev = choose_to_ask(free_ports, no_ev);
+  const std::uint16_t ev = choose_to_ask(now, free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
   address(ev, TrafficClass::data_no_trim, out);
   out.packet.bth = wire::Bth{};
@@ -262,7 +286,7 @@ std::optional<Requester::Poll> Requester::poll_urgent(Time now, std::uint32_t fr
   if (tail_resend_) {
     const Psn newest = sent_.newest();
     asked_ports_ |= 1u << evs_[sent_[newest].ev].port;
-    const Poll result = resend(now, newest, choose_to_ask(free_ports, sent_[newest].ev), out);
+    const Poll result = resend(now, newest, choose_to_ask(now, free_ports, sent_[newest].ev), out);
     tail_resend_ = result == Poll::no_port;
     tail_resent_ = !tail_resend_;
     return result;
@@ -290,7 +314,7 @@ Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& ou
     const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
     const Psn psn = sent_.first() + lost_.distance_to_set(sent_.first().value, window);
     SOFTMRC_CHECK(sent_[psn].state == SentState::lost);
-    return resend(now, psn, choose_ev(free_ports, sent_[psn].ev), out);
+    return resend(now, psn, choose_ev(now, free_ports, sent_[psn].ev), out);
   }
   if (sending_ == messages_.size() || !window_allows()) return Poll::idle;
   return send_new(now, free_ports, out);
@@ -425,10 +449,15 @@ void Requester::complete(const Message& message, CompletionStatus status) {
   completions_.push(c);
 }
 
+void Requester::pop_message() {
+  messages_.pop();
+  if (messages_.empty()) --context_.journal->senders;
+}
+
 void Requester::fail(CompletionStatus status) {
   while (!messages_.empty()) {
     complete(messages_.front(), status);
-    messages_.pop();
+    pop_message();
     status = CompletionStatus::flushed;
   }
   lost_count_ = suspect_count_ = convicted_count_ = 0;

@@ -38,6 +38,11 @@ class Requester {
   Requester(QpContext& context, const EndpointConfig& config, const EvProfile& ev_profile, const CcProfile& cc_profile,
             CompletionQueue& completions)
       : context_(context), config_(config), ev_profile_(ev_profile), cc_profile_(cc_profile), completions_(completions) {}
+  ~Requester() {
+    if (has_work()) --context_.journal->senders;
+  }
+  Requester(const Requester&) = delete;
+  Requester& operator=(const Requester&) = delete;
 
   void start(const RtsAttributes& attributes);
 
@@ -95,7 +100,7 @@ class Requester {
   Prng ev_stream() const { return Prng(config_.seed, "ev", context_.qpn); }
   const Rtt& rtt() const { return rtt_; }
   std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
-  std::uint64_t window() const { return controller_.window(); }
+  std::uint64_t window() const { return controller_.window(context_.journal->senders); }
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   std::uint32_t packets_in_flight() const { return sent_.in_flight(); }
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
@@ -138,13 +143,14 @@ class Requester {
   // sending
   bool window_allows() const;
 // spec: cwnd-gate
-  bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= controller_.window(); }
+  bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= window(); }
   void widen_window(Psn edge) {
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }
   bool is_last_for_now() const;
-  std::uint16_t choose_ev(std::uint32_t free_ports, std::uint16_t avoid);
-  std::uint16_t choose_to_ask(std::uint32_t free_ports, std::uint16_t avoid);
+  std::uint16_t choose_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid);
+  std::uint16_t draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid);
+  std::uint16_t choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid);
   std::optional<Poll> poll_urgent(Time now, std::uint32_t free_ports, Transmit& out);
   Poll send_new(Time now, std::uint32_t free_ports, Transmit& out);
   Poll resend(Time now, Psn psn, std::uint16_t ev, Transmit& out);
@@ -175,6 +181,8 @@ class Requester {
   // loss
   bool is_late(const SentRecord& record) const;
   void convict(const wire::Sack& sack);
+  void note_holes(Psn base, std::uint64_t bitmap);
+  void convict_holes();
   void convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too);
   void pass_verdicts(Time now);
   void declare_convicted(Time now, LossCause cause);
@@ -186,6 +194,8 @@ class Requester {
   Duration reorder_window() const {
     return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
   }
+  // How long a path stays barred the first time.
+  Duration bar_span() const { return rtt_.base() * 5; }
   Duration timeout() const;
   CompletionStatus on_timeout(Time now);
   void on_silence(Time now);
@@ -195,6 +205,7 @@ class Requester {
   void note_round_trip(Time now, std::uint16_t ev, Duration took);
   void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
+  void pop_message();
 
   bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }
   bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }
@@ -225,6 +236,7 @@ class Requester {
   WindowBitmap acked_;
   WindowBitmap lost_;
   WindowBitmap suspects_;
+  WindowBitmap holes_;             // left out by a SACK that reports a later one
   std::uint32_t lost_count_ = 0;
   std::uint32_t suspect_count_ = 0;
   WindowBitmap convicted_;         // lost, unless the rest of the batch says otherwise

@@ -111,7 +111,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   drain_ev_changes(now);
   if (context_.journal->traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
-    e.value = controller_.window();
+    e.value = window();
     e.psn = static_cast<std::uint32_t>(bytes_in_flight_);
     context_.journal->trace(e);
   }
@@ -128,6 +128,7 @@ bool Requester::acknowledge_through(Time now, Psn cack) {
     if (sent_[psn].state != SentState::settled) settle(now, psn);
   }
   acked_.clear_run(first.value, static_cast<std::uint32_t>(count));
+  holes_.clear_run(first.value, static_cast<std::uint32_t>(count));
   sent_.advance(cack + 1);
   // Where SACKs carry the window, cack alone promises no more than the smallest.
   widen_window(sent_.first() + (context_.dynamic_mpr ? smallest_mpr : attributes_.mpr) * mpr_unit);
@@ -221,11 +222,13 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
   }
   r.state = SentState::settled;
   ++context_.stats.loss_spurious;
+  if (r.window_paid) controller_.on_loss_undone(r.bytes);
   // It was declared lost after W at least.
   if (ev != no_ev) note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window());
   withdraw_accusation(psn, ev, std::nullopt);
   if (r.path_blamed && ev != no_ev && evs_[ev].state == EvState::assumed_bad) {
     evs_.on_spurious(ev);
+    evs_.bar(ev, now, bar_span());
     ++context_.stats.evs_restored;
   }
   Event e = context_.event(EventType::packet_spurious, now);
@@ -287,7 +290,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
 void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes) {
   ++context_.stats.trims_reported;
   evs_.on_acked(ev, sent_at);
-  if (reason == wire::NackReason::trimmed) evs_.on_congestion(ev);
+  if (reason == wire::NackReason::trimmed) evs_.bar(ev, now, bar_span());
   controller_.on_trim(now, bytes, bytes_in_flight_);
   drain_ev_changes(now);
 }
@@ -356,7 +359,7 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
     complete(m, CompletionStatus::success);
     ++context_.stats.messages_completed;
     if (m.has_imm) --immediates_outstanding_;
-    messages_.pop();
+    pop_message();
     --sending_;
     on_progress(now);
   }

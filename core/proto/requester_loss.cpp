@@ -21,15 +21,45 @@ bool Requester::is_late(const SentRecord& r) const {
 // of order at the receiver, so is everything behind it.
 // spec: loss-same-ev loss-across-evs loss-covered
 void Requester::convict(const wire::Sack& sack) {
+  if (sack.bitmap) note_holes(Psn(sack.cack_psn) + sack.sack_offset, sack.bitmap);
   const bool suspects_too = suspect_count_ && clock_ >= suspect_clock_;
   const bool some_are_late = is_late(sent_[sent_.oldest()]);
   if (!suspects_too && !some_are_late) return;
   const Psn after_cack = Psn(sack.cack_psn) + 1;
   convict_left_out(after_cack, 1, suspects_too);
   if (sack.bitmap) convict_left_out(Psn(sack.cack_psn) + sack.sack_offset, ~sack.bitmap, suspects_too);
-  if (sack.cc.ooo_count || !some_are_late) return;
+  if (!some_are_late) return;
+  convict_holes();
+  if (sack.cc.ooo_count) return;
   const Psn first = after_cack - sent_.first() > 0 ? after_cack : sent_.first();
   for (Psn base = first; base - next_psn_ < 0; base = base + 64) convict_left_out(base, ~0ull, false);
+}
+
+// What this SACK leaves out before the last that it reports. If one of these arrives after all, its 64 PSNs have news and
+// are soon reported again; so for rule (b) it need not be covered once more when it turns out to be late. Without this
+// the packets that one slow path holds would be missed one by one, as cack reaches them.
+// spec: loss-holes
+void Requester::note_holes(Psn base, std::uint64_t bitmap) {
+  std::uint64_t holes = ~bitmap & ~0ull >> std::countl_zero(bitmap);
+  const std::int32_t behind = sent_.first() - base;
+  if (behind >= 64) return;
+  if (behind > 0) {
+    holes >>= behind;
+    base = sent_.first();
+  }
+  const std::int32_t room = next_psn_ - base;
+  if (room <= 0) return;
+  if (room < 64) holes &= (1ull << room) - 1;
+  if (holes) holes_.set_window(base.value, holes);
+}
+
+void Requester::convict_holes() {
+  std::uint32_t left = sent_.in_flight();
+  for (Psn psn = sent_.oldest(); left && is_late(sent_[psn]); psn = sent_.newer_than(psn), --left) {
+    if (!holes_.test(psn.value) || acked_.test(psn.value) || convicted_.test(psn.value)) continue;
+    convicted_.set(psn.value);
+    ++convicted_count_;
+  }
 }
 
 void Requester::convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too) {
@@ -102,7 +132,8 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
     case LossCause::nacked: ++context_.stats.lost_nacked; break;
   }
   blame_path(now, psn, r, cause);
-  if (cause != LossCause::nacked) controller_.on_loss(now, r.bytes, bytes_in_flight_);
+  r.window_paid = cause != LossCause::nacked;
+  if (r.window_paid) controller_.on_loss(now, r.bytes, bytes_in_flight_);
   if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
     e.psn = psn.value;

@@ -37,8 +37,9 @@ struct SentRecord {
   std::uint16_t ev_older = 0, ev_newer = 0;
   SentState state = SentState::settled;
   std::uint8_t tx_count = 0;
-  bool on_ev_list = false;
-  bool path_blamed = false;           // the verdict of loss counted against its EV
+  bool on_ev_list : 1 = false;
+  bool path_blamed : 1 = false;       // the verdict of loss counted against its EV
+  bool window_paid : 1 = false;       // and against the congestion window
   bool in_doubt = false;              // sent again in silence, without a verdict on the first copy
   bool was_nacked = false;            // the last transmission is known not to have been taken
   Answers answers = Answers::newest;

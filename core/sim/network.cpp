@@ -60,9 +60,9 @@ proto::Endpoint& Network::endpoint_of(std::uint32_t host) {
   return *h.endpoint;
 }
 
-// One queue pair per ordered pair of hosts that talk; flows between them are its messages.
-std::uint32_t Network::connection(std::uint32_t source, std::uint32_t destination) {
-  const std::uint64_t key = static_cast<std::uint64_t>(source) << 32 | destination;
+// One queue pair, or as many as are asked for, per ordered pair of hosts that talk; flows between them are its messages.
+std::uint32_t Network::connection(std::uint32_t source, std::uint32_t destination, std::uint32_t lane) {
+  const std::uint64_t key = static_cast<std::uint64_t>(source) << 32 | static_cast<std::uint64_t>(destination) << 8 | lane;
   const auto [found, is_new] = connection_ids_.try_emplace(key, static_cast<std::uint32_t>(connections_.size()));
   if (!is_new) return found->second;
   const std::uint32_t qpn = first_qpn + found->second;
@@ -90,12 +90,35 @@ std::uint32_t Network::connection(std::uint32_t source, std::uint32_t destinatio
     rts.timeout = config_.timeout;
     rts.max_send_wr = 32000;
     SOFTMRC_CHECK(!endpoint.create_qp(qpn));
-    SOFTMRC_CHECK(!endpoint.modify_init(qpn, {}));
+    SOFTMRC_CHECK(!endpoint.modify_init(qpn, hints_for(source, destination)));
     SOFTMRC_CHECK(!endpoint.modify_rtr(now(), qpn, rtr));
     SOFTMRC_CHECK(!endpoint.modify_rts(now(), qpn, rts));
   }
   connections_.push_back({source, destination, hosts_[source].endpoint->qp(qpn), hosts_[destination].endpoint->qp(qpn)});
   return found->second;
+}
+
+// What a controller that knows the whole plan would tell a queue pair.
+proto::InitAttributes Network::hints_for(std::uint32_t source, std::uint32_t destination) const {
+  proto::InitAttributes init;
+  if (!config_.hints) return init;
+  init.hint_qps_per_peer = static_cast<std::uint16_t>(config_.qps_per_pair);
+  init.hint_send_peers = send_peers_[source];
+  init.hint_receive_peers = receive_peers_[destination];
+  return init;
+}
+
+void Network::count_peers() {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs;
+  for (const Flow& flow : flows_) pairs.emplace_back(flow.source, flow.destination);
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  send_peers_.assign(hosts_.size(), 0);
+  receive_peers_.assign(hosts_.size(), 0);
+  for (const auto& [source, destination] : pairs) {
+    if (send_peers_[source] < 0xFFFF) ++send_peers_[source];
+    if (receive_peers_[destination] < 0xFFFF) ++receive_peers_[destination];
+  }
 }
 
 std::uint32_t Network::add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start) {
@@ -165,7 +188,10 @@ void Network::start_flow(std::uint32_t id) {
   Flow& flow = flows_[id];
   flow.start = now();
   if (config_.transport == Transport::roce) return start_roce_flow(id);
-  const std::uint32_t qpn = first_qpn + connection(flow.source, flow.destination);
+  std::uint32_t lane = 0;
+  if (config_.qps_per_pair > 1)
+    lane = next_lane_[static_cast<std::uint64_t>(flow.source) << 32 | flow.destination]++ % config_.qps_per_pair;
+  const std::uint32_t qpn = first_qpn + connection(flow.source, flow.destination, lane);
   hosts_[flow.destination].endpoint->post_receive(qpn, id);
   proto::WorkRequest request;
   request.wr_id = id;
@@ -187,6 +213,16 @@ void Network::on_delivered(std::uint32_t id) {
     const std::uint64_t bit = flow.first_packet + i;
     SOFTMRC_CHECK(placed_[bit / 64] >> (bit % 64) & 1);
   }
+  if (!config_.chain_on_acknowledgement) start_waiting(id);
+}
+
+void Network::on_completed(std::uint32_t id) {
+  flows_[id].completed = now();
+  ++flows_completed_;
+  if (config_.chain_on_acknowledgement) start_waiting(id);
+}
+
+void Network::start_waiting(std::uint32_t id) {
   const auto by_earlier = [](const Dependency& d, std::uint32_t earlier) { return d.earlier < earlier; };
   for (auto it = std::lower_bound(dependencies_.begin(), dependencies_.end(), id, by_earlier);
        it != dependencies_.end() && it->earlier == id; ++it)
@@ -203,8 +239,7 @@ void Network::collect_completions(std::uint32_t host) {
       if (found[i].kind == proto::CompletionKind::receive_imm) {
         on_delivered(found[i].imm);
       } else {
-        flows_[found[i].wr_id].completed = now();
-        ++flows_completed_;
+        on_completed(static_cast<std::uint32_t>(found[i].wr_id));
       }
     }
   }
@@ -316,7 +351,9 @@ void Network::apply_fault(const Fault& f) {
       faults.corrupt = static_cast<float>(f.value);
       break;
     case FaultKind::slow:
+    case FaultKind::slow_scaled:
       link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time / f.value + 0.5);
+      link.queue_share = f.kind == FaultKind::slow ? 1 : static_cast<float>(f.value);
       break;
     case FaultKind::ev_loss:
       faults.ev_loss = static_cast<float>(f.value);
@@ -327,6 +364,7 @@ void Network::apply_fault(const Fault& f) {
       is_down_[f.link] = false;
       faults = LinkFaults{};
       link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time + 0.5);
+      link.queue_share = 1;
       if (was_down) set_port_state(f.link, true);
       break;
     }
@@ -337,6 +375,7 @@ bool Network::run(Time until, std::uint64_t max_events) {
   if (!has_started_) {
     has_started_ = true;
     placed_.assign(packets_planned_ / 64 + 1, 0);
+    if (config_.hints) count_peers();
     std::stable_sort(dependencies_.begin(), dependencies_.end(), [](const Dependency& a, const Dependency& b) { return a.earlier < b.earlier; });
     for (std::uint32_t i = 0; i < faults_.size(); ++i) scheduler_.push(faults_[i].at, fault, 0, i);
     for (std::uint32_t i = 0; i < flows_.size(); ++i)

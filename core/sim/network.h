@@ -53,12 +53,16 @@ struct NetworkConfig {
   std::uint32_t mtu = 4096;
   std::uint32_t mpr = 16;
   std::uint32_t timeout = 8;
+  std::uint32_t qps_per_pair = 1;                   // of MRC: flows between two hosts take them in turn
+  bool hints = false;                               // queue pairs are told how many others there will be
+  bool chain_on_acknowledgement = false;            // a flow that waits for another one starts when its sender knows
   proto::EndpointConfig endpoint;
   std::shared_ptr<const proto::EvProfile> ev_profile;
   std::shared_ptr<const proto::CcProfile> cc_profile;
 };
 
-// A flow is one write-with-immediate. It starts at `start`, or when the last of the flows it waits for was delivered.
+// A flow is one write-with-immediate. It starts at `start`, or when the last of the flows it waits for was delivered (or
+// acknowledged, where flows are chained on that).
 struct Flow {
   std::uint32_t source = 0;
   std::uint32_t destination = 0;
@@ -78,7 +82,8 @@ enum class FaultKind : std::uint8_t {
   black_hole,  // nobody notices
   loss,        // value: probability
   corrupt,     // value: probability; the receiver's ICRC refuses the packet
-  slow,        // value: share of the rate that is left
+  slow,        // value: share of the rate that is left; queues and their thresholds stay
+  slow_scaled, // the same, and the queues and thresholds shrink with the rate
   ev_loss,     // value: probability, for one EV only: that of the next data packet to take the link
   heal,        // everything above ends
 };
@@ -194,6 +199,7 @@ class Network : private proto::TraceSink, private RoceObserver {
     std::uint32_t max_queue = 0;
     std::uint32_t ps_per_byte_q8 = 0; // serialisation time of a byte, in 1/256 ps
     std::uint32_t buffered = 0;       // bytes that came in by this link and wait in the switch at its end
+    float queue_share = 1;            // of the configured queues and thresholds
     bool is_ready_armed = false;
     bool is_faulty = false;           // packets may be lost or broken on it: LinkFaults says how
     bool is_last_hop = false;
@@ -240,9 +246,13 @@ class Network : private proto::TraceSink, private RoceObserver {
   void inject_roce(std::uint32_t host, const RoceSend& send);
   void check_placement(std::uint32_t flow, std::uint64_t offset, std::uint32_t bytes, std::uint8_t port);
   proto::Endpoint& endpoint_of(std::uint32_t host);
-  std::uint32_t connection(std::uint32_t source, std::uint32_t destination);
+  std::uint32_t connection(std::uint32_t source, std::uint32_t destination, std::uint32_t lane);
+  proto::InitAttributes hints_for(std::uint32_t source, std::uint32_t destination) const;
+  void count_peers();
   void start_flow(std::uint32_t flow);
   void on_delivered(std::uint32_t flow);
+  void on_completed(std::uint32_t flow);
+  void start_waiting(std::uint32_t flow);
   void collect_completions(std::uint32_t host);
   void drain(std::uint32_t host);
   void arm_timer(std::uint32_t host);
@@ -309,6 +319,8 @@ class Network : private proto::TraceSink, private RoceObserver {
   };
   std::vector<Dependency> dependencies_;  // sorted by `earlier` before the first event
   std::unordered_map<std::uint64_t, std::uint32_t> connection_ids_;
+  std::unordered_map<std::uint64_t, std::uint32_t> next_lane_;  // by pair of hosts, where they have several
+  std::vector<std::uint16_t> send_peers_, receive_peers_;       // by host, where there are hints
   std::vector<Connection> connections_;
   std::vector<std::uint64_t> placed_;  // a bit per packet of every flow
   std::uint64_t packets_planned_ = 0;

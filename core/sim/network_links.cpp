@@ -38,12 +38,22 @@ std::uint32_t Network::pop(Fifo& fifo) {
   return id;
 }
 
+namespace {
+
+std::uint32_t scaled(std::uint32_t bytes, float share) {
+  return share == 1 ? bytes : static_cast<std::uint32_t>(static_cast<double>(bytes) * static_cast<double>(share));
+}
+
+}  // namespace
+
 bool Network::should_mark(const Link& link) {
   const QueueConfig& q = config_.queue;
-  if (q.ecn_high_bytes == 0 || link.data_bytes <= q.ecn_low_bytes) return false;
+  const std::uint32_t low = scaled(q.ecn_low_bytes, link.queue_share);
+  const std::uint32_t high = scaled(q.ecn_high_bytes, link.queue_share);
+  if (high == 0 || link.data_bytes <= low) return false;
   if (link.is_last_hop && !q.ecn_on_last_hop) return false;
-  if (link.data_bytes >= q.ecn_high_bytes) return true;
-  const double share = static_cast<double>(link.data_bytes - q.ecn_low_bytes) / (q.ecn_high_bytes - q.ecn_low_bytes);
+  if (link.data_bytes >= high) return true;
+  const double share = static_cast<double>(link.data_bytes - low) / (high - low);
   return prng_.chance(share);
 }
 
@@ -65,7 +75,8 @@ bool Network::admit(Link& link, std::uint32_t id) {
   const QueueConfig& q = config_.queue;
   Parcel* p = &parcel(id);
   if (!p->is_control) {
-    const std::uint32_t limit = link.is_last_hop && q.last_hop_trim_bytes ? q.last_hop_trim_bytes : q.trim_bytes;
+    const std::uint32_t full = link.is_last_hop && q.last_hop_trim_bytes ? q.last_hop_trim_bytes : q.trim_bytes;
+    const std::uint32_t limit = scaled(full, link.queue_share);
     if (limit && p->is_trimmable && link.data_bytes + p->bytes > limit) {
       if (link.data.head != none && parcel(link.data.tail).is_trimmable && prng_.chance(0.5)) {
         Parcel& newest = parcel(link.data.tail);
@@ -74,7 +85,7 @@ bool Network::admit(Link& link, std::uint32_t id) {
         std::swap(p->next, newest.next);
       }
       cut(*p, link.is_last_hop);
-    } else if (q.data_bytes && link.data_bytes + p->bytes > q.data_bytes && !is_lossless_) {
+    } else if (q.data_bytes && link.data_bytes + p->bytes > scaled(q.data_bytes, link.queue_share) && !is_lossless_) {
       return false;
     }
   }

@@ -73,8 +73,7 @@ void Network::on_roce_acknowledged(std::uint32_t id, std::uint32_t bytes) {
   Flow& flow = flows_[id];
   flow.bytes_acknowledged += bytes;
   if (flow.bytes_acknowledged < flow.bytes) return;
-  flow.completed = now();
-  ++flows_completed_;
+  on_completed(id);
 }
 
 void Network::on_roce_broken(std::uint32_t) { ++counters_.broken_connections; }

@@ -78,6 +78,7 @@ class CcProfile:
     target_delay_us: float = 0.0  # 0: 0.75 base RTT with trimming, else 1.0
     window_bytes: int = 1 << 20
     max_window_bdp: float = 1.5
+    shared_window_bdp: float = 2.0  # in flight from all queue pairs of an endpoint together; 0: no limit
     gamma: float = 0.8
     max_md_jump: float = 0.5
     qa_gate: int = 3
@@ -168,6 +169,7 @@ class DeviceConfig:
         bdp_bytes = self.rate_bps / 8 * self.base_rtt_us / 1e6
         return CcProfile(
             max_window_bdp=min(max(self.window_bytes / bdp_bytes, 0.1), 1.5),
+            shared_window_bdp=0.0,  # the kernel's queues are no fabric's; a collective sends to all at once
             rate_bps=self.rate_bps,
             base_rtt_us=self.base_rtt_us,
             min_base_rtt_us=self.base_rtt_us,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, bound, drain
 
 from softmrc.errors import ConfigError, UsageError
-from softmrc.lab import Lab, record
+from softmrc.lab import Lab, faults, kernel, record
 
 pytestmark = [NEEDS_ROOT, NEEDS_TOOLS]
 SOURCE, DESTINATION = 0, 3
@@ -82,6 +83,29 @@ def test_a_partial_loss_loses_some(lab: Lab) -> None:
     assert 150 < got < 260
 
 
+def rates_bps(lab: Lab, target: str) -> set[int]:
+    """What both ends of a cable are shaped to, as the kernel says."""
+    found = set()
+    for node, port in faults._ends(lab, lab.shape.parse_cable(target)):
+        with kernel.inside(lab.namespace(node)):
+            done = kernel.run(["tc", "qdisc", "show", "dev", port.port.name])
+            done.stdout += kernel.run(["tc", "class", "show", "dev", port.port.name]).stdout
+        words = re.findall(r"(?:tbf 1: root|class htb 1:1 root).*?\brate (\d+)([KM]?)bit", done.stdout.replace("\n", " "))
+        found |= {int(number) * {"": 1, "K": 10**3, "M": 10**6}[unit] for number, unit in words}
+    return found
+
+
+def test_a_slow_cable_has_a_share_of_its_rate_until_it_is_healed(lab: Lab) -> None:
+    (full,) = rates_bps(lab, "p0.leaf0-spine1")
+    lab.fail("p0.leaf0-spine1", "slow=25%")
+    assert rates_bps(lab, "p0.leaf0-spine1") == {full // 4}
+    assert becomes(lab, set(range(4)))
+    lab.heal()
+    assert rates_bps(lab, "p0.leaf0-spine1") == {full}
+    with pytest.raises(ConfigError, match="above 0%"):
+        lab.fail("leaf0-spine1", "slow=0%")
+
+
 def test_a_flapping_cable_comes_and_goes(plain: Lab) -> None:
     plain.fail("p0.leaf0-spine1", "flap=30ms")
     pid, started = record.the_one(plain.name).flappers["p0.leaf0-spine1"]
@@ -101,7 +125,7 @@ def test_a_flapping_cable_comes_and_goes(plain: Lab) -> None:
 
 def test_what_cannot_be_broken_or_healed_is_refused(plain: Lab) -> None:
     for target, mode, words in (
-        ("leaf0-spine1", "reboot", "down, blackhole, loss=1% or flap=50ms, for a cable"),
+        ("leaf0-spine1", "reboot", "down, blackhole, loss=1%, slow=25% or flap=50ms, for a cable"),
         ("leaf0-spine1", "loss=200%", "a share"),
         ("leaf0-spine1", "flap=1", "a duration"),
         ("leaf0", "down", "reboot or blackhole, for a node"),

@@ -43,7 +43,7 @@ class PortModel:
     newest_acked: int = -(1 << 60)
 
 
-# spec: ev-states ev-rotation ev-skip ev-equal-planes ev-floor ev-denied
+# spec: ev-states ev-rotation ev-skip ev-barred ev-equal-planes ev-floor ev-denied
 class EvSetMachine(RuleBasedStateMachine):
     @initialize(
         ports=st.integers(1, 4),
@@ -64,6 +64,7 @@ class EvSetMachine(RuleBasedStateMachine):
         self.port = [PortModel() for _ in range(ports)]
         self.unacked_since: dict[int, int] = {}
         self.fell_with_port: set[int] = set()
+        self.barred_until: dict[int, int] = {}
         self.newest_acked = -(1 << 60)
 
     # What the engine shows.
@@ -94,7 +95,7 @@ class EvSetMachine(RuleBasedStateMachine):
     def pick(self, ports: int, avoid: int) -> None:
         before = self.rows()
         avoid_ev = avoid if 0 <= avoid < len(before) else parts.NO_EV
-        chosen = self.set.pick(ports, avoid_ev)
+        chosen = self.set.pick(ports, avoid_ev, self.now)
         after = self.rows()
         open_ports = ports & self.live
         reachable = {i for i, r in enumerate(before) if r.is_active and open_ports >> r.port & 1}
@@ -103,6 +104,7 @@ class EvSetMachine(RuleBasedStateMachine):
         assert len(restored) <= 1, "at most one restore per packet"
         for i in restored:
             assert i in reachable and before[i].state == SKIP and after[i] == replace(before[i], state=GOOD)
+            assert self.barred_until.pop(i, self.now) <= self.now, "the rotation restores no barred EV before its time"
         if not reachable:
             assert chosen == parts.NO_EV
             return
@@ -118,8 +120,13 @@ class EvSetMachine(RuleBasedStateMachine):
             )
         elif restored:
             assert chosen in restored, "rather the one just restored than the one to avoid"
+        elif {i for i in self._barred(before) if i in reachable} - {avoid_ev}:
+            assert chosen in self._barred(before) - {avoid_ev}, "rather a barred one than the one to avoid"
         else:
-            assert chosen in good, f"{chosen} was neither good nor restored"
+            assert chosen in good | self._barred(before), f"{chosen} was neither good nor restored nor barred"
+
+    def _barred(self, rows: list[Row]) -> set[int]:
+        return {i for i, until in self.barred_until.items() if rows[i].state == SKIP and until > self.now}
 
     def _may_wait(self, rows: list[Row], open_ports: int) -> set[int]:
         """Ports that have lost EVs, where a whole one is live and none is offered."""
@@ -211,6 +218,23 @@ class EvSetMachine(RuleBasedStateMachine):
         self.set.on_congestion(ev)
         skips = before[ev].state == GOOD and before[ev].is_active
         self.expect(before, {ev: replace(before[ev], state=SKIP)} if skips else {})
+
+    @rule(data=st.data(), span=st.integers(0, 8 * RTT))
+    def barred(self, data: st.DataObject, span: int) -> None:
+        """Skipped, and kept so for a while: unless half of its port is already."""
+        ev = self._any_ev(data)
+        before = self.rows()
+        self.barred_until = {i: t for i, t in self.barred_until.items() if before[i].state == SKIP}
+        self.set.bar(ev, self.now, span)
+        row = before[ev]
+        is_used = row.state in (GOOD, SKIP) and row.is_active
+        self.expect(before, {ev: replace(row, state=SKIP)} if is_used else {})
+        on_port = sum(r.is_active and r.port == row.port for r in before)
+        others = sum(before[i].port == row.port for i in self.barred_until if i != ev)
+        if not is_used or (ev not in self.barred_until and 2 * (others + 1) > on_port):
+            return
+        # How often the span was doubled depends on how soon this followed the last time.
+        self.barred_until[ev] = max(self.barred_until.get(ev, 0), self.now + span)
 
     @rule(data=st.data())
     def told_never_to_use(self, data: st.DataObject) -> None:
@@ -313,17 +337,18 @@ class EvSetMachine(RuleBasedStateMachine):
     @rule()
     def three_quiet_laps(self) -> None:
         """With nothing in between, laps are visible: every block is a permutation, from some offset on."""
+        self.now += 1000 * RTT
         for _ in range(len(self.rows()) ** 2):
             if not any(r.state == SKIP and self.live >> r.port & 1 for r in self.rows() if r.is_active):
                 break
-            self.set.pick(ALL, parts.NO_EV)
+            self.set.pick(ALL, parts.NO_EV, self.now)
         usable = {i for i, r in enumerate(self.rows()) if r.is_active and self.live >> r.port & 1}
         assert all(self.rows()[i].state == GOOD for i in usable), "the rotation never reached a skipped EV"
         if not usable:
-            assert self.set.pick(ALL, parts.NO_EV) == parts.NO_EV
+            assert self.set.pick(ALL, parts.NO_EV, self.now) == parts.NO_EV
             return
         count = len(usable)
-        picked = [self.set.pick(ALL, parts.NO_EV) for _ in range(3 * count)]
+        picked = [self.set.pick(ALL, parts.NO_EV, self.now) for _ in range(3 * count)]
         assert any(
             all(sorted(picked[at : at + count]) == sorted(usable) for at in range(offset, 2 * count + 1, count))
             for offset in range(count)

@@ -14,7 +14,8 @@ class FixedWindow {
   void on_ack(Time, Duration, const AckFacts&) {}
   void on_trim(Time, std::uint64_t, std::uint64_t) {}
   void on_loss(Time, std::uint64_t, std::uint64_t) {}
-  double window() const { return window_; }
+  void on_loss_undone(std::uint64_t) {}
+  double window(std::uint32_t) const { return window_; }
 
  private:
   double window_;
@@ -23,8 +24,9 @@ class FixedWindow {
 class Controller {
  public:
   Controller() : impl_(FixedWindow(1 << 20)) {}
-  Controller(const CcProfile& profile, std::uint32_t nominal_mtu)
-      : impl_(profile.algorithm == CcAlgorithm::nscc ? Impl(Nscc(profile, nominal_mtu))
+  // The first window is for so many queue pairs.
+  Controller(const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers)
+      : impl_(profile.algorithm == CcAlgorithm::nscc ? Impl(Nscc(profile, nominal_mtu, sharers))
                                                      : Impl(FixedWindow(profile.window_bytes))) {}
 
   void on_ack(Time now, Duration base_rtt, const AckFacts& facts) {
@@ -36,8 +38,13 @@ class Controller {
   void on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
     std::visit([&](auto& c) { c.on_loss(now, packet_bytes, in_flight); }, impl_);
   }
-  std::uint64_t window() const {
-    return static_cast<std::uint64_t>(std::visit([](const auto& c) { return c.window(); }, impl_));
+  // The packet was not lost after all.
+  void on_loss_undone(std::uint64_t packet_bytes) {
+    std::visit([&](auto& c) { c.on_loss_undone(packet_bytes); }, impl_);
+  }
+  // While so many queue pairs of this endpoint send.
+  std::uint64_t window(std::uint32_t senders) const {
+    return static_cast<std::uint64_t>(std::visit([senders](const auto& c) { return c.window(senders); }, impl_));
   }
 
  private:

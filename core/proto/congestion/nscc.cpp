@@ -4,17 +4,19 @@
 
 namespace softmrc::proto {
 
-Nscc::Nscc(const CcProfile& profile, std::uint32_t nominal_mtu)
+Nscc::Nscc(const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers)
     : rate_bytes_per_ps_(static_cast<double>(profile.rate_bps) / 8e12),
       mtu_(nominal_mtu),
       target_setting_ps_(static_cast<double>(profile.target_delay.ps)),
       max_window_bdp_(profile.max_window_bdp),
+      shared_window_bdp_(profile.shared_window_bdp),
       gamma_(profile.gamma),
       max_md_jump_(profile.max_md_jump),
       qa_gate_(profile.qa_gate),
       trimming_(profile.trimming) {
   scale(profile.base_rtt);
-  window_ = max_window_;
+  // spec: window-hints
+  window_ = std::max(max_window_ / sharers, mtu_);
 }
 
 // The constants of the algorithm were tuned for a BDP of 150 000 bytes and a target of 12 us; a and b carry them over.
@@ -28,6 +30,7 @@ void Nscc::scale(Duration base_rtt) {
   const double a = bdp / 150'000.0;
   const double b = target_ps_ / 12e6;
   max_window_ = std::max(max_window_bdp_ * bdp, mtu_);
+  shared_window_ = shared_window_bdp_ * bdp;
   alpha_ = 4.0 * mtu_ * a * b / target_ps_;
   fair_increase_ = 5.0 * mtu_ * a;
   eta_ = 0.15 * mtu_ * a;
@@ -166,6 +169,12 @@ void Nscc::on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight
   fast_ = false;
   idle_delay_bytes_ = 0;
   if (!quick_adapt(now, true, in_flight)) window_ -= static_cast<double>(packet_bytes);
+  clamp();
+}
+
+// spec: loss-undone
+void Nscc::on_loss_undone(std::uint64_t packet_bytes) {
+  window_ += static_cast<double>(packet_bytes);
   clamp();
 }
 

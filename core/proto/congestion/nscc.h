@@ -11,6 +11,7 @@
 // All quantities are bytes and picoseconds held as doubles; a 32-bit gathering register overflows at 800 Gb/s.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -31,15 +32,25 @@ struct AckFacts {
 
 class Nscc {
  public:
-  Nscc(const CcProfile& profile, std::uint32_t nominal_mtu);
+  Nscc(const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers = 1);
 
   void on_ack(Time now, Duration base_rtt, const AckFacts& facts);
   void on_trim(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight);
   void on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight);
+  void on_loss_undone(std::uint64_t packet_bytes);
 
   double window() const { return window_; }
+  // The window, or this queue pair's share of what all that send may have in flight, where that is less.
+  // spec: window-shared
+  double window(std::uint32_t senders) const {
+    if (senders <= 1 || shared_window_ == 0) return window_;
+    return std::min(window_, std::max(shared_window_ / senders, least_share_mtus * mtu_));
+  }
 
  private:
+  // Less than this would spend its time waiting for SACKs.
+  static constexpr double least_share_mtus = 8;
+
   void scale(Duration base_rtt);
   void update_average(const AckFacts& facts);
   void grow(const AckFacts& facts);
@@ -54,6 +65,7 @@ class Nscc {
   double mtu_;
   double target_setting_ps_;
   double max_window_bdp_;
+  double shared_window_bdp_;
   double gamma_;
   double max_md_jump_;
   std::uint32_t qa_gate_;
@@ -63,6 +75,7 @@ class Nscc {
   double base_rtt_ps_ = 0;
   double target_ps_ = 0;
   double max_window_ = 0;
+  double shared_window_ = 0;
   double alpha_ = 0;
   double fair_increase_ = 0;
   double eta_ = 0;

@@ -58,10 +58,12 @@ FAILURES = {
     "leaf": Failure("p3.leaf1", "reboot", (2, 3), 0.75),
 }
 # The same judgement with nothing broken: how much of a figure is this machine's own unrest.
+# One spine's port at a quarter of its rate. A leaf has twice the uplinks that its hosts can fill, so all they need is left.
+GREY = Failure("p0.leaf0-spine1", "slow=25%", (0, 1), 1.0)
 CONTROL = Failure("", "", (0, 1), 1.0)
 RECOVERED, RESTORED = 0.9, 0.95
 SAMPLE_S, BIN_S, AVERAGE_BINS = 0.005, 0.02, 5
-MRC_KEYS = ("recover_ms_p50", "restore_s", "qp_errors", "incast_assumed_bad", "path_spread")
+MRC_KEYS = ("recover_ms_p50", "restore_s", "qp_errors", "incast_assumed_bad", "path_spread", "grey_goodput")
 
 FIGURES = (
     Figure("up_s", "up, plain", "s", 2.0, False),
@@ -70,6 +72,7 @@ FIGURES = (
     Figure("paths_wrong", "paths that did not use exactly their links", "", 0, False),
     Figure("qp_errors", "queue pair errors under failures", "", 0, False),
     Figure("incast_assumed_bad", "EVs condemned by an incast", "", 0, False),
+    Figure("grey_goodput", "goodput with a spine's port at a quarter, of what is left", "", 0.95, True),
     Figure("path_spread", "packets of the busiest path, of the mean", "", 1.1, False),
 )
 
@@ -236,6 +239,32 @@ def _break_once(lab: Lab, sampler: _Sampler, outcome: Outcome, failure: Failure,
     outcome.restore_s.append(restored)
 
 
+def under_a_slow_port(lab: Lab, make: Callable[[Lab], Traffic], rounds: int) -> float:
+    """Goodput of the flows that a slow port touches, over what it was before; the median of so many rounds."""
+    traffic = make(lab)
+    pairs = permutation(lab.shape.hosts, lab.shape.hosts_per_leaf)
+    touched = [to for host, to in pairs.items() if host in GREY.hosts or to in GREY.hosts]
+    shares = []
+    try:
+        traffic.start()
+        time.sleep(2)
+        with _Sampler(traffic) as sampler:
+            for _ in range(rounds):
+                began = time.monotonic()
+                time.sleep(3.0)
+                name = lab.fail(GREY.target, GREY.mode)
+                failed = time.monotonic()
+                time.sleep(3.0)
+                healed = time.monotonic()
+                lab.heal(name)
+                before = sampler.rates_bps(began, failed, touched)
+                during = sampler.rates_bps(failed, healed, touched)
+                shares.append(statistics.mean(during) / (GREY.surviving * statistics.mean(before)))
+    finally:
+        traffic.stop()
+    return round(statistics.median(shares), 3)
+
+
 def _mrc_figures(lab: Lab, rounds: int) -> dict[str, Any]:
     """What needs queue pairs: failures under load, evenness, an incast."""
     found = under_failures(lab, mrc, rounds)
@@ -252,6 +281,7 @@ def _mrc_figures(lab: Lab, rounds: int) -> dict[str, Any]:
         "incast_assumed_bad": condemned,
         "incast_trimmed": trimmed,
         "path_spread": measure_spread(lab, 3.0),
+        "grey_goodput": under_a_slow_port(lab, mrc, rounds),
     }
 
 

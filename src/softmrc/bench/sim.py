@@ -6,6 +6,8 @@
     F      the same with 8 192 hosts
     full   131 072 NICs, two tiers, 8 planes of 100G, every NIC sends 256 KiB  time and memory of the whole run
     failover   a T0-T1 cable dies without a word under load (base RTT 8.3 µs)
+    grey   the fabric of C, a random permutation, one spine at a share of its rate from the start
+    a2a    64 hosts send 256 KiB to each other, so many messages at a time, beside RoCE
 
 A, B, C and F use the reference's settings: packet sizes on the link, marks on the last hop too, an early first SACK.
 Runs whose memory counts have a process of their own.
@@ -66,6 +68,17 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "workload": {"kind": "permutation", "message_bytes": 256 << 10},
         "run": {"bin_us": 1000.0},
     },
+    "grey": _LIKE_THE_REFERENCE
+    | {
+        "fabric": {"planes": 1, "hosts": 128, "hosts_per_leaf": 16, "spines": 16, "host_link_gbps": 400},
+        "workload": _PERMUTATION,
+    },
+    "a2a": {
+        "fabric": {"planes": 1, "hosts": 64, "hosts_per_leaf": 8, "spines": 8, "host_link_gbps": 400},
+        "transport": {"evs": 256},
+        "workload": {"kind": "all_to_all", "message_bytes": 256 << 10},
+        "run": {"bin_us": 1000.0},
+    },
     # One uplink for each host of a leaf and nothing to spare, loaded to the last bit.
     "failover": _FAILOVER
     | {
@@ -78,6 +91,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "workload": _ACROSS | {"message_bytes": 18_000_000},
     },
 }
+GREY_SPINE = 3
+LONG_BYTES = 20_000_000
+A2A_WINDOWS = (1, 4, 8, 16)
+ROCE_QPS = (1, 4, 16)
 FAULT_US = 150.0
 WATCHED_US = 150.0
 
@@ -100,6 +117,14 @@ FIGURES = (
     Figure("goodput_floor", "least goodput meanwhile, of the surviving capacity, worst seed", "", 0.95, True),
     Figure("failover_4x100_us", "the same on 4 × 100G instead of 2 × 400G", "µs", 50, False),
     Figure("goodput_floor_4x100", "… least goodput", "", 0.95, True),
+    Figure("grey_25", "one spine at 25 %: last completion, of that with nothing wrong, worst seed", "", 1.10, False),
+    Figure("grey_10", "… at 10 %", "", 1.15, False),
+    Figure("grey_50", "… at 50 %", "", 1.15, False),
+    Figure("grey_25_scaled", "… at 25 %, its queues scaled with its rate", "", 1.10, False),
+    Figure("grey_25_long", "20 MB, at 25 %: of what it takes with the spine gone, worst seed", "", 1.10, False),
+    Figure("grey_25_long_us", "… last completion, mean of the seeds (15⁄16 shared fairly: 451)", "µs", 496, False),
+    Figure("a2a_over_roce", "all-to-all, windows 1, 4, 8, 16: time of RoCE's best, worst window and seed", "", 1.0, False),
+    Figure("a2a_p99", "… window 8: p99 of flows over the median, worst seed", "", 1.4, False),
 )
 
 
@@ -149,6 +174,45 @@ def failover(name: str, seeds: int) -> tuple[float, float]:
         slowest = max(slowest, result.last_lost_us - FAULT_US, result.last_resent_us - FAULT_US)
         floor = min(floor, float(_share_of_capacity(result).min()))
     return slowest, floor
+
+
+def _slowed(share: float, **keys: Any) -> sim.Scenario:
+    event = {"kind": "slow", "value": share, "switch": {"plane": 0, "tier": "t1", "index": GREY_SPINE}} | keys
+    return scenario("grey").with_keys({"faults.events": [event]})
+
+
+def _last_us(one: sim.Scenario, seed: int) -> float:
+    return float(_finished(sim.run(one, seed)).fct_us.max())
+
+
+def grey(seeds: int) -> dict[str, float]:
+    """Last completions with a slow spine over those with nothing wrong; of long messages, over those with it gone."""
+    runs = range(1, seeds + 1)
+    healthy = {seed: _last_us(scenario("grey"), seed) for seed in runs}
+    slow = {"grey_25": _slowed(0.25), "grey_10": _slowed(0.1), "grey_50": _slowed(0.5)}
+    slow["grey_25_scaled"] = _slowed(0.25, queues="scaled")
+    found = {key: max(_last_us(one, seed) / healthy[seed] for seed in runs) for key, one in slow.items()}
+    long = {"workload.message_bytes": LONG_BYTES}
+    gone = scenario("grey").with_keys(long | {"fabric.spines": 15})
+    last = {seed: _last_us(_slowed(0.25).with_keys(long), seed) for seed in runs}
+    found["grey_25_long"] = max(last[seed] / _last_us(gone, seed) for seed in runs)
+    found["grey_25_long_us"] = float(np.mean(list(last.values())))
+    return found
+
+
+def all_to_all(seeds: int) -> dict[str, float]:
+    """How long it takes over RoCE's best, and how even flows are, each at its worst."""
+    behind, uneven = 0.0, 0.0
+    for seed in range(1, seeds + 1):
+        for window in A2A_WINDOWS:
+            mrc = scenario("a2a").with_keys({"workload.window": window})
+            roce = [mrc.with_keys({"transport.kind": "roce", "transport.qps_per_pair": qps}) for qps in ROCE_QPS]
+            ours = _finished(sim.run(mrc, seed))
+            best = min(_finished(sim.run(one, seed)).simulated_us for one in roce)
+            behind = max(behind, ours.simulated_us / best)
+            if window == 8:
+                uneven = max(uneven, float(np.percentile(ours.fct_us, 99) / np.median(ours.fct_us)))
+    return {"a2a_over_roce": behind, "a2a_p99": uneven}
 
 
 def _share_of_capacity(result: sim.Result) -> np.ndarray:
@@ -202,6 +266,8 @@ def measure(quick: bool = False) -> dict[str, Any]:
     seeds = 2 if quick else 5
     figures["failover_us"], figures["goodput_floor"] = failover("failover", seeds)
     figures["failover_4x100_us"], figures["goodput_floor_4x100"] = failover("failover_4x100", seeds)
+    figures |= grey(seeds)
+    figures |= all_to_all(1 if quick else 2)
     return figures
 
 

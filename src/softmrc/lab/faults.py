@@ -3,6 +3,7 @@
     down        the cable is cut: the far end from the hosts goes down, the other sees its carrier go
     blackhole   packets vanish at both ends and nobody is told
     loss=1%     so many of them vanish
+    slow=25%    so much of its rate is left, and nobody is told
     flap=50ms   down and up in turn, by a process of its own, until healed
     reboot      a switch or host: all its ports go down at once
 
@@ -20,14 +21,14 @@ from typing import TYPE_CHECKING
 
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.fabric import Cable, Node, Tier, cable_name
-from softmrc.fabric.config.linux import LinuxPort
+from softmrc.fabric.config.linux import LinuxPort, slow_lines
 from softmrc.lab import kernel, record
 from softmrc.units import as_duration_ns, as_share
 
 if TYPE_CHECKING:
     from softmrc.lab.lab import Lab
 
-CABLE_MODES = "down, blackhole, loss=1% or flap=50ms"
+CABLE_MODES = "down, blackhole, loss=1%, slow=25% or flap=50ms"
 NODE_MODES = "reboot or blackhole"
 MAX_FLAP_S = 600.0
 _TABLE = "softmrc"
@@ -61,6 +62,11 @@ def _fail_cable(lab: Lab, cable: Cable, name: str, mode: str) -> None:
         _lose(lab, _ends(lab, cable), 1.0)
     elif kind == "loss" and argument:
         _lose(lab, _ends(lab, cable), as_share("mode loss", argument))
+    elif kind == "slow" and argument:
+        share = as_share("mode slow", argument)
+        if share <= 0:
+            raise ConfigError("mode slow", argument, "a share of the rate above 0%")
+        _slow(lab, _ends(lab, cable), share)
     elif kind == "flap" and argument:
         _start_flapper(lab, name, as_duration_ns("mode flap", argument) / 1e9)
     else:
@@ -105,6 +111,8 @@ def _mend(lab: Lab, name: str) -> None:
             _stop_flapper(*lab.record.flappers.pop(name))
         if mode == "down" or mode.startswith("flap"):
             _bring_up(lab, ends)
+        elif mode.startswith("slow"):
+            _slow(lab, ends, 1.0)
         else:
             _lose(lab, ends, 0.0)
         return
@@ -184,6 +192,13 @@ def _lose(lab: Lab, ends: list[tuple[Node, LinuxPort]], share: float) -> None:
             else:
                 with kernel.inside(lab.namespace(node)):
                     _filter(port.port.name, share)
+
+
+def _slow(lab: Lab, ends: list[tuple[Node, LinuxPort]], share: float) -> None:
+    for node, port in ends:
+        with kernel.inside(lab.namespace(node)):
+            is_switch = lab.nodes[node].is_switch
+            kernel.batch("tc", slow_lines(lab.description, port.port, is_switch, share), port.port.name)
 
 
 def _filter(port: str, share: float) -> None:

@@ -27,6 +27,7 @@ _NATIVE = {
     "bit_errors": _core.FaultKind.CORRUPT,
     "corrupt": _core.FaultKind.CORRUPT,
     "slow": _core.FaultKind.SLOW,
+    "slow scaled": _core.FaultKind.SLOW_SCALED,
     "ev_loss": _core.FaultKind.EV_LOSS,
     "heal": _core.FaultKind.HEAL,
 }
@@ -88,6 +89,7 @@ class FaultEvent:
     times: int = setting(1, low=1)  # more than once: it flaps
     every_us: float = setting(0.0, low=0)  # from one start to the next
     value: float = setting(0.0, low=0, high=1)  # probability of loss; bit error rate; share of the rate that is left
+    queues: str = setting("kept", choices=("kept", "scaled"))  # of a slow link: with the bytes they had, or with its rate
     direction: str = setting("both", choices=("both", "up", "down"))  # up: away from the hosts
     link: LinkTarget | None = None
     core_link: CoreLinkTarget | None = None
@@ -170,9 +172,13 @@ def actions(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source
         label = event.label or f"{what} {event.kind.replace('_', ' ')}"
         for k in range(event.times):
             start = event.at_us + k * event.every_us
-            found += _span(event.kind, event.value, links, start, event.for_us, packet_bytes, label)
+            found += _span(_kind_of(event), event.value, links, start, event.for_us, packet_bytes, label)
     found += _drawn(faults, fabric, packet_bytes, seed, source)
     return sorted(found, key=lambda action: action.at_ps)
+
+
+def _kind_of(event: FaultEvent) -> str:
+    return "slow scaled" if event.kind == "slow" and event.queues == "scaled" else event.kind
 
 
 def _span(

@@ -48,6 +48,9 @@ def _network_config(s: Scenario, seed: int) -> Any:
     config.mtu = t.mtu_bytes
     config.mpr = t.mpr
     config.timeout = s.timeout
+    config.qps_per_pair = t.qps_per_pair
+    config.hints = t.hints
+    config.chain_on_acknowledgement = s.run.chain == "acknowledgement"
     config.endpoint = to_native(
         EndpointConfig(
             ports=f.planes,
@@ -66,8 +69,9 @@ def _network_config(s: Scenario, seed: int) -> Any:
                 rate_bps=rate_bps,
                 base_rtt_us=s.base_rtt_us,
                 trimming=s.queues.trim,
-                min_reorder_window_us=s.base_rtt_us / 2 if t.reorder_window_us < 0 else t.reorder_window_us,
+                min_reorder_window_us=s.base_rtt_us / 4 if t.reorder_window_us < 0 else t.reorder_window_us,
                 max_window_bdp=t.window_bdp,
+                shared_window_bdp=t.shared_window_bdp,
                 window_bytes=max(round(t.window_bdp * rate_bps * s.base_rtt_us / 8e6), t.mtu_bytes),
             )
         )

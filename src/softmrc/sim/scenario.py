@@ -48,12 +48,14 @@ class Transport:
     sack_first_packet: bool = False
     congestion_control: str = setting("nscc", choices=("nscc", "fixed_window"))
     window_bdp: float = setting(1.5, above=0)
+    shared_window_bdp: float = setting(2.0, low=0)  # of all queue pairs of a host together; 0: no limit
+    hints: bool = False  # queue pairs are told how many others there will be, as a controller would
     probe_interval_us: float = setting(1000.0, above=0)
     # How much later another packet must have been sent, and acknowledged, for a missing one to be lost: at least this.
-    # Queues of switches make paths overtake each other by more than a quiet network shows. -1: half a base RTT.
+    # Queues of switches make paths overtake each other by more than a quiet network shows. -1: a quarter of the base RTT.
     reorder_window_us: float = setting(-1.0, low=-1)
+    qps_per_pair: int = setting(1, low=1, high=16)  # MRC: messages take them in turn; RoCE: each is cut between them
     # RoCE
-    qps_per_pair: int = setting(1, low=1, high=16)
     dcqcn: bool = True
     pfc: bool = True
 
@@ -80,6 +82,7 @@ class RunSettings:
     seed: int = setting(1, low=0, high=2**63 - 1)
     until_ms: float = setting(0.0, low=0)  # 0: until every flow is done
     stall_ms: float = setting(200.0, above=0)  # nothing arrives for this long, and nothing more is planned: stuck
+    chain: str = setting("delivery", choices=("delivery", "acknowledgement"))  # of what lets the next flow start
     bin_us: float = setting(0.0, low=0)  # of the series over time; 0: 10 µs
     speedup: float = setting(1.0, low=1)  # by how much the faults' spans are compressed; only printed
 

@@ -103,6 +103,20 @@ def _tc_lines(description: Description, port: Port, is_switch: bool) -> list[str
     ]
 
 
+def slow_lines(description: Description, port: Port, is_switch: bool, share: float) -> list[str]:
+    """The lines that give a port that is up a share of its rate, or all of it again; its queues stay."""
+    full = _tc_lines(description, port, is_switch)
+    rate = f"{max(round(port.rate_bps * share), 8000)}bit"
+    if not description.switch.trim:
+        return [line.replace(f"rate {port.rate_bps}bit", f"rate {rate}") for line in full]
+    half = f"{max(round(port.rate_bps * share) // 2, 8000)}bit"
+    return [
+        line.replace(f"{port.rate_bps}bit", rate).replace(f"{port.rate_bps // 2}bit", half)
+        for line in full
+        if line.startswith("class ")
+    ]
+
+
 def _switch_lines(plan: AddressPlan, found: LinuxNode) -> None:
     block = plan.block(found.node.plane)
     everything = f"{block >> 16:x}:{block & 0xFFFF:x}::/32"
