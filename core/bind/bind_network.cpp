@@ -76,6 +76,7 @@ void bind_fabric(nb::module_& m) {
       .def_rw("mtu", &NetworkConfig::mtu)
       .def_rw("mpr", &NetworkConfig::mpr)
       .def_rw("timeout", &NetworkConfig::timeout)
+      .def_rw("process", &NetworkConfig::process)
       .def_rw("endpoint", &NetworkConfig::endpoint)
       .def("set_ev_profile", [](NetworkConfig& c, const proto::EvProfile& p) { c.ev_profile = std::make_shared<proto::EvProfile>(p); })
       .def("set_cc_profile", [](NetworkConfig& c, const proto::CcProfile& p) { c.cc_profile = std::make_shared<proto::CcProfile>(p); });

@@ -11,9 +11,6 @@
 
 namespace softmrc::udp {
 
-// Sending a batch takes some hundred microseconds; more than this and somebody else had the processor.
-constexpr Duration held_up_after = microseconds(600);
-
 // The ready set belongs to the driving thread. Nothing else may be touched here: the engine, and all that callers ask
 // for, may be somebody else's at the moment.
 void Device::look(Duration timeout) {
@@ -166,7 +163,7 @@ void Device::transmit() {
     if (sender_.empty()) break;
     sender_.flush(now);
     // Not scheduled for a while, in the midst of sending.
-    if (const Time after = clock_.now(); after - now > held_up_after) {
+    if (const Time after = clock_.now(); after - now > proto::held_up_after) {
       ++stats_.hold_ups;
       engine_.handle_held_up(after);
     }
