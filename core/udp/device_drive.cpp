@@ -72,8 +72,9 @@ void Device::receive_ready() {
     ready &= ~(1u << p);
     receive_from(p);
   }
-  // A plane that has more has not had its say yet.
+  // A plane that has more has not had its say yet, nor have those that got something meanwhile.
   if (ready_planes_ == 0) engine_.end_batch(clock_.now());
+  else look(Duration{0});
 }
 
 void Device::receive_from(std::uint32_t p) {
