@@ -206,8 +206,6 @@ def test_what_was_offered_stays_good_when_the_window_shrinks() -> None:
     assert rig.stats()["packets_out_of_window"] == 1
 
 
-
-
 def test_the_penalty_travels_and_its_end_is_told_more_than_once() -> None:
     rig = Rig()
     rig.qp.set_receiver_penalty(33)
