@@ -18,6 +18,7 @@ void bind_device(nanobind::module_& m);
 void bind_collectives(nanobind::module_& m);
 void bind_allocations(nanobind::module_& m);
 void bind_parts(nanobind::module_& m);
+void bind_types(nanobind::module_& m);       // Python classes that Python cannot make
 
 // Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
 void raise_if(const proto::Verdict& verdict);

@@ -91,6 +91,24 @@ nb::bytes wait(Device& device, std::uint32_t cq, std::size_t most, double timeou
   return nb::bytes("", 0);
 }
 
+// True when everything posted to this queue pair has ended.
+bool flush(Device& device, std::uint32_t qpn, double timeout_s) {
+  const auto is_done = [&] {
+    const proto::QueuePair* pair = device.engine().qp(qpn);
+    return !pair || !pair->requester().has_work();
+  };
+  constexpr double slice_s = 0.2;
+  for (double left = timeout_s; left > 0; left -= slice_s) {
+    {
+      nb::gil_scoped_release release;
+      if (device.wait_until(is_done, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)})) return true;
+    }
+    if (device.is_closed()) break;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+  return false;
+}
+
 nb::bytes poll(Device& device, std::uint32_t cq, std::size_t most) {
   check_cq(device, cq);
   std::vector<proto::Completion> found(std::min<std::size_t>(most, 4096));
@@ -108,6 +126,8 @@ nb::bytes poll_events(Device& device, std::size_t most) {
 struct PlaneView {
   PlaneStats stats;
   bool is_up = false;
+  bool is_admin_up = false;
+  bool is_link_up = false;
   std::uint32_t link_index = 0;
   std::string interface;
   std::vector<std::uint16_t> source_ports;
@@ -133,7 +153,12 @@ PlaneView view_of(const Plane& plane, bool is_up) {
 nb::list plane_rows(Device& device) {
   const auto views = device.with_engine([&](proto::Endpoint& e, Time) {
     std::vector<PlaneView> found;
-    for (const Plane& plane : device.planes()) found.push_back(view_of(plane, e.up_ports() >> found.size() & 1));
+    for (const Plane& plane : device.planes()) {
+      const std::size_t p = found.size();
+      found.push_back(view_of(plane, e.up_ports() >> p & 1));
+      found.back().is_admin_up = device.admin_up() >> p & 1;
+      found.back().is_link_up = device.link_up() >> p & 1;
+    }
     return found;
   });
   nb::list rows;
@@ -144,6 +169,8 @@ nb::list plane_rows(Device& device) {
 #undef X
     d["source_ports"] = view.source_ports;
     d["is_up"] = view.is_up;
+    d["is_admin_up"] = view.is_admin_up;
+    d["is_link_up"] = view.is_link_up;
     d["interface"] = view.interface;
     d["link_mtu"] = view.link_index ? link_mtu(view.link_index) : 0;
     if (!view.source_ports.empty()) {
@@ -269,7 +296,10 @@ void bind_engine_calls(Class& c) {
       .def("modify_error", [](Device& d, std::uint32_t qpn) {
         raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_error(now, qpn); }));
       })
-      .def("destroy_qp", [](Device& d, std::uint32_t qpn) { return d.with_engine([&](Endpoint& e, Time) { return e.destroy_qp(qpn); }); })
+      .def("destroy_qp", [](Device& d, std::uint32_t qpn) {
+        d.with_engine_and_send([](Endpoint&, Time) { return 0; });  // what is owed, while it still knows its paths
+        return d.with_engine_and_send([&](Endpoint& e, Time) { return e.destroy_qp(qpn); });
+      })
       .def("query_qp", [](Device& d, std::uint32_t qpn) {
         return query_dict(qpn, d.with_engine([&](Endpoint& e, Time) { return view_qp(e, qpn); }));
       })
@@ -312,11 +342,11 @@ void bind_engine_calls(Class& c) {
       })
       .def("set_port", [](Device& d, std::uint32_t plane, bool up) {
         checked_plane(d, plane);
-        d.with_engine_and_send([&](Endpoint& e, Time now) { e.set_port(now, plane, up); return 0; });
+        d.set_port(plane, up);
       })
       .def("probe", [](Device& d, std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
         checked_plane(d, plane);
-        d.with_engine_and_send([&](Endpoint& e, Time now) { e.probe(now, peer, plane, entropy, token); return 0; });
+        return d.with_engine_and_send([&](Endpoint& e, Time now) { return e.probe(now, peer, plane, entropy, token); });
       });
 }
 
@@ -334,11 +364,17 @@ void bind_device(nb::module_& m) {
   bind_engine_calls(device);
   device.def("close", &Device::close, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("is_closed", &Device::is_closed)
+      .def_prop_ro("is_over", &Device::is_over)
+      .def("abandon", &Device::abandon)
+      .def("cut_short", &Device::cut_short, nb::call_guard<nb::gil_scoped_release>())
+      .def("wait_until_over", [](Device& d, double timeout_s) { return d.wait_until_over(Duration{static_cast<std::int64_t>(timeout_s * 1e12)}); },
+           nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("has_gso", &Device::has_gso)
       .def("set_spin_us", [](Device& d, double us) { d.set_spin(Duration{static_cast<std::int64_t>(us * 1e6)}); })
       .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) { return d.add_peer(planes); })
       .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
       .def("poll", &poll)
+      .def("flush", &flush)
       .def("poll_events", &poll_events)
       .def("completion_fd", &Device::completion_fd)
       .def("event_fd", &Device::event_fd)

@@ -161,8 +161,9 @@ void bind_endpoint(nb::module_& m) {
       .def("post_receive", &Endpoint::post_receive)
       .def("set_port", [](Endpoint& e, std::int64_t now, std::uint32_t port, bool up) { e.set_port(Time{now}, port, up); })
       .def("probe", [](Endpoint& e, std::int64_t now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token) {
-        e.probe(Time{now}, peer, port, entropy, token);
+        return e.probe(Time{now}, peer, port, entropy, token);
       })
+      .def("on_unreachable", [](Endpoint& e, std::int64_t now, std::uint32_t peer) { e.on_unreachable(Time{now}, peer); })
       .def("deny_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) { raise_if(e.deny_ev(Time{now}, qpn, ev)); })
       .def("allow_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) { raise_if(e.allow_ev(Time{now}, qpn, ev)); })
       .def("replace_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {

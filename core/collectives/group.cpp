@@ -11,7 +11,7 @@ namespace softmrc::collectives {
 namespace {
 
 constexpr std::uint32_t receives_posted = 2048;
-constexpr Duration inquiry_interval = seconds(1);
+constexpr Duration inquiry_interval = milliseconds(300);
 constexpr Duration words_come_within = milliseconds(500);
 // A rank starts so many collectives before an earlier one has ended, and says at most two things to a peer in each.
 constexpr std::size_t most_stashed = 2 * most_started;
@@ -366,9 +366,9 @@ void Group::close(Duration linger) {
   };
   if (is_started_ && linger.ps > 0) device_.wait_until(is_heard, linger);
   device_.remove_attendant(this);
-  // The peers' last words may still want their acknowledgement.
+  // The peers' last words may still want their acknowledgement; who misses it asks the device, which remembers.
   device_.with_engine_and_send([](Engine&, Time) { return 0; });
-  device_.with_engine([this](Engine& engine, Time) {
+  device_.with_engine_and_send([this](Engine& engine, Time) {
     for (Peer& peer : peers_) {
       if (peer.ring_rkey) engine.remove_region(peer.ring_rkey);
       if (peer.bulk_qpn == 0) continue;

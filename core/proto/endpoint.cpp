@@ -17,7 +17,10 @@ Verdict bad_value(const char* field, std::uint64_t value, std::string allowed) {
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config), journal_(config.max_events), up_ports_((1u << config.ports) - 1) {}
+    : config_(config), journal_(config.max_events), up_ports_((1u << config.ports) - 1) {
+  // Another process at the same address would otherwise begin with the same ids.
+  next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
+}
 
 Verdict Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
   if (auto v = validate(*profile, config_.ports)) return v;
@@ -48,6 +51,7 @@ Verdict Endpoint::create_qp(std::uint32_t qpn) {
     slot = free_slots_.back();
     free_slots_.pop_back();
   }
+  if (departed_) departed_->forget(qpn);
   slots_[slot].qpn = qpn;
   qpns_.insert(qpn, slot);
   return std::nullopt;
@@ -75,11 +79,13 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   if (peer.is_known && pair->state() == QpState::init && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
   if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
   peer.is_known = true;
-  if (peer.has_qp) return std::nullopt;
-  peer.first_qp = *qpns_.find(qpn);
-  peer.has_qp = true;
+  if (!peer.has_qp) {
+    peer.first_qp = *qpns_.find(qpn);
+    peer.has_qp = true;
+  }
+  // It may have begun anew without our noticing, and believe that every port is up.
   const std::uint32_t all = (1u << config_.ports) - 1;
-  if ((peer.told_ports & all) != up_ports_) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+  if (up_ports_ != all || (peer.told_ports & all) != up_ports_) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
 }
 
@@ -108,6 +114,9 @@ bool Endpoint::destroy_qp(std::uint32_t qpn) {
   const auto slot = qpns_.find(qpn);
   if (!slot) return false;
   if (const QueuePair* pair = at(*slot); pair && pair->has_peer()) {
+    if (!departed_) departed_ = std::make_unique<Departed>();
+    departed_->add(pair->last_word());
+    if (pair->has_reply()) departed_->owe_ack(qpn, 0);
     Peer& peer = peers_[pair->peer()];
     if (peer.first_qp == *slot) {
       peer.has_qp = false;
@@ -127,6 +136,12 @@ bool Endpoint::destroy_qp(std::uint32_t qpn) {
   free_slots_.push_back(*slot);
   qpns_.erase(qpn);
   return true;
+}
+
+void Endpoint::depart() {
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot)
+    if (slots_[slot].qpn) destroy_qp(slots_[slot].qpn);
+  memory_ = Memory{};
 }
 
 QueuePair* Endpoint::qp(std::uint32_t qpn) {
@@ -168,6 +183,7 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
 
 // spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  if (!doubts_.empty()) [[unlikely]] doubts_.on_heard(arrival.peer);
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
     return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);
   if (packet.bth.dqp == wire::endpoint_qpn) {
@@ -179,6 +195,11 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
   const auto slot = qpns_.find(packet.bth.dqp);
   const bool is_node_operation = std::holds_alternative<wire::EndpointRequest>(packet.body) ||
                                  std::holds_alternative<wire::EndpointResponse>(packet.body);
+  const auto heard = slot || is_node_operation || !departed_ ? Departed::Heard::not_ours : departed_->handle(packet, arrival);
+  if (heard == Departed::Heard::answered || heard == Departed::Heard::refused) ++journal_.stats.departed_answers;
+  if (heard == Departed::Heard::answered) return;
+  if (heard == Departed::Heard::wrong_peer)
+    return refuse(now, RefusedPacket::wrong_peer, journal_.stats.refused_wrong_peer, &packet.bth, arrival);
   if (!slot || is_node_operation)
     return refuse(now, RefusedPacket::unknown_qp, journal_.stats.refused_unknown_qp, &packet.bth, arrival);
   QueuePair* pair = at(*slot);
@@ -289,6 +310,7 @@ void Endpoint::handle_timeout(Time now) {
     pair->handle_timeout(now);
     after_input(now, entry.slot);
   }
+  while (const auto peer = doubts_.empty() ? std::nullopt : doubts_.given_up(now)) give_up(now, *peer);
 }
 
 Time Endpoint::poll_timeout() {
@@ -297,7 +319,8 @@ Time Endpoint::poll_timeout() {
     if (pair && pair->armed_at == timers_.front().at) break;
     timers_.pop();
   }
-  const Time first = timers_.empty() ? Time::never() : timers_.front().at;
+  Time first = timers_.empty() ? Time::never() : timers_.front().at;
+  if (!doubts_.empty()) first = std::min(first, doubts_.deadline(handled_at_));
   return peers_.deadline() > handled_at_ ? std::min(first, peers_.deadline()) : first;
 }
 
@@ -318,9 +341,11 @@ bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) 
   free_ports &= up_ports_;
   if (free_ports == 0) return false;
   if (!answers_.empty() && poll_answer(now, free_ports, out)) return true;
+  if (departed_ && departed_->poll(free_ports, out)) return true;
   if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
   if (peers_.deadline() <= now && poll_port_update(now, free_ports, out)) return true;
-  if (!caller_probes_.empty() && poll_caller_probe(now, free_ports, out)) return true;
+  if (!doubts_.empty() && poll_doubt(now, free_ports, out)) return true;
+  if (caller_ports_ && poll_caller_probe(now, free_ports, out)) return true;
   return !data_list_.empty() && poll_data(now, free_ports, out);
 }
 

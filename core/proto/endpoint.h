@@ -16,6 +16,8 @@
 #include "base/id_table.h"
 #include "proto/completion.h"
 #include "proto/config.h"
+#include "proto/departed.h"
+#include "proto/doubts.h"
 #include "proto/journal.h"
 #include "proto/memory.h"
 #include "proto/peers.h"
@@ -54,9 +56,14 @@ class Endpoint {
   Verdict modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes);
   Verdict modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes);
   Verdict modify_error(Time now, std::uint32_t qpn);
+  // The owner may take its memory back. The peer is still told what had arrived, and that no more will be taken.
   bool destroy_qp(std::uint32_t qpn);
+  // All queue pairs are destroyed and all memory is let go; from here on the node only answers.
+  void depart();
+  bool has_departed() const { return departed_ && !departed_->empty(); }
   // nullptr for a number that does not exist or is still in RESET.
   QueuePair* qp(std::uint32_t qpn);
+  const QueuePair* qp(std::uint32_t qpn) const { return const_cast<Endpoint*>(this)->qp(qpn); }
   std::optional<QpState> qp_state(std::uint32_t qpn) const;
 
   // In.
@@ -71,8 +78,11 @@ class Endpoint {
   PostStatus post_write(Time now, std::uint32_t qpn, const WorkRequest& request);
   PostStatus post_receive(std::uint32_t qpn, std::uint64_t wr_id);
   void set_port(Time now, std::uint32_t port, bool is_up);
-  // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`.
-  void probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token);
+  // The network says that nobody is there. Anybody may say so: it makes us ask, and it shortens our patience.
+  void on_unreachable(Time now, std::uint32_t peer);
+  // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`. False
+  // when there will be none: the port is down, or too many wait for it already.
+  bool probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token);
   // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is set up
   // and after.
   Verdict deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
@@ -113,7 +123,7 @@ class Endpoint {
   };
   // An EV probe that is out: whose it is and when it left.
   struct PendingProbe {
-    enum class Owner : std::uint8_t { nobody, queue_pair, caller };
+    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt };
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
     std::uint32_t slot = 0;   // the queue pair's, or the caller's token
@@ -141,6 +151,8 @@ class Endpoint {
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
   bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_doubt(Time now, std::uint32_t free_ports, Transmit& out);
+  void give_up(Time now, std::uint32_t peer);
   bool poll_replies(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_data(Time now, std::uint32_t free_ports, Transmit& out);
   void fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std::uint32_t peer, std::uint8_t port,
@@ -168,11 +180,14 @@ class Endpoint {
   Ring<std::uint32_t> batch_list_;  // who was handed something in this batch, and may owe verdicts at its end
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
   Ring<Answer> answers_;
-  Ring<PendingProbe> caller_probes_;
+  std::vector<Ring<PendingProbe>> caller_probes_;  // by port, so that one that is stuck holds up only its own
+  std::uint32_t caller_ports_ = 0;                 // those with probes waiting
   std::vector<PendingProbe> pending_probes_;
   std::uint16_t next_probe_id_ = 0;
   std::uint16_t next_update_id_ = 0;
   std::uint32_t up_ports_ = 0;
+  Doubts doubts_;
+  std::unique_ptr<Departed> departed_;             // null until a queue pair is
 };
 
 }  // namespace softmrc::proto

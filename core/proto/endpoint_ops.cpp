@@ -20,6 +20,13 @@ constexpr Duration half_clock{wire::Timestamp::unit_ps << 15};
 // Answers that wait for a port. A peer that floods us with requests must not make us hoard; it will ask again.
 constexpr std::size_t most_answers = 1024;
 
+// Probes of a caller that wait for one port.
+constexpr std::size_t most_caller_probes = 1024;
+
+// How long a peer that the network says is gone is asked to no avail, or as many round trips where those are longer.
+constexpr Duration doubt_patience = milliseconds(400);
+constexpr int doubt_round_trips = 8;
+
 }  // namespace
 
 void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arrival& arrival) {
@@ -32,6 +39,8 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   const bool is_update = request.op == wire::EndpointOp::port_status_update;
   const bool is_news = is_update && !peer.heard.find(id);
   journal_.stats.port_updates_received += is_update;
+  // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
+  if (is_update && !has_working_qp(arrival.peer)) return;
   // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
   // after all, it comes again until it is answered.
   if (is_news && now - peer.heard_at < half_clock && ticks - peer.heard_ticks < 0) return;
@@ -59,13 +68,16 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   ++journal_.stats.endpoint_responses;
   if (response.op == wire::EndpointOp::port_status_update) {
-    switch (peers_.on_answer(arrival.peer, id)) {
-      case Peers::Answer::to_newest: break;
-      // A copy that was long on its way, or an answer that was: which of them, only saying it again settles.
-      case Peers::Answer::to_older: peers_.announce_to(peers_[arrival.peer], now, next_update_id_++, up_ports_); break;
-      case Peers::Answer::to_nothing:
-        refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
-    }
+    Peer& peer = peers_[arrival.peer];
+    const auto meaning = peers_.on_answer(peer, id);
+    if (meaning == Peers::Answer::to_nothing)
+      refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+    // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
+    // may be very old, or a stranger's.
+    const bool is_worth_it = meaning == Peers::Answer::to_older || (meaning == Peers::Answer::to_nothing && now >= peer.may_repeat_at);
+    if (!is_worth_it || peer.said.empty() || !has_working_qp(arrival.peer)) return;
+    peer.may_repeat_at = now + seconds(1);
+    peers_.announce_to(peer, now, next_update_id_++, up_ports_);
     return;
   }
   if (pending_probes_.empty())
@@ -85,7 +97,10 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
     e.port = arrival.port;
     e.value = static_cast<std::uint64_t>((now - probe.sent_at).ps);
     journal_.note(e);
-  } else if (QueuePair* pair = at(probe.slot)) {
+    return;
+  }
+  if (probe.owner == PendingProbe::Owner::doubt) return;  // that something came has been noted
+  if (QueuePair* pair = at(probe.slot)) {
     pair->on_probe_answer(now, probe.probe, now - probe.sent_at);
     after_input(now, probe.slot);
   }
@@ -125,7 +140,7 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   auto& request = out.packet.body.emplace<wire::EndpointRequest>();
   request.op = op;
   request.timestamp.ticks = timestamp_ticks(now);
-  if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(up_ports_);
+  if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(peers_[peer].told_ports);
 }
 
 bool Endpoint::seems_unheard_by(std::uint32_t peer, Time now) {
@@ -188,6 +203,11 @@ void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
   e.port = static_cast<std::uint8_t>(port);
   e.code = is_up;
   journal_.note(e);
+  if (!is_up && caller_ports_ >> port & 1) {
+    journal_.stats.probes_unsent += caller_probes_[port].size();
+    caller_probes_[port].clear();
+    caller_ports_ &= ~(1u << port);
+  }
   peers_.announce(now, next_update_id_++, up_ports_);
   for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_live_ports(now, peer);
 }
@@ -233,21 +253,70 @@ bool Endpoint::poll_port_update(Time now, std::uint32_t free_ports, Transmit& ou
   return false;
 }
 
-void Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token) {
-  if (!peers_.contains(peer) || port >= config_.ports) return;
-  caller_probes_.push({PendingProbe::Owner::caller, 0, token, peer, {no_ev, port, entropy}, Time{}});
+bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token) {
+  if (!peers_.contains(peer) || port >= config_.ports) return false;
+  if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
+  auto& waiting = caller_probes_[port];
+  if (!(up_ports_ >> port & 1) || waiting.size() >= most_caller_probes) {
+    ++journal_.stats.probes_unsent;
+    return false;
+  }
+  waiting.push({PendingProbe::Owner::caller, 0, token, peer, {no_ev, port, entropy}, Time{}});
+  caller_ports_ |= 1u << port;
+  return true;
 }
 
 bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out) {
-  PendingProbe probe = caller_probes_.front();
-  if (!(free_ports >> probe.probe.port & 1)) return false;
-  caller_probes_.pop();
+  const std::uint32_t ports = caller_ports_ & free_ports;
+  if (ports == 0) return false;
+  const auto port = static_cast<std::uint32_t>(std::countr_zero(ports));
+  auto& waiting = caller_probes_[port];
+  PendingProbe probe = waiting.front();
+  waiting.pop();
+  if (waiting.empty()) caller_ports_ &= ~(1u << port);
   probe.sent_at = now;
   const std::uint16_t id = register_probe(probe);
   fill_request(now, wire::EndpointOp::ev_probe, id, probe.peer, probe.probe.port, probe.probe.entropy, out);
   const Peer& peer = peers_[probe.peer];
   if (const QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) out.wide = pair->wide_of(probe.probe.port, probe.probe.entropy);
   return true;
+}
+
+// Nobody is waited for where nothing is under way; the next write will ask.
+void Endpoint::on_unreachable(Time now, std::uint32_t peer) {
+  if (!peers_.contains(peer)) return;
+  ++journal_.stats.unreachable_reports;
+  if (doubts_.contains(peer)) return;
+  Duration patience = doubt_patience;
+  bool is_waited_for = false;
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    const QueuePair* pair = at(slot);
+    if (!pair || pair->state() != QpState::rts || pair->peer() != peer || !pair->requester().has_work()) continue;
+    is_waited_for = true;
+    patience = std::max(patience, pair->requester().rtt().smoothed() * doubt_round_trips);
+  }
+  if (is_waited_for) doubts_.add(now, peer, up_ports_, patience);
+}
+
+bool Endpoint::poll_doubt(Time now, std::uint32_t free_ports, Transmit& out) {
+  while (const auto ask = doubts_.poll(now, free_ports, up_ports_)) {
+    QueuePair* pair = peers_[ask->peer].has_qp ? at(peers_[ask->peer].first_qp) : nullptr;
+    if (pair && !(pair->open_ports() >> ask->port & 1)) continue;
+    const std::uint16_t id = register_probe({PendingProbe::Owner::doubt, 0, 0, ask->peer, {no_ev, ask->port, 0}, now});
+    fill_request(now, wire::EndpointOp::ev_probe, id, ask->peer, ask->port, 0, out);
+    if (pair) pair->address_reply(ask->port, true, out);
+    return true;
+  }
+  return false;
+}
+
+void Endpoint::give_up(Time now, std::uint32_t peer) {
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    QueuePair* pair = at(slot);
+    if (!pair || pair->state() != QpState::rts || pair->peer() != peer || !pair->requester().has_work()) continue;
+    pair->to_error(now, CompletionStatus::retry_exceeded);
+    after_input(now, slot);
+  }
 }
 
 }  // namespace softmrc::proto

@@ -27,6 +27,7 @@ class RecentUpdates {
     next_ = (next_ + 1) % updates_.size();
     count_ = std::min(count_ + 1, updates_.size());
   }
+  bool empty() const { return count_ == 0; }
   PortUpdate* find(std::uint16_t id) {
     for (std::size_t i = 0; i < count_; ++i)
       if (updates_[i].id == id) return &updates_[i];
@@ -55,6 +56,7 @@ struct Peer {
   std::uint32_t update_ports = 0;    // planes that still want a copy in this round
   Time update_at = Time::never();
   Duration update_interval{};
+  Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
 };
 
 class Peers {
@@ -86,8 +88,7 @@ class Peers {
   }
   // What an answer says: that the peer knows, that it may have taken old news for new, or nothing.
   enum class Answer : std::uint8_t { to_newest, to_older, to_nothing };
-  Answer on_answer(std::uint32_t id, std::uint16_t update_id) {
-    Peer& peer = peers_[id];
+  Answer on_answer(Peer& peer, std::uint16_t update_id) {
     PortUpdate* update = peer.said.find(update_id);
     if (!update) return Answer::to_nothing;
     if (update_id == peer.update_id) {

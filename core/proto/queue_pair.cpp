@@ -219,6 +219,20 @@ Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& b
   return std::nullopt;
 }
 
+LastWord QueuePair::last_word() const {
+  LastWord word = responder_.last_word();
+  if (!reverse_.is_built()) return word;
+  word.open_ports = reverse_.open_ports();
+  for (std::uint8_t port = 0; port < config_.ports; ++port) {
+    word.entropies.push_back(reverse_.entropy(port));
+    if (!ev_profile_.is_wide()) continue;
+    const std::uint16_t ev = reverse_.ev(port);
+    const wire::EvBytes* wide = ev == no_ev ? nullptr : requester_.evs().wide(ev);
+    word.wide.push_back(wide ? *wide : wire::EvBytes{});
+  }
+  return word;
+}
+
 void QueuePair::set_live_ports(Time now, std::uint32_t mask) {
   live_ports_ = mask;
   requester_.set_live_ports(now, mask);

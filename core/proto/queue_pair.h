@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "proto/config.h"
+#include "proto/departed.h"
 #include "proto/requester.h"
 #include "proto/responder.h"
 #include "proto/reverse_paths.h"
@@ -84,6 +85,7 @@ class QueuePair {
   bool has_peer() const { return context_.peer != no_peer; }
   std::uint32_t peer() const { return context_.peer; }
   std::uint32_t dest_qpn() const { return context_.dest_qpn; }
+  LastWord last_word() const;
   const QpStats& stats() const { return context_.stats; }
   Requester& requester() { return requester_; }
   const Requester& requester() const { return requester_; }

@@ -167,7 +167,7 @@ class Requester {
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
   void on_progress(Time now);
   void refuse_acknowledgement(Time now, Psn cack);
-  void note_trim(std::uint16_t ev, Time sent_at, wire::NackReason reason);
+  void report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes);
   bool explains_accusation(Time now, const wire::Nack& nack);
   void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);
   void on_not_taken(Time now, std::uint8_t tx_count);

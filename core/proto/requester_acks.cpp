@@ -272,53 +272,62 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
     return CompletionStatus::success;
   }
   const std::uint64_t bytes = r.bytes;
-  if (is_trim) note_trim(r.ev, r.sent_at, nack.reason);
   declare_lost(now, psn, LossCause::nacked);
   if (is_trim) {
-    controller_.on_trim(now, bytes, bytes_in_flight_);
+    report_trim(now, r.ev, r.sent_at, nack.reason, bytes);
     on_progress(now);
   } else {
     on_not_taken(now, r.tx_count);
+    drain_ev_changes(now);
   }
-  drain_ev_changes(now);
   return CompletionStatus::success;
 }
 
 // A header that came through is proof that the path lives. The last hop's queue is no path's fault.
-void Requester::note_trim(std::uint16_t ev, Time sent_at, wire::NackReason reason) {
+void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes) {
+  ++context_.stats.trims_reported;
   evs_.on_acked(ev, sent_at);
   if (reason == wire::NackReason::trimmed) evs_.on_congestion(ev);
+  controller_.on_trim(now, bytes, bytes_in_flight_);
+  drain_ev_changes(now);
 }
 
 // The packet was given up before its NACK came, which was slower than a SACK on another plane. It is as good a report on the
 // path and on the congestion there as one in time; the window was cut already.
 // spec: trim-late-nack
 bool Requester::explains_accusation(Time now, const wire::Nack& nack) {
+  const Psn psn(nack.nack_psn);
   const auto ticks = config_.timestamps ? std::optional(nack.tx_timestamp) : std::nullopt;
-  const auto accusation = withdraw_accusation(Psn(nack.nack_psn), no_ev, ticks);
+  const auto accusation = withdraw_accusation(psn, no_ev, ticks);
   if (!accusation) return false;
-  note_trim(accusation->ev, accusation->sent_at, nack.reason);
-  controller_.on_trim(now, 0, bytes_in_flight_);
-  drain_ev_changes(now);
+  evs_.on_acked(accusation->ev, accusation->sent_at);
+  // Without timestamps it may as well be the copy's.
+  if (!config_.timestamps) return false;
+  if (is_outstanding(psn)) {
+    SentRecord& r = sent_[psn];
+    r.path_blamed = false;
+    if (r.state == SentState::lost) r.was_nacked = true;
+    else if (r.tx_count == 2) r.answers = Answers::newest;
+  }
+  report_trim(now, accusation->ev, accusation->sent_at, nack.reason, 0);
   return true;
 }
 
 // The same where the path was condemned at once.
 void Requester::on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason) {
   const bool is_waiting = r.state == SentState::lost;
-  const bool is_told = is_waiting ? r.was_nacked || !is_of_last : r.answers == Answers::newest;
+  // Of a packet sent more than twice it is not known which copy is meant.
+  const bool is_told = is_waiting ? r.was_nacked || !is_of_last : r.answers == Answers::newest || r.tx_count != 2;
   const std::uint16_t ev = is_waiting ? r.ev : r.previous_ev;
   if (is_told || ev == no_ev) return;
   if (is_waiting) r.was_nacked = true;
-  else if (r.tx_count == 2) r.answers = Answers::newest;
+  else r.answers = Answers::newest;
   if (r.path_blamed && evs_[ev].state == EvState::assumed_bad) {
     evs_.on_spurious(ev);
     ++context_.stats.evs_restored;
     r.path_blamed = false;
   }
-  note_trim(ev, is_waiting ? r.sent_at : Time::long_ago(), reason);
-  controller_.on_trim(now, 0, bytes_in_flight_);
-  drain_ev_changes(now);
+  report_trim(now, ev, is_waiting ? r.sent_at : Time::long_ago(), reason, 0);
 }
 
 // The packet arrived and the peer could not take it. The first time it is sent again at once; when that was in vain nothing

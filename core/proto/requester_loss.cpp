@@ -28,7 +28,8 @@ void Requester::convict(const wire::Sack& sack) {
   convict_left_out(after_cack, 1, suspects_too);
   if (sack.bitmap) convict_left_out(Psn(sack.cack_psn) + sack.sack_offset, ~sack.bitmap, suspects_too);
   if (sack.cc.ooo_count || !some_are_late) return;
-  for (Psn base = after_cack; base - next_psn_ < 0; base = base + 64) convict_left_out(base, ~0ull, false);
+  const Psn first = after_cack - sent_.first() > 0 ? after_cack : sent_.first();
+  for (Psn base = first; base - next_psn_ < 0; base = base + 64) convict_left_out(base, ~0ull, false);
 }
 
 void Requester::convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too) {

@@ -16,6 +16,7 @@
 #include "proto/ack_maker.h"
 #include "proto/completion.h"
 #include "proto/config.h"
+#include "proto/departed.h"
 #include "proto/journal.h"
 #include "proto/memory.h"
 
@@ -55,6 +56,11 @@ class Responder {
   }
   void set_penalty(std::uint8_t penalty);
   void fail();
+
+  LastWord last_word() const {
+    return {context_.qpn, context_.dest_qpn, context_.peer, expected_ - 1, static_cast<std::uint16_t>(released_messages_ - 1),
+            has_released_, ~0u, {}, {}};
+  }
 
   Psn expected() const { return expected_; }
   std::uint32_t out_of_order() const { return out_of_order_; }

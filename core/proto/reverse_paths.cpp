@@ -11,15 +11,20 @@ void ReversePaths::build(const EvProfile& profile, const EvSet& evs, Prng of_evs
   of_evs_ = of_evs;
   prng_ = prng;
   paths_.resize(ports);
-  EvSet twin;
-  const EvSet& set = this->evs(twin);
-  for (std::uint32_t port = 0; port < ports; ++port) take(port, draw(port, set));
+  for (std::uint32_t port = 0; port < ports; ++port) take(port, draw(port, set()));
+  twin_.reset();
 }
 
-const EvSet& ReversePaths::evs(EvSet& twin) const {
-  if (evs_->is_built()) return *evs_;
-  twin.build(*profile_, static_cast<std::uint32_t>(paths_.size()), of_evs_);
-  return twin;
+const EvSet& ReversePaths::set() {
+  if (evs_->is_built()) {
+    twin_.reset();
+    return *evs_;
+  }
+  if (!twin_) {
+    twin_ = std::make_unique<EvSet>();
+    twin_->build(*profile_, static_cast<std::uint32_t>(paths_.size()), of_evs_);
+  }
+  return *twin_;
 }
 
 // spec: ev-denied ev-replace
@@ -42,19 +47,18 @@ void ReversePaths::take(std::uint32_t port, const Choice& choice) {
   else open_ |= 1u << port;
 }
 
-ReversePaths::Choice ReversePaths::draw(std::uint32_t port, const EvSet& set) {
-  const std::uint16_t ev = set.permitted_on(port, prng_);
-  return ev == no_ev ? Choice{} : Choice{ev, set[ev].value};
+ReversePaths::Choice ReversePaths::draw(std::uint32_t port, const EvSet& evs) {
+  const std::uint16_t ev = evs.permitted_on(port, prng_);
+  return ev == no_ev ? Choice{} : Choice{ev, evs[ev].value};
 }
 
 // What breaks a link mostly breaks both directions, so the way the peer's last packet came is the best guess, if a list of
 // ours has it; but not the only one.
 ReversePaths::Choice ReversePaths::redraw(std::uint32_t port) {
-  EvSet twin;
-  const EvSet& set = evs(twin);
+  const EvSet& evs = set();
   const std::uint32_t arrived_by = paths_[port].arrived_by;
-  const std::uint16_t same = profile_->mode == EvMode::explicit_ ? set.find_on(port, arrived_by) : no_ev;
-  return same != no_ev && prng_.below(4) ? Choice{same, arrived_by} : draw(port, set);
+  const std::uint16_t same = profile_->mode == EvMode::explicit_ ? evs.find_on(port, arrived_by) : no_ev;
+  return same != no_ev && prng_.below(4) ? Choice{same, arrived_by} : draw(port, evs);
 }
 
 std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std::uint32_t ports) {
@@ -134,8 +138,7 @@ void ReversePaths::judge_silent() {
 void ReversePaths::on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took) {
   if (port >= paths_.size() || took > interval_) return;
   if (entropy != paths_[port].value) {
-    EvSet twin;
-    const std::uint16_t earlier = evs(twin).find_on(port, entropy);
+    const std::uint16_t earlier = set().find_on(port, entropy);
     if (earlier == no_ev) return;
     take(port, {earlier, entropy});
   }

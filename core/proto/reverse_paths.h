@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -77,9 +78,10 @@ class ReversePaths {
   // Timers and probes of a peer that hears nothing are a second apart at most.
   static constexpr Duration doubt_lasts = seconds(2);
 
-  // The set, or as long as nobody has built it its twin, made for the moment.
-  const EvSet& evs(EvSet& twin) const;
-  Choice draw(std::uint32_t port, const EvSet& set);
+  // The set, or its twin as long as nobody has built it: made to begin with and thrown away, and kept from the first trouble
+  // on, since trouble should cost no memory each time.
+  const EvSet& set();
+  Choice draw(std::uint32_t port, const EvSet& evs);
   Choice redraw(std::uint32_t port);
   void take(std::uint32_t port, const Choice& choice);
   void judge_silent();
@@ -92,6 +94,7 @@ class ReversePaths {
   std::uint32_t open_ = ~0u;
   const EvProfile* profile_ = nullptr;
   const EvSet* evs_ = nullptr;
+  std::unique_ptr<EvSet> twin_;
   Prng of_evs_;
   Prng prng_;
   Time round_at_ = Time::never();

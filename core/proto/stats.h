@@ -27,6 +27,7 @@ namespace softmrc::proto {
   X(lost_with_path)        /* in flight on a path when it was condemned */          \
   X(lost_timeout)          /* by the timer */                                       \
   X(lost_nacked)                                                                    \
+  X(trims_reported)        /* trims that NACKs told of, in time or late, each once */ \
   X(loss_spurious)         /* verdicts that a late acknowledgement undid */         \
   X(tail_probes)                                                                    \
   X(timeouts)                                                                       \
@@ -62,6 +63,9 @@ struct QpStats {
   X(endpoint_responses)                                                             \
   X(port_updates_sent)                                                              \
   X(port_updates_received)                                                          \
+  X(departed_answers)      /* packets for queue pairs that were destroyed, answered */ \
+  X(unreachable_reports)   /* of the network: nobody there; see doubts.h */         \
+  X(probes_unsent)         /* of callers, for a port that is down or full */        \
   X(events_dropped)
 
 struct EndpointStats {

@@ -24,13 +24,15 @@ Device::Device(DevicePlan plan)
       sender_(plan_.sender, planes_, peers_) {
   open_descriptors();
   for (std::uint32_t p = 0; p < planes_.size(); ++p)
-    if (plan_.watches_links && planes_[p].link_index && !is_link_up(planes_[p].link_index)) engine_.set_port(clock_.now(), p, false);
+    if (plan_.watches_links && planes_[p].link_index && !is_link_up(planes_[p].link_index)) set_link(clock_.now(), p, false);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "softmrc");
 }
 
 Device::~Device() {
   close();
+  cut_short();
+  if (thread_.joinable()) thread_.join();
   for (int fd : cq_fds_)
     if (fd >= 0) ::close(fd);
   if (event_fd_ >= 0) ::close(event_fd_);
@@ -70,31 +72,54 @@ void Device::open_descriptors() {
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   kick_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (epoll_fd_ < 0 || kick_fd_ < 0) fail_with_errno("cannot make the device's descriptors");
-  const auto add = [this](int fd, std::uint32_t mark) {
+  const auto add = [this](int fd, std::uint32_t mark, std::uint32_t events = EPOLLIN) {
     epoll_event e{};
-    e.events = EPOLLIN;
+    e.events = events;
     e.data.u32 = mark;
     if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &e) != 0) fail_with_errno("epoll");
   };
   add(kick_fd_, mark_kick);
   if (plan_.watches_links && links_.fd() >= 0) add(links_.fd(), mark_links);
-  for (std::uint32_t p = 0; p < planes_.size(); ++p) add(planes_[p].sockets[0].fd(), p);
+  // Of sockets that only send, errors are heard, which needs no asking.
+  for (std::uint32_t p = 0; p < planes_.size(); ++p)
+    for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s)
+      add(planes_[p].sockets[s].fd(), mark_of(p, s), s == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u);
 }
 
 void Device::close() {
-  {
-    const Visit visit(*this);
-    if (closed_) return;
-    closed_ = true;
-    kick();
-    turn_.notify_all();
-    standby_.notify_all();
+  const Visit visit(*this);
+  if (closed_) return;
+  try {
+    transmit();
+    engine_.depart();
+    transmit();
+  } catch (const CheckFailure& failure) {
+    failure_ = failure.what();
   }
-  if (thread_.joinable()) thread_.join();
-  Lock lock(mutex_);
-  turn_.wait(lock, [this] { return !is_driven_ && followers_ == 0; });
-  for (Plane& plane : planes_) plane.sockets.clear();
+  sender_.set_capture(nullptr);
   capture_.reset();
+  attendants_.clear();
+  closed_ = true;
+  kick();
+  turn_.notify_all();
+  standby_.notify_all();
+}
+
+void Device::cut_short() {
+  const Visit visit(*this);
+  is_cut_short_ = true;
+  kick();
+}
+
+// No lock: the thread that held it at the fork does not exist here.
+void Device::abandon() {
+  for (const Plane& plane : planes_)
+    for (const Socket& socket : plane.sockets) ::close(socket.fd());
+}
+
+bool Device::wait_until_over(Duration timeout) {
+  Lock lock(mutex_);
+  return turn_.wait_for(lock, std::chrono::nanoseconds(timeout.ps / 1'000), [this] { return is_over_.load(); });
 }
 
 void Device::kick() {
@@ -247,6 +272,15 @@ void Device::run() {
     is_driven_ = own_thread_drives_ = false;
     turn_.notify_one();
   }
+  turn_.wait(lock, [this] { return !is_driven_ && followers_ == 0; });
+  try {
+    if (failure_.empty()) linger(lock);
+  } catch (const CheckFailure& failure) {
+    failure_ = failure.what();
+  }
+  for (Plane& plane : planes_) plane.sockets.clear();
+  is_over_ = true;
+  turn_.notify_all();
 }
 
 void Device::start_capture(const std::string& path, std::uint64_t most_bytes) {

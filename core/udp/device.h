@@ -52,9 +52,18 @@ class Device {
   explicit Device(DevicePlan plan);
   ~Device();
 
-  // Stops the thread; waiting callers return. Nothing is sent or received afterwards.
+  // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the
+  // device's own thread stays a little to answer peers that missed it.
   void close();
   bool is_closed() const { return closed_; }
+  // Whether that is over, too, and the sockets are closed.
+  bool is_over() const { return is_over_; }
+  // False when the time is up.
+  bool wait_until_over(Duration timeout);
+  // Answers nobody any longer.
+  void cut_short();
+  // In a forked child: lets go of its copies of the sockets, or the parent's ports would outlive the parent.
+  void abandon();
 
   // Runs `f(engine, now)` while nothing else touches the engine. It must not wait for anything that a caller may hold.
   template <typename F>
@@ -86,6 +95,12 @@ class Device {
   // A descriptor that is readable while the queue may hold something.
   int completion_fd(std::uint32_t cq);
   int event_fd();
+
+  // A port is up when its administrator and its link both say so.
+  void set_port(std::uint32_t plane, bool is_up);
+  // One bit a plane.
+  std::uint32_t admin_up() const { return admin_up_; }
+  std::uint32_t link_up() const { return link_up_; }
 
   std::uint32_t add_peer(std::vector<PeerPlane> planes);
   const PeerBook& peers() const { return peers_; }
@@ -163,6 +178,10 @@ class Device {
   std::uint32_t free_ports();
   void watch_room(std::uint32_t plane);
   void read_links();
+  void set_link(Time now, std::uint32_t plane, bool is_up);
+  void refresh_port(Time now, std::uint32_t plane);
+  void read_errors();
+  void linger(Lock& lock);
   void notify();
   void let_visitors_in(Lock& lock);
   void wake_sleeper_if_late();
@@ -190,13 +209,18 @@ class Device {
   int event_fd_ = -1;
   std::uint32_t ready_planes_ = 0;   // found readable by the last look
   std::uint32_t rewritable_ = 0;     // found to have room again
+  std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
   bool links_ready_ = false;
+  std::uint32_t admin_up_ = ~0u;
+  std::uint32_t link_up_ = ~0u;
 
   std::mutex mutex_;
   std::condition_variable turn_;     // for callers that wait while another drives
   std::condition_variable standby_;  // for the device's own thread
   std::atomic<int> knocking_{0};
   std::atomic<bool> closed_{false};
+  std::atomic<bool> is_over_{false};
+  bool is_cut_short_ = false;
   std::string failure_;
   bool is_driven_ = false;
   bool own_thread_drives_ = false;

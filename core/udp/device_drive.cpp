@@ -30,8 +30,9 @@ void Device::look(Duration timeout) {
     } else if (mark == mark_links) {
       links_ready_ = true;
     } else {
-      if (events[i].events & EPOLLIN) ready_planes_ |= 1u << mark;
-      if (events[i].events & EPOLLOUT) rewritable_ |= 1u << mark;
+      if (events[i].events & EPOLLIN) ready_planes_ |= 1u << plane_of(mark);
+      if (events[i].events & EPOLLOUT) rewritable_ |= 1u << plane_of(mark);
+      if (events[i].events & EPOLLERR) erring_ |= 1u << plane_of(mark);
     }
   }
 }
@@ -45,6 +46,7 @@ bool Device::take_in() {
   }
   bool worked = ready_planes_ != 0 || rewritable_ != 0;
   if (links_ready_) read_links();
+  if (erring_) [[unlikely]] read_errors();
   for (std::uint32_t p = 0; rewritable_; ++p) {
     if (rewritable_ >> p & 1) {
       rewritable_ &= ~(1u << p);
@@ -173,16 +175,15 @@ void Device::transmit() {
     if (planes_[p].is_blocked()) watch_room(p);
 }
 
-// Keeps the descriptor set in step with which socket has no room. The first socket is always in it, to receive.
+// Keeps the descriptor set in step with which socket has no room.
 void Device::watch_room(std::uint32_t p) {
   Plane& plane = planes_[p];
   if (plane.watched_socket == plane.blocked_socket) return;
   const auto change = [&](int socket, bool wanted) {
     epoll_event e{};
     e.events = (socket == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u) | (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
-    e.data.u32 = p;
-    const int operation = socket == 0 ? EPOLL_CTL_MOD : wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
-    epoll_ctl(epoll_fd_, operation, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e);
+    e.data.u32 = mark_of(p, static_cast<std::uint32_t>(socket));
+    epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e);
   };
   if (plane.watched_socket >= 0) change(plane.watched_socket, false);
   if (plane.blocked_socket >= 0) change(plane.blocked_socket, true);
@@ -192,11 +193,73 @@ void Device::watch_room(std::uint32_t p) {
 void Device::read_links() {
   links_ready_ = false;
   link_changes_.clear();
-  links_.read(link_changes_);
+  const bool is_whole = links_.read(link_changes_);
   const Time now = clock_.now();
-  for (const LinkState& change : link_changes_)
-    for (std::uint32_t p = 0; p < planes_.size(); ++p)
-      if (planes_[p].link_index == change.index) engine_.set_port(now, p, change.is_up);
+  for (std::uint32_t p = 0; p < planes_.size(); ++p) {
+    if (planes_[p].link_index == 0) continue;
+    for (const LinkState& change : link_changes_)
+      if (planes_[p].link_index == change.index) set_link(now, p, change.is_up);
+    if (!is_whole) set_link(now, p, is_link_up(planes_[p].link_index));
+  }
+}
+
+void Device::set_link(Time now, std::uint32_t p, bool is_up) {
+  link_up_ = (link_up_ & ~(1u << p)) | static_cast<std::uint32_t>(is_up) << p;
+  refresh_port(now, p);
+}
+
+void Device::set_port(std::uint32_t p, bool is_up) {
+  with_engine_and_send([&](proto::Endpoint&, Time now) {
+    admin_up_ = (admin_up_ & ~(1u << p)) | static_cast<std::uint32_t>(is_up) << p;
+    refresh_port(now, p);
+    return 0;
+  });
+}
+
+void Device::refresh_port(Time now, std::uint32_t p) { engine_.set_port(now, p, (admin_up_ & link_up_) >> p & 1); }
+
+// A report names where the packet went, and with that a peer. On a plane that is made to swallow everything, it is
+// swallowed like the rest.
+void Device::read_errors() {
+  constexpr int most_at_once = 64;
+  const Time now = clock_.now();
+  for (std::uint32_t p = 0; erring_; ++p) {
+    if (!(erring_ >> p & 1)) continue;
+    erring_ &= ~(1u << p);
+    Plane& plane = planes_[p];
+    for (const Socket& socket : plane.sockets) {
+      SendError error;
+      for (int i = 0; i < most_at_once && socket.next_error(error); ++i) {
+        ++plane.stats.errors_reported;
+        if (!error.is_port_unreachable || plane.weather.faults.black_hole) continue;
+        if (const std::uint32_t peer = peers_.find(error.to); peer != proto::no_peer) engine_.on_unreachable(now, peer);
+      }
+    }
+  }
+}
+
+// Who missed the last acknowledgement asks again within milliseconds, and a few times more if that is lost as well.
+constexpr Duration quiet_enough = milliseconds(200);
+constexpr Duration longest_linger = seconds(3);
+
+void Device::linger(Lock& lock) {
+  if (!engine_.has_departed()) return;
+  const Time began = clock_.now();
+  Time asked_at = began;
+  std::uint64_t answered = engine_.stats().departed_answers;
+  while (!is_cut_short_) {
+    take_in();
+    transmit();
+    const Time now = clock_.now();
+    if (engine_.stats().departed_answers != answered) asked_at = now;
+    answered = engine_.stats().departed_answers;
+    const Time until = std::min(asked_at + quiet_enough, began + longest_linger);
+    if (now >= until) return;
+    const Duration nap = std::max(std::min(until, next_deadline()) - now, microseconds(50));
+    lock.unlock();
+    look(nap);
+    lock.lock();
+  }
 }
 
 void Device::notify() {

@@ -1,11 +1,13 @@
-// How the driver tells its descriptors apart: the first numbers are planes.
+// How the driver tells its descriptors apart.
 #pragma once
 
 #include <cstdint>
 
 namespace softmrc::udp {
 
-constexpr std::uint32_t mark_kick = 1000;
-constexpr std::uint32_t mark_links = 1001;
+constexpr std::uint32_t mark_kick = 1u << 31;
+constexpr std::uint32_t mark_links = mark_kick + 1;
+constexpr std::uint32_t mark_of(std::uint32_t plane, std::uint32_t socket) { return socket << 8 | plane; }
+constexpr std::uint32_t plane_of(std::uint32_t mark) { return mark & 0xFF; }
 
 }  // namespace softmrc::udp

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "udp/socket.h"
@@ -45,11 +46,16 @@ LinkWatch::~LinkWatch() {
   if (fd_ >= 0) close(fd_);
 }
 
-void LinkWatch::read(std::vector<LinkState>& out) {
+bool LinkWatch::read(std::vector<LinkState>& out) {
   alignas(nlmsghdr) std::array<std::uint8_t, 16'384> buffer;
+  bool is_whole = true;
   for (int rounds = 0; rounds < 16; ++rounds) {
     const ssize_t got = recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (got <= 0) return;
+    if (got < 0 && errno == ENOBUFS) {
+      is_whole = false;
+      continue;
+    }
+    if (got <= 0) break;
     auto left = static_cast<unsigned>(got);
     for (auto* m = reinterpret_cast<nlmsghdr*>(buffer.data()); NLMSG_OK(m, left); m = NLMSG_NEXT(m, left)) {
       if (m->nlmsg_type != RTM_NEWLINK && m->nlmsg_type != RTM_DELLINK) continue;
@@ -58,6 +64,7 @@ void LinkWatch::read(std::vector<LinkState>& out) {
       out.push_back({static_cast<std::uint32_t>(info->ifi_index), is_up});
     }
   }
+  return is_whole;
 }
 
 std::vector<LocalAddress> local_addresses() {
@@ -81,6 +88,8 @@ std::vector<LocalAddress> local_addresses() {
 
 bool is_link_up(std::uint32_t index) {
   ifreq request;
+  char name[IF_NAMESIZE];
+  if (!if_indextoname(index, name)) return false;
   if (!read_interface(index, SIOCGIFFLAGS, request)) return true;
   return is_running(static_cast<unsigned short>(request.ifr_flags));
 }

@@ -24,8 +24,8 @@ class LinkWatch {
 
   // Negative where the system has no such messages for us; ports then stay up until told otherwise.
   int fd() const { return fd_; }
-  // What has changed since last asked.
-  void read(std::vector<LinkState>& out);
+  // What has changed since last asked. False when some of the kernel's messages were lost: ask for every link's state.
+  bool read(std::vector<LinkState>& out);
 
  private:
   int fd_ = -1;
@@ -39,7 +39,7 @@ struct LocalAddress {
 };
 std::vector<LocalAddress> local_addresses();
 
-// The state at this moment; true when it cannot be told.
+// The state at this moment; an interface that is gone is down. True when it cannot be told.
 bool is_link_up(std::uint32_t index);
 std::uint32_t link_mtu(std::uint32_t index);
 

@@ -31,6 +31,11 @@ void add_tos(msghdr& header, bool v4, std::uint8_t tos) {
   add_control<int>(header, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, tos);
 }
 
+// A socket that hears of the network's errors reports them with the next thing it is asked to do, which is then not done.
+bool may_be_earlier(int error) {
+  return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == EPROTO || error == EACCES;
+}
+
 }  // namespace
 
 Sender::Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers)
@@ -239,6 +244,7 @@ void Sender::hand_over(Plane& plane, Lane& lane) {
   describe_trains(plane, socket);
   std::uint32_t done = 0;
   const std::uint32_t count = static_cast<std::uint32_t>(trains_.size());
+  bool is_second_try = false;
   while (done < count) {
     if (plane.is_blocked() || !stashes_[lane.plane].empty()) {
       stash(plane, lane, done++);
@@ -248,9 +254,15 @@ void Sender::hand_over(Plane& plane, Lane& lane) {
     if (sent > 0) {
       done += static_cast<std::uint32_t>(sent);
       plane.stats.sends += static_cast<std::uint64_t>(sent);
+      is_second_try = false;
       continue;
     }
     if (errno == EINTR) continue;
+    if (may_be_earlier(errno) && !is_second_try) {
+      is_second_try = true;
+      continue;
+    }
+    is_second_try = false;
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
       plane.blocked_socket = lane.socket;
       ++plane.stats.send_blocked;
@@ -295,7 +307,10 @@ bool Sender::send_bytes(Plane& plane, const Stashed& m) {
     header.msg_control = control.data();
     add_tos(header, plane.plan.address.is_v4, m.tos);
     if (piece.iov_len > m.segment) add_control<std::uint16_t>(header, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(m.segment));
-    if (sendmsg(plane.sockets[m.socket].fd(), &header, MSG_DONTWAIT) >= 0) {
+    const int fd = plane.sockets[m.socket].fd();
+    ssize_t sent = sendmsg(fd, &header, MSG_DONTWAIT);
+    if (sent < 0 && may_be_earlier(errno)) sent = sendmsg(fd, &header, MSG_DONTWAIT);
+    if (sent >= 0) {
       ++plane.stats.sends;
       continue;
     }

@@ -1,9 +1,12 @@
 #include "udp/socket.h"
 
 #include <arpa/inet.h>
+#include <linux/errqueue.h>
 #include <linux/filter.h>
 #include <linux/sockios.h>
 #include <net/if.h>
+#include <netinet/icmp6.h>
+#include <netinet/ip_icmp.h>
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -137,6 +140,8 @@ void Socket::set_options(const SocketPlan& plan) {
   // Never a fragment: the packet size was chosen to fit, and a fragment lost would cost the whole packet.
   set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER,
           v4 ? IP_PMTUDISC_PROBE : IPV6_PMTUDISC_PROBE);
+  // Without this the network's word that nobody listens at the other end would not reach us.
+  set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, 1);
   if (!plan.receives) {
     sock_filter drop_all{BPF_RET | BPF_K, 0, 0, 0};
     sock_fprog program{1, &drop_all};
@@ -148,6 +153,30 @@ void Socket::set_options(const SocketPlan& plan) {
   // Trimmed packets carry no UDP checksum, which IPv6 refuses unless told otherwise.
   constexpr int udp_no_check6_rx = 102;
   if (!v4) set_int(fd_, SOL_UDP, udp_no_check6_rx, 1);
+}
+
+bool Socket::next_error(SendError& out) const {
+  alignas(cmsghdr) std::uint8_t control[512];
+  out = SendError{};
+  msghdr header{};
+  header.msg_name = &out.to;
+  header.msg_namelen = sizeof out.to;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  if (recvmsg(fd_, &header, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) {
+    int_option(fd_, SOL_SOCKET, SO_ERROR);  // of a report that found no room in the queue; unread, it would wake us for ever
+    return false;
+  }
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
+    const bool v4 = c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR;
+    if (!v4 && !(c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR)) continue;
+    sock_extended_err error;
+    std::memcpy(&error, CMSG_DATA(c), sizeof error);
+    out.is_port_unreachable =
+        v4 ? error.ee_origin == SO_EE_ORIGIN_ICMP && error.ee_type == ICMP_DEST_UNREACH && error.ee_code == ICMP_PORT_UNREACH
+           : error.ee_origin == SO_EE_ORIGIN_ICMP6 && error.ee_type == ICMP6_DST_UNREACH && error.ee_code == ICMP6_DST_UNREACH_NOPORT;
+  }
+  return true;
 }
 
 std::uint32_t Socket::queued_bytes() const {

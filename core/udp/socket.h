@@ -35,6 +35,12 @@ struct SocketPlan {
   std::uint8_t tos = 0;             // of packets that do not say otherwise
 };
 
+// What became of a packet that was sent earlier, as the network or the kernel reported it.
+struct SendError {
+  sockaddr_storage to{};
+  bool is_port_unreachable = false;  // the host is there, and says that nobody listens
+};
+
 class Socket {
  public:
   Socket() = default;
@@ -52,6 +58,8 @@ class Socket {
   std::uint32_t receive_buffer_bytes() const { return receive_buffer_bytes_; }
   std::uint32_t send_buffer_bytes() const { return send_buffer_bytes_; }
   bool has_gro() const { return has_gro_; }
+  // The next such report. False when there is none left.
+  bool next_error(SendError& out) const;
   // Bytes that were sent and have not left the machine, as the kernel accounts for them.
   std::uint32_t queued_bytes() const;
 

@@ -16,7 +16,8 @@ namespace softmrc::udp {
   X(bad_icrc)                                                                           \
   X(truncated)           /* longer than any packet can be, dropped */                   \
   X(send_blocked)        /* times the socket had no room */                             \
-  X(send_refused)        /* messages that the kernel would not send: counted as lost */
+  X(send_refused)        /* messages that the kernel would not send: counted as lost */ \
+  X(errors_reported)     /* by the network, of packets sent earlier */
 
 struct PlaneStats {
 #define X(name) std::uint64_t name = 0;

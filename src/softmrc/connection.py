@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from softmrc import _core
+from softmrc import _core, leaving
 from softmrc.config import whole_payload
 from softmrc.engine import CompletionStatus
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
@@ -31,7 +31,11 @@ from softmrc.handshake import Channel
 from softmrc.verbs import Completion, Device, MemoryRegion, Peer, PeerPlane, QueuePair, writable_memory
 
 HANDSHAKE_S = 10.0
-SLICE_S = 0.25  # how often a waiting receiver looks whether the peer still lives
+SLICE_S = 0.1  # how often who waits looks whether the peer is still there
+LAST_WORDS_S = 1.0  # what a peer that has left did not acknowledge by then, it never will
+
+HAS_LEFT = "has left: it closed the connection, or its process ended"
+ENDS_WITH_PEER = {CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, CompletionStatus.FLUSHED}
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Connection:
         self._sources: dict[int, Any] = {}
         self._done: dict[int, Completion] = {}
         self._messages: list[Message] = []
+        self._left_at: float | None = None  # when it was noticed that the peer has left
         self._closed = False
 
     def _offer(self) -> dict[str, Any]:
@@ -163,7 +168,10 @@ class Connection:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
-            self._note(self.qp.send_cq.wait(left))
+            found = self.qp.send_cq.wait(SLICE_S if left is None else min(SLICE_S, left))
+            self._note(found)
+            if not found:
+                self._judge_silence()
         self._finish(number)
 
     def write(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
@@ -176,8 +184,12 @@ class Connection:
         while number not in self._done:
             # Other tasks may take this write's completion off the queue, so readiness is looked at by all of them.
             self._note(self.qp.send_cq.poll())
-            if number not in self._done:
-                await self.qp.send_cq.readable()
+            if number in self._done:
+                break
+            try:
+                await asyncio.wait_for(self.qp.send_cq.readable(), SLICE_S)
+            except TimeoutError:
+                self._judge_silence()
         self._finish(number)
 
     def _note(self, completions: list[Completion]) -> None:
@@ -185,19 +197,32 @@ class Connection:
             self._sources.pop(completion.wr_id, None)
             self._done[completion.wr_id] = completion
 
+    def _judge_silence(self) -> None:
+        """A peer that leaves still acknowledges what it took, for a while. After that nothing will come."""
+        if not self._sources or not self._channel.is_closed_by_peer():
+            return
+        if self._left_at is None:
+            self._left_at = time.monotonic()
+        elif time.monotonic() - self._left_at > LAST_WORDS_S:
+            self.qp.error()
+
     def _finish(self, number: int) -> None:
         completion = self._done.pop(number)
         if completion.ok:
             return
-        why = {
+        raise RemoteError(f"write {number} failed: peer {self.peer} {self._why(completion)}")
+
+    def _why(self, completion: Completion) -> str:
+        if completion.status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
+            return HAS_LEFT
+        return {
             CompletionStatus.RETRY_EXCEEDED: "stopped answering",
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
             CompletionStatus.REMOTE_INVALID: "could not make sense of the request",
             CompletionStatus.REMOTE_OPERATION: "had no receive posted: it does not call recv() fast enough",
-            CompletionStatus.PEER_ERROR: "is in error",
+            CompletionStatus.PEER_ERROR: "takes nothing any more: it closed its end, or is in error",
             CompletionStatus.FLUSHED: "was given up on before this write's turn",
         }.get(completion.status, completion.status.name.lower().replace("_", " "))
-        raise RemoteError(f"write {number} failed: peer {self.peer} {why}")
 
     def recv(self, timeout_s: float | None = None) -> Message:
         """The next immediate from the peer, in the order it was sent."""
@@ -208,7 +233,7 @@ class Connection:
             if left <= 0:
                 raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
             if not self._receive(self.qp.recv_cq.wait(left)):
-                self._check_alive()
+                self._check_for_more()
         return self._messages.pop(0)
 
     async def recv_async(self) -> Message:
@@ -218,7 +243,7 @@ class Connection:
             try:
                 completions = await asyncio.wait_for(self.qp.recv_cq.wait_async(), SLICE_S)
             except TimeoutError:
-                self._check_alive()
+                self._check_for_more()
                 continue
             self._receive(completions)
         return self._messages.pop(0)
@@ -230,8 +255,14 @@ class Connection:
             # Refused once the queue pair is in error; what came before that is still good.
             self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
         if len(fresh) < len(completions) and not self._messages:
+            self._check_alive()
             raise RemoteError(f"peer {self.peer}: the connection is in error")
         return bool(completions)
+
+    def _check_for_more(self) -> None:
+        """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""
+        if self._channel.is_closed_by_peer() and not self._receive(self.qp.recv_cq.poll()):
+            self._check_alive()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -239,13 +270,15 @@ class Connection:
 
     def _check_alive(self) -> None:
         if self._channel.is_closed_by_peer():
-            raise RemoteError(f"peer {self.peer} closed the connection")
+            raise RemoteError(f"peer {self.peer} {HAS_LEFT}")
 
-    def close(self) -> None:
-        """Let go of the peer; it notices at once."""
+    def close(self, flush_s: float = leaving.FLUSH_S) -> None:
+        """Let go of the peer; it notices at once. Writes that were posted and not waited for are given `flush_s` to
+        arrive; what the peer has written is acknowledged, even if it asks a little later."""
         if self._closed:
             return
         self._closed = True
+        self.device._native.flush(self.qp.qpn, flush_s)
         self.qp.destroy()
         self._channel.close()
         self._sources.clear()
@@ -255,8 +288,8 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(leaving.FLUSH_S if kind is None else 0.0)
 
     def __repr__(self) -> str:
         return "<Connection, closed>" if self._closed else f"<Connection over {self.qp!r}>"

@@ -280,9 +280,14 @@ class Endpoint:
     def set_port(self, now_ps: int, port: int, up: bool) -> None:
         self._native.set_port(now_ps, port, up)
 
-    def probe(self, now_ps: int, peer: int, port: int, entropy: int, token: int) -> None:
-        """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event with the token."""
-        self._native.probe(now_ps, peer, port, entropy, token)
+    def probe(self, now_ps: int, peer: int, port: int, entropy: int, token: int) -> bool:
+        """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event with the token.
+        False when there will be none: the port is down, or too many wait for it already."""
+        return self._native.probe(now_ps, peer, port, entropy, token)
+
+    def on_unreachable(self, now_ps: int, peer: int) -> None:
+        """The network says that nobody is at the peer's address."""
+        self._native.on_unreachable(now_ps, peer)
 
     def stats(self) -> dict[str, int]:
         return self._native.stats()

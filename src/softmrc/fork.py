@@ -2,7 +2,8 @@
 
 The child has copies of everything but the threads, and its sockets are the parent's. If it closed a group, it would say
 goodbye in the parent's name; if it freed a device, it would wait for a thread that it does not have. So it lets go of
-the native parts without freeing them, and says why they cannot be used.
+the native parts without freeing them, and says why they cannot be used. Only its copies of sockets it closes: else a
+parent that is killed would seem to be there for as long as a child of its is.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class OfParent:
     """Stands where a native part was."""
 
     is_closed = True
+    is_over = True
 
     def __init__(self, what: str) -> None:
         self.error = f"{what} belongs to the process that this one was forked from; make one here"
@@ -49,6 +51,8 @@ def _in_child() -> None:
         _core.expect_leaks()
     for owner, what in list(_owners.items()):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner._native))  # never freed: the process's end does it
+        if isinstance(owner._native, _core.Device):
+            owner._native.abandon()
         owner._native = OfParent(what)
     _owners.clear()
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from softmrc import _core, wire
+from softmrc import _core, leaving, wire
 from softmrc import planes as plane_names
 from softmrc.config import (
     PAYLOAD_UNIT,
@@ -396,6 +396,8 @@ class QueuePair:
         self.device._native.replace_ev(self.qpn, ev_index(index), checked)
 
     def destroy(self) -> None:
+        """Let go of it and of all memory it uses. What the peer has written is still acknowledged if it asks; whatever
+        it writes from now on ends there as `PEER_ERROR`."""
         self.device._native.destroy_qp(self.qpn)
 
     def __enter__(self) -> Self:
@@ -449,8 +451,11 @@ class Device:
         if self.mtu > largest:
             raise ConfigError("mtu", self.mtu, f"at most {largest}, which is what the links carry")
         self._regions: dict[int, MemoryRegion] = {}
+        if self.config.port:
+            leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
         leave_to_parent(self, "the device")
+        leaving.expect(self)
         self.source_ports = [tuple(row["source_ports"]) for row in self._native.planes()]
         self._ev_profile = self._add_ev_profile(self._default_ev_profile())
         self._cc_profile = self._add_cc_profile(self.config.cc_profile())
@@ -587,9 +592,10 @@ class Device:
                 yield event
             await _readable(fd)
 
-    def probe(self, peer: Peer, plane: int, ev: int, token: int) -> None:
-        """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token)."""
-        self._native.probe(peer.id, plane, ev, token)
+    def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
+        """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
+        False when there will be none, because the plane is down or too many probes wait for it already."""
+        return self._native.probe(peer.id, plane, ev, token)
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
         """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
@@ -606,7 +612,7 @@ class Device:
         return self._native.fault_stats(plane)
 
     def set_port(self, plane: int, up: bool) -> None:
-        """Take a plane out of service, or put it back, as if its cable had been pulled; the peers are told."""
+        """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
         self._native.set_port(plane, up)
 
     def planes(self) -> list[dict[str, Any]]:
@@ -622,9 +628,14 @@ class Device:
         return Capture(self)
 
     def close(self) -> None:
-        """Stop. Peers notice by their timers."""
-        self._native.close()
+        """Stop; from here on memory is the caller's again. In the background the device goes on for a moment to answer
+        peers: what they wrote is acknowledged, and what they write now fails at once as `PEER_ERROR`."""
+        leaving.let_go(self._native)
         self._regions.clear()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_native"):
+            leaving.let_go(self._native)
 
     def __enter__(self) -> Self:
         return self

@@ -201,7 +201,7 @@ class Run:
         if plan.outages_us or plan.leaves_last_path:
             limit += 2_500_000
         if plan.anchors[0] != plan.anchors[1]:
-            limit += 8_000_000 * plan.planes + 2 * plan.turn_us * plan.planes * plan.payload_bytes / plan.mtu
+            limit += 8_000_000 * plan.planes + (10_000 if plan.processes else 0) * plan.payload_bytes / plan.mtu
         if plan.network.trim_above_bytes:
             limit += 2 * rtt_us * plan.payload_bytes / plan.mtu
         return limit

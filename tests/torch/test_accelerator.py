@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from softmrc.collectives import CollectiveError
+from softmrc.torch import backend, ops
 from softmrc.torch.accelerator import Deferred, DeviceWork, Streams
 from softmrc.torch.crew import Crew
 from softmrc.torch.staging import Slot
@@ -122,6 +126,7 @@ def test_the_order_of_things(crews: tuple[Crew, Crew]) -> None:
     streams = Streams(torch.device("cpu"), diary)
     tensor = torch.arange(4.0)
     slot = device_slot(tensor)
+    streams.follow()
     copied = streams.copy_in([slot])
     operation, begun = FakeOperation(), threading.Event()
 
@@ -146,6 +151,38 @@ def test_the_order_of_things(crews: tuple[Crew, Crew]) -> None:
         "event 2 on side",
         "main waits for event 2",
     ]
+
+
+class SlotOnDevice(Slot):
+    """A tensor that is said to lie on the device."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor)
+        self.on_device = self.is_staged = True
+        self.buffer = torch.full_like(tensor, -1)
+
+
+def test_what_shares_memory_on_a_device_goes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second reads what the first writes: it is copied in when that has been copied out, and not before."""
+    diary = Diary()
+    monkeypatch.setattr(ops, "Slot", SlotOnDevice)
+    monkeypatch.setattr(ops, "Streams", lambda device: Streams(device, diary))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    monkeypatch.setattr(FakeEvent, "synchronize", lambda self: diary.lines.append(f"host saw event {self.number}"))
+    options = SimpleNamespace(store=dist.HashStore(), group_rank=0, group_size=1, timeout=timedelta(seconds=20))
+    member = backend.Member(options)
+    try:
+        how = dist.AllreduceOptions()
+        how.reduceOp = dist._make_nccl_premul_sum(2.0)
+        tensor = torch.ones(5)
+        works = [member.allreduce([tensor], how) for _ in range(3)]
+        for work in works:
+            work.wait()
+        assert torch.equal(tensor, torch.full((5,), 8.0))
+        seen = [line for line in diary.lines if line.startswith("event")]
+        assert len(seen) == 6, diary.lines  # in and out, three times
+    finally:
+        member.shutdown()
 
 
 def test_operations_begin_in_the_order_of_issue(crews: tuple[Crew, Crew]) -> None:

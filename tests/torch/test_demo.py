@@ -56,11 +56,14 @@ def test_the_demo(tmp_path: Path) -> None:
     assert gone(mark)
 
 
-def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
-    mark = f"stop-{os.getpid()}"
+@pytest.mark.parametrize("start", [signal.SIG_DFL, signal.SIG_IGN], ids=["usual", "where SIGINT is ignored"])
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path, start: signal.Handlers) -> None:
+    """Also from a background shell, under nohup, and wherever else a process is born deaf to it."""
+    mark = f"stop-{os.getpid()}-{start.name}"
     demo = subprocess.Popen(
         [*COMMAND, "--output", str(tmp_path / "page.html")], cwd=tmp_path, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, env={**os.environ, "DEMO_MARK": mark, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, start),
     )  # fmt: skip
     assert demo.stdout is not None
     for line in demo.stdout:

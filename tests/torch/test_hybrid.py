@@ -41,3 +41,27 @@ def only_cpu(here: Rank) -> None:
 
 def test_a_device_can_be_named(world: World) -> None:
     world.run(only_cpu)
+
+
+def named(here: Rank) -> list[str]:
+    """What is asked for by name is not limited by what is there: the device need not be, until a tensor lies on it."""
+    devices = []
+    for text in ("cpu:mrc,cuda:mrc", "cpu:gloo,cuda:mrc", "cuda:mrc,cpu:mrc"):
+        group = dist.new_group(list(range(here.size)), backend=text)
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.tolist() == [4.0, 4.0], text
+        devices.append(",".join(sorted(dist.distributed_c10d._world.pg_backend_config[group].split(","))))
+        dist.destroy_process_group(group)
+    if not dist.is_nccl_available():
+        try:
+            dist.new_group(list(range(here.size)), backend="cpu:mrc,cuda:nccl")
+        except RuntimeError as error:
+            devices.append(str(error))
+    return devices
+
+
+def test_devices_by_name(world: World) -> None:
+    for devices in world.run(named):
+        assert devices[:3] == ["cpu:mrc,cuda:mrc", "cpu:gloo,cuda:mrc", "cpu:mrc,cuda:mrc"]
+        assert all("nccl" in one for one in devices[3:]), devices

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 def questions(here: Rank) -> None:
     group = dist.group.WORLD
     assert dist.get_backend() == "mrc" and dist.get_process_group_ranks(group) == [0, 1, 2, 3]
-    assert [one.type for one in group._device_types] == ["cpu", "cuda"]
+    assert [one.type for one in group._device_types] == ["cpu", "cuda"][: 1 + torch.cuda.is_available()]
     assert dist.distributed_c10d._get_pg_default_device(group) == torch.device("cpu")
     assert group._get_backend(torch.device("cpu")) is group
     for feature in ("splitting", "coalescing", "time_estimate", "shrinking", "reconfigure", "window"):
@@ -32,6 +32,22 @@ def questions(here: Rank) -> None:
 
 def test_what_torch_asks_of_a_group(world: World) -> None:
     world.run(questions)
+
+
+def sharded_tensor(here: Rank) -> None:
+    """Torch makes tensors on a device of the backend here, which must be one that there is."""
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    places = [f"rank:{rank}/cpu" for rank in range(here.size)]
+    whole = torch.zeros(8, 3) if here.rank == 0 else None
+    sharded = sharded_tensor.full(ChunkShardingSpec(0, places), (8, 3), 2.5)
+    sharded.gather(0, whole)
+    assert whole is None or torch.equal(whole, torch.full((8, 3), 2.5))
+
+
+def test_sharded_tensors(world: World) -> None:
+    world.run(sharded_tensor)
 
 
 def mesh(here: Rank) -> None:

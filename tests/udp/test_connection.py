@@ -168,7 +168,7 @@ def test_write_after_close() -> None:
         a.close()
         with pytest.raises(UsageError, match="closed"):
             a.write(a.remote[0], 0, b"x")
-        with pytest.raises(RemoteError, match="closed the connection"):
+        with pytest.raises(RemoteError, match="has left: it closed the connection"):
             b.recv(10)
 
 
@@ -181,11 +181,19 @@ def test_a_wrong_key_is_the_writers_error() -> None:
         assert not any(memory)
 
 
-def test_peer_dies() -> None:
+def test_peer_falls_silent() -> None:
     with connected(timeout=10, retry_linear=3, retry_exponential=2) as (a, b, _):
         a.write(a.remote[0], 0, b"x")
-        b.device.close()
+        b.device.set_faults(black_hole=True)
         with pytest.raises(RemoteError, match=r"peer 127\.0\.0\.1 port \d+ stopped answering"):
+            a.write(a.remote[0], 0, b"x")
+
+
+def test_peer_closes_its_device() -> None:
+    with connected() as (a, b, _):
+        a.write(a.remote[0], 0, b"x")
+        b.device.close()
+        with pytest.raises(RemoteError, match=r"peer 127\.0\.0\.1 port \d+ takes nothing any more"):
             a.write(a.remote[0], 0, b"x")
 
 

@@ -20,9 +20,9 @@ def test_a_port_that_goes_down_is_announced_on_every_live_plane_until_answered()
     rig.endpoint.set_port(rig.now, 2, False)
     updates = only(rig.drain(), REQUEST)
     assert [port for port, _ in rig.routes] == [0, 1, 3]
-    assert {(u.op, u.mask, u.psn) for u in updates} == {(PORT_STATUS, 0b10110, 0)}
+    assert {(u.op, u.mask, u.psn) for u in updates} == {(PORT_STATUS, 0b10110, updates[0].psn)}
     assert len(only(rig.advance(1000), REQUEST)) >= 6, "and again, and again"
-    rig.receive(packer.response(PORT_STATUS, 0))
+    rig.receive(packer.response(PORT_STATUS, updates[0].psn))
     assert not only(rig.advance(10_000), REQUEST)
     assert set(rig.classes) == {TrafficClass.DATA_NO_TRIM}, "a trimmed one could not be answered"
 
@@ -128,12 +128,87 @@ def test_a_restarted_peer_inherits_nothing(kept: bool) -> None:
     assert ports_used(rig) == {0, 2}, "its numbers begin anew"
 
 
-def test_a_peer_that_is_in_touch_keeps_what_it_said() -> None:
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_peer_that_is_in_touch_keeps_what_it_said(failed: bool) -> None:
+    """As long as one queue pair with it works, be it the first or not."""
     rig = Rig(ports=4, mtu=512, evs={"count": 16})
-    rig.receive(packer.request(PORT_STATUS, 5, mask=0b00110))
+    first = rig.qp
     connect(rig, QPN + 1)
+    rig.receive(packer.request(PORT_STATUS, 5, mask=0b00110))
+    if failed:
+        first.error(rig.now)
+    connect(rig, QPN + 2)
     assert not only(rig.drain(), REQUEST)
     assert ports_used(rig) == {0, 1}
+
+
+def test_news_from_a_peer_that_we_are_not_connected_to_wait_until_we_are() -> None:
+    """Taken and answered now, they would be forgotten at the connection, and not be said again."""
+    rig = Rig(ports=4, mtu=512, evs={"count": 16})
+    rig.qp.destroy()
+    assert not only(rig.receive(packer.request(PORT_STATUS, 5, mask=0b00110)), RESPONSE)
+    connect(rig, QPN)
+    assert only(rig.receive(packer.request(PORT_STATUS, 5, mask=0b00110)), RESPONSE)
+    assert ports_used(rig) == {0, 1}
+
+
+@pytest.mark.parametrize("gap_us", [0, 1, 50, 1000])
+def test_whoever_reconnects_second_learns_what_is_down(gap_us: int) -> None:
+    pair = Pair(4, ev_profile=EvProfile(count=16))
+    a, b = pair.connect()
+    pair.run_us(10)
+    a.destroy()
+    b.destroy()
+    pair.a.set_port(pair.now_ps, 1, False)
+    ends = [side.create_qp(7) for side in pair.sides]
+    for qp in ends:
+        qp.init(InitAttributes(send_cq=pair.SEND_CQ, recv_cq=pair.RECV_CQ))
+    for qp in ends:
+        qp.rtr(pair.now_ps, RtrAttributes(peer=0, dest_qpn=7))
+        qp.rts(pair.now_ps, RtsAttributes())
+        pair.run_us(gap_us)
+    pair.run_us(3000)
+    pair.pump(ends[1], pair.a.register(length=1 << 20, rkey=1), side=1, length=1 << 16, count=4)
+    assert pair.data_packets_sent(1)[1] == 0
+
+
+def test_a_connection_replaced_at_one_end_only_is_told_again() -> None:
+    pair = Pair(4, ev_profile=EvProfile(count=16))
+    a, _ = pair.connect()
+    pair.b.set_port(pair.now_ps, 1, False)
+    pair.run_us(1000)
+    a.error(pair.now_ps)  # the other end receives only, and does not notice
+    a, _ = pair.connect()
+    pair.run_us(1000)
+    pair.pump(a, pair.b.register(length=1 << 20, rkey=1), length=1 << 16, count=4)
+    assert pair.data_packets_sent(0)[1] == 0
+
+
+def test_an_answer_that_finds_nobody_connected_starts_nothing() -> None:
+    rig = Rig(ports=4)
+    rig.endpoint.set_port(rig.now, 2, False)
+    (update, *_) = only(rig.drain(), REQUEST)
+    rig.qp.destroy()
+    rig.receive(packer.response(PORT_STATUS, update.psn))
+    assert not rig.advance(10_000_000) and rig.endpoint.poll_timeout() is None
+
+
+@pytest.mark.parametrize("changes", [1, 8, 10, 31])
+def test_a_copy_that_is_late_by_many_changes_is_put_right(changes: int) -> None:
+    """However many changes overtook it: the answer that it gets tells its sender to speak again."""
+    pair = Pair(4, seed=changes, ev_profile=EvProfile(count=16))
+    _, b = pair.connect()
+    pair.weather(0, 3).delay_us = 3000
+    for change in range(changes):
+        pair.a.set_port(pair.now_ps, 1, change % 2 == 1)
+        pair.run_us(20)
+    pair.a.set_port(pair.now_ps, 1, True)
+    pair.run_us(3_000_000)
+    pair.pump(b, pair.a.register(length=1 << 20, rkey=1), side=1, length=1 << 16, count=4)
+    assert pair.data_packets_sent(1)[1] > 0
+    before = pair.a.stats()["port_updates_sent"]
+    pair.run_us(10_000_000)
+    assert pair.a.stats()["port_updates_sent"] == before, "and it ends"
 
 
 # spec: probe-answers
@@ -233,3 +308,23 @@ def test_what_is_posted_during_a_stall_leaves_when_it_ends() -> None:
     a.post_write(pair.now_ps, 100, remote_va=0, rkey=1)
     pair.run_us(100)
     assert len(pair.a.poll_completions()) == 1
+
+
+def test_a_stuck_port_holds_up_only_its_own_probes() -> None:
+    rig = Rig(ports=3)
+    for token in range(30):
+        assert rig.endpoint.probe(rig.now, rig.peer, token % 3, 7, token)
+    assert len(rig.drain(free_ports=0b110)) == 20
+    assert {port for port, _ in rig.routes} == {1, 2}
+    assert len(rig.drain()) == 10, "and the others when there is room"
+
+
+def test_probes_that_wait_are_bounded_and_those_of_a_dead_port_do_not_wait() -> None:
+    rig = Rig(ports=2)
+    taken = sum(rig.endpoint.probe(rig.now, rig.peer, 0, 7, token) for token in range(5000))
+    assert taken == 1024 and rig.endpoint.stats()["probes_unsent"] == 5000 - 1024
+    rig.endpoint.set_port(rig.now, 0, False)
+    assert rig.endpoint.stats()["probes_unsent"] == 5000
+    assert not rig.endpoint.probe(rig.now, rig.peer, 0, 7, 1) and rig.endpoint.probe(rig.now, rig.peer, 1, 7, 2)
+    rig.endpoint.set_port(rig.now, 0, True)
+    assert [p.op for p in only(rig.drain(), REQUEST)].count(EV_PROBE) == 1, "what could not leave does not leave late"

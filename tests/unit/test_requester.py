@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 from typing import Any
 
@@ -220,6 +221,36 @@ def test_a_peer_that_never_takes_a_packet_is_asked_ever_more_seldom(reason: int)
     assert rig.qp.state == QpState.ERROR, "its retries are counted"
     assert rig.sends()["status"][0] == CompletionStatus.RETRY_EXCEEDED.value
     assert tries < 150, f"{tries} packets into a peer that takes none"
+
+
+# spec: nack-backoff
+def test_a_wait_grows_while_it_is_in_vain_and_ends_with_progress() -> None:
+    rig = Rig(rts={"timeout": 20})
+
+    def refuse(packet: Parsed) -> list[Parsed]:
+        rig.now += 5 * US
+        return data(rig.receive(packer.nack(QPN, packet.psn, packer.NO_RESOURCE, ticks=packet.ticks)))
+
+    def held_us(packet: Parsed) -> tuple[int, Parsed]:
+        """How long a packet that was refused again is held back, and the packet that ends the wait."""
+        assert not refuse(packet)
+        for us in range(1, 5000):
+            if sent := data(rig.advance(1)):
+                return us, sent[0]
+        raise AssertionError("it is forgotten")
+
+    (first,) = data(rig.post(100))
+    (first,) = refuse(first)
+    waits = []
+    for _ in range(4):
+        wait, first = held_us(first)
+        waits.append(wait)
+    assert all(1.8 * short < long < 2.3 * short for short, long in itertools.pairwise(waits)), waits
+    assert not refuse(first)
+    (second,) = data(rig.receive(packer.sack(QPN, 0, ack_psn=0, ticks=first.ticks))) or data(rig.post(100))
+    assert second.psn == 1, "something got through: no more waiting"
+    (second,) = refuse(second)
+    assert held_us(second)[0] <= waits[0] + 1, "and the next wait is a short one"
 
 
 # spec: nack-backoff

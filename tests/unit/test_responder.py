@@ -200,6 +200,8 @@ def test_what_was_offered_stays_good_when_the_window_shrinks() -> None:
     assert sack.mpr == 8
     promised = 1 + 64 * 128
     assert not only(only_write(rig, promised - 1, b"a"), packer.NACK), "the last PSN that was ever offered"
+    trimmed = packer.write(QPN, promised - 2, b"a", va=rig.va, rkey=RKEY, trimmed=True)
+    assert [p.reason for p in rig.receive(trimmed, trim=Trim.TRIMMED)] == [packer.TRIMMED]
     assert only(only_write(rig, promised + 1, b"a"), packer.NACK)
     for psn in range(2, 1500):
         only_write(rig, psn, b"a")
@@ -279,6 +281,8 @@ LIES = {
         piece(0, ONLY_IMM, 4, dmalen=4, rqmsn=0), piece(1, ONLY_IMM, 4, dmalen=4, rqmsn=0, msn=1)],
     "an immediate's number jumps": [
         piece(0, ONLY_IMM, 4, dmalen=4, rqmsn=0), piece(1, ONLY_IMM, 4, dmalen=4, rqmsn=2, msn=1)],
+    "an immediate's number comes twice, behind another": [
+        piece(0, ONLY, 4, dmalen=4), piece(1, ONLY_IMM, 4, dmalen=4, msn=1), piece(2, ONLY_IMM, 4, dmalen=4, msn=2)],
     "immediates in the wrong order": [
         piece(0, ONLY_IMM, 4, dmalen=4, rqmsn=1), piece(1, ONLY_IMM, 4, dmalen=4, rqmsn=0, msn=1)],
     "an immediate's number changes inside its message": [
@@ -287,7 +291,7 @@ LIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("order", ["as sent", "backwards"])
+@pytest.mark.parametrize("order", ["as sent", "backwards", "the first one last"])
 @pytest.mark.parametrize("lie", LIES)
 # spec: message-order
 def test_messages_that_no_honest_peer_sends_are_refused(lie: str, order: str) -> None:
@@ -296,7 +300,8 @@ def test_messages_that_no_honest_peer_sends_are_refused(lie: str, order: str) ->
     rig.qp.post_receive(wr_id=1)
     rig.qp.post_receive(wr_id=2)
     said = []
-    for raw in LIES[lie] if order == "as sent" else LIES[lie][::-1]:
+    packets = LIES[lie]
+    for raw in {"as sent": packets, "backwards": packets[::-1], "the first one last": packets[1:] + packets[:1]}[order]:
         said += rig.receive(raw)
     assert packer.SYN_INVALID in [p.syndrome for p in only(said, packer.ACK)]
     assert rig.qp.state == QpState.ERROR and RefusedPacket.INVALID_REQUEST in rig.refusals()

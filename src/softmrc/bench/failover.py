@@ -58,30 +58,22 @@ class Load:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self.problem: str | None = None
+        self.problem: InternalError | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
-        qp, remote = self.flow.connection.qp, self.flow.connection.remote[0]
-        posted = done = 0
-        while not self._stop.is_set() or done < posted:
-            while not self._stop.is_set() and posted - done < DEPTH:
-                at = posted * MESSAGE % BUFFER
-                qp.post_write(self.flow.source, at, MESSAGE, remote_va=at, rkey=remote.rkey, wr_id=posted)
-                posted += 1
-            found = qp.send_cq.wait_array(10.0)
-            if not len(found) or found["status"].any():
-                self.problem = f"writes stopped: {found} {qp!r} {qp.stats()}"
-                return
-            done += len(found)
+        try:
+            self.flow.write_while(lambda: not self._stop.is_set(), MESSAGE, DEPTH)
+        except InternalError as error:
+            self.problem = error
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
         if self.problem:
-            raise InternalError(self.problem)
+            raise self.problem
 
 
 def recovery_ms(bins: list[int], fault_bin: int) -> float | None:

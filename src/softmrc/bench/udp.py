@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from softmrc import _core
@@ -140,21 +140,24 @@ class Flow:
 
     def gbps(self, seconds: float) -> float:
         """Completed writes of a mebibyte, `DEPTH` at a time."""
+        start = time.perf_counter()
+        done = self.write_while(lambda: time.perf_counter() - start < seconds)
+        return done * MESSAGE * 8 / (time.perf_counter() - start) / 1e9
+
+    def write_while(self, goes_on: Callable[[], bool], message: int = MESSAGE, depth: int = DEPTH) -> int:
+        """Write so many at a time until told to stop, and wait for those under way; how many that was."""
         qp, remote = self.connection.qp, self.connection.remote[0]
         posted = done = 0
-        start = time.perf_counter()
-        is_time = True
-        while is_time or done < posted:
-            is_time = time.perf_counter() - start < seconds
-            while is_time and posted - done < DEPTH:
-                at = posted * MESSAGE % self.size
-                qp.post_write(self.source, at, MESSAGE, remote_va=at, rkey=remote.rkey, wr_id=posted)
+        while (is_time := goes_on()) or done < posted:
+            while is_time and posted - done < depth:
+                at = posted * message % self.size
+                qp.post_write(self.source, at, message, remote_va=at, rkey=remote.rkey, wr_id=posted)
                 posted += 1
             found = qp.send_cq.wait_array(10.0)
             if not len(found) or found["status"].any():
                 raise InternalError(f"writes stopped: {found} {qp!r} {qp.stats()}")
             done += len(found)
-        return done * MESSAGE * 8 / (time.perf_counter() - start) / 1e9
+        return done
 
     def close(self) -> dict[str, Any]:
         self.other.say({"stop": True})
@@ -206,7 +209,6 @@ def mrc_latencies_us(other: Sink, host: str, count: int, size: int, planes: list
                 raise InternalError(f"no pong: {qp!r}")
             post_recv(count=len(found))
         connection.post(remote, 0, b"end", imm=0xFFFFFFFF)
-        time.sleep(0.05)
     other.hear()
     return took
 

@@ -101,7 +101,6 @@ def perf(
             rate = bandwidth_gbps(connection, size, seconds)
             table.add_row(f"{size:,}", f"{one_way:,.1f}", f"{rate:,.3f}", f"{rate * 1e9 / 8 / size:,.0f}")
         connection.post(connection.remote[0], 0, b"end", imm=END)
-        time.sleep(0.1)
     if not table.row_count:
         raise UsageError("nothing was measured")
     console.print(table)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from softmrc import leaving
 from softmrc.collectives.block import Block, DType, Kind, ReduceOp, as_block, as_parts
 from softmrc.collectives.rendezvous import Meeting, Pairs
 from softmrc.collectives.work import CollectiveError, Work, herald, quietly
@@ -36,7 +37,7 @@ class Group:
         self.rank = meeting.rank
         self.size = meeting.size
         self.device = meeting.device  # live: stats, planes, set_faults, set_port, events
-        self.timeout_s = meeting.timeout_s
+        self.timeout_s = meeting.timeout_s  # of operations that have none of their own
         self.pairs: dict[int, Pairs] = meeting.pairs  # the queue pairs to every peer, for those who watch
         self._owns_device = owns_device
         self._native = meeting.meet(herald()._native)
@@ -67,6 +68,7 @@ class Group:
         owns_device = device is None
         if device is not None and (planes is not None or device_config is not None):
             raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
+        _positive("timeout_s", timeout_s)
         made = device or Device(planes or DEFAULT_PLANES, device_config)
         try:
             return cls(Meeting(store, rank, size, made, name, timeout_s), owns_device)
@@ -99,9 +101,12 @@ class Group:
             root,
             [(block.address, block.nbytes) for block in inputs],
             [(block.address, block.nbytes) for block in outputs],
-            self.timeout_s if timeout_s is None else timeout_s,
+            self._limit(timeout_s),
         )
         return self._work(native, (inputs, outputs))
+
+    def _limit(self, timeout_s: float | None) -> float:
+        return self.timeout_s if timeout_s is None else _positive("timeout_s", timeout_s)
 
     def _work(self, native: Any, memory: Any) -> Work:
         """Keeps the memory until the operation has ended, even if the caller forgets the Work."""
@@ -214,7 +219,7 @@ class Group:
         """To a `recv` of the same tag and length, in the order of issue. A small one ends when it has been copied."""
         self._check_peer("to", to)
         block = as_block(memory, writable=False)
-        timeout = self.timeout_s if timeout_s is None else timeout_s
+        timeout = self._limit(timeout_s)
         return self._work(self._native.send(block.address, block.nbytes, block.dtype, to, _tag(tag), timeout), block)
 
     def recv(self, memory: Memory, source: int = ANY_SOURCE, tag: int = 0, *, timeout_s: float | None = None) -> Work:
@@ -222,7 +227,7 @@ class Group:
         if source != ANY_SOURCE:
             self._check_peer("source", source)
         block = as_block(memory)
-        timeout = self.timeout_s if timeout_s is None else timeout_s
+        timeout = self._limit(timeout_s)
         return self._work(
             self._native.receive(block.address, block.nbytes, block.dtype, source, _tag(tag), timeout), block
         )
@@ -245,8 +250,9 @@ class Group:
         """End everything under way with an error, here and on every rank. From any thread; waiting threads return."""
         self._native.abort(reason)
 
-    def close(self, linger_s: float = 5.0) -> None:
-        """Leave. When this returns, what was sent is acknowledged and the peers know that this rank has left.
+    def close(self, linger_s: float = leaving.FLUSH_S) -> None:
+        """Leave. When this returns, what was sent is acknowledged and the peers know that this rank has left, unless
+        they did not answer for `linger_s`. What they sent is acknowledged later still, as `Device.close` says.
         Operations under way fail, on every rank."""
         if self._closed:
             return
@@ -270,6 +276,12 @@ class Group:
     def __repr__(self) -> str:
         state = ", closed" if self._closed else f", {self.error}" if self.error else ""
         return f"<Group rank {self.rank} of {self.size}{state}>"
+
+
+def _positive(field: str, seconds: Any) -> float:
+    if not isinstance(seconds, int | float) or not seconds > 0:
+        raise ConfigError(field, seconds, "seconds, above 0")
+    return float(seconds)
 
 
 def _tag(tag: int) -> int:

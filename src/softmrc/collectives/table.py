@@ -19,6 +19,7 @@ from softmrc.errors import ConfigError
 
 LAST_LOOK_S = 0.01
 LOOK_AGAIN_S = 0.005
+LONGEST_S = 1e8  # stores count in types that overflow
 
 
 class Table:
@@ -69,7 +70,7 @@ class Table:
         texts: list[str] = []
         missing: list[int] = []
         for rank in range(self._size):
-            left = max(self._until - time.monotonic(), LAST_LOOK_S)
+            left = min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S)
             try:
                 self._store.wait([self._key(what, rank)], timedelta(seconds=left))
                 texts.append(bytes(self._store.get(self._key(what, rank))).decode())

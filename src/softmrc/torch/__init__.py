@@ -13,6 +13,8 @@ from typing import Any
 
 __all__ = ["device_of", "group_of", "register"]
 
+GPU_FILES = ("nvidiactl", "nvmap", "dxg", "kfd")  # of a driver that torch calls cuda: a card's, Tegra's, WSL's, ROCm's
+
 
 def register() -> None:
     """Make "mrc" a name that `init_process_group` knows. Never raises: `import torch` calls it."""
@@ -20,11 +22,22 @@ def register() -> None:
         import torch.distributed as dist
 
         if dist.is_available() and "MRC" not in dist.Backend._plugins:
-            dist.Backend.register_backend("mrc", _create, extended_api=True, devices=["cpu", "cuda"])
+            dist.Backend.register_backend("mrc", _create, extended_api=True, devices=_devices())
     except Exception as error:
         import logging
 
         logging.getLogger(__name__).warning("backend mrc is not available: %s", error)
+
+
+def _devices() -> list[str]:
+    """Those that are here: torch makes tensors on a backend's devices. Asking the driver costs time in every
+    `import torch`, so we look for its file. The tensors of a GPU that is not found so can be sent all the same."""
+    from pathlib import Path
+
+    import torch
+
+    has_gpu = torch.backends.cuda.is_built() and any(Path("/dev", name).exists() for name in GPU_FILES)
+    return ["cpu", "cuda"] if has_gpu else ["cpu"]
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from softmrc.torch.crew import Crew
+from softmrc.torch.memory import Flight
 from softmrc.torch.staging import Slot
 from softmrc.torch.work import Operation, Work
 
@@ -28,9 +29,12 @@ class Streams:
         self._api = api or getattr(torch, device.type)
         self._side = self._api.Stream(device=device)
 
+    def follow(self) -> None:
+        """What is copied from here on comes after all that is on the current stream now."""
+        self._side.wait_stream(self._api.current_stream(self.device))
+
     def copy_in(self, slots: list[Slot]) -> Any:
         """Start the copies off the device; an event that tells when they are complete."""
-        self._side.wait_stream(self._api.current_stream(self.device))
         return self._copy(slots, lambda slot: slot.copy_in(non_blocking=True))
 
     def copy_out(self, slots: list[Slot]) -> Any:
@@ -55,8 +59,6 @@ class Streams:
 class Deferred:
     """An operation that begins in a thread of its group, once `ready` returns, and after all deferred before it."""
 
-    source = -1
-
     def __init__(self, starter: Crew, ready: Callable[[], Any], begin: Callable[[], Operation]) -> None:
         self._ready, self._begin = ready, begin
         self._begun = threading.Event()
@@ -72,6 +74,7 @@ class Deferred:
             self._operation = self._begin()
         except Exception as error:
             self._error = error
+        del self._ready, self._begin  # they hold tensors
         with self._lock:
             self._begun.set()
             callbacks, self._callbacks = self._callbacks, []
@@ -92,12 +95,16 @@ class Deferred:
         self._pass_on(fn)
 
     @property
+    def source(self) -> int:
+        return int(getattr(self._operation, "source", -1))
+
+    @property
     def done(self) -> bool:
         return self._begun.is_set() and (self._operation is None or self._operation.done)
 
     def wait(self, timeout_s: float | None = None) -> None:
         start = time.monotonic()
-        if not self._begun.wait(timeout_s):
+        if not self._begun.wait(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)):
             raise TimeoutError(f"the operation has not begun after {timeout_s} s")
         if self._operation is None:
             raise self._error or RuntimeError("the operation did not begin")
@@ -109,13 +116,21 @@ class DeviceWork(Work):
     """A Work whose result lies on the device."""
 
     def __init__(
-        self, operation: Operation, result: list[torch.Tensor], crew: Crew, streams: Streams, outputs: list[Slot]
+        self,
+        operation: Operation,
+        result: list[torch.Tensor],
+        crew: Crew,
+        streams: Streams,
+        outputs: list[Slot],
+        after: Sequence[Flight] = (),
     ) -> None:
         self._streams = streams
         self._copied: Any = None
-        super().__init__(operation, result, crew, lambda: self._copy_out(outputs))
+        super().__init__(operation, result, crew, lambda: self._copy_out(outputs, after))
 
-    def _copy_out(self, outputs: list[Slot]) -> None:
+    def _copy_out(self, outputs: list[Slot], after: Sequence[Flight]) -> None:
+        for one in after:
+            one.wait()
         self._copied = self._streams.copy_out(outputs)
 
     def _after_wait(self) -> None:

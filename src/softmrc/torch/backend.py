@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from softmrc.torch import hybrid
+from softmrc.torch import hybrid, limits
 from softmrc.torch.crew import Crew
 from softmrc.torch.ops import Ops
 from softmrc.torch.rendezvous import Membership
@@ -52,7 +52,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._name, self._desc = "", ""
         self._store = options.store
         self._membership: Membership | None = Membership(
-            options.store, options.group_rank, options.group_size, options.timeout
+            options.store, options.group_rank, options.group_size, limits.of_group(options.timeout)
         )
         self._group = self._membership.group
         self._crew = Crew("mrc-done")
@@ -75,7 +75,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._group.abort(f"rank {self._group.rank} aborted the group")
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._group.timeout_s = timeout.total_seconds()
+        self._group.timeout_s = limits.of_group(timeout)
 
     _set_default_timeout = set_timeout
 

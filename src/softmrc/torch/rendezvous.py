@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from softmrc.collectives import Group
@@ -29,16 +28,16 @@ _lock = threading.Lock()
 class Membership:
     """This process in one group, from joining to leaving."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         wanted = settings.read()
         planes = wanted.planes
         if not planes:
-            hosts = Table(store, "mrc-hosts", rank, size, timeout.total_seconds()).agree(settings.host_identity())
+            hosts = Table(store, "mrc-hosts", rank, size, timeout_s).agree(settings.host_identity())
             planes = settings.chosen(wanted, hosts)
         self._key = (os.getpid(), planes, wanted.device)
         device = _take(self._key, wanted.routes)
         try:
-            self.group = Group.join(store, rank, size, device=device, timeout_s=timeout.total_seconds(), name="mrc")
+            self.group = Group.join(store, rank, size, device=device, timeout_s=timeout_s, name="mrc")
         except BaseException:
             _give_back(self._key)
             raise

@@ -33,11 +33,15 @@ class Slot:
             raise RuntimeError(f"backend mrc takes dense tensors, not {tensor.layout}")
         self.tensor = tensor.detach()
         self.on_device = tensor.device.type != "cpu"
-        self.is_staged = self.on_device or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg()
-        if self.is_staged:
-            self.buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self.on_device)
-        else:
-            self.buffer = self.tensor
+        self.is_staged = False
+        self.buffer = self.tensor
+        if self.on_device or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            self.stage()
+
+    def stage(self) -> None:
+        """Go by way of a buffer. Before anybody has asked for the memory."""
+        self.is_staged = True
+        self.buffer = torch.empty(self.tensor.shape, dtype=self.tensor.dtype, pin_memory=self.on_device)
 
     def copy_in(self, non_blocking: bool = False) -> None:
         self.buffer.copy_(self.tensor, non_blocking=non_blocking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from softmrc.torch import limits
 from softmrc.torch.crew import Crew
 from softmrc.torch.untraced import untraced
 
-NO_TIMEOUT = timedelta(0)  # what torch passes for "as long as the operation itself may take"
+NO_TIMEOUT = timedelta(0)
 
 
 class Operation(Protocol):
@@ -42,6 +44,7 @@ class Work(dist.Work):  # type: ignore[misc]
         self._result = result
         self._crew = crew
         self._finish = finish  # what is left to do here when the bytes are there
+        self.settled = threading.Event() if finish else None
         self._lock = threading.Lock()
         self._is_settled = False
         self._error: Exception | None = None
@@ -53,11 +56,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Until the result is there; what went wrong is raised here."""
-        self.wait_s(timeout.total_seconds() if timeout > NO_TIMEOUT else None)
-        return True
-
-    def wait_s(self, limit_s: float | None) -> None:
-        """The same, in seconds."""
+        limit_s = limits.of_waiting(timeout)
         if not self._is_settled:
             try:
                 self._operation.wait(limit_s)
@@ -65,8 +64,12 @@ class Work(dist.Work):  # type: ignore[misc]
                 if not self._operation.done:  # the caller's patience ended, not the operation
                     raise dist.DistBackendError(str(error)) from None
             self._settle()  # asks again how it ended, and keeps the answer
+        if self._future is not None:  # C++ asks it for its value next
+            with contextlib.suppress(Exception):
+                self._future.wait()
         self._raise_error()
         self._after_wait()
+        return True
 
     def get_future(self) -> Future[Any]:
         """A future whose value is the list of result tensors."""
@@ -75,18 +78,26 @@ class Work(dist.Work):  # type: ignore[misc]
                 return self._future
             source: Future[None] = Future(devices=self._future_devices())
             # An error must be raised inside `then`: `set_exception` would hand the exception to C++ as a value.
-            self._future = source.then(self._outcome)
-        self._operation.add_done_callback(lambda _: self._crew.submit(lambda: source.set_result(None)))
-        return self._future
+            self._future = future = source.then(self._outcome)
+        if self._has_ended:
+            source.set_result(None)
+        else:
+            self._operation.add_done_callback(lambda _: self._crew.submit(lambda: source.set_result(None)))
+        return future
 
     def is_completed(self) -> bool:
+        """Whether `wait` would return at once, and the future, if anybody has it, is done."""
+        return self._has_ended and (self._future is None or self._future.done())
+
+    @property
+    def _has_ended(self) -> bool:
         return self._is_settled or (self._finish is None and self._operation.done)
 
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
-        if self.is_completed():
+        if self._has_ended:
             self._settle()
         return self._error
 
@@ -103,15 +114,6 @@ class Work(dist.Work):  # type: ignore[misc]
 
     _source_rank = source_rank
 
-    # As `Several` sees it, this is an operation too.
-
-    @property
-    def done(self) -> bool:
-        return self.is_completed()
-
-    def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
-        self._operation.add_done_callback(fn)
-
     # How it ends.
 
     def _settle(self) -> None:
@@ -127,6 +129,8 @@ class Work(dist.Work):  # type: ignore[misc]
                 self._error = error
             self._finish = None
             self._is_settled = True
+            if self.settled:
+                self.settled.set()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -151,23 +155,25 @@ untraced(Work, ["wait", "get_future"])
 
 
 class Several:
-    """Works as one operation."""
+    """Operations as one."""
 
-    def __init__(self, works: Sequence[Work]) -> None:
-        self._works = works
+    source = -1
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._operations = operations
 
     @property
     def done(self) -> bool:
-        return all(one.done for one in self._works)
+        return all(one.done for one in self._operations)
 
     def wait(self, timeout_s: float | None = None) -> None:
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        for one in self._works:
-            one.wait_s(None if until is None else max(until - time.monotonic(), 0.0))
+        for one in self._operations:
+            one.wait(None if until is None else max(until - time.monotonic(), 0.0))
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
         """Called when the last of them has ended, in whatever order they do."""
-        left, lock = len(self._works), threading.Lock()
+        left, lock = len(self._operations), threading.Lock()
 
         def count(_: Any) -> None:
             nonlocal left
@@ -177,22 +183,7 @@ class Several:
             if is_last:
                 fn(self)
 
-        for one in self._works:
+        for one in self._operations:
             one.add_done_callback(count)
-        if not self._works:
+        if not self._operations:
             fn(self)
-
-
-class CoalescedWork(Work):
-    """Several that torch sees as one."""
-
-    def __init__(self, works: Sequence[Work], result: list[torch.Tensor], crew: Crew) -> None:
-        self._works = works
-        super().__init__(Several(works), result, crew)
-
-    def _after_wait(self) -> None:
-        for one in self._works:
-            one._after_wait()
-
-    def _future_devices(self) -> list[int | str | torch.device]:
-        return list(dict.fromkeys(device for one in self._works for device in one._future_devices()))

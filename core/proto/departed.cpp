@@ -1,0 +1,95 @@
+#include "proto/departed.h"
+
+#include <bit>
+
+namespace softmrc::proto {
+
+void Departed::add(const LastWord& word) {
+  std::uint32_t place = static_cast<std::uint32_t>(words_.size());
+  if (order_.size() < most_kept) {
+    words_.push_back(word);
+  } else {
+    place = order_.front();
+    order_.pop();
+    places_.erase(words_[place].qpn);
+    words_[place] = word;
+  }
+  places_.insert(word.qpn, place);
+  order_.push(place);
+}
+
+// Its place stays taken until its turn to be overwritten comes.
+void Departed::forget(std::uint32_t qpn) {
+  const auto place = places_.find(qpn);
+  if (!place) return;
+  places_.erase(qpn);
+  words_[*place] = LastWord{};
+}
+
+Departed::Heard Departed::handle(const wire::Packet& packet, const Arrival& arrival) {
+  const auto place = places_.find(packet.bth.dqp);
+  if (!place) return Heard::not_ours;
+  const LastWord& word = words_[*place];
+  if (word.peer != arrival.peer) return Heard::wrong_peer;
+  if (const auto* write = std::get_if<wire::Write>(&packet.body)) {
+    const Psn psn(packet.bth.psn);
+    const bool has_arrived = word.has_confirmed && psn - word.cack <= 0 && Msn(write->meth.msn) - Msn(word.confirmed) <= 0;
+    owe_ack(word.qpn, arrival.port);
+    if (has_arrived) return Heard::answered;
+    answer({*place, word.qpn, psn, arrival.entropy, write->tseth.ticks, arrival.port, true});
+    return Heard::refused;
+  }
+  if (!std::holds_alternative<wire::Probe>(packet.body)) return Heard::no_question;
+  // Who asks without data will send data if this is not enough.
+  owe_ack(word.qpn, arrival.port);
+  return Heard::answered;
+}
+
+void Departed::owe_ack(std::uint32_t qpn, std::uint8_t port) {
+  const auto place = places_.find(qpn);
+  if (place && words_[*place].has_confirmed) answer({*place, qpn, {}, 0, 0, port, false});
+}
+
+void Departed::answer(const Answer& answer) {
+  if (answers_.size() >= most_answers) answers_.pop();
+  answers_.push(answer);
+}
+
+bool Departed::poll(std::uint32_t free_ports, Transmit& out) {
+  if (answers_.empty()) return false;
+  const Answer answer = answers_.front();
+  answers_.pop();
+  const LastWord& word = words_[answer.place];
+  if (word.qpn != answer.qpn) return false;  // overwritten meanwhile
+  free_ports &= word.open_ports;
+  if (free_ports == 0) {
+    answers_.push(answer);
+    return false;
+  }
+  out.peer = word.peer;
+  out.port = free_ports >> answer.port & 1 ? answer.port : static_cast<std::uint8_t>(std::countr_zero(free_ports));
+  out.entropy = word.entropies.empty() ? 0 : word.entropies[out.port];
+  out.wide = word.wide.empty() ? nullptr : &word.wide[out.port];
+  out.traffic_class = TrafficClass::control;
+  wire::Bth& bth = out.packet.bth;
+  bth = wire::Bth{};
+  bth.dqp = word.dest_qpn;
+  if (!answer.is_refusal) {
+    bth.opcode = wire::Opcode::acknowledge;
+    bth.psn = word.cack.value;
+    out.packet.body = wire::Aeth{wire::Syndrome::ack, word.confirmed};
+    return true;
+  }
+  bth.opcode = wire::Opcode::nack;
+  bth.psn = answer.refused.value;
+  wire::Nack& nack = out.packet.body.emplace<wire::Nack>();
+  nack.reason = wire::NackReason::unexpected_event;
+  nack.entropy = answer.entropy;
+  nack.spdcid = static_cast<std::uint16_t>(word.qpn);
+  nack.dpdcid = static_cast<std::uint16_t>(word.dest_qpn);
+  nack.nack_psn = answer.refused.value;
+  nack.tx_timestamp = answer.ticks;
+  return true;
+}
+
+}  // namespace softmrc::proto

@@ -1,0 +1,71 @@
+// Queue pairs that were destroyed, and what they still have to say: what they took has arrived, and they take no more.
+// A peer whose last acknowledgement was lost asks again, perhaps after the queue pair is gone. Without an answer it would
+// wait until its patience ends, and then report as failed what has arrived.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/id_table.h"
+#include "base/ring.h"
+#include "base/serial.h"
+#include "proto/transmit.h"
+
+namespace softmrc::proto {
+
+// All that is left of a queue pair.
+struct LastWord {
+  std::uint32_t qpn = 0;
+  std::uint32_t dest_qpn = 0;
+  std::uint32_t peer = no_peer;
+  Psn cack;                      // everything up to here has arrived
+  std::uint16_t confirmed = 0;   // the newest message that has
+  bool has_confirmed = false;
+  // The ways back that it had: ports that may be used, and what to use there.
+  std::uint32_t open_ports = ~0u;
+  std::vector<std::uint32_t> entropies;  // by port
+  std::vector<wire::EvBytes> wide;       // by port, where paths are SRv6's
+};
+
+// spec: departed
+class Departed {
+ public:
+  enum class Heard : std::uint8_t { not_ours, wrong_peer, no_question, answered, refused };
+
+  void add(const LastWord& word);
+  // The number is used again.
+  void forget(std::uint32_t qpn);
+  bool empty() const { return order_.empty(); }
+
+  // A packet for a queue pair that does not exist. An acknowledgement is no question, and gets no answer.
+  Heard handle(const wire::Packet& packet, const Arrival& arrival);
+  // An acknowledgement that the queue pair still owed.
+  void owe_ack(std::uint32_t qpn, std::uint8_t port);
+  bool has_answer() const { return !answers_.empty(); }
+  bool poll(std::uint32_t free_ports, Transmit& out);
+
+ private:
+  // The newest are kept: who has not asked after so many others is not going to.
+  static constexpr std::size_t most_kept = 4096;
+  // A peer that floods us with questions must not make us hoard; it will ask again.
+  static constexpr std::size_t most_answers = 1024;
+
+  struct Answer {
+    std::uint32_t place = 0;
+    std::uint32_t qpn = 0;
+    Psn refused;                 // the packet that is not taken
+    std::uint32_t entropy = 0;
+    std::uint16_t ticks = 0;
+    std::uint8_t port = 0;
+    bool is_refusal = false;
+  };
+
+  void answer(const Answer& answer);
+
+  IdTable places_;               // of queue pairs, in words_
+  std::vector<LastWord> words_;
+  Ring<std::uint32_t> order_;    // places, oldest first
+  Ring<Answer> answers_;
+};
+
+}  // namespace softmrc::proto

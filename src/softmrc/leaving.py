@@ -1,0 +1,78 @@
+"""How a device leaves: closed to its callers at once, it goes on answering its peers for a little while.
+
+A peer that missed the last acknowledgement asks again, and must not be left to believe that what arrived did not. The
+device's own thread answers, until nobody has asked for a fifth of a second and for three seconds at most. Here it is
+kept alive meanwhile, the interpreter from ending, and what was never closed is closed in the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import weakref
+from typing import Any
+
+from softmrc import _core
+
+FLUSH_S = 3.0  # how long a side that leaves waits for what it has posted to be acknowledged
+LONGEST_S = 4.0  # of a device's goodbye; it ends by itself before that
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_leaving: set[Any] = set()
+_is_forked = False
+
+
+def expect(device: Any) -> None:
+    """This device is open: close it when the interpreter ends."""
+    processes = sys.modules.get("multiprocessing.util")
+    if _is_forked and not _open and processes is not None:  # such a worker ends without the interpreter's exit
+        processes.Finalize(None, _at_exit, exitpriority=0)
+    _open.add(device)
+
+
+def let_go(native: Any) -> None:
+    """Close a native device, and keep it until it has said what it owes."""
+    native.close()
+    for other in [one for one in list(_leaving) if one.is_over]:
+        _leaving.discard(other)
+    if not native.is_over:
+        _leaving.add(native)
+
+
+def hurry(port: int) -> None:
+    """Somebody wants this port: whoever leaves and still has it ends its goodbye."""
+    for native in list(_leaving):
+        if any(port in row["source_ports"] for row in native.planes()):
+            native.cut_short()
+            native.wait_until_over(LONGEST_S)
+
+
+def wait() -> None:
+    """Until every goodbye has been said."""
+    for native in list(_leaving):
+        native.wait_until_over(LONGEST_S)
+        _leaving.discard(native)
+
+
+def _at_exit() -> None:
+    for device in list(_open):
+        device.close()
+    wait()
+
+
+def _in_child() -> None:
+    """The parent's devices, and their threads, are the parent's."""
+    global _is_forked
+    _is_forked = True
+    if _leaving:
+        _core.expect_leaks()
+    for native in _leaving:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))  # never freed: it would wait for a thread that is not here
+    _leaving.clear()
+    _open.clear()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_in_child)

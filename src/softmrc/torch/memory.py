@@ -1,0 +1,165 @@
+"""Tensors that lie on the same memory: within one operation, and in several that are under way.
+
+Whatever they share, an operation reads its inputs when all that were issued before it have written theirs, and before
+it writes any output of its own; it writes its outputs in their order, when all that were issued before it are past that
+memory. The transport keeps this order among the collectives of a group on memory as it lies. For the rest an output
+gets a buffer of its own, and the operation is told whom to wait for before it begins, and before it writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from softmrc.torch.staging import Slot
+
+SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation
+
+
+class Span(NamedTuple):
+    """Where a tensor lies: from `begin` to `end`, and if not all of that is its own, which bytes are."""
+
+    device: torch.device
+    begin: int
+    end: int
+    bytes: tuple[tuple[int, ...], tuple[int, ...]] | None  # sizes and strides of a view of single bytes
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Span:
+        begin, width = tensor.data_ptr(), tensor.element_size()
+        if tensor.is_contiguous() or not tensor.numel():
+            return cls(tensor.device, begin, begin + tensor.nbytes, None)
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        pairs = [(n, step * width) for n, step in steps if step] + [(width, 1)]  # what is expanded counts once
+        sizes, strides = zip(*pairs, strict=True)
+        end = begin + sum((n - 1) * step for n, step in pairs) + 1
+        return cls(tensor.device, begin, end, (sizes, strides))
+
+    def shares(self, other: Span) -> bool:
+        """Whether any byte belongs to both."""
+        if max(self.begin, other.begin) >= min(self.end, other.end) or self.device != other.device:
+            return False
+        if self.bytes is None and other.bytes is None:
+            return True
+        first = min(self.begin, other.begin)
+        taken = torch.zeros(max(self.end, other.end) - first, dtype=torch.bool)
+        self._among(taken, first).fill_(True)
+        return bool(other._among(taken, first).any())
+
+    def _among(self, taken: torch.Tensor, first: int) -> torch.Tensor:
+        sizes, strides = self.bytes or ((self.end - self.begin,), (1,))
+        return taken.as_strided(sizes, strides, self.begin - first)
+
+
+class Step(NamedTuple):
+    """An operation of the transport: what it reads and writes, and how to prepare it once buffers are chosen."""
+
+    reads: Sequence[Slot]
+    writes: Sequence[Slot]
+    prepare: Callable[[], Callable[[], Any]]
+    in_place: tuple[Slot, Slot] | None = None  # an output and the input that it may replace: the transport can do that
+
+
+class Use(NamedTuple):
+    """What an operation does to a tensor of its own."""
+
+    slot: Slot
+    span: Span
+    is_written: bool
+
+
+class Flight:
+    """An operation under way, as later ones see it. It holds no tensors."""
+
+    def __init__(self, group: Any, uses: list[Use], is_collective: bool, operation: Any, settled: Any) -> None:
+        """`settled`: the event that tells that its outputs are written, where it is not the transport that writes."""
+        self.group, self.is_collective = group, is_collective
+        self.touches = [(use.span, use.is_written, is_collective and not use.slot.is_staged) for use in uses]
+        self.is_plain = all(is_plain for _, _, is_plain in self.touches)
+        self._operation, self._settled = operation, settled
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._settled.is_set() if self._settled else self._operation.done)
+
+    def wait(self) -> None:
+        if self._settled:
+            self._settled.wait()
+            return
+        with contextlib.suppress(Exception):  # whoever waits for it finds the group failed, too
+            self._operation.wait()
+
+
+class Order:
+    """All operations of the process that are under way. Hold it, `with order:`, while issuing one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flights: list[Flight] = []
+        self._sweep_at = SWEEP_ALWAYS
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def place(self, group: Any, uses: list[Use], is_collective: bool) -> tuple[list[Flight], list[Flight]]:
+        """Whom to wait for before it begins, and before it writes. Outputs that others still use get buffers."""
+        if not SWEEP_ALWAYS <= len(self._flights) < self._sweep_at:
+            self._flights = [one for one in self._flights if not one.is_over]
+            self._sweep_at = SWEEP_ALWAYS + 2 * len(self._flights)
+        while True:
+            is_plain = is_collective and not any(use.slot.is_staged for use in uses)
+            rivals = [one for one in self._flights if not (is_plain and one.is_plain and one.group is group)]
+            met = [(use, *hit) for use in uses for hit in _hits(group, use, is_collective, rivals)]
+            before = list(dict.fromkeys(one for use, one, is_written in met if is_written and not use.is_written))
+            late = [(use.slot, one) for use, one, _ in met if use.is_written and one not in before]
+            fresh = {id(slot): slot for slot, _ in late if not slot.is_staged}
+            if not is_collective and not all(one.is_collective for one in before):
+                # Two ranks that forward what they receive to each other would wait for ever; Gloo sends what is there.
+                raise RuntimeError("a receive under way writes to the memory that is to be sent: wait for it first")
+            if not fresh:
+                return before, list(dict.fromkeys(one for _, one in late))
+            for slot in fresh.values():
+                slot.stage()
+
+    def add(self, flight: Flight) -> None:
+        self._flights.append(flight)
+
+
+def _hits(group: Any, use: Use, is_collective: bool, rivals: list[Flight]) -> Iterator[tuple[Flight, bool]]:
+    """Who is under way on the same memory, and whether to write to it; as far as it is not the transport's business."""
+    is_plain = is_collective and not use.slot.is_staged
+    for one in rivals:
+        for span, is_written, other_is_plain in one.touches:
+            if not (use.is_written or is_written) or not use.span.shares(span) or one.is_over:
+                continue
+            if not (is_plain and other_is_plain and one.group is group):
+                yield one, is_written
+
+
+order = Order()
+
+
+def uses_of(steps: Sequence[Step]) -> list[Use]:
+    """What an operation does to its tensors; outputs that share memory with anything else in it get buffers."""
+    uses = [Use(slot, Span.of(slot.tensor), False) for step in steps for slot in step.reads]
+    uses += [Use(slot, Span.of(slot.tensor), True) for step in steps for slot in step.writes]
+    uses.sort(key=lambda use: use.span.begin)
+    in_place = [step.in_place for step in steps if step.in_place]
+    for at, one in enumerate(uses):
+        for other in uses[at + 1 :]:
+            if other.span.begin >= one.span.end:
+                break
+            pair = one.slot, other.slot
+            if one.slot is other.slot or pair in in_place or pair[::-1] in in_place or not one.span.shares(other.span):
+                continue
+            for use in (one, other):
+                if use.is_written and not use.slot.is_staged:
+                    use.slot.stage()
+    return uses

@@ -1,0 +1,135 @@
+"""Whether a port is up: its administrator's word and its link's are two facts. Links in namespaces; needs root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from softmrc.bench.veth import Lab, address_of, link_of, planes_of, veth_planes
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces")
+
+# A device that does what it is told on its standard input, and answers with the state of its planes.
+DEVICE = """
+import json, sys, time
+from softmrc.verbs import Device
+
+with Device(json.loads(sys.argv[1])) as device:
+    print("open", flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "up" in order:
+            device.set_port(order["plane"], order["up"])
+        until = time.monotonic() + order.get("wait_s", 0)
+        while True:
+            rows = [[row["is_up"], row["is_admin_up"], row["is_link_up"]] for row in device.planes()]
+            if rows == order.get("wanted", rows) or time.monotonic() > until:
+                break
+            time.sleep(0.005)
+        print(json.dumps(rows), flush=True)
+"""
+UP, DOWN = [True, True, True], [False, True, False]
+OUT_OF_SERVICE, BOTH = [False, False, True], [False, False, False]
+
+
+class Far:
+    """The device in the namespace."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def planes(self, wanted: list[list[bool]], **order: Any) -> list[list[bool]]:
+        """The planes' states, as soon as they are what is wanted."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"wanted": wanted, "wait_s": 10, **order}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+@contextmanager
+def device() -> Iterator[tuple[Lab, Far]]:
+    with veth_planes(2) as lab:
+        command = ["ip", "netns", "exec", lab.names[0], sys.executable, "-c", DEVICE, json.dumps(planes_of(0, 2))]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            yield lab, Far(process)
+            process.stdin.close()  # type: ignore[union-attr]
+
+
+def test_what_the_administrator_took_down_stays_down_whatever_the_link_says() -> None:
+    with device() as (lab, far):
+        assert far.planes([UP, OUT_OF_SERVICE], plane=1, up=False) == [UP, OUT_OF_SERVICE]
+        lab.ip(0, "link", "set", link_of(0, 1), "mtu", "1400")
+        lab.set_link(0, 0, False)  # the kernel's messages come in order: when this is known, so is that
+        assert far.planes([DOWN, OUT_OF_SERVICE]) == [DOWN, OUT_OF_SERVICE]
+        lab.set_link(0, 1, False)
+        lab.set_link(0, 0, True)
+        assert far.planes([UP, BOTH]) == [UP, BOTH]
+        lab.set_link(0, 1, True)
+        assert far.planes([UP, OUT_OF_SERVICE]) == [UP, OUT_OF_SERVICE]
+        assert far.planes([UP, UP], plane=1, up=True) == [UP, UP]
+
+
+def test_what_the_link_took_down_stays_down_whatever_the_administrator_says() -> None:
+    with device() as (lab, far):
+        lab.set_link(0, 1, False)
+        assert far.planes([UP, DOWN]) == [UP, DOWN]
+        assert far.planes([UP, BOTH], plane=1, up=False) == [UP, BOTH]
+        assert far.planes([UP, DOWN], plane=1, up=True) == [UP, DOWN]
+        lab.set_link(0, 1, True)
+        assert far.planes([UP, UP]) == [UP, UP]
+
+
+def test_news_that_did_not_fit_are_read_anew() -> None:
+    """A device that is not scheduled while the kernel has more to say than it keeps."""
+    with device() as (lab, far):
+        os.kill(far.process.pid, signal.SIGSTOP)
+        changes = "".join(f"link set {link_of(0, 1)} mtu {1300 + i % 100}\n" for i in range(1500))
+        subprocess.run(["ip", "-n", lab.names[0], "-batch", "-"], input=changes, text=True, check=True)
+        lab.set_link(0, 0, False)
+        os.kill(far.process.pid, signal.SIGCONT)
+        assert far.planes([DOWN, UP]) == [DOWN, UP]
+
+
+def test_an_interface_that_is_gone_is_down() -> None:
+    with device() as (lab, far):
+        lab.ip(0, "link", "del", link_of(0, 1))
+        assert far.planes([UP, DOWN]) == [UP, DOWN]
+
+
+def test_ping_blames_only_the_plane_whose_link_is_down() -> None:
+    program = [sys.executable, "-c", "from softmrc.cli import main; main()"]
+    env = {**os.environ, "SOFTMRC_SECRET": "links", "COLUMNS": "120"}
+
+    def planes(side: int) -> list[str]:
+        return [argument for plane in planes_of(side, 2) for argument in ("--plane", plane)]
+
+    with veth_planes(2) as lab:
+        serve = ["ip", "netns", "exec", lab.names[1], *program, "perf", "--host", address_of(1, 0), "--port", "0"]
+        with subprocess.Popen([*serve, *planes(1)], stdout=subprocess.PIPE, text=True, env=env) as server:
+            try:
+                assert server.stdout is not None
+                port = re.search(r"port (\d+)", server.stdout.readline())
+                assert port
+                lab.set_link(0, 1, False)
+                ask = ["ip", "netns", "exec", lab.names[0], *program, "ping", f"{address_of(1, 0)}:{port[1]}"]
+                done = subprocess.run(
+                    [*ask, *planes(0), "--count", "40", "--interval-ms", "5"],
+                    capture_output=True, text=True, env=env, timeout=60,
+                )  # fmt: skip
+                assert done.returncode == 0, done.stderr
+                losses = re.findall(r"│ (\d) p\da .* (\d+)% │", done.stdout)
+                assert {loss for plane, loss in losses if plane == "0"} == {"0"}, done.stdout
+                assert {loss for plane, loss in losses if plane == "1"} == {"100"}, done.stdout
+            finally:
+                server.terminate()
