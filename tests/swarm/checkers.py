@@ -183,7 +183,7 @@ class PathChecker:
         for event in bad[bad["value"] > 0]:
             port, value = int(event["port"]), int(event["ev"])
             if self.pair.last_polled_ps(side, port, value) is None:
-                raise Violation(f"side {side}: EV {value:#x} on plane {port} is assumed bad, and never carried a packet")
+                raise Violation(f"side {side}: EV {value:#x} on plane {port} is blamed, and never carried a packet")
 
     def check_end(self) -> None:
         for (side, connection, _), found in self.denied.items():
