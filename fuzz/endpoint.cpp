@@ -1,5 +1,5 @@
-// A connected endpoint, fed with whatever the fuzzer thinks of: raw datagrams, packets that are almost right, posts,
-// timeouts, ports that come and go, polls at odd moments. Nothing may be written outside the registered regions, no
+// An endpoint with queue pairs in every state, fed with whatever the fuzzer thinks of: raw datagrams, packets that are almost
+// right, in batches or not, posts, timeouts, ports that come and go, polls at odd moments, a driver that was held up. Nothing may be written outside the registered regions, no
 // check may fail, and the sanitizers must stay quiet. Any input is a program; see `Machine::step` for its words.
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@ using namespace softmrc::proto;
 using fuzz::Input;
 
 constexpr std::uint32_t ports = 3;
-constexpr std::uint32_t qpns[] = {0x10, 0x11, 0x12, 0x13};
+constexpr std::uint32_t qpns[] = {0x10, 0x11, 0x12, 0x13, 0x14, 0x15};
 constexpr std::size_t guard = 64;
 constexpr std::uint8_t fill = 0xA5;
 
@@ -46,7 +46,13 @@ class Machine {
     endpoint_.add_peer();
     endpoint_.add_peer();
     if (!endpoint_.add_region({memory_.data() + guard, region_va, region_size, 7})) std::abort();
-    for (std::uint32_t i = 0; i < std::size(qpns); ++i) connect(i);
+    for (std::uint32_t i = 0; i < 4; ++i)
+      while (advance(i)) {
+      }
+    // One that failed before it had a peer, and one that is only a number.
+    if (!advance(4) || !advance(4)) std::abort();
+    endpoint_.modify_error(now_, qpns[4]);
+    advance(5);
   }
 
   ~Machine() {
@@ -55,7 +61,9 @@ class Machine {
   }
 
   void step() {
-    switch (in_.byte() % 16) {
+    const std::uint8_t word = in_.byte();
+    if (word & 128) turn_batch();
+    switch (word % 16) {
       case 0: return deliver(in_.bytes(in_.byte()));
       case 1:
       case 2:
@@ -79,27 +87,47 @@ class Machine {
   static constexpr std::uint64_t region_va = ~0ull - 9999;  // ends where the address space does
   static constexpr std::uint64_t region_size = 10000;
 
-  void connect(std::uint32_t i) {
+  // One state further on the way to RTS, or to RTR for the fourth; false when it is there, or can go nowhere.
+  bool advance(std::uint32_t i) {
     const std::uint32_t qpn = qpns[i];
-    if (endpoint_.create_qp(qpn)) return;
-    InitAttributes init;
-    init.cc_profile = i & 1;
-    if (endpoint_.modify_init(qpn, init)) std::abort();
-    RtrAttributes rtr;
-    rtr.dest_qpn = 0x20 + i;
-    rtr.mtu = 512;
-    rtr.first_psn = Psn(0xFFFFF0);
-    rtr.dynamic_mpr = i & 1;
-    rtr.max_wimm_dest = 8;
-    rtr.peer = i & 1;
-    if (endpoint_.modify_rtr(now_, qpn, rtr)) std::abort();
-    if (i == 3) return;
-    RtsAttributes rts;
-    rts.first_psn = Psn(0xFFFFFA);
-    rts.timeout = i;
-    rts.retry_exponential = i == 0 ? 3 : retry_forever;
-    rts.max_wimm = 8;
-    if (endpoint_.modify_rts(now_, qpn, rts)) std::abort();
+    const auto state = endpoint_.qp_state(qpn);
+    if (!state) return !endpoint_.create_qp(qpn);
+    switch (*state) {
+      case QpState::reset: {
+        InitAttributes init;
+        init.cc_profile = i & 1;
+        if (endpoint_.modify_init(qpn, init)) std::abort();
+        return true;
+      }
+      case QpState::init: {
+        RtrAttributes rtr;
+        rtr.dest_qpn = 0x20 + i;
+        rtr.mtu = 512;
+        rtr.first_psn = Psn(0xFFFFF0);
+        rtr.dynamic_mpr = i & 1;
+        rtr.max_wimm_dest = 8;
+        rtr.peer = i & 1;
+        if (endpoint_.modify_rtr(now_, qpn, rtr)) std::abort();
+        return true;
+      }
+      case QpState::rtr: {
+        if (i == 3) return false;
+        RtsAttributes rts;
+        rts.first_psn = Psn(0xFFFFFA);
+        rts.timeout = i;
+        rts.retry_exponential = i == 0 ? 3 : retry_forever;
+        rts.max_wimm = 8;
+        if (endpoint_.modify_rts(now_, qpn, rts)) std::abort();
+        return true;
+      }
+      default: return false;
+    }
+  }
+
+  void turn_batch() {
+    if (in_batch_) endpoint_.end_batch(now_);
+    else endpoint_.begin_batch();
+    in_batch_ = !in_batch_;
   }
 
   std::uint32_t any_qpn() { return qpns[in_.byte() % std::size(qpns)]; }
@@ -235,6 +263,7 @@ class Machine {
     now_ = now_ + nanoseconds(static_cast<std::int64_t>(in_.byte()) << (bits % 24));
     if (bits & 32) now_ = std::max(now_, std::min(endpoint_.poll_timeout(), now_ + seconds(1)));
     if (bits & 64) endpoint_.handle_timeout(now_);
+    if (bits & 128) endpoint_.handle_held_up(now_);
   }
 
   void drain(std::uint8_t bits) {
@@ -259,6 +288,7 @@ class Machine {
     WorkRequest request;
     request.length = 1 + (bits & 2 ? in_.word() % source_.size() : in_.byte());
     request.data = bits & 4 ? source_.data() : nullptr;
+    if (bits & 32) request.length = 0;
     request.length = std::min<std::uint32_t>(request.length, static_cast<std::uint32_t>(source_.size()));
     request.has_imm = bits & 8;
     request.is_signaled = bits & 16;
@@ -275,7 +305,7 @@ class Machine {
       case 2: return endpoint_.probe(now_, bits >> 7, in_.byte() % 4, in_.byte(), 1);
       default: break;
     }
-    if (!pair || pair->state() != QpState::rts) return;
+    if (!pair) return;
     pair->build_evs();
     const auto ev = static_cast<std::uint16_t>(in_.byte() % pair->requester().evs().size());
     switch (bits % 8) {
@@ -292,8 +322,10 @@ class Machine {
     const std::uint32_t i = in_.byte() % std::size(qpns);
     const std::uint8_t bits = in_.byte();
     if (bits < 32) endpoint_.destroy_qp(qpns[i]);
-    else if (bits < 48) endpoint_.modify_error(now_, qpns[i]);
-    else connect(i);
+    else if (bits < 64) endpoint_.modify_error(now_, qpns[i]);
+    else if (bits < 160) advance(i);
+    else while (advance(i)) {
+    }
   }
 
   Input& in_;
@@ -301,6 +333,7 @@ class Machine {
   std::vector<std::uint8_t> memory_;
   std::vector<std::uint8_t> source_;
   Time now_{};
+  bool in_batch_ = false;
   std::uint32_t cq_ = 0;
   std::uint32_t rcvd_ = 0;
 };

@@ -79,6 +79,7 @@ void bind_fabric(nb::module_& m) {
       .def_rw("qps_per_pair", &NetworkConfig::qps_per_pair)
       .def_rw("hints", &NetworkConfig::hints)
       .def_rw("chain_on_acknowledgement", &NetworkConfig::chain_on_acknowledgement)
+      .def_rw("process", &NetworkConfig::process)
       .def_rw("endpoint", &NetworkConfig::endpoint)
       .def("set_ev_profile", [](NetworkConfig& c, const proto::EvProfile& p) { c.ev_profile = std::make_shared<proto::EvProfile>(p); })
       .def("set_cc_profile", [](NetworkConfig& c, const proto::CcProfile& p) { c.cc_profile = std::make_shared<proto::CcProfile>(p); });

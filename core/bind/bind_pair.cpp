@@ -47,6 +47,7 @@ void bind_pair(nb::module_& m) {
       .def_rw("corrupt", &Weather::corrupt)
       .def_rw("trim", &Weather::trim)
       .def_rw("mark", &Weather::mark)
+      .def_rw("starve", &Weather::starve)
       .def_rw("neck_bps", &Weather::neck_bps)
       .def_rw("black_hole", &Weather::black_hole)
       .def_rw("spares_control", &Weather::spares_control);
@@ -65,6 +66,16 @@ void bind_pair(nb::module_& m) {
       .def_rw("carry_payload", &PairConfig::carry_payload);
   def_us(config, "one_way_delay_us", &PairConfig::one_way_delay);
 
+  nb::class_<ProcessConfig> process(m, "ProcessConfig");
+  process.def(nb::init<>())
+      .def_rw("most_received", &ProcessConfig::most_received)
+      .def_rw("most_waiting", &ProcessConfig::most_waiting)
+      .def_rw("most_sent", &ProcessConfig::most_sent)
+      .def_rw("port_burst", &ProcessConfig::port_burst)
+      .def_rw("hold_up", &ProcessConfig::hold_up);
+  def_us(process, "pace_us", &ProcessConfig::pace);
+  def_us(process, "hold_up_us", &ProcessConfig::hold_up_time);
+
   nb::class_<Recorder>(m, "Recorder").def(nb::init<std::uint16_t>()).def("take", &Recorder::take);
 
   nb::class_<Pair>(m, "Pair")
@@ -79,11 +90,18 @@ void bind_pair(nb::module_& m) {
       .def("weather", [](Pair& p, std::uint32_t sender, std::uint32_t port) -> Weather& {
         return p.weather(checked("sender", sender, 2), checked("port", port, p.side(0).config().ports));
       }, nb::rv_policy::reference_internal)
+      .def("watch_paths", &Pair::watch_paths)
       .def("set_ev_dead", [](Pair& p, std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, bool dead) {
         p.set_ev_dead(checked("sender", sender, 2), checked("port", port, p.side(0).config().ports), entropy, dead);
       })
       .def("set_ev_loss", [](Pair& p, std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, double loss) {
         p.set_ev_loss(checked("sender", sender, 2), checked("port", port, p.side(0).config().ports), entropy, loss);
+      })
+      .def("set_process", [](Pair& p, std::uint32_t side, const ProcessConfig& c) { p.set_process(checked("side", side, 2), c); })
+      .def("restart", [](Pair& p, std::uint32_t side, const proto::EndpointConfig& c) {
+        raise_if(proto::validate(c));
+        checked("ports", c.ports - p.side(0).config().ports, 1);
+        p.restart(checked("side", side, 2), c);
       })
       .def("stall", [](Pair& p, std::uint32_t side, std::int64_t until) { p.stall(checked("side", side, 2), Time{until}); })
       .def("flush", &Pair::flush, nb::call_guard<nb::gil_scoped_release>())
@@ -112,8 +130,8 @@ void bind_pair(nb::module_& m) {
       .def_prop_ro("trace_hash", &Pair::trace_hash)
       .def_prop_ro("packets_delivered", &Pair::packets_delivered)
       .def("data_packets_sent", &Pair::data_packets_sent)
-      .def("last_sent_ps", [](const Pair& p, std::uint32_t sender, std::uint32_t port, std::uint32_t entropy) {
-        return p.last_sent_at(sender, port, entropy).ps;
+      .def("last_polled_ps", [](const Pair& p, std::uint32_t sender, std::uint32_t port, std::uint32_t entropy) {
+        return p.last_polled_at(sender, port, entropy).ps;
       })
       .def("counters", [](const Pair& p) {
         const auto& c = p.counters();
@@ -125,6 +143,8 @@ void bind_pair(nb::module_& m) {
         d["trimmed"] = c.trimmed;
         d["marked"] = c.marked;
         d["swallowed"] = c.swallowed;
+        d["starved"] = c.starved;
+        d["overflowed"] = c.overflowed;
         return d;
       });
 }

@@ -27,6 +27,9 @@
 
 namespace softmrc::proto {
 
+// Sending what was polled takes some hundred microseconds at most; if it took longer, the driver was held up.
+constexpr Duration held_up_after = microseconds(600);
+
 class Endpoint {
  public:
   // The configuration must have passed validate().

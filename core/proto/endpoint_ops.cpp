@@ -14,6 +14,9 @@ std::uint32_t from_wire(std::uint32_t mask) { return mask >> 1; }
 // A probe not answered for this long gives its number back.
 constexpr Duration probe_lifetime = milliseconds(50);
 
+// Within this time of each other the wire's timestamps have an order.
+constexpr Duration half_clock{wire::Timestamp::unit_ps << 15};
+
 // Answers that wait for a port. A peer that floods us with requests must not make us hoard; it will ask again.
 constexpr std::size_t most_answers = 1024;
 
@@ -31,18 +34,24 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   ++journal_.stats.endpoint_requests;
   Peer& peer = peers_[arrival.peer];
   if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
+  const auto id = static_cast<std::uint16_t>(packet.bth.psn);
+  const Serial<16> ticks(request.timestamp.ticks);
   const bool is_update = request.op == wire::EndpointOp::port_status_update;
-  if (is_update) ++journal_.stats.port_updates_received;
+  const bool is_news = is_update && !peer.heard.find(id);
+  journal_.stats.port_updates_received += is_update;
   // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
   if (is_update && !has_working_qp(arrival.peer)) return;
+  // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
+  // after all, it comes again until it is answered.
+  if (is_news && now - peer.heard_at < half_clock && ticks - peer.heard_ticks < 0) return;
   if (answers_.size() >= most_answers) answers_.pop();
-  answers_.push({arrival.peer, static_cast<std::uint16_t>(packet.bth.psn), arrival.port, request.op, request.timestamp});
-  if (!is_update) return;
+  answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp});
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
-  const auto id = static_cast<std::uint16_t>(packet.bth.psn);
-  if (peer.heard.find(id)) return;
+  if (!is_news) return;
   const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
   peer.heard.add({id, ports});
+  peer.heard_ticks = ticks;
+  peer.heard_at = now;
   if (peer.usable_ports == ports) return;
   peer.usable_ports = ports;
   Event e;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/serial.h"
 #include "base/time.h"
 
 namespace softmrc::proto {
@@ -42,6 +43,8 @@ class RecentUpdates {
 struct Peer {
   std::uint32_t usable_ports = ~0u;  // as the peer reported them
   RecentUpdates heard;
+  Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
+  Time heard_at = Time::long_ago();  // ... and when it came
   RecentUpdates said;
   bool is_known = false;             // some queue pair has had it for a peer
   std::uint32_t first_qp = 0;        // slot of a queue pair to this peer, for its paths

@@ -40,6 +40,14 @@ Network::Network(const NetworkConfig& config) : config_(config), fabric_(config.
 
 Network::~Network() = default;
 
+Network::Driven::Driven(Network& around, std::uint32_t which)
+    : network(around), host(which),
+      process(around.config_.process, around.config_.fabric.planes, Prng(around.config_.seed, "process", which)) {}
+
+std::uint32_t Network::Driven::free_ports() {
+  return ((1u << network.config_.fabric.planes) - 1) & ~network.hosts_[host].busy_ports;
+}
+
 proto::Endpoint& Network::endpoint_of(std::uint32_t host) {
   Host& h = hosts_[host];
   if (h.endpoint) return *h.endpoint;
@@ -47,6 +55,7 @@ proto::Endpoint& Network::endpoint_of(std::uint32_t host) {
   config.ports = config_.fabric.planes;
   config.seed = config_.seed * 0x9E3779B97F4A7C15u + host;
   h.endpoint = std::make_unique<proto::Endpoint>(config);
+  if (config_.process.most_received) h.driven = std::make_unique<Driven>(*this, host);
   std::uint32_t id = 0;
   SOFTMRC_CHECK(!h.endpoint->add_ev_profile(config_.ev_profile, id));
   SOFTMRC_CHECK(!h.endpoint->add_cc_profile(config_.cc_profile, id));
@@ -252,6 +261,8 @@ void Network::drain(std::uint32_t host) {
     RoceSend send;
     while ((ports & ~h.busy_ports) && h.roce->poll(now(), ports & ~h.busy_ports, ports & ~h.busy_ports & ~h.paused_ports, send))
       inject_roce(host, send);
+  } else if (h.driven) {
+    h.driven->process.kick(now());
   } else {
     while ((ports & ~h.busy_ports) && h.endpoint->poll_transmit(now(), ports & ~h.busy_ports, scratch_)) inject(host, scratch_);
     collect_completions(host);
@@ -261,10 +272,25 @@ void Network::drain(std::uint32_t host) {
 
 void Network::arm_timer(std::uint32_t host) {
   Host& h = hosts_[host];
-  const Time at = h.roce ? h.roce->deadline(now()) : h.endpoint->poll_timeout();
+  const Time at = h.roce     ? h.roce->deadline(now())
+                  : h.driven ? h.driven->process.next_at(*h.endpoint, *h.driven)
+                             : h.endpoint->poll_timeout();
   if (at >= h.timer_at) return;
   h.timer_at = std::max(at, now());
   scheduler_.push(h.timer_at, timer, host, 0);
+}
+
+void Network::on_timer(std::uint32_t host) {
+  Host& h = hosts_[host];
+  h.timer_at = Time::never();
+  if (h.driven) {
+    if (h.driven->process.next_at(*h.endpoint, *h.driven) <= now()) h.driven->process.step(now(), *h.endpoint, *h.driven);
+    collect_completions(host);
+    return arm_timer(host);
+  }
+  if (h.roce) h.roce->handle_timeout(now());
+  else h.endpoint->handle_timeout(now());
+  drain(host);
 }
 
 void Network::inject(std::uint32_t host, const proto::Transmit& t) {
@@ -290,7 +316,10 @@ void Network::inject(std::uint32_t host, const proto::Transmit& t) {
   else ++counters_.data_packets;
   if (is_write) hosts_[host].last_sender = connections_[t.packet.bth.dqp - first_qpn].sender;
   if (is_write && !lost_packets_.empty() && lost_packets_.erase(packet_key(t.packet))) recovery_.last_resent = now();
-  transmit(fabric_.host_up(t.port, host), id);
+  const LinkId link = fabric_.host_up(t.port, host);
+  // Only a process leaves several at a time.
+  if (hosts_[host].busy_ports >> t.port & 1) push(links_[link].data, id);
+  else transmit(link, id);
 }
 
 void Network::deliver(std::uint32_t host, std::uint32_t id) {
@@ -301,6 +330,17 @@ void Network::deliver(std::uint32_t host, std::uint32_t id) {
     drop_parcel(id);
     return drain(host);
   }
+  if (!hosts_[host].driven) {
+    hand_in(host, id);
+  } else if (!hosts_[host].driven->process.arrive(now(), p.plane, id)) {
+    ++counters_.dropped;
+    drop_parcel(id);
+  }
+  drain(host);
+}
+
+void Network::hand_in(std::uint32_t host, std::uint32_t id) {
+  const Parcel& p = parcel(id);
   proto::Arrival arrival;
   arrival.peer = p.peer;
   arrival.entropy = p.entropy;
@@ -316,7 +356,6 @@ void Network::deliver(std::uint32_t host, std::uint32_t id) {
     endpoint.handle_packet(now(), p.packet, arrival);
   }
   drop_parcel(id);
-  drain(host);
 }
 
 void Network::set_port_state(LinkId link, bool is_up) {
@@ -389,15 +428,9 @@ bool Network::run(Time until, std::uint64_t max_events) {
     switch (static_cast<Kind>(event.kind)) {
       case arrive: on_arrive(event.who, event.what); break;
       case ready: on_ready(event.who); break;
-      case timer: {
-        Host& host = hosts_[event.who];
-        if (host.timer_at != event.at) break;
-        host.timer_at = Time::never();
-        if (host.roce) host.roce->handle_timeout(now());
-        else host.endpoint->handle_timeout(now());
-        drain(event.who);
+      case timer:
+        if (hosts_[event.who].timer_at == event.at) on_timer(event.who);
         break;
-      }
       case flow_start: start_flow(event.what); break;
       case fault: apply_fault(faults_[event.what]); break;
       case pause: on_pause(event.who, event.what != 0); break;

@@ -17,6 +17,7 @@
 #include "proto/endpoint.h"
 #include "sim/baselines/roce.h"
 #include "sim/fabric.h"
+#include "sim/process.h"
 #include "sim/scheduler.h"
 
 namespace softmrc::sim {
@@ -56,6 +57,7 @@ struct NetworkConfig {
   std::uint32_t qps_per_pair = 1;                   // of MRC: flows between two hosts take them in turn
   bool hints = false;                               // queue pairs are told how many others there will be
   bool chain_on_acknowledgement = false;            // a flow that waits for another one starts when its sender knows
+  ProcessConfig process;                            // of every host; by default none: NICs do the work
   proto::EndpointConfig endpoint;
   std::shared_ptr<const proto::EvProfile> ev_profile;
   std::shared_ptr<const proto::CcProfile> cc_profile;
@@ -219,8 +221,21 @@ class Network : private proto::TraceSink, private RoceObserver {
     std::uint32_t host = 0;
     std::uint32_t our_id_there = 0;
   };
+  // A host whose endpoint is driven by a process, and what that process sees.
+  struct Driven : Process::Surroundings {
+    Driven(Network& around, std::uint32_t host);
+    void hand_in(std::uint32_t parcel) override { network.hand_in(host, parcel); }
+    void leave(const proto::Transmit& transmit) override { network.inject(host, transmit); }
+    std::uint32_t free_ports() override;
+    Time next_free_port() const override { return Time::never(); }  // a port that has room again kicks it
+
+    Network& network;
+    std::uint32_t host;
+    Process process;
+  };
   struct Host {
     std::unique_ptr<proto::Endpoint> endpoint;
+    std::unique_ptr<Driven> driven;
     std::vector<RemotePeer> peers;
     Time timer_at = Time::never();
     std::uint32_t busy_ports = 0;
@@ -258,6 +273,8 @@ class Network : private proto::TraceSink, private RoceObserver {
   void arm_timer(std::uint32_t host);
   void inject(std::uint32_t host, const proto::Transmit& transmit);
   void deliver(std::uint32_t host, std::uint32_t parcel);
+  void hand_in(std::uint32_t host, std::uint32_t parcel);
+  void on_timer(std::uint32_t host);
   void on_arrive(LinkId link, std::uint32_t parcel);
   void on_ready(LinkId link);
   void apply_fault(const Fault& fault);

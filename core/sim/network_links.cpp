@@ -134,6 +134,7 @@ void Network::on_ready(LinkId at) {
   Link& link = links_[at];
   const Node from = fabric_.from(at);
   if (from.tier == Tier::host) {
+    if (link.data.head != none) return transmit(at, pop(link.data));
     hosts_[from.index].busy_ports &= ~(1u << from.plane);
     drain(from.index);
     return;

@@ -32,7 +32,22 @@ Pair::Pair(const PairConfig& config, const proto::EndpointConfig& a, const proto
   for (std::uint32_t i = 0; i < 2; ++i) {
     peer_ids_[i] = endpoints_[i]->add_peer();
     links_[i].resize(config.ports);
+    surroundings_[i].pair = this;
+    surroundings_[i].side = i;
   }
+}
+
+void Pair::set_process(std::uint32_t which, const ProcessConfig& config) {
+  processes_[which] = Process(config, config_.ports, Prng(config_.seed, "process", which));
+}
+
+void Pair::restart(std::uint32_t which, const proto::EndpointConfig& config) {
+  SOFTMRC_CHECK(config.ports == config_.ports);
+  processes_[which].die([this](std::uint32_t slot) { free_in_flight_.push_back(slot); });
+  dead_.push_back(std::move(endpoints_[which]));
+  endpoints_[which] = std::make_unique<proto::Endpoint>(config);
+  peer_ids_[which] = endpoints_[which]->add_peer();
+  stalled_until_[which] = now_;
 }
 
 void Pair::set_ev_dead(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, bool is_dead) {
@@ -47,10 +62,10 @@ void Pair::set_ev_loss(std::uint32_t sender, std::uint32_t port, std::uint32_t e
   link.paths[entropy].loss = loss;
 }
 
-Time Pair::last_sent_at(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy) const {
+Time Pair::last_polled_at(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy) const {
   const auto& paths = links_[sender][port].paths;
   const auto found = paths.find(entropy);
-  return found == paths.end() ? Time::long_ago() : found->second.last_sent;
+  return found == paths.end() ? Time::long_ago() : found->second.last_polled;
 }
 
 void Pair::mix(std::uint64_t value) { hash_ = (hash_ ^ value) * 0x100000001B3u ^ (hash_ >> 29); }
@@ -80,6 +95,7 @@ std::uint32_t Pair::free_ports(std::uint32_t sender) {
 }
 
 void Pair::drain(std::uint32_t sender) {
+  if (processes_[sender].exists()) return processes_[sender].kick(now_);
   if (stalled_until_[sender] > now_) return;
   proto::Endpoint& endpoint = *endpoints_[sender];
   while (true) {
@@ -133,7 +149,7 @@ void Pair::send(std::uint32_t sender, const proto::Transmit& transmit) {
   }
   if (link.watches_paths) {
     Path& path = link.paths[transmit.entropy];
-    path.last_sent = now_;
+    path.last_polled = processes_[sender].exists() ? processes_[sender].polled_at() : now_;
     if (path.is_dead || prng_.chance(path.loss)) {
       ++counters_.swallowed;
       return;
@@ -148,6 +164,10 @@ void Pair::send(std::uint32_t sender, const proto::Transmit& transmit) {
     ++counters_.lost;
     return;
   }
+  if (prng_.chance(weather.starve) && wire::is_write(transmit.packet.bth.opcode)) {
+    ++counters_.starved;
+    return refuse_for_want(sender, transmit, arrival_time(link, transmit, departs) + config_.one_way_delay);
+  }
   marked = marked || (data && prng_.chance(weather.mark));
   trimmed = trimmed || (is_trimmable(transmit) && prng_.chance(weather.trim));
   const bool corrupt = exposed && prng_.chance(weather.corrupt);
@@ -158,6 +178,28 @@ void Pair::send(std::uint32_t sender, const proto::Transmit& transmit) {
     ++counters_.duplicated;
     launch(sender, transmit, arrival_time(link, transmit, departs), marked, trimmed, false);
   }
+}
+
+// The receiver had no room for this packet: a NACK goes back in its place, for any of the reasons that are not the
+// network's.
+void Pair::refuse_for_want(std::uint32_t sender, const proto::Transmit& transmit, Time at) {
+  constexpr wire::NackReason reasons[] = {wire::NackReason::no_bitmap, wire::NackReason::no_packet_buffer, wire::NackReason::no_resource};
+  const wire::NackReason reason = reasons[prng_.below(3)];
+  const proto::QueuePair* pair = endpoints_[1 - sender]->qp(transmit.packet.bth.dqp);
+  if (!pair) return;
+  proto::Transmit back;
+  back.entropy = transmit.entropy;
+  back.port = transmit.port;
+  back.traffic_class = proto::TrafficClass::control;
+  back.packet.bth.opcode = wire::Opcode::nack;
+  back.packet.bth.dqp = pair->dest_qpn();
+  back.packet.bth.psn = transmit.packet.bth.psn;
+  wire::Nack& nack = back.packet.body.emplace<wire::Nack>();
+  nack.reason = reason;
+  nack.entropy = transmit.entropy;
+  nack.nack_psn = transmit.packet.bth.psn;
+  nack.tx_timestamp = std::get<wire::Write>(transmit.packet.body).tseth.ticks;
+  launch(1 - sender, back, at, false, false, false);
 }
 
 void Pair::launch(std::uint32_t sender, const proto::Transmit& transmit, Time at, bool marked, bool trimmed, bool corrupt) {
@@ -199,6 +241,13 @@ void Pair::launch(std::uint32_t sender, const proto::Transmit& transmit, Time at
 
 void Pair::deliver(std::uint32_t receiver) {
   const std::uint32_t slot = toward_[receiver].pop();
+  if (!processes_[receiver].exists()) return hand_in(receiver, slot);
+  if (processes_[receiver].arrive(now_, in_flight_[slot].arrival.port, slot)) return;
+  ++counters_.overflowed;
+  free_in_flight_.push_back(slot);
+}
+
+void Pair::hand_in(std::uint32_t receiver, std::uint32_t slot) {
   InFlight& f = in_flight_[slot];
   proto::Endpoint& endpoint = *endpoints_[receiver];
   ++packets_delivered_;
@@ -227,14 +276,16 @@ void Pair::flush() {
   drain(1);
 }
 
+// The earliest of: a packet for either side, a timer, a port that has room again. Stalled sides wait; with a process,
+// packets reach its queues all the same, and everything else is the process's business.
 bool Pair::step(Time until) {
-  // The earliest of: a packet for either side, a timer, a port that has room again. Stalled sides wait.
   Time best = Time::never();
   std::uint32_t who = 0;
-  enum class What { packet, timer, port } what = What::packet;
+  enum class What { packet, timer, port, process } what = What::packet;
   for (std::uint32_t side = 0; side < 2; ++side) {
+    const bool has_process = processes_[side].exists();
     const auto consider = [&](Time at, What kind) {
-      at = at == Time::never() ? at : std::max(at, stalled_until_[side]);
+      if (at != Time::never() && !(has_process && kind == What::packet)) at = std::max(at, stalled_until_[side]);
       if (at < best) {
         best = at;
         who = side;
@@ -242,6 +293,10 @@ bool Pair::step(Time until) {
       }
     };
     consider(toward_[side].next_at(), What::packet);
+    if (has_process) {
+      consider(processes_[side].next_at(*endpoints_[side], surroundings_[side]), What::process);
+      continue;
+    }
     consider(endpoints_[side]->poll_timeout(), What::timer);
     consider(port_free_at_[side], What::port);
     if (stalled_until_[side] > now_) consider(stalled_until_[side], What::port);
@@ -251,9 +306,13 @@ bool Pair::step(Time until) {
     return false;
   }
   now_ = std::max(now_, best);
-  if (what == What::packet) deliver(who);
-  else if (what == What::timer) endpoints_[who]->handle_timeout(now_);
-  drain(who);
+  switch (what) {
+    case What::process: processes_[who].step(now_, *endpoints_[who], surroundings_[who]); return true;
+    case What::packet: deliver(who); break;
+    case What::timer: endpoints_[who]->handle_timeout(now_); break;
+    case What::port: break;
+  }
+  if (!processes_[who].exists()) drain(who);
   return true;
 }
 

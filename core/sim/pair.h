@@ -15,6 +15,7 @@
 #include "base/time.h"
 #include "proto/endpoint.h"
 #include "sim/delivery_queue.h"
+#include "sim/process.h"
 
 namespace softmrc::sim {
 
@@ -27,6 +28,7 @@ struct Weather {
   double corrupt = 0;            // one bit flips; where bytes travel, only the ICRC notices
   double trim = 0;               // data packets that lose their payload
   double mark = 0;               // data packets that get CE
+  double starve = 0;             // data packets that the receiver has no room for, and says so
   bool black_hole = false;       // swallows everything, says nothing
   bool spares_control = false;   // loss, corruption and reordering befall data only
   Duration delay{0};             // every packet is this much later
@@ -49,6 +51,8 @@ class Pair {
  public:
   // Both endpoints must have been configured with `config.ports` ports.
   Pair(const PairConfig& config, const proto::EndpointConfig& a, const proto::EndpointConfig& b);
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
 
   proto::Endpoint& side(std::uint32_t which) { return *endpoints_[which]; }
   std::uint32_t peer_id(std::uint32_t which) const { return peer_ids_[which]; }
@@ -56,9 +60,19 @@ class Pair {
 
   // The direction is named by the side that sends.
   Weather& weather(std::uint32_t sender, std::uint32_t port) { return links_[sender][port].weather; }
+  // Keeps account of every path from here on.
+  void watch_paths() {
+    for (auto& links : links_)
+      for (Link& link : links) link.watches_paths = true;
+  }
   // One EV of one direction swallows everything (or stops doing so).
   void set_ev_dead(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, bool is_dead);
   void set_ev_loss(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, double loss);
+  // A side's packets and timers go through a process from here on; before there is any traffic.
+  void set_process(std::uint32_t which, const ProcessConfig& config);
+  // A side's process dies and another one starts on the same ports. Packets under way reach the new one; the old endpoint
+  // is kept, out of reach of everything but its owner's questions.
+  void restart(std::uint32_t which, const proto::EndpointConfig& config);
   // A stalled side neither receives nor sends until then; packets wait for it.
   void stall(std::uint32_t which, Time until) { stalled_until_[which] = until; }
 
@@ -75,10 +89,11 @@ class Pair {
   std::uint64_t trace_hash() const { return hash_; }
   std::uint64_t packets_delivered() const { return packets_delivered_; }
   std::uint64_t data_packets_sent(std::uint32_t sender, std::uint32_t port) const { return links_[sender][port].data_packets; }
-  Time last_sent_at(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy) const;
+  // The last packet for this path that the endpoint gave away; long ago if none did since it is watched.
+  Time last_polled_at(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy) const;
 
   struct Counters {
-    std::uint64_t lost = 0, duplicated = 0, reordered = 0, corrupted = 0, trimmed = 0, marked = 0, swallowed = 0;
+    std::uint64_t lost = 0, duplicated = 0, reordered = 0, corrupted = 0, trimmed = 0, marked = 0, swallowed = 0, starved = 0, overflowed = 0;
   };
   const Counters& counters() const { return counters_; }
 
@@ -98,7 +113,7 @@ class Pair {
     Duration extra{0};
     Time redraw_at{};
     Time last_arrival{};
-    Time last_sent{};
+    Time last_polled{};
   };
   struct Link {
     Weather weather;
@@ -109,12 +124,24 @@ class Pair {
     bool watches_paths = false;
   };
 
+  // A side as its process sees it.
+  struct Surroundings : Process::Surroundings {
+    Pair* pair = nullptr;
+    std::uint32_t side = 0;
+    void hand_in(std::uint32_t slot) override { pair->hand_in(side, slot); }
+    void leave(const proto::Transmit& transmit) override { pair->send(side, transmit); }
+    std::uint32_t free_ports() override { return pair->free_ports(side); }
+    Time next_free_port() const override { return pair->port_free_at_[side]; }
+  };
+
   void drain(std::uint32_t sender);
   std::uint32_t free_ports(std::uint32_t sender);
   void send(std::uint32_t sender, const proto::Transmit& transmit);
   void launch(std::uint32_t sender, const proto::Transmit& transmit, Time at, bool marked, bool trimmed, bool copy_is_corrupt);
   Time arrival_time(Link& link, const proto::Transmit& transmit, Time departs);
+  void refuse_for_want(std::uint32_t sender, const proto::Transmit& transmit, Time at);
   void deliver(std::uint32_t receiver);
+  void hand_in(std::uint32_t receiver, std::uint32_t slot);
   void mix(std::uint64_t value);
   std::uint32_t take_slot();
 
@@ -126,6 +153,9 @@ class Pair {
   std::array<DeliveryQueue<std::uint32_t>, 2> toward_;  // by receiver; indexes into in_flight_
   std::deque<InFlight> in_flight_;
   std::vector<std::uint32_t> free_in_flight_;
+  std::array<Process, 2> processes_;
+  std::array<Surroundings, 2> surroundings_;
+  std::vector<std::unique_ptr<proto::Endpoint>> dead_;
   std::array<Time, 2> stalled_until_{};
   std::array<Time, 2> port_free_at_{Time::never(), Time::never()};
   Prng prng_;

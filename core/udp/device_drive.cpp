@@ -11,9 +11,6 @@
 
 namespace softmrc::udp {
 
-// Sending a batch takes some hundred microseconds; more than this and somebody else had the processor.
-constexpr Duration held_up_after = microseconds(600);
-
 // The ready set belongs to the driving thread. Nothing else may be touched here: the engine, and all that callers ask
 // for, may be somebody else's at the moment.
 void Device::look(Duration timeout) {
@@ -77,8 +74,9 @@ void Device::receive_ready() {
     ready &= ~(1u << p);
     receive_from(p);
   }
-  // A plane that has more has not had its say yet.
+  // A plane that has more has not had its say yet, nor have those that got something meanwhile.
   if (ready_planes_ == 0) engine_.end_batch(clock_.now());
+  else look(Duration{0});
 }
 
 void Device::receive_from(std::uint32_t p) {
@@ -168,7 +166,7 @@ void Device::transmit() {
     if (sender_.empty()) break;
     sender_.flush(now);
     // Not scheduled for a while, in the midst of sending.
-    if (const Time after = clock_.now(); after - now > held_up_after) {
+    if (const Time after = clock_.now(); after - now > proto::held_up_after) {
       ++stats_.hold_ups;
       engine_.handle_held_up(after);
     }

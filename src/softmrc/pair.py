@@ -47,6 +47,19 @@ class PairConfig:
     carry_payload: bool = True
 
 
+@dataclass(frozen=True)
+class ProcessConfig:
+    """How a side's process gets round to its work, as a socket driver does: in batches, and late."""
+
+    most_received: int = 64  # packets taken from a plane at a time
+    most_waiting: int = 0  # packets that a plane's queue holds, more are lost; 0: any number
+    most_sent: int = 256  # packets polled before they leave
+    port_burst: int = 0  # packets for one plane before it is asked again whether it has room; 0: any number
+    pace_us: float = 1.0  # every step of a turn takes up to this long
+    hold_up: float = 0.0  # share of steps in which the process loses its core ...
+    hold_up_us: float = 0.0  # ... for up to this long
+
+
 class Pair:
     """Side 0 is `a`, side 1 is `b`; a direction is named by the side that sends."""
 
@@ -62,23 +75,46 @@ class Pair:
         endpoint: EndpointConfig | None = None,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
+        processes: tuple[ProcessConfig, ProcessConfig] | None = None,
     ) -> None:
+        """Without `processes` every packet is handed over alone, in the instant it arrives."""
         network = dataclasses.replace(network or PairConfig(), seed=seed, ports=planes)
         if not 1 <= planes <= 16:
             raise ConfigError("planes", planes, "1 to 16")
         base = dataclasses.replace(endpoint or EndpointConfig(), ports=planes)
-        sides = [dataclasses.replace(base, seed=seed * 2 + side) for side in (0, 1)]
+        self._configs = [dataclasses.replace(base, seed=seed * 2 + side) for side in (0, 1)]
+        self._profiles = (ev_profile, cc_profile)
         self.planes = planes
-        self._native = _core.Pair(to_native(network), to_native(sides[0]), to_native(sides[1]))
-        self.a, self.b = (Endpoint(_native=self._native.side(side)) for side in (0, 1))
-        self.sides = (self.a, self.b)
+        self._native = _core.Pair(to_native(network), *map(to_native, self._configs))
         self._recorders: dict[int, Any] = {}
-        for side in self.sides:
-            side.add_ev_profile(ev_profile)
-            side.add_cc_profile(cc_profile)
-            side.create_cq()
-            side.create_cq()
+        self.a, self.b = self._equip(0), self._equip(1)
+        for side, process in enumerate(processes or ()):
+            self._native.set_process(side, to_native(process))
         self._next_qpn = 0x100
+
+    @property
+    def sides(self) -> tuple[Endpoint, Endpoint]:
+        return self.a, self.b
+
+    def _equip(self, side: int) -> Endpoint:
+        endpoint = Endpoint(_native=self._native.side(side))
+        endpoint.add_ev_profile(self._profiles[0])
+        endpoint.add_cc_profile(self._profiles[1])
+        endpoint.create_cq()
+        endpoint.create_cq()
+        return endpoint
+
+    def restart(self, side: int, *, seed: int) -> Endpoint:
+        """That side's process dies, and another starts on the same ports: an endpoint that knows nothing."""
+        self._native.restart(side, to_native(dataclasses.replace(self._configs[side], seed=seed)))
+        endpoint = self._equip(side)
+        if side == 0:
+            self.a = endpoint
+        else:
+            self.b = endpoint
+        if side in self._recorders:
+            self._native.set_recorder(side, self._recorders[side])
+        return endpoint
 
     def connect(
         self,
@@ -137,6 +173,15 @@ class Pair:
 
     def set_ev_loss(self, sender: int, plane: int, entropy: int, loss: float) -> None:
         self._native.set_ev_loss(sender, plane, entropy, loss)
+
+    def watch_paths(self) -> None:
+        """Keep account of every path from here on, for `last_polled_ps`."""
+        self._native.watch_paths()
+
+    def last_polled_ps(self, sender: int, plane: int, entropy: int) -> int | None:
+        """When that side's endpoint last gave away a packet for this path; None: never since paths are watched."""
+        at = self._native.last_polled_ps(sender, plane, entropy)
+        return at if at >= 0 else None
 
     def stall_us(self, side: int, duration_us: float) -> None:
         """That side's process is not scheduled for a while."""

@@ -6,16 +6,20 @@ protocol's promises to its user.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 import numpy as np
 
-from softmrc.engine import CompletionKind, CompletionStatus
+from softmrc.config import EvMode
+from softmrc.engine import CompletionKind, CompletionStatus, EventType, EvState
+from softmrc.pair import Pair
 
 from .plan import Flow, Message, Plan
 
 GUARD = 4096
 FILL = 0xA5
+# Copies per packet that was sent or hurt, beyond which they are a storm.
+STORM = 4
 
 
 class Violation(AssertionError):
@@ -66,6 +70,7 @@ class FlowChecker:
         self.next_receive_id = 0
         self.send_failure: CompletionStatus | None = None
         self.receive_failure = False
+        self.is_abandoned = False  # one of its two processes is gone
 
     def on_posted(self, index: int) -> None:
         message = self.flow.messages[index]
@@ -129,13 +134,116 @@ class FlowChecker:
 
     @property
     def is_done(self) -> bool:
-        if self.send_failure is not None:
+        if self.send_failure is not None or self.is_abandoned:
             return True
         return self.posted == len(self.flow.messages) and not self.sends and not self.receives
 
     def check_end(self) -> None:
         for index, message in enumerate(self.flow.messages):
             self.memories.check_placed(self.flow.side, message, f"{self.name}: the run is over, message {index} too")
+
+
+class PathChecker:
+    """What must be true of paths, read off what each of them carried and of the events that tell of their states."""
+
+    def __init__(self, plan: Plan, pair: Pair) -> None:
+        self.plan = plan
+        self.pair = pair
+        self.denied: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+        pair.watch_paths()
+
+    def on_denied(self, side: int, connection: int, index: int, evs: list[np.ndarray]) -> None:
+        """`evs` are those of all the side's queue pairs, the denying one's first."""
+        port, value = int(evs[0]["port"][index]), int(evs[0]["value"][index])
+        twins = sum(int(((e["port"] == port) & (e["value"] == value)).sum()) for e in evs)
+        listed = self.plan.ev_profile.mode == EvMode.EXPLICIT and (len(evs) > 1 or self.plan.has_victims)
+        if twins > 1 or listed or self.plan.ev_profile.value_bits < 32:
+            return
+        self.denied.setdefault((side, connection, index), (port, value, self.pair.now_ps))
+
+    def on_released(self, side: int, connection: int, index: int) -> None:
+        """Allowed, or replaced, or gone with its queue pair."""
+        found = self.denied.pop((side, connection, index), None)
+        if found is not None:
+            self._check_denied(side, connection, *found)
+
+    def on_closed(self, connection: int) -> None:
+        for key in [key for key in self.denied if key[1] == connection]:
+            self.on_released(*key)
+
+    def _check_denied(self, side: int, connection: int, port: int, value: int, since: int) -> None:
+        last = self.pair.last_polled_ps(side, port, value)
+        if last is not None and last > since:
+            at = f"{last / 1e6:.3f} µs, denied since {since / 1e6:.3f}"
+            raise Violation(f"qp {connection} side {side}: EV {value:#x} on plane {port} carried a packet at {at}")
+
+    def on_events(self, side: int, events: np.ndarray) -> None:
+        """No path is blamed for packets that it never carried. One that falls with its port has lost none."""
+        bad = events[(events["type"] == EventType.ev_state.value) & (events["code"] == EvState.ASSUMED_BAD.value)]
+        for event in bad[bad["value"] > 0]:
+            port, value = int(event["port"]), int(event["ev"])
+            if self.pair.last_polled_ps(side, port, value) is None:
+                raise Violation(f"side {side}: EV {value:#x} on plane {port} is blamed, and never carried a packet")
+
+    def check_end(self) -> None:
+        for (side, connection, _), found in self.denied.items():
+            self._check_denied(side, connection, *found)
+
+
+def check_no_storm(plan: Plan, counters: Counter[str], harm: dict[str, int], packets: int, foreign: int) -> None:
+    """NACKs answer what the network did to packets, each makes one copy at most, and evidence few of every packet.
+
+    What timers send again is bounded by their back-off alone.
+    """
+    nacks = 2 * harm["trimmed"]
+    if not plan.restarts and not plan.has_victims and counters["nacks_sent"] > nacks:
+        raise Violation(f"{counters['nacks_sent']} NACKs for {harm['trimmed']} trimmed packets")
+    nacked = 2 * (harm["trimmed"] + harm["starved"]) + foreign
+    if counters["lost_nacked"] > nacked:
+        raise Violation(f"{counters['lost_nacked']} lost by NACK, of which there were {nacked} at most")
+    hurt = sum(harm.values()) + foreign
+    judged = counters["lost_same_ev"] + counters["lost_across_evs"] + counters["lost_with_path"]
+    if judged > STORM * (packets + hurt):
+        raise Violation(f"{judged} found lost, of {packets} and though {hurt} were hurt")
+
+
+# Where order is kept and nothing is lost, nothing may be found lost by its order.
+ORDERLY = {"mark"}
+# So many of the longest hold-ups fit into the least W where they may not deceive: those of both sides, two each.
+HOLD_UPS_IN_W = 4
+SOCKET_FLOOR_US = 2_000.0
+ORDERLY_ACTS = {"penalty", "window", "stall", "deny_ev", "allow_ev", "replace_ev", "port"}
+
+
+def keeps_order(plan: Plan) -> bool:
+    """Whether packets of a path arrive all, and in the order in which they were sent."""
+    if plan.network.trim_above_bytes or plan.has_victims:
+        return False
+    knobs = {name for f in plan.faults if f.act == "weather" for name, value in f.args[2] if value}
+    return knobs <= ORDERLY and all(f.act in ORDERLY_ACTS or f.act == "weather" for f in plan.faults)
+
+
+def is_never_late(plan: Plan) -> bool:
+    """Whether, too, W has a floor as on sockets, which no queue and no hold-up comes near."""
+    floor_us = plan.cc_profile.min_reorder_window_us
+    longest_us = max((p.hold_up_us for p in plan.processes or () if p.hold_up), default=0.0)
+    stalls = any(f.act == "stall" for f in plan.faults)
+    return (
+        keeps_order(plan)
+        and not plan.network.port_rate_bps
+        and not stalls
+        and floor_us >= max(SOCKET_FLOOR_US, longest_us * HOLD_UPS_IN_W)
+    )
+
+
+def check_verdicts(plan: Plan, counters: Counter[str]) -> None:
+    """No false verdict where order or time cannot deceive. One by time passes for one by order if both were at hand."""
+    by_order = counters["lost_same_ev"]
+    by_time = counters["lost_across_evs"] + counters["lost_with_path"]
+    if keeps_order(plan) and by_order and not by_time:
+        raise Violation(f"{by_order} found lost by their order, where every path keeps it")
+    if is_never_late(plan) and by_order + by_time:
+        raise Violation(f"{by_time} found lost by comparing paths, where nothing is lost and nobody is late")
 
 
 def may_give_up(plan: Plan) -> bool:
@@ -160,12 +268,12 @@ def check_planes_equal(plan: Plan, sent: list[int], retransmitted: int) -> None:
 
     The rotation gives every EV its turn, of one quantum, once a lap, and every plane has the same number of EVs. So per
     queue pair two planes differ by at most one unfinished lap: the EVs of one plane times the quantum. Retransmissions
-    avoid the EV that failed and shift a lap by one each. With a link rate the choice is among ports with room, and
-    queue lengths take part in it; then a fifth of the mean is allowed on top.
+    avoid the EV that failed and shift a lap by one each. With a link rate, or a process that asks for room after a few
+    packets, the choice is among ports with room, and queue lengths take part in it; a fifth of the mean comes on top.
     """
     per_plane = plan.ev_profile.count // plan.planes
     slack = len(plan.connections) * per_plane * plan.ev_profile.spray_quantum + retransmitted
-    if plan.network.port_rate_bps:
+    if plan.network.port_rate_bps or any(p.port_burst for p in plan.processes or ()):
         slack += 8 + sum(sent) / plan.planes / 5
     if max(sent) - min(sent) > slack:
         raise Violation(f"planes unequally loaded though all are healthy: {sent}, allowed difference {slack:.0f}")

@@ -12,6 +12,7 @@ from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig
 from softmrc.pair import PairConfig
 
 from .faults import draw_faults, draw_slow_planes
+from .happenings import draw_happenings
 from .plan import Connection, Flow, Message, Plan
 
 PSN_SPACE = 1 << 24
@@ -20,6 +21,11 @@ LEAST_PATIENCE_US = 10_000.0
 # From this seed on queue pairs steer by round trips, and planes may be slow. A second family, so that the first stays
 # what it was.
 STEERED = 1_000_000
+# From this seed on the plan is that of the seed so much lower, as it is without processes and without what only happens
+# to them: packets are handed over one by one in the instant they arrive, as the simulator of fabrics does.
+BARE = 10_000_000
+# Whether messages may be empty.
+ZERO_LENGTH = True
 
 
 def draw_length(rng: Random) -> int:
@@ -123,6 +129,25 @@ def draw_congestion(rng: Random, network: PairConfig) -> CcProfile:
 
 
 def draw_plan(seed: int) -> Plan:
+    plan, horizon_us = draw_bare_plan(seed % BARE)
+    if seed < BARE:
+        rng = Random(f"happenings {seed}")
+        if ZERO_LENGTH:
+            empty_some(rng, plan)
+        draw_happenings(rng, plan, horizon_us, draw_connection)
+    return plan
+
+
+def empty_some(rng: Random, plan: Plan) -> None:
+    """Now and then a message says all by arriving."""
+    share = rng.choice([0.0, 0.0, 0.1, 0.9])
+    for connection in plan.connections:
+        for flow in connection.flows:
+            flow.messages = [dataclasses.replace(m, length=0) if rng.random() < share else m for m in flow.messages]
+
+
+def draw_bare_plan(seed: int) -> tuple[Plan, float]:
+    """The plan, and the time within which most of it happens."""
     rng = Random(seed)
     planes = rng.choice([1, 2, 2, 3, 4, 4, 5, 8])
     knows_trim = rng.random() < 0.8
@@ -182,4 +207,4 @@ def draw_plan(seed: int) -> Plan:
     if seed >= STEERED:
         plan.ev_profile = dataclasses.replace(plan.ev_profile, leaves_slow_ports=True)
         draw_slow_planes(rng, plan, horizon_us)
-    return plan
+    return plan, horizon_us

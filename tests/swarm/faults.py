@@ -175,7 +175,6 @@ class FaultWriter:
         connection = self.rng.randrange(len(self.plan.connections))
         if self.plan.dynamic_mpr and self.rng.random() < 0.5:
             self.add(at, "window", side, connection, self.rng.choice([8, 16, 200]))
-            self.plan.shrinks_window = True
             return
         self.add(at, "penalty", side, connection, self.rng.choice([1, 64, 127]))
         self.add(end or at, "penalty", side, connection, 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig, EvProfile
-from softmrc.pair import PairConfig
+from softmrc.pair import PairConfig, ProcessConfig
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Connection:
     max_wimm: int
     max_send_wr: int
     flows: tuple[Flow, Flow]
+    era: int = 0  # how many restarts come before it
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,26 @@ class Plan:
     connections: list[Connection]
     memory_size: int
     va: tuple[int, int]
+    processes: tuple[ProcessConfig, ProcessConfig] | None = None  # None: all happens in the instant it can
     faults: list[Fault] = field(default_factory=list)
     outages_us: list[tuple[float, float]] = field(default_factory=list)
     flips_bits: bool = False
-    shrinks_window: bool = False
     leaves_last_path: bool = False
+    restarts: bool = False
+    reuses_numbers: bool = False  # a restarted process numbers its queue pairs as the one before it did
+    has_victims: bool = False  # queue pairs in every state, which are sent packets of every kind
 
     @property
     def is_calm(self) -> bool:
-        """Nothing at all goes wrong, not even a queue that trims."""
-        return not self.faults and not self.network.trim_above_bytes
+        """Nothing at all goes wrong, not even a queue that trims or a process that loses its core."""
+        held_up = any(p.hold_up or p.most_waiting for p in self.processes or ())
+        return not self.faults and not self.network.trim_above_bytes and not held_up
+
+    @property
+    def turn_us(self) -> float:
+        """How long a turn of the slower process takes, with its share of hold-ups."""
+        step = max((p.pace_us + p.hold_up * p.hold_up_us for p in self.processes or ()), default=0.0)
+        return step * (self.planes + 4)
 
     @property
     def last_change_us(self) -> float:
@@ -92,7 +103,7 @@ class Plan:
     @property
     def ideal_us(self) -> float:
         """About how long the messages take when all are posted at once and nothing goes wrong."""
-        rtt_us = 2 * self.network.one_way_delay_us
+        rtt_us = 2 * self.network.one_way_delay_us + 4 * self.turn_us
         window = self.cc_profile.window_bytes
         if self.cc_profile.algorithm == CcAlgorithm.NSCC:
             window = int(1.5 * self.cc_profile.rate_bps / 8e6 * min(rtt_us, self.cc_profile.base_rtt_us))
@@ -104,6 +115,9 @@ class Plan:
                 rounds = size / max(min(window, connection.mpr * 128 * self.mtu), self.mtu)
                 slots = len(flow.messages) / min(connection.max_send_wr, connection.max_wimm)
                 total = max(total, (1 + rounds + slots) * rtt_us)
+        packets = sum(1 + m.length // self.mtu for c in self.connections for f in c.flows for m in f.messages)
+        at_a_time = min((min(p.most_received, p.most_sent) for p in self.processes or ()), default=1)
+        total += 2 * packets * self.turn_us / at_a_time
         if self.network.port_rate_bps:
             total += self.payload_bytes * 8e6 / self.network.port_rate_bps / self.planes
         return total

@@ -13,16 +13,28 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 
 from softmrc.config import InitAttributes, RtrAttributes, RtsAttributes
-from softmrc.engine import CompletionStatus, QpState, QueuePair
+from softmrc.engine import CompletionStatus, MemoryRegion, QpState, QueuePair
 from softmrc.errors import UsageError
 from softmrc.pair import Pair
 
-from .checkers import FlowChecker, Memories, Violation, check_planes_equal, may_give_up
+from .checkers import (
+    FlowChecker,
+    Memories,
+    PathChecker,
+    Violation,
+    check_no_storm,
+    check_planes_equal,
+    check_verdicts,
+    may_give_up,
+)
 from .draw import draw_plan
-from .plan import Connection, Fault, Plan
+from .plan import Connection, Fault, Message, Plan
+from .strangers import NACK_REASONS, Victims, nack
 
 REPORTED = [
     "packets_retransmitted",
@@ -48,6 +60,8 @@ HONEST = [
     "refused_unknown_peer",
     "acks_refused",
 ]
+# What the packets of a process that is gone run into.
+AFTER_RESTART = {"refused_unknown_qp", "acks_refused"}
 
 
 @dataclass
@@ -59,6 +73,10 @@ class Outcome:
     packets: int
     counters: Counter[str]
     gave_up: bool
+
+
+def packets_of(message: Message, mtu: int) -> int:
+    return max(1, -(-message.length // mtu))
 
 
 class Run:
@@ -74,28 +92,52 @@ class Run:
             endpoint=plan.endpoint,
             ev_profile=plan.ev_profile,
             cc_profile=plan.cc_profile,
+            processes=plan.processes,
         )
         self.memories = Memories(plan)
-        self.sources = []
-        for side, endpoint in enumerate(self.pair.sides):
-            endpoint.register(self.memories.target[side], va=plan.va[side], rkey=0x100 + side)
-            self.sources.append(endpoint.register(self.memories.source[side], rkey=0x200))
+        self.paths = PathChecker(plan, self.pair)
+        self.sources: dict[int, MemoryRegion] = {}
+        self.victims: dict[int, Victims] = {}
+        self.ports_down: tuple[set[int], set[int]] = (set(), set())
         self.qps: list[tuple[QueuePair, QueuePair]] = []
         self.checkers: list[tuple[FlowChecker, FlowChecker]] = []
-        for number, connection in enumerate(plan.connections):
-            self._connect(number, connection)
+        self.numbers: dict[tuple[int, int], int] = {}  # which connection a side's queue pair belongs to
+        self.closed: set[int] = set()  # connections that lost one of their processes
+        self.gone: Counter[str] = Counter()  # what the queue pairs that are gone had counted
+        self.foreign_nacks = 0
+        self.ports_changed = False
+        for side in (0, 1):
+            self._equip(side)
+        self._connect_era(0)
         self.faults = list(reversed(plan.faults))
         self.gave_up = False
         self.entropies: dict[tuple[int, int, int, int], int] = {}
 
-    def _connect(self, number: int, connection: Connection) -> None:
+    def _equip(self, side: int) -> None:
+        """What a process sets up first."""
+        endpoint = self.pair.sides[side]
+        endpoint.register(self.memories.target[side], va=self.plan.va[side], rkey=0x100 + side)
+        self.sources[side] = endpoint.register(self.memories.source[side], rkey=0x200)
+        for plane in self.ports_down[side]:
+            endpoint.set_port(self.pair.now_ps, plane, False)
+        if self.plan.has_victims:
+            self.victims[side] = Victims(self.pair, side)
+
+    def _connect_era(self, era: int, fresh: int | None = None) -> None:
+        """`fresh` is the side that was restarted; it may number its queue pairs from the start."""
+        for nth, number in enumerate(n for n, c in enumerate(self.plan.connections) if c.era == era):
+            reuses = [self.plan.reuses_numbers and side == fresh for side in (0, 1)]
+            qpns = (0x1000 + (nth if reuses[0] else number), 0x2000 + (nth if reuses[1] else number))
+            self._connect(number, self.plan.connections[number], qpns)
+
+    def _connect(self, number: int, connection: Connection, qpns: tuple[int, int]) -> None:
         plan, pair = self.plan, self.pair
-        qpns = (0x1000 + number, 0x2000 + number)
         qps = (pair.a.create_qp(qpns[0]), pair.b.create_qp(qpns[1]))
+        self.numbers.update({(side, qpn): number for side, qpn in enumerate(qpns)})
         for side, qp in enumerate(qps):
             qp.init(InitAttributes(send_cq=pair.SEND_CQ, recv_cq=pair.RECV_CQ))
             qp.rtr(
-                0,
+                pair.now_ps,
                 RtrAttributes(
                     peer=0,
                     dest_qpn=qpns[1 - side],
@@ -107,7 +149,7 @@ class Run:
                 ),
             )
             qp.rts(
-                0,
+                pair.now_ps,
                 RtsAttributes(
                     first_psn=connection.first_psn[side],
                     max_wimm=connection.max_wimm,
@@ -154,12 +196,12 @@ class Run:
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip.
         """
         plan = self.plan
-        rtt_us = 2 * plan.network.one_way_delay_us
+        rtt_us = 2 * plan.network.one_way_delay_us + 4 * plan.turn_us
         limit = plan.last_change_us + 8 * plan.ideal_us + 100 * rtt_us + 20_000
         if plan.outages_us or plan.leaves_last_path:
             limit += 2_500_000
         if plan.anchors[0] != plan.anchors[1]:
-            limit += 8_000_000 * plan.planes
+            limit += 8_000_000 * plan.planes + (10_000 if plan.processes else 0) * plan.payload_bytes / plan.mtu
         if plan.network.trim_above_bytes:
             limit += 2 * rtt_us * plan.payload_bytes / plan.mtu
         return limit
@@ -167,7 +209,7 @@ class Run:
     def _next_moments(self) -> list[float]:
         moments = [self.faults[-1].at_us] if self.faults else []
         for checker in self._flows():
-            if checker.posted < len(checker.flow.messages):
+            if not checker.is_abandoned and checker.posted < len(checker.flow.messages):
                 at_us = checker.flow.messages[checker.posted].at_us
                 if at_us > self.pair.now_us:
                     moments.append(at_us)
@@ -180,6 +222,8 @@ class Run:
         for number, checkers in enumerate(self.checkers):
             for checker in checkers:
                 messages = checker.flow.messages
+                if number in self.closed:
+                    continue
                 while checker.posted < len(messages) and messages[checker.posted].at_us <= self.pair.now_us:
                     if not self._post(number, checker):
                         break
@@ -220,6 +264,8 @@ class Run:
             setattr(weather, name, kind(value))
 
     def _do_port(self, side: int, plane: int, up: bool) -> None:
+        self.ports_changed = True
+        (self.ports_down[side].discard if up else self.ports_down[side].add)(plane)
         self.pair.sides[side].set_port(self.pair.now_ps, plane, up)
 
     def _ev(self, side: int, connection: int, plane: int, nth: int) -> tuple[int, int]:
@@ -230,42 +276,102 @@ class Run:
         return index, self.entropies.setdefault(key, int(evs["value"][index]))
 
     def _do_ev_loss(self, sender: int, connection: int, plane: int, nth: int, loss: float) -> None:
+        if connection in self.closed:
+            return
         _, value = self._ev(sender, connection, plane, nth)
         self.pair.set_ev_dead(sender, plane, value, loss >= 1.0)
         self.pair.set_ev_loss(sender, plane, value, loss if loss < 1.0 else 0.0)
 
     def _do_deny_ev(self, side: int, connection: int, plane: int, nth: int) -> None:
-        self.qps[connection][side].deny_ev(self.pair.now_ps, self._ev(side, connection, plane, nth)[0])
+        if connection in self.closed:
+            return
+        qp, index = self.qps[connection][side], self._ev(side, connection, plane, nth)[0]
+        qp.deny_ev(self.pair.now_ps, index)
+        others = [q[side] for number, q in enumerate(self.qps) if number != connection and number not in self.closed]
+        self.paths.on_denied(side, connection, index, [q.evs() for q in (qp, *others)])
 
     def _do_allow_ev(self, side: int, connection: int, plane: int, nth: int) -> None:
-        self.qps[connection][side].allow_ev(self.pair.now_ps, self._ev(side, connection, plane, nth)[0])
+        if connection in self.closed:
+            return
+        index = self._ev(side, connection, plane, nth)[0]
+        self.paths.on_released(side, connection, index)
+        self.qps[connection][side].allow_ev(self.pair.now_ps, index)
 
     def _do_replace_ev(self, side: int, connection: int, plane: int, nth: int, value: int) -> None:
-        self.qps[connection][side].replace_ev(self.pair.now_ps, self._ev(side, connection, plane, nth)[0], value)
+        if connection in self.closed:
+            return
+        index = self._ev(side, connection, plane, nth)[0]
+        self.paths.on_released(side, connection, index)
+        self.qps[connection][side].replace_ev(self.pair.now_ps, index, value)
 
     def _do_stall(self, side: int, duration_us: float) -> None:
         self.pair.stall_us(side, duration_us)
 
     def _do_window(self, side: int, connection: int, units: int) -> None:
-        self.qps[connection][side].set_receive_window(units)
+        if connection not in self.closed:
+            self.qps[connection][side].set_receive_window(units)
 
     def _do_penalty(self, side: int, connection: int, penalty: int) -> None:
-        self.qps[connection][side].set_receiver_penalty(penalty)
+        if connection not in self.closed:
+            self.qps[connection][side].set_receiver_penalty(penalty)
+
+    def _do_nacks(self, side: int, connection: int, count: int, salt: int) -> None:
+        """NACKs for what is under way, and for what is long gone or was never sent."""
+        if connection in self.closed:
+            return
+        rng, qp = Random(salt), self.qps[connection][side]
+        for _ in range(count):
+            psn = int(qp.query().get("next_psn", 0)) + rng.choice([-1, -2, -9, -200, 0, 5, 1 << 22])
+            raw = nack(qp.qpn, psn, rng.choice(NACK_REASONS), rng.getrandbits(16))
+            port = rng.randrange(self.plan.planes)
+            self.pair.sides[side].handle_datagram(self.pair.now_ps, raw, peer=0, port=port, entropy=5)
+        self.foreign_nacks += count
+
+    def _do_strangers(self, side: int, count: int, salt: int) -> None:
+        self.victims[side].suffer(count, Random(salt))
+
+    def _do_restart(self, side: int, seed: int) -> None:
+        for number, checkers in enumerate(self.checkers):
+            if number in self.closed:
+                continue
+            self.closed.add(number)
+            self.paths.on_closed(number)
+            for checker in checkers:
+                checker.is_abandoned = True
+            self.gone.update(self.qps[number][side].stats())
+        self.pair.restart(side, seed=seed)
+        self._equip(side)
+
+    def _do_reconnect(self, survivor: int, era: int, how: str) -> None:
+        """The other side noticed. What it does about the queue pairs to the dead is its own business."""
+        # A queue pair that works keeps alive what the dead process said of its ports; the new one has nothing to say.
+        if how == "keep" and self.ports_changed:
+            how = "destroy"
+        for number in sorted(self.closed):
+            if how == "keep" or self.plan.connections[number].era != era - 1:
+                continue
+            qp = self.qps[number][survivor]
+            if how == "error":
+                qp.error(self.pair.now_ps)
+            self.gone.update(qp.stats())
+            qp.destroy()
+        self._connect_era(era, fresh=1 - survivor)
 
     def _take_completions(self) -> bool:
         any_taken = False
         for side, endpoint in enumerate(self.pair.sides):
             for record in endpoint.poll_completions(Pair.SEND_CQ):
-                self.checkers[int(record["qpn"]) & 0xFFF][side].on_send_completion(record)
+                self.checkers[self.numbers[side, int(record["qpn"])]][side].on_send_completion(record)
                 any_taken = True
             for record in endpoint.poll_completions(Pair.RECV_CQ):
-                self.checkers[int(record["qpn"]) & 0xFFF][1 - side].on_receive_completion(record)
+                self.checkers[self.numbers[side, int(record["qpn"])]][1 - side].on_receive_completion(record)
                 any_taken = True
+            self.paths.on_events(side, endpoint.poll_events())
         return any_taken
 
     def _is_done(self) -> bool:
-        for qps, checkers in zip(self.qps, self.checkers, strict=True):
-            if all(checker.is_done for checker in checkers):
+        for number, (qps, checkers) in enumerate(zip(self.qps, self.checkers, strict=True)):
+            if number in self.closed or all(checker.is_done for checker in checkers):
                 continue
             if all(qp.state == QpState.ERROR for qp in qps):
                 continue
@@ -281,8 +387,10 @@ class Run:
         finished_us = pair.now_us
         pair.run_us(100.0)
         self._take_completions()
-        counters: Counter[str] = Counter()
+        counters = Counter(self.gone)
         for number, (qps, checkers) in enumerate(zip(self.qps, self.checkers, strict=True)):
+            if number in self.closed:
+                continue
             if any(qp.state == QpState.ERROR for qp in qps):
                 self._check_gave_up(number, checkers)
             else:
@@ -292,11 +400,10 @@ class Run:
             for qp in qps:
                 counters.update(qp.stats())
         self.memories.check_nothing_else()
+        self.paths.check_end()
         for endpoint in pair.sides:
             counters.update(endpoint.stats())
-        for name in HONEST:
-            if counters[name]:
-                raise Violation(f"{name} = {counters[name]} between two honest endpoints")
+        self._check_counters(counters)
         if self.plan.is_calm:
             for side in (0, 1):
                 again = sum(qps[side].stats()["packets_retransmitted"] for qps in self.qps)
@@ -304,6 +411,18 @@ class Run:
         after = finished_us - self.plan.last_change_us
         packets = pair.packets_delivered
         return Outcome(self.plan.seed, pair.trace_hash, pair.now_us, after, packets, counters, self.gave_up)
+
+    def _check_counters(self, counters: Counter[str]) -> None:
+        plan, harm = self.plan, self.pair.counters()
+        excused = AFTER_RESTART if plan.restarts else set()
+        for name in HONEST:
+            if counters[name] and name not in excused and not plan.has_victims:
+                raise Violation(f"{name} = {counters[name]} between two honest endpoints")
+        harm["marked"] = 0
+        packets = sum(packets_of(m, plan.mtu) for c in plan.connections for f in c.flows for m in f.messages)
+        check_no_storm(plan, counters, harm, packets, self.foreign_nacks)
+        if not harm["overflowed"]:
+            check_verdicts(plan, counters)
 
     def _check_gave_up(self, number: int, checkers: tuple[FlowChecker, FlowChecker]) -> None:
         self.gave_up = True
@@ -319,17 +438,17 @@ class Run:
         for checker in self.checkers[number]:
             messages = checker.flow.messages
             stats = self.qps[number][1 - checker.flow.side].stats()
-            packets = sum(-(-m.length // self.plan.mtu) for m in messages)
+            packets = sum(packets_of(m, self.plan.mtu) for m in messages)
             placed = (stats["packets_placed"], stats["bytes_placed"])
             if placed != (packets, sum(m.length for m in messages)):
                 raise Violation(f"{checker.name}: placed {placed} packets and bytes, sent {packets}")
-            if stats["packets_out_of_window"] and not self.plan.shrinks_window:
+            if stats["packets_out_of_window"] and not self.plan.reuses_numbers:
                 raise Violation(f"{checker.name}: {stats['packets_out_of_window']} packets beyond the window")
 
     def _describe(self) -> str:
         parts = []
         for number, qps in enumerate(self.qps):
-            for side, qp in enumerate(qps):
+            for side, qp in enumerate(qps if number not in self.closed else ()):
                 checker = self.checkers[number][side]
                 if checker.is_done:
                     continue
@@ -346,7 +465,7 @@ class Run:
 def run_seed(seed: int, *, repeat: bool = False) -> Outcome:
     """Plays one seed. With `repeat` once more, and with packets as structs: the trace must be the same."""
     plan = draw_plan(seed)
-    outcome = Run(plan).play()
+    outcome = dataclasses.replace(Run(plan).play(), seed=seed)
     if not repeat:
         return outcome
     again = Run(plan).play()
@@ -380,15 +499,18 @@ def run_guarded(seed: int, limit_s: float = 60.0) -> Outcome:
         watchdog.cancel()
 
 
-def run_seeds(seeds: range | list[int]) -> tuple[list[Outcome], list[str]]:
-    """All of them; a failure is one line that reproduces it."""
-    outcomes, failures = [], []
+def play_each(seeds: range | list[int]) -> Iterator[Outcome | str]:
+    """What came of each seed; of a failure, one line that reproduces it."""
     for seed in seeds:
         try:
-            outcomes.append(run_guarded(seed))
+            yield run_guarded(seed)
         except AssertionError as error:
-            failures.append(f"make swarm SEED={seed}   # {error}")
-    return outcomes, failures
+            yield f"make swarm SEED={seed}   # {error}"
+
+
+def run_seeds(seeds: range | list[int]) -> list[str]:
+    """The failures among them."""
+    return [found for found in play_each(seeds) if isinstance(found, str)]
 
 
 def main() -> int:
@@ -405,15 +527,19 @@ def main() -> int:
         first, last = args.seeds.split(":")
         seeds = range(int(first), int(last))
     started = time.perf_counter()
-    outcomes, failures = run_seeds(seeds)
+    outcomes, failures, total = [], 0, Counter[str]()
+    for found in play_each(seeds):
+        if isinstance(found, str):
+            print(found, flush=True)
+            failures += 1
+            continue
+        total.update(found.counters)
+        found.counters.clear()
+        outcomes.append(found)
     took = time.perf_counter() - started
-    total: Counter[str] = Counter()
-    for outcome in outcomes:
-        total.update(outcome.counters)
-    print("\n".join(failures))
     slowest = max(outcomes, key=lambda o: o.after_last_change_us, default=None)
     packets = sum(outcome.packets for outcome in outcomes)
-    print(f"{len(outcomes)} seeds passed, {len(failures)} failed, {took:.1f} s, {packets:,} packets")
+    print(f"{len(outcomes)} seeds passed, {failures} failed, {took:.1f} s, {packets:,} packets")
     if slowest is not None:
         print(f"slowest to end after its last change: seed {slowest.seed}, {slowest.after_last_change_us:,.0f} µs")
     print(f"gave up with cause: {sum(o.gave_up for o in outcomes)}")

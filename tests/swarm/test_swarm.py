@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .draw import STEERED
+from .draw import BARE, STEERED
 from .swarm import run_guarded, run_seeds
 
 CHUNK = 50
@@ -20,9 +20,12 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize("first", [*range(0, SEEDS, CHUNK), *range(STEERED, STEERED + SEEDS // 8, CHUNK)])
+FIRSTS = [first + at for first, share in ((0, 1), (STEERED, 8), (BARE, 8)) for at in range(0, SEEDS // share, CHUNK)]
+
+
+@pytest.mark.parametrize("first", FIRSTS)
 def test_seeds(first: int) -> None:
-    _, failures = run_seeds(range(first, first + CHUNK))
+    failures = run_seeds(range(first, first + CHUNK))
     assert not failures, "\n" + "\n".join(failures)
 
 

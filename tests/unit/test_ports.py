@@ -65,6 +65,24 @@ def test_the_peers_ports_are_respected_and_older_news_is_ignored(ids: tuple[int,
     assert ports_used(rig) == {0, 1, 2, 3}, "and believed no more"
 
 
+@pytest.mark.parametrize("first_ticks", [100, 0xFFF0])
+def test_of_two_that_are_both_news_the_later_one_counts(first_ticks: int) -> None:
+    """A copy that waited longer than its successor's, of which none came before: its timestamp tells.
+
+    Where the last port that works is the one it calls dead, no answer of ours would reach the peer to put that right.
+    """
+    rig = Rig(ports=4, mtu=512, evs={"count": 16})
+    rig.receive(packer.request(PORT_STATUS, 8, mask=0b11110, ticks=(first_ticks + 53) & 0xFFFF))
+    assert not rig.receive(packer.request(PORT_STATUS, 7, mask=0b11010, ticks=first_ticks), port=3)
+    assert ports_used(rig) == {0, 1, 2, 3}
+    # Unanswered it comes again if it is the newest, which a clock that has gone round may hide for a while.
+    (answer,) = rig.receive(packer.request(PORT_STATUS, 7, mask=0b11010, ticks=(first_ticks + 60) & 0xFFFF))
+    assert answer.psn == 7 and ports_used(rig) == {0, 2, 3}
+    rig.advance(10_000)
+    rig.receive(packer.request(PORT_STATUS, 9, mask=0b11110, ticks=first_ticks))
+    assert ports_used(rig) == {0, 1, 2, 3}
+
+
 def test_an_answer_to_old_news_makes_us_say_it_again() -> None:
     """The peer may have taken a late copy for the newest; it says so by answering it."""
     rig = Rig(ports=4)

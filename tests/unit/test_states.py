@@ -10,7 +10,7 @@ import pytest
 import packer
 from rig import PEER_QPN, QPN, RKEY
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes
-from softmrc.engine import ALL_PORTS, Endpoint, EventType, QpState, RefusedPacket
+from softmrc.engine import ALL_PORTS, Endpoint, EventType, QpState, RefusedPacket, Trim
 
 VA = 0x1000
 PACKETS = {
@@ -27,6 +27,10 @@ PACKETS = {
     "ack": packer.ack(QPN, 0, 0),
     "nak": packer.ack(QPN, 0, 0, packer.SYN_ACCESS),
     "probe": packer.probe(QPN, 1),
+}
+NODE_REFUSES = {  # for a queue pair's number, though only the node's own takes them
+    "request": packer.request(1, 5)[:5] + QPN.to_bytes(3, "big") + packer.request(1, 5)[8:],
+    "response": packer.response(1, 5)[:5] + QPN.to_bytes(3, "big") + packer.response(1, 5)[8:],
 }
 
 
@@ -114,6 +118,74 @@ def test_every_packet_in_every_state(way: str, kind: str) -> None:
     stats = node.endpoint.stats()
     assert stats["refused_unknown_qp"] == 1 or stats["departed_answers"] == 1
     node.live_on()
+
+
+@pytest.mark.parametrize("kind", PACKETS)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_packet_in_every_state_of_a_batch(way: str, kind: str) -> None:
+    """As drivers do it: several at once, sending before the batch ends, held up; the same refusals as one by one."""
+    node = at(way)
+    node.endpoint.poll_events()
+    node.endpoint.begin_batch()
+    for port in (0, 1):
+        node.endpoint.handle_datagram(node.now, PACKETS[kind], peer=0, port=port, entropy=7)
+    node.live_on(1)
+    node.endpoint.handle_held_up(node.now)
+    if way not in TAKES:
+        assert node.endpoint.stats()["refused_wrong_state"] == 2
+        assert len(node.endpoint.poll_events()) == 2
+    if way.startswith("ERROR"):
+        node.qp.destroy()  # with the batch still open
+    node.endpoint.end_batch(node.now)
+    node.live_on()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_trimmed_packet_in_every_state(way: str) -> None:
+    node = at(way)
+    node.endpoint.poll_events()
+    raw = packer.write(QPN, 0, b"", va=VA, rkey=RKEY, dmalen=4, trimmed=True)
+    node.endpoint.handle_datagram(node.now, raw, peer=0, port=0, trim=Trim.TRIMMED)
+    assert node.endpoint.stats()["refused_wrong_state"] == (way not in TAKES)
+    assert len(node.endpoint.poll_events()) == (way not in TAKES)
+    assert node.live_on(1) == (way in TAKES or way in ("ERROR from RTR", "ERROR from RTS"))
+
+
+@pytest.mark.parametrize("kind", NODE_REFUSES)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_for_nodes_is_refused_by_every_queue_pair(way: str, kind: str) -> None:
+    node = at(way)
+    node.endpoint.poll_events()
+    node.endpoint.handle_datagram(node.now, NODE_REFUSES[kind], peer=0, port=0)
+    assert node.endpoint.stats()["refused_unknown_qp"] == 1 and len(node.endpoint.poll_events()) == 1
+
+
+@pytest.mark.parametrize("kind", PACKETS)
+@pytest.mark.parametrize("way", WAYS)
+def test_nobody_else_is_listened_to_in_any_state(way: str, kind: str) -> None:
+    """A peer that is not this queue pair's, and one that is nobody's: counted, told, and never answered."""
+    node = at(way, peers=2)
+    node.endpoint.poll_events()
+    for stranger in (1, 77):
+        node.endpoint.handle_datagram(node.now, PACKETS[kind], peer=stranger, port=0, entropy=7)
+    stats = node.endpoint.stats()
+    assert stats["refused_wrong_state"] + stats["refused_wrong_peer"] == 2
+    assert len(node.endpoint.poll_events()) == 2
+    assert node.live_on(1) == 0
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "RESET"])
+def test_a_controller_may_speak_of_paths_in_any_state(way: str) -> None:
+    node = at(way)
+    node.qp.deny_ev(node.now, 0)
+    node.qp.replace_ev(node.now, 1, 0xABCD)
+    node.qp.allow_ev(node.now, 0)
+    for step in WAYS["RTS"][len(WAYS[way]) :] if way in ("INIT", "RTR") else ():
+        step(node)
+    if way in ("INIT", "RTR", "RTS"):
+        node.qp.post_write(node.now, 4096, remote_va=0, rkey=1)
+        assert node.live_on(1) >= 4
+    node.qp.destroy()
 
 
 @pytest.mark.parametrize("peers", [0, 1])
