@@ -137,7 +137,7 @@ class Endpoint {
     std::uint8_t port = 0;
     wire::EndpointOp op{};
     wire::Timestamp timestamp;
-    bool is_copy = false;     // of one that went the usual way
+    bool is_copy = false;     // of one that took `port`, and is to take another
   };
 
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);

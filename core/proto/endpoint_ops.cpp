@@ -166,19 +166,23 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   }
   const std::uint32_t live = free_ports & live_ports(answer.peer);
   const std::uint32_t ports = live ? live : free_ports;
-  std::uint8_t port = pair ? pair->reply_port(answer.port, ports) : answer.port;
+  std::uint8_t port = answer.port;
   if (answer.is_copy) {
     // The number of the request decides, through a hash, lest every copy take the same way.
-    const std::uint32_t others = std::popcount(ports) > 1 ? ports & ~(1u << port) : ports;
+    const std::uint32_t others = ports & ~(1u << port) ? ports & ~(1u << port) : ports;
     std::uint32_t skip = (answer.id * 0x9E3779B1u >> 16) % static_cast<std::uint32_t>(std::popcount(others));
     std::uint32_t left = others;
     for (; skip; --skip) left &= left - 1;
     port = static_cast<std::uint8_t>(std::countr_zero(left));
-  } else if (pair && seems_unheard_by(answer.peer, now)) {
-    answers_.push(answer);
-    answers_.back().is_copy = true;
+  } else if (pair) {
+    port = pair->reply_port(port, ports);
   }
   if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
+  if (!answer.is_copy && pair && seems_unheard_by(answer.peer, now)) {
+    answers_.push(answer);
+    answers_.back().is_copy = true;
+    answers_.back().port = port;
+  }
   out.peer = answer.peer;
   out.port = port;
   out.entropy = 0;

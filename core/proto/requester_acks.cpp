@@ -263,8 +263,13 @@ void Requester::absolve(Psn psn) {
 
 CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   ++context_.stats.nacks_received;
-  if (nack.reason == wire::NackReason::unexpected_event) return CompletionStatus::peer_error;
   const Psn psn(nack.nack_psn);
+  if (nack.reason == wire::NackReason::unexpected_event) {
+    // The last word of another connection, one that had these numbers before us, is not for us.
+    if (evs_.is_built() && is_outstanding(psn)) return CompletionStatus::peer_error;
+    refuse_acknowledgement(now, psn);
+    return CompletionStatus::success;
+  }
   const bool is_trim = nack.reason == wire::NackReason::trimmed || nack.reason == wire::NackReason::trimmed_last_hop;
   if (!evs_.is_built() || (is_trim && explains_accusation(now, nack)) || !is_outstanding(psn)) return CompletionStatus::success;
   SentRecord& r = sent_[psn];

@@ -206,7 +206,9 @@ void Responder::on_probe(const wire::Probe& probe, const Arrival& arrival) {
 
 // spec: unexpected-event
 void Responder::refuse_in_error(const wire::Bth& bth, const Arrival& arrival) {
-  acks_.nack({Psn(bth.psn), arrival.entropy, 0, arrival.port}, wire::NackReason::unexpected_event);
+  // A probe has no number; what its sender waits for does.
+  const Psn psn = wire::is_write(bth.opcode) ? Psn(bth.psn) : expected_;
+  acks_.nack({psn, arrival.entropy, 0, arrival.port}, wire::NackReason::unexpected_event);
 }
 
 void Responder::set_penalty(std::uint8_t penalty) {

@@ -204,6 +204,18 @@ def test_a_nack_of_an_earlier_transmission_is_stale() -> None:
     assert not data(rig.receive(packer.nack(QPN, 0, packer.TRIMMED, ticks=first.ticks)))
 
 
+# spec: unexpected-event
+@pytest.mark.parametrize(("psn", "is_ours"), [(0, True), (2, True), (3, False), (PSN_MASK, False), (5000, False)])
+def test_only_a_packet_that_is_under_way_can_be_refused_for_good(psn: int, is_ours: bool) -> None:
+    """A queue pair that had our number before us may have left a last word on the way."""
+    rig = Rig()
+    assert rig.qp.state == QpState.RTS and not rig.receive(packer.nack(QPN, 0, packer.UNEXPECTED))
+    rig.post(3 * 1024)
+    rig.receive(packer.nack(QPN, psn, packer.UNEXPECTED))
+    assert rig.qp.state == (QpState.ERROR if is_ours else QpState.RTS)
+    assert rig.stats()["acks_refused"] == (1 if is_ours else 2)
+
+
 # spec: nack-backoff
 @pytest.mark.parametrize("reason", [packer.NO_BITMAP, packer.NO_PKT_BUFFER, packer.NO_RESOURCE, packer.OUT_OF_WINDOW])
 def test_a_peer_that_never_takes_a_packet_is_asked_ever_more_seldom(reason: int) -> None:
