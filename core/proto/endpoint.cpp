@@ -78,6 +78,7 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   // Nobody here has been in touch with it: it may have been restarted since.
   if (peer.is_known && pair->state() == QpState::init && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
   if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
+  const bool is_new = !peer.is_known;
   peer.is_known = true;
   if (!peer.has_qp) {
     peer.first_qp = *qpns_.find(qpn);
@@ -85,7 +86,8 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   }
   // It may have begun anew without our noticing, and believe that every port is up.
   const std::uint32_t all = (1u << config_.ports) - 1;
-  if (up_ports_ != all || (peer.told_ports & all) != up_ports_) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+  const bool is_due = up_ports_ != all || (peer.told_ports & all) != up_ports_ || (is_new && config_.announces_ports);
+  if (is_due) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
 }
 

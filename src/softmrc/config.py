@@ -34,6 +34,7 @@ class EndpointConfig:
     timestamps: bool = True
     trim_nack: bool = True
     peer_trim_nack: bool = True
+    announces_ports: bool = False  # tell every peer at first how our ports are: it may have known another process here
     probe_interval_us: float = 1_000.0
     probe_interval_max_us: float = 1_000_000.0
     revival_answers: int = 3

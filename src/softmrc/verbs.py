@@ -470,6 +470,7 @@ class Device:
                 sack_threshold_bytes=config.sack_threshold_bytes,
                 trim_nack=True,
                 peer_trim_nack=config.trimming,
+                announces_ports=True,
                 probe_interval_us=config.probe_interval_us,
             )
         )

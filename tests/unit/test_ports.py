@@ -128,6 +128,16 @@ def test_a_restarted_peer_inherits_nothing(kept: bool) -> None:
     assert ports_used(rig) == {0, 2}, "its numbers begin anew"
 
 
+def test_a_new_process_says_that_its_ports_are_up() -> None:
+    """A peer may still have a queue pair with the old one, and believe what that said."""
+    rig = Rig(ports=4, endpoint={"announces_ports": True})
+    updates = only(rig.drain(), REQUEST)
+    assert len(updates) == 4 and {(u.op, u.mask) for u in updates} == {(PORT_STATUS, 0b11110)}
+    rig.receive(packer.response(PORT_STATUS, updates[0].psn))
+    connect(rig, QPN + 1)
+    assert not only(rig.advance(10_000), REQUEST), "once is enough"
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_peer_that_is_in_touch_keeps_what_it_said(failed: bool) -> None:
     """As long as one queue pair with it works, be it the first or not."""
