@@ -158,7 +158,7 @@ class Connection:
         if status != _core.PostStatus.OK:
             del self._sources[number]
             self._check_alive()
-            self.qp._refused(status, source.size)
+            self.qp._refused(status)
         return number
 
     def wait(self, number: int, timeout_s: float | None = None) -> None:

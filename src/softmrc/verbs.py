@@ -336,7 +336,7 @@ class QueuePair:
         native = self.device._native
         status = native.post_write(self.qpn, wr_id, source.buffer, offset, length, remote_va, rkey, imm, signaled)
         if status != PostStatus.OK:
-            self._refused(status, length)
+            self._refused(status)
 
     def post_write_imm(self, source: MemoryRegion, offset: int, length: int, imm: int, **more: Any) -> None:
         """The same, and complete one receive of the peer with 32 bits of `imm`, after everything written before."""
@@ -346,14 +346,12 @@ class QueuePair:
         """Allow so many writes with immediate to complete here."""
         status = self.device._native.post_receive(self.qpn, wr_id, count)
         if status != PostStatus.OK:
-            self._refused(status, 0)
+            self._refused(status)
 
-    def _refused(self, status: Any, length: int) -> None:
-        if status == PostStatus.WRONG_STATE:
-            raise UsageError(f"cannot post to queue pair {self.qpn}: it is in {self.state.name}")
+    def _refused(self, status: Any) -> None:
         if status == PostStatus.QUEUE_FULL:
             raise UsageError(f"cannot post to queue pair {self.qpn}: its send queue is full (max_send_wr)")
-        raise ConfigError("length", length, "1 to 4294967295")
+        raise UsageError(f"cannot post to queue pair {self.qpn}: it is in {self.state.name}")
 
     @property
     def state(self) -> Any:

@@ -90,7 +90,8 @@ def rates_bps(lab: Lab, target: str) -> set[int]:
         with kernel.inside(lab.namespace(node)):
             done = kernel.run(["tc", "qdisc", "show", "dev", port.port.name])
             done.stdout += kernel.run(["tc", "class", "show", "dev", port.port.name]).stdout
-        words = re.findall(r"(?:tbf 1: root|class htb 1:1 root).*?\brate (\d+)([KM]?)bit", done.stdout.replace("\n", " "))
+        shown = done.stdout.replace("\n", " ")
+        words = re.findall(r"(?:tbf 1: root|class htb 1:1 root).*?\brate (\d+)([KM]?)bit", shown)
         found |= {int(number) * {"": 1, "K": 10**3, "M": 10**6}[unit] for number, unit in words}
     return found
 

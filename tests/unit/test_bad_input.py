@@ -263,13 +263,14 @@ def test_noise_beside_honest_traffic_does_not_stop_it() -> None:
 BAD_ENDPOINT = {"ports": [0, 17, -1, "x"], "sack_threshold_bytes": [0, 1 << 25], "probe_interval_us": [0.0, 1e9],
                 "probe_interval_max_us": [1.0, 1e12], "revival_answers": [0, 101], "max_events": [0, 1 << 21],
                 "timestamps": ["yes"], "trim_nack": [None], "peer_trim_nack": [2.5], "sack_first_packet": ["no"],
-                "seed": [-1, 1 << 64]}  # fmt: skip
+                "announces_ports": ["yes"], "seed": [-1, 1 << 64]}  # fmt: skip
 BAD_EVS = {"count": [0, 1025, 3], "spares": [1, 2000], "min_active": [129], "value_bits": [0, 33],
            "skips_congested": ["no"], "leaves_slow_ports": [1.0], "spray_quantum": [0, 65], "mode": ["auto"],
            "format": ["srv6", EvFormat.SRV6], "widths": [(0,), (33,), ("x",)], "fields": [(EvField(8),), ("x",)],
            "entries": [((1, 0),)]}  # fmt: skip
 BAD_CC = {"rate_bps": [0, 10**15], "base_rtt_us": [0.0, 1e8, float("nan"), float("inf"), -1.0],
-          "target_delay_us": [-1.0, 1e8], "window_bytes": [511, 1 << 41], "max_window_bdp": [0.0, 1001.0, float("nan")], "shared_window_bdp": [-1, 1001],
+          "target_delay_us": [-1.0, 1e8], "window_bytes": [511, 1 << 41], "max_window_bdp": [0.0, 1001.0, float("nan")],
+          "shared_window_bdp": [-1, 1001],
           "gamma": [-0.1, 1.1, float("nan")], "max_md_jump": [-0.1, 1.1], "qa_gate": [17], "algorithm": ["nscc"],
           "learn_base_rtt": ["yes"], "trimming": ["no"], "min_base_rtt_us": [-1.0, 1e8],
           "min_reorder_window_us": [-1.0, 1e8]}  # fmt: skip

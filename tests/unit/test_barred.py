@@ -1,4 +1,4 @@
-"""Paths that are worse than the others without being dead: passed over for a while, and given no more than their share."""
+"""Paths that are worse than others without being dead: passed over for a while, and given no more than their share."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_path_that_does_not_answer_is_given_no_more_than_its_share() -> None:
 
 # spec: loss-holes
 def test_what_one_path_holds_is_missed_at_once_and_not_as_cack_reaches_it() -> None:
-    """Three packets are missing; one SACK shows the gaps too early for a verdict, a later one speaks of other packets."""
+    """Three packets are missing; one SACK shows the gaps too early for a verdict, a later one speaks of others."""
     rig = Rig(mtu=512, evs={"count": 64}, cc={"window_bytes": 1 << 30}, rts={"timeout": 20})
     first = data(rig.post(64 * 512))
     rig.now += 8 * US
@@ -120,8 +120,8 @@ def test_what_one_path_holds_is_missed_at_once_and_not_as_cack_reaches_it() -> N
     second = data(rig.post(64 * 512))
     rig.now += 8 * US
     for received in (64_000, 64_256):
-        told = packer.sack(QPN, 9, ack_psn=64, ticks=second[0].ticks or 0, base=64, bitmap=1, ooo=54, rcvd_bytes=received)
-        rig.receive(told)
+        said = {"ack_psn": 64, "ticks": second[0].ticks or 0, "base": 64, "bitmap": 1, "ooo": 54}
+        rig.receive(packer.sack(QPN, 9, rcvd_bytes=received, **said))
     assert rig.stats()["lost_across_evs"] == 3
 
 

@@ -57,9 +57,9 @@ FAILURES = {
     "port": Failure("p2.host0-leaf0", "down", (0,), 0.75),
     "leaf": Failure("p3.leaf1", "reboot", (2, 3), 0.75),
 }
-# The same judgement with nothing broken: how much of a figure is this machine's own unrest.
-# One spine's port at a quarter of its rate. A leaf has twice the uplinks that its hosts can fill, so all they need is left.
+# One spine's port at a quarter of its rate. A leaf has twice the uplinks that its hosts fill: all they need is left.
 GREY = Failure("p0.leaf0-spine1", "slow=25%", (0, 1), 1.0)
+# The same judgement with nothing broken: how much of a figure is this machine's own unrest.
 CONTROL = Failure("", "", (0, 1), 1.0)
 RECOVERED, RESTORED = 0.9, 0.95
 SAMPLE_S, BIN_S, AVERAGE_BINS = 0.005, 0.02, 5

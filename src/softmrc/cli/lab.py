@@ -176,7 +176,7 @@ def execute(
 @lab_app.command("fail")
 def fail(
     target: Annotated[str, typer.Argument(help="leaf0-spine1, p2.host3-leaf1, spine1", show_default=False)],
-    mode: Annotated[str, typer.Option(help="down, blackhole, loss=1%, slow=25%, flap=50ms; reboot for a node.")] = "down",
+    mode: Annotated[str, typer.Option(help="down, blackhole, loss=1%, slow=25%, flap=50ms; a node: reboot")] = "down",
     name: Name = None,
     plane: Plane = 0,
     lasting: Annotated[str | None, typer.Option("--for", help="Heal by itself after this time. 3s")] = None,

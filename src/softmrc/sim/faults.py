@@ -89,7 +89,7 @@ class FaultEvent:
     times: int = setting(1, low=1)  # more than once: it flaps
     every_us: float = setting(0.0, low=0)  # from one start to the next
     value: float = setting(0.0, low=0, high=1)  # probability of loss; bit error rate; share of the rate that is left
-    queues: str = setting("kept", choices=("kept", "scaled"))  # of a slow link: with the bytes they had, or with its rate
+    queues: str = setting("kept", choices=("kept", "scaled"))  # of a slow link: of as many bytes, or as its rate
     direction: str = setting("both", choices=("both", "up", "down"))  # up: away from the hosts
     link: LinkTarget | None = None
     core_link: CoreLinkTarget | None = None

@@ -52,7 +52,7 @@ class Transport:
     hints: bool = False  # queue pairs are told how many others there will be, as a controller would
     probe_interval_us: float = setting(1000.0, above=0)
     # How much later another packet must have been sent, and acknowledged, for a missing one to be lost: at least this.
-    # Queues of switches make paths overtake each other by more than a quiet network shows. -1: a quarter of the base RTT.
+    # Queues of switches make paths overtake each other by more than a quiet network shows. -1: a quarter base RTT.
     reorder_window_us: float = setting(-1.0, low=-1)
     qps_per_pair: int = setting(1, low=1, high=16)  # MRC: messages take them in turn; RoCE: each is cut between them
     # RoCE
