@@ -56,16 +56,22 @@ void Departed::answer(const Answer& answer) {
 }
 
 bool Departed::poll(std::uint32_t free_ports, Transmit& out) {
-  if (answers_.empty()) return false;
-  const Answer answer = answers_.front();
-  answers_.pop();
-  const LastWord& word = words_[answer.place];
-  if (word.qpn != answer.qpn) return false;  // overwritten meanwhile
-  free_ports &= word.open_ports;
-  if (free_ports == 0) {
-    answers_.push(answer);
-    return false;
+  for (std::size_t turns = answers_.size(); turns; --turns) {
+    const Answer answer = answers_.front();
+    answers_.pop();
+    const LastWord& word = words_[answer.place];
+    if (word.qpn != answer.qpn || word.open_ports == 0) continue;  // overwritten meanwhile, or not to speak at all
+    if (free_ports & word.open_ports) {
+      fill(answer, free_ports & word.open_ports, out);
+      return true;
+    }
+    answers_.push(answer);  // its ports are busy: others go first
   }
+  return false;
+}
+
+void Departed::fill(const Answer& answer, std::uint32_t free_ports, Transmit& out) const {
+  const LastWord& word = words_[answer.place];
   out.peer = word.peer;
   out.port = free_ports >> answer.port & 1 ? answer.port : static_cast<std::uint8_t>(std::countr_zero(free_ports));
   out.entropy = word.entropies.empty() ? 0 : word.entropies[out.port];
@@ -78,7 +84,7 @@ bool Departed::poll(std::uint32_t free_ports, Transmit& out) {
     bth.opcode = wire::Opcode::acknowledge;
     bth.psn = word.cack.value;
     out.packet.body = wire::Aeth{wire::Syndrome::ack, word.confirmed};
-    return true;
+    return;
   }
   bth.opcode = wire::Opcode::nack;
   bth.psn = answer.refused.value;
@@ -89,7 +95,6 @@ bool Departed::poll(std::uint32_t free_ports, Transmit& out) {
   nack.dpdcid = static_cast<std::uint16_t>(word.dest_qpn);
   nack.nack_psn = answer.refused.value;
   nack.tx_timestamp = answer.ticks;
-  return true;
 }
 
 }  // namespace softmrc::proto

@@ -61,6 +61,7 @@ class Departed {
   };
 
   void answer(const Answer& answer);
+  void fill(const Answer& answer, std::uint32_t free_ports, Transmit& out) const;
 
   IdTable places_;               // of queue pairs, in words_
   std::vector<LastWord> words_;

@@ -28,7 +28,7 @@ class Doubts {
   }
   // One doubt at a time: whoever forges reports must not make us ask more often than this.
   void add(Time now, std::uint32_t peer, std::uint32_t ports, Duration patience) {
-    if (!contains(peer)) doubts_.push_back({peer, ports, now, now + patience});
+    if (!contains(peer)) doubts_.push_back({peer, ports, now, now + patience, false});
   }
 
   // Something came from this peer, whatever it was.
@@ -53,8 +53,14 @@ class Doubts {
     return std::nullopt;
   }
 
+  void on_asked(std::uint32_t peer) {
+    for (Doubt& doubt : doubts_)
+      if (doubt.peer == peer) doubt.was_asked = true;
+  }
+
   // A peer that was asked to no avail for as long as it was worth. Call until there is none.
   std::optional<std::uint32_t> given_up(Time now) {
+    std::erase_if(doubts_, [now](const Doubt& d) { return d.gives_up_at <= now && !d.was_asked; });
     for (std::size_t i = 0; i < doubts_.size(); ++i) {
       if (doubts_[i].gives_up_at > now) continue;
       const std::uint32_t peer = doubts_[i].peer;
@@ -82,6 +88,7 @@ class Doubts {
     std::uint32_t ports = 0;  // that this round has yet to ask
     Time asks_at{};
     Time gives_up_at{};       // never: it was heard; the entry then only keeps the next doubt waiting
+    bool was_asked = false;   // where nothing may be said, silence means nothing
   };
   std::vector<Doubt> doubts_;
 };

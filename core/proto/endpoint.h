@@ -29,6 +29,8 @@ namespace softmrc::proto {
 
 // Sending what was polled takes some hundred microseconds at most; if it took longer, the driver was held up.
 constexpr Duration held_up_after = microseconds(600);
+// A driver takes packets in turns, and a batch lasts while some plane has more; where that never ends, so many turns.
+constexpr std::uint32_t most_turns_in_batch = 8;
 
 class Endpoint {
  public:
@@ -147,6 +149,7 @@ class Endpoint {
   void handle_request(Time now, const wire::Packet& packet, const Arrival& arrival);
   void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
+  QueuePair* speaker_to(std::uint32_t peer);
   bool seems_unheard_by(std::uint32_t peer, Time now);
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
   bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);

@@ -143,6 +143,16 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(peers_[peer].told_ports);
 }
 
+// Whose paths the node takes to say something to this peer: of a queue pair that has any left.
+QueuePair* Endpoint::speaker_to(std::uint32_t id) {
+  const Peer& peer = peers_[id];
+  QueuePair* first = peer.has_qp ? at(peer.first_qp) : nullptr;
+  if (!first || first->open_ports()) return first;
+  for (Slot& slot : slots_)
+    if (slot.qp && slot.qp->peer() == id && slot.qp->open_ports()) return slot.qp.get();
+  return first;
+}
+
 bool Endpoint::seems_unheard_by(std::uint32_t peer, Time now) {
   for (const Slot& slot : slots_)
     if (slot.qp && slot.qp->peer() == peer && slot.qp->seems_unheard(now)) return true;
@@ -156,8 +166,7 @@ bool Endpoint::seems_unheard_by(std::uint32_t peer, Time now) {
 bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   const Answer answer = answers_.front();
   answers_.pop();
-  const Peer& peer = peers_[answer.peer];
-  QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr;
+  QueuePair* pair = speaker_to(answer.peer);
   const std::uint32_t open = pair ? pair->open_ports() : ~0u;
   free_ports &= open;
   if (free_ports == 0) {
@@ -240,7 +249,7 @@ bool Endpoint::poll_port_update(Time now, std::uint32_t free_ports, Transmit& ou
   for (std::uint32_t id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
     if (!peer.update_pending || peer.update_at > now) continue;
-    QueuePair* pair = at(peer.first_qp);
+    QueuePair* pair = speaker_to(id);
     const std::uint32_t ports = peer.update_ports & free_ports & (pair ? pair->open_ports() : ~0u);
     if (ports == 0) {
       peers_.repeat(peer, now, up_ports_);
@@ -304,8 +313,9 @@ void Endpoint::on_unreachable(Time now, std::uint32_t peer) {
 
 bool Endpoint::poll_doubt(Time now, std::uint32_t free_ports, Transmit& out) {
   while (const auto ask = doubts_.poll(now, free_ports, up_ports_)) {
-    QueuePair* pair = peers_[ask->peer].has_qp ? at(peers_[ask->peer].first_qp) : nullptr;
+    QueuePair* pair = speaker_to(ask->peer);
     if (pair && !(pair->open_ports() >> ask->port & 1)) continue;
+    doubts_.on_asked(ask->peer);
     const std::uint16_t id = register_probe({PendingProbe::Owner::doubt, 0, 0, ask->peer, {no_ev, ask->port, 0}, now});
     fill_request(now, wire::EndpointOp::ev_probe, id, ask->peer, ask->port, 0, out);
     if (pair) pair->address_reply(ask->port, true, out);

@@ -380,7 +380,9 @@ void EvSet::replace(std::uint16_t ev, const EvPath& path) {
   e.damping = 0;
   e.fell_with_port = false;
   e.unacked_since = Time::never();
-  if (e.state == EvState::skip) e.state = EvState::good;
+  e.relapses = 0;
+  e.barred_until = Time::long_ago();
+  if (e.state == EvState::skip) end_skip(e);
   if (e.state == EvState::assumed_bad) return_to_service(ev);
   e.carried = 255;
 }

@@ -208,6 +208,10 @@ class Requester {
   void pop_message();
 
   bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }
+  // Its operation has not been confirmed, though the packet may have been.
+  bool is_unconfirmed(Psn psn) const {
+    return (sending_ || packets_cut_) && psn - messages_.front().first_psn >= 0 && psn - next_psn_ < 0;
+  }
   bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }
   Message& message_of(std::uint16_t msn) { return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)]; }
   Duration target() const {

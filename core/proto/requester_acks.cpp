@@ -266,7 +266,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   const Psn psn(nack.nack_psn);
   if (nack.reason == wire::NackReason::unexpected_event) {
     // The last word of another connection, one that had these numbers before us, is not for us.
-    if (evs_.is_built() && is_outstanding(psn)) return CompletionStatus::peer_error;
+    if (is_unconfirmed(psn)) return CompletionStatus::peer_error;
     refuse_acknowledgement(now, psn);
     return CompletionStatus::success;
   }

@@ -208,6 +208,7 @@ void Responder::on_probe(const wire::Probe& probe, const Arrival& arrival) {
 void Responder::refuse_in_error(const wire::Bth& bth, const Arrival& arrival) {
   // A probe has no number; what its sender waits for does.
   const Psn psn = wire::is_write(bth.opcode) ? Psn(bth.psn) : expected_;
+  if (has_released_) acks_.nak({psn, arrival.entropy, 0, arrival.port}, wire::Syndrome::ack);  // what arrived before, did
   acks_.nack({psn, arrival.entropy, 0, arrival.port}, wire::NackReason::unexpected_event);
 }
 

@@ -11,6 +11,7 @@ void ReversePaths::build(const EvProfile& profile, const EvSet& evs, Prng of_evs
   of_evs_ = of_evs;
   prng_ = prng;
   paths_.resize(ports);
+  open_ = (1u << ports) - 1;
   for (std::uint32_t port = 0; port < ports; ++port) take(port, draw(port, set()));
   twin_.reset();
 }

@@ -74,9 +74,11 @@ void Process::receive(Time now, proto::Endpoint& endpoint, Surroundings& around)
   if (taken == config_.most_received) more_ |= 1u << plane;
   if (ready_) return;
   // A plane that has more has not had its say yet, nor have those that got something meanwhile.
-  if (more_ == 0) {
+  if (more_ == 0 || ++turns_in_batch_ == proto::most_turns_in_batch) {
     endpoint.end_batch(now);
-  } else {
+    turns_in_batch_ = 0;
+  }
+  if (more_) {
     more_ |= planes_with_packets();
     kick(now);
   }

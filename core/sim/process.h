@@ -84,6 +84,7 @@ class Process {
   Duration waking_{0};                // how long that takes
   std::uint32_t ready_ = 0;           // planes still to be received from
   std::uint32_t more_ = 0;            // planes that had more
+  std::uint32_t turns_in_batch_ = 0;
   std::vector<proto::Transmit> hand_; // polled, not yet left
   Time polled_at_{};
   std::uint32_t rounds_ = 0;          // of polling, this turn

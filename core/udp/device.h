@@ -208,6 +208,7 @@ class Device {
   std::vector<int> cq_fds_;          // by queue; -1 where nobody asked
   int event_fd_ = -1;
   std::uint32_t ready_planes_ = 0;   // found readable by the last look
+  std::uint32_t turns_in_batch_ = 0;
   std::uint32_t rewritable_ = 0;     // found to have room again
   std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
   bool links_ready_ = false;

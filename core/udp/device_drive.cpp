@@ -75,8 +75,13 @@ void Device::receive_ready() {
     receive_from(p);
   }
   // A plane that has more has not had its say yet, nor have those that got something meanwhile.
-  if (ready_planes_ == 0) engine_.end_batch(clock_.now());
-  else look(Duration{0});
+  // But where it never ends, verdicts must not wait for ever.
+  const bool is_over = ready_planes_ == 0 || ++turns_in_batch_ == proto::most_turns_in_batch;
+  if (is_over) {
+    engine_.end_batch(clock_.now());
+    turns_in_batch_ = 0;
+  }
+  if (ready_planes_) look(Duration{0});
 }
 
 void Device::receive_from(std::uint32_t p) {

@@ -70,6 +70,7 @@ def _in_child() -> None:
         _core.expect_leaks()
     for native in _leaving:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))  # never freed: it would wait for a thread that is not here
+        native.abandon()
     _leaving.clear()
     _open.clear()
 

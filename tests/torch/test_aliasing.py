@@ -220,15 +220,41 @@ def test_what_is_being_received_is_not_sent(world: World) -> None:
     world.run(forwarded)
 
 
-def test_spans_know_which_bytes_they_share() -> None:
+def asked(here: Rank) -> None:
+    """A collective waits for what is being received; the message that makes the peer send it must not wait for that."""
+    x, y, peer = torch.zeros(1000), torch.full((1000,), 3.0), here.rank ^ 1
+    if here.rank < peer:
+        receive = dist.irecv(x, peer)
+        total = dist.all_reduce(x, async_op=True)
+        dist.send(y, peer)
+        receive.wait()
+        total.wait()
+    else:
+        dist.recv(y, peer)
+        dist.send(torch.full((1000,), 5.0), peer)
+        dist.all_reduce(x)
+    assert torch.equal(x, torch.full((1000,), 5.0 * (here.size // 2)))
+
+
+def test_a_message_does_not_wait_behind_a_collective_that_is_held_back(world: World) -> None:
+    world.run(asked)
+
+
+@pytest.mark.parametrize("shape", ["any", "rows"])
+def test_spans_know_which_bytes_they_share(shape: str) -> None:
     rng = random.Random(7)
     memory = torch.zeros(400)
     for _ in range(600):
         pair = []
+        pitch = rng.randint(1, 30)
         for _ in range(2):
             source = memory.view(rng.choice([torch.float32, torch.int8, torch.int64]))
             sizes = [rng.randint(0, 4) for _ in range(rng.randint(0, 3))]
-            pair.append(source.as_strided(sizes, [rng.randint(0, 9) for _ in sizes], rng.randint(0, 40)))
+            strides = [rng.randint(0, 9) for _ in sizes]
+            if shape == "rows":
+                source = memory.view(torch.int8)
+                sizes, strides = [rng.randint(1, 6), rng.randint(1, pitch)], [pitch, 1]
+            pair.append(source.as_strided(sizes, strides, rng.randint(0, 40)))
         owned = []
         for one in pair:
             places = [one.data_ptr()]

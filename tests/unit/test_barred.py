@@ -32,6 +32,19 @@ def test_a_barred_path_is_passed_over_until_its_time_and_then_once_more() -> Non
     assert picked(evs, SPAN)[2] >= 7, "skipped once more, then in every lap of eight"
 
 
+# spec: ev-barred ev-replace
+def test_a_path_that_replaces_a_barred_one_is_free_and_so_is_the_ports_count() -> None:
+    evs = make()
+    for round_ in range(5):
+        for ev in (2, 5):
+            evs.bar(ev, 0, SPAN)
+            evs.replace(ev, 1000 + round_)
+    assert min(picked(evs, 0).values()) >= 7, "all eight take their turns"
+    for ev in range(4):
+        evs.bar(ev, 0, SPAN)
+    assert not {0, 1, 2, 3} & set(picked(evs, 0)), "and half of them can be barred, as ever"
+
+
 # spec: ev-barred
 def test_a_mark_is_not_a_bar() -> None:
     evs = make()

@@ -149,3 +149,19 @@ def test_what_the_controller_denied_carries_no_last_word_either() -> None:
         assert len(rig.receive(write(rig, 0, 0), port=0)) == 1
     assert {port for port, _ in rig.routes} == {1}
     assert {entropy for _, entropy in rig.routes} <= allowed
+
+
+def test_one_that_may_not_speak_does_not_silence_the_others() -> None:
+    rig = Rig()
+    other = rig.another_qp(QPN + 1)
+    for qpn in (QPN, QPN + 1):
+        rig.receive(packer.write(qpn, 0, b"x", va=rig.va, rkey=RKEY))
+    for ev in range(4):
+        rig.qp.deny_ev(rig.now, ev)
+    rig.qp.destroy()
+    other.destroy()
+    rig.drain()
+    for _ in range(50):
+        assert not rig.receive(write(rig, 0, 0))
+    (ack,) = rig.receive(packer.write(QPN + 1, 0, b"x", va=rig.va, rkey=RKEY))
+    assert (ack.opcode, ack.psn) == (ACK, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import packer
 from packer import REQUEST
 from rig import US, Rig, only
@@ -78,4 +80,18 @@ def test_only_those_who_wait_for_that_peer_fail() -> None:
     other = rig.endpoint.add_peer()
     rig.endpoint.on_unreachable(rig.now, other)
     rig.advance(500 * MS)
+    assert rig.qp.state == QpState.RTS
+
+
+@pytest.mark.parametrize("mute", ["denied", "down"])
+def test_whom_we_could_not_ask_is_not_given_up(mute: str) -> None:
+    rig = Rig(ports=2, rts={**RETRIES, "retry_exponential": 25})
+    rig.post(100)
+    for ev in range(8 if mute == "denied" else 0):
+        rig.qp.deny_ev(rig.now, ev)
+    for port in range(2 if mute == "down" else 0):
+        rig.endpoint.set_port(rig.now, port, False)
+    rig.drain()
+    rig.endpoint.on_unreachable(rig.now, rig.peer)
+    assert not only(rig.advance(3000 * MS), REQUEST)
     assert rig.qp.state == QpState.RTS

@@ -338,3 +338,16 @@ def test_probes_that_wait_are_bounded_and_those_of_a_dead_port_do_not_wait() -> 
     assert not rig.endpoint.probe(rig.now, rig.peer, 0, 7, 1) and rig.endpoint.probe(rig.now, rig.peer, 1, 7, 2)
     rig.endpoint.set_port(rig.now, 0, True)
     assert [p.op for p in only(rig.drain(), REQUEST)].count(EV_PROBE) == 1, "what could not leave does not leave late"
+
+
+@pytest.mark.parametrize("denied", [0, 1])
+def test_a_node_speaks_by_whichever_queue_pair_has_paths(denied: int) -> None:
+    """Denying all paths of one queue pair silences that one."""
+    rig = Rig(ports=2)
+    both = rig.qp, rig.another_qp(QPN + 1)
+    for ev in range(8):
+        both[denied].deny_ev(rig.now, ev)
+    (answer,) = rig.receive(packer.request(EV_PROBE, 5))
+    assert answer.opcode == RESPONSE
+    rig.endpoint.set_port(rig.now, 0, False)
+    assert only(rig.drain(), REQUEST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softmrc.config import CcProfile, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes
+from softmrc.config import CcAlgorithm, CcProfile, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes
 from softmrc.engine import EventType, QpState
 from softmrc.pair import Pair, PairConfig, ProcessConfig
 
@@ -100,3 +100,30 @@ def test_a_restarted_process_knows_nothing_and_can_be_connected_to() -> None:
     again, _ = pair.connect(first_psn=1 << 20)
     assert pair.pump(again, remote, length=100_000, count=5, limit_us=1e5) == (5, 0, 0)
     assert again.state == QpState.RTS
+
+
+@pytest.mark.parametrize("floods", [0, 8])
+def test_verdicts_do_not_wait_for_an_inflow_that_never_ends(floods: int) -> None:
+    """One side writes and loses packets, while more comes in than it can read."""
+    slow = ProcessConfig(most_received=64, pace_us=5.0)
+    fixed = CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=1 << 18)
+    network = PairConfig(one_way_delay_us=20, carry_payload=False)
+    pair = Pair(2, 3, network=network, cc_profile=fixed, processes=(slow, ProcessConfig(pace_us=0.05)))
+    a, _ = pair.connect(mtu=1024)
+    others = [pair.connect(mtu=1024)[1] for _ in range(floods)]
+    for side in pair.sides:
+        side.register(length=1 << 26, rkey=1)
+    for plane in range(2):
+        pair.weather(0, plane).loss = 0.01
+    for _ in range(20):
+        a.post_write(pair.now_ps, 100_000, remote_va=0, rkey=1)
+    for _ in range(60):
+        for other in others:
+            while other.query()["messages"] < 20:
+                other.post_write(pair.now_ps, 1_000_000, remote_va=0, rkey=1)
+        pair.run_us(500)
+        if a.query()["messages"] == 0:
+            break
+    stats = a.stats()
+    assert a.query()["messages"] == 0 and stats["lost_timeout"] == 0
+    assert stats["lost_same_ev"] + stats["lost_across_evs"] >= 10

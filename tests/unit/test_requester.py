@@ -216,6 +216,17 @@ def test_only_a_packet_that_is_under_way_can_be_refused_for_good(psn: int, is_ou
     assert rig.stats()["acks_refused"] == (1 if is_ours else 2)
 
 
+# spec: unexpected-event
+def test_a_peer_in_error_is_believed_though_every_packet_has_arrived() -> None:
+    """The transport ACK is missing, and what asks for it again is refused: that packet is not outstanding any more."""
+    rig = Rig()
+    first, second = data(rig.post(2048))
+    rig.receive(packer.sack(QPN, 1, ack_psn=1, ticks=second.ticks))
+    assert rig.qp.query()["packets_in_flight"] == 0
+    rig.receive(packer.nack(QPN, first.psn, packer.UNEXPECTED))
+    assert rig.qp.state == QpState.ERROR
+
+
 # spec: nack-backoff
 @pytest.mark.parametrize("reason", [packer.NO_BITMAP, packer.NO_PKT_BUFFER, packer.NO_RESOURCE, packer.OUT_OF_WINDOW])
 def test_a_peer_that_never_takes_a_packet_is_asked_ever_more_seldom(reason: int) -> None:

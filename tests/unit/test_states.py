@@ -208,8 +208,13 @@ def test_a_queue_pair_that_never_had_a_peer_answers_nobody() -> None:
 
 
 def test_a_queue_pair_in_error_tells_its_peer() -> None:
-    node = at("ERROR from RTS")
+    """What had arrived has arrived; no more will be taken."""
+    node = at("RTS")
     node.endpoint.handle_datagram(node.now, PACKETS["write"], peer=0, port=0)
-    raw, *_ = node.endpoint.poll_transmit(node.now, ALL_PORTS)
-    answer = packer.parse(raw)
-    assert (answer.opcode, answer.reason, answer.dqp) == (packer.NACK, packer.UNEXPECTED, PEER_QPN)
+    node.live_on(1000)
+    node.error()
+    late = packer.write(QPN, 1, b"abcd", va=VA, rkey=RKEY)
+    node.endpoint.handle_datagram(node.now, late, peer=0, port=0)
+    answers = [packer.parse(node.endpoint.poll_transmit(node.now, ALL_PORTS)[0]) for _ in range(2)]
+    assert (answers[0].opcode, answers[0].syndrome, answers[0].psn) == (packer.ACK, packer.SYN_ACK, 0)
+    assert (answers[1].opcode, answers[1].reason, answers[1].nack_psn) == (packer.NACK, packer.UNEXPECTED, 1)

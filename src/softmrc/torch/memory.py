@@ -34,7 +34,7 @@ class Span(NamedTuple):
         if tensor.is_contiguous() or not tensor.numel():
             return cls(tensor.device, begin, begin + tensor.nbytes, None)
         steps = zip(tensor.shape, tensor.stride(), strict=True)
-        pairs = [(n, step * width) for n, step in steps if step] + [(width, 1)]  # what is expanded counts once
+        pairs = _merged([(n, step * width) for n, step in steps if step and n > 1] + [(width, 1)])  # expanded: once
         sizes, strides = zip(*pairs, strict=True)
         end = begin + sum((n - 1) * step for n, step in pairs) + 1
         return cls(tensor.device, begin, end, (sizes, strides))
@@ -45,14 +45,39 @@ class Span(NamedTuple):
             return False
         if self.bytes is None and other.bytes is None:
             return True
+        if (met := self._meets_rows(other)) is not None:
+            return met
         first = min(self.begin, other.begin)
-        taken = torch.zeros(max(self.end, other.end) - first, dtype=torch.bool)
+        taken = torch.zeros(max(self.end, other.end) - first, dtype=torch.bool, device="cpu")
         self._among(taken, first).fill_(True)
         return bool(other._among(taken, first).any())
+
+    def _meets_rows(self, other: Span) -> bool | None:
+        """The same for two sets of equally spaced rows, columns of a large matrix for one; None: they are none."""
+        if self.bytes is None or other.bytes is None or len(self.bytes[0]) != 2 or len(other.bytes[0]) != 2:
+            return None
+        ((n, width), (pitch, _)), ((m, other_width), (other_pitch, _)) = self.bytes, other.bytes
+        if pitch != other_pitch or max(width, other_width) > pitch:
+            return None
+        # Row i of one lies on row j of the other only for some difference i - j.
+        apart = other.begin - self.begin
+        least, most = (apart - width) // pitch + 1, -((-apart - other_width) // pitch) - 1
+        return max(least, 1 - m) <= min(most, n - 1)
 
     def _among(self, taken: torch.Tensor, first: int) -> torch.Tensor:
         sizes, strides = self.bytes or ((self.end - self.begin,), (1,))
         return taken.as_strided(sizes, strides, self.begin - first)
+
+
+def _merged(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sizes and strides, outermost first, with dimensions that follow on each other as one."""
+    merged: list[tuple[int, int]] = []
+    for n, step in sorted(pairs, key=lambda pair: -pair[1]):
+        if merged and merged[-1][1] == n * step:
+            merged[-1] = (merged[-1][0] * n, step)
+        else:
+            merged.append((n, step))
+    return merged
 
 
 class Step(NamedTuple):

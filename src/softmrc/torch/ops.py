@@ -110,7 +110,7 @@ class Ops:
             device = next((use.slot.tensor.device for use in uses if use.slot.on_device), None)
             start = partial(begun, begins)
             if device is None:
-                operation = self._start(before, staged, start)
+                operation = self._start(before, staged, start, is_collective)
                 work = Work(operation, result, self._crew, partial(finish, after, outputs) if outputs else None)
             else:
                 streams = self._streams_of(device)
@@ -119,7 +119,7 @@ class Ops:
             order.add(Flight(self._group, uses, is_collective, operation, work.settled))
         return handle_of(work)
 
-    def _start(self, before: list[Flight], staged: list[Slot], start: Begin) -> Any:
+    def _start(self, before: list[Flight], staged: list[Slot], start: Begin, is_collective: bool) -> Any:
         def ready() -> None:
             for one in before:
                 one.wait()
@@ -129,8 +129,8 @@ class Ops:
         if before:
             return Deferred(self._starter, ready, start)
         ready()
-        # What is still held back goes first: every rank must begin in the same order.
-        return Deferred(self._starter, int, start) if self._starter.is_busy else start()
+        # What is still held back goes first: every rank must begin its collectives in the same order.
+        return Deferred(self._starter, int, start) if is_collective and self._starter.is_busy else start()
 
     def _start_on_device(self, streams: Streams, before: list[Flight], staged: list[Slot], start: Begin) -> Any:
         streams.follow()
