@@ -14,6 +14,7 @@ that ends in `_async`. Between machines, give both sides the same `secret`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import itertools
 import socket
@@ -74,6 +75,7 @@ class Connection:
         self._messages: list[Message] = []
         self._left_at: float | None = None  # when it was noticed that the peer has left
         self._closed = False
+        leaving.expect_connection(self)
 
     def _offer(self) -> dict[str, Any]:
         device = self.device
@@ -284,6 +286,10 @@ class Connection:
         self._sources.clear()
         if self._owns_device:
             self.device.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # half made, or of a device that is gone
+            self.close()
 
     def __enter__(self) -> Self:
         return self

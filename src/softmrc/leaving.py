@@ -20,6 +20,7 @@ FLUSH_S = 3.0  # how long a side that leaves waits for what it has posted to be 
 LONGEST_S = 4.0  # of a device's goodbye; it ends by itself before that
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
+_connected: weakref.WeakSet[Any] = weakref.WeakSet()
 _leaving: set[Any] = set()
 _is_forked = False
 
@@ -30,6 +31,11 @@ def expect(device: Any) -> None:
     if _is_forked and not _open and processes is not None:  # such a worker ends without the interpreter's exit
         processes.Finalize(None, _at_exit, exitpriority=0)
     _open.add(device)
+
+
+def expect_connection(connection: Any) -> None:
+    """This connection may have something under way when the interpreter ends: close it before its device."""
+    _connected.add(connection)
 
 
 def let_go(native: Any) -> None:
@@ -57,8 +63,8 @@ def wait() -> None:
 
 
 def _at_exit() -> None:
-    for device in list(_open):
-        device.close()
+    for one in [*_connected, *_open]:
+        one.close()
     wait()
 
 
@@ -73,6 +79,7 @@ def _in_child() -> None:
         native.abandon()
     _leaving.clear()
     _open.clear()
+    _connected.clear()
 
 
 atexit.register(_at_exit)

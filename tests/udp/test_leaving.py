@@ -70,6 +70,28 @@ def test_a_program_that_closes_nothing() -> None:
         assert both(receiver, sender) == ("Message(imm=1, length=5)\n", "")
 
 
+POSTER = """
+import sys
+from softmrc.connection import connect
+
+def post():
+    connection = connect("127.0.0.1", int(sys.argv[1]))
+    for number in range(20):
+        connection.post(connection.remote[0], 0, bytes(1 << 20), imm=number)
+    return connection
+
+END
+"""
+
+
+@pytest.mark.parametrize("end", ["kept = post()", "post()", "post(); import gc; gc.collect()"])
+def test_what_was_posted_arrives_though_the_program_ends(end: str) -> None:
+    """Kept until the end, or forgotten at once."""
+    receiver = RECEIVER.replace("FAULTS", "connection = listener.accept()")
+    receiver = receiver.replace("print(listener.accept().recv())", "print([connection.recv().imm for _ in range(20)])")
+    assert both(receiver, POSTER.replace("END", end)) == (f"{list(range(20))}\n", "")
+
+
 @contextmanager
 def owing() -> Iterator[tuple[QueuePair, QueuePair]]:
     """a's write has arrived at b, whose acknowledgement was dropped by hand."""

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from softmrc.cli import bench, demo, dissect, fabric, lab, perf, ping, sim, top
+from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.add_typer(bench.benches, name="bench")
 
 def main() -> None:
     """Run the command; an error of ours is one line on stderr, not a traceback."""
+    heed_ctrl_c()
     try:
         app()
     except MrcError as error:

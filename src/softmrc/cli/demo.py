@@ -15,7 +15,6 @@ from rich.table import Table
 
 from softmrc.cli.demo_engine import show as show_engine
 from softmrc.cli.demo_view import View, view_for
-from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.demo import lab, report
 from softmrc.demo.ranks import Ranks
 from softmrc.demo.script import SCRIPT, STEPS, Director, Fault
@@ -38,7 +37,6 @@ def demo(
     if engine:
         show_engine(seed)
         return
-    heed_ctrl_c()
     console = Console()
     try:
         story = lab_story(console, steps) if in_lab else loopback_story(console, steps)

@@ -1,4 +1,4 @@
-"""Ctrl-C, for the commands that promise to end on it."""
+"""Ctrl-C, wherever a command was started."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from softmrc import sim as simulator
-from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import ConfigError
 from softmrc.sim import report as reports
 from softmrc.sim import sweep as sweeps
@@ -58,7 +57,6 @@ def sim(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run a scenario, and what it is compared with."""
-    heed_ctrl_c()
     scenario = _with_keys(simulator.load(file), keys or [])
     if only is not None:
         names = [one.name for one in scenario.variants()]
@@ -140,7 +138,6 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a run, as they finish.")] = False,
 ) -> None:
     """Run a scenario over a range of values and seeds."""
-    heed_ctrl_c()
     scenario = simulator.load(file)
     varied = [sweeps.read_vary(text) for text in vary]
     tasks = sweeps.plan_sweep(scenario, varied, seeds, compare)

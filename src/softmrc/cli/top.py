@@ -11,7 +11,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.cli.perf import END
 from softmrc.cli.ping import secret_from, split_address
 from softmrc.connection import Connection, connect
@@ -59,7 +58,6 @@ def top(
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
     """Watch a load live: planes, the state of every path, window, retransmissions."""
-    heed_ctrl_c()
     host, port = split_address(address)
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
         connection.device.set_faults(drop=loss)
