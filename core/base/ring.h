@@ -64,7 +64,15 @@ class SerialRing {
 
   // The caller reserves room before it uses a number; `first` is the oldest number still in use.
   void reserve(std::uint32_t first, std::uint32_t count) {
-    if (count <= capacity()) return;
+    if (count > capacity()) [[unlikely]] grow(first, count);
+  }
+
+  T& operator[](std::uint32_t number) { return slots_[number & mask_]; }
+  const T& operator[](std::uint32_t number) const { return slots_[number & mask_]; }
+
+ private:
+  // Apart from the question whether it is needed, which is asked for every packet.
+  [[gnu::noinline]] void grow(std::uint32_t first, std::uint32_t count) {
     const std::uint32_t wider = std::bit_ceil(count < 16 ? 16u : count);
     auto slots = std::make_unique<T[]>(wider);
     for (std::uint32_t i = 0; i < capacity(); ++i) slots[(first + i) & (wider - 1)] = slots_[(first + i) & mask_];
@@ -72,10 +80,6 @@ class SerialRing {
     mask_ = wider - 1;
   }
 
-  T& operator[](std::uint32_t number) { return slots_[number & mask_]; }
-  const T& operator[](std::uint32_t number) const { return slots_[number & mask_]; }
-
- private:
   std::unique_ptr<T[]> slots_;
   std::uint32_t mask_ = 0;
 };

@@ -2,6 +2,7 @@
 #include "proto/requester.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace softmrc::proto {
 namespace {
@@ -188,17 +189,19 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
   }
 }
 
+// What is kept of each PSN in the window grows together.
+void Requester::make_room(std::uint32_t span) {
+  room_ = std::bit_ceil(std::max(span, 16u));
+  sent_.reserve(room_);
+  for (WindowBitmap* bits : {&acked_, &lost_, &suspects_, &holes_, &convicted_}) bits->reserve(sent_.first().value, room_);
+}
+
 Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit& out) {
   const std::uint16_t ev = choose_ev(now, free_ports, no_ev);
   if (ev == no_ev) return Poll::no_port;
   const Psn psn = next_psn_;
   const std::uint32_t span = static_cast<std::uint32_t>(psn - sent_.first()) + 1;
-  sent_.reserve(span);
-  acked_.reserve(sent_.first().value, span);
-  lost_.reserve(sent_.first().value, span);
-  suspects_.reserve(sent_.first().value, span);
-  holes_.reserve(sent_.first().value, span);
-  convicted_.reserve(sent_.first().value, span);
+  if (span > room_) [[unlikely]] make_room(span);
 
   Message& message = messages_[sending_];
   if (packets_cut_ == 0) {

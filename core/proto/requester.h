@@ -148,6 +148,7 @@ class Requester {
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }
   bool is_last_for_now() const;
+  void make_room(std::uint32_t span);
   std::uint16_t choose_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid);
   std::uint16_t draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid);
   std::uint16_t choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid);
@@ -237,6 +238,7 @@ class Requester {
   Psn next_psn_;
   Psn window_edge_;                // the first PSN that may not be sent yet
   SentRing sent_;
+  std::uint32_t room_ = 0;         // PSNs that this and the bitmaps can hold
   WindowBitmap acked_;
   WindowBitmap lost_;
   WindowBitmap suspects_;
