@@ -320,6 +320,7 @@ class EvSetMachine(RuleBasedStateMachine):
         elif row.state == SKIP:
             row = replace(row, state=GOOD)
         self.unacked_since.pop(ev, None)
+        self.barred_until.pop(ev, None)
         self.fell_with_port.discard(ev)
         port = self.port[row.port]
         if port.struck == {ev}:
