@@ -65,6 +65,7 @@ def test_writes_go_on_through_a_failure_and_its_repair(acting: Lab, target: str,
     finally:
         acting.heal()
         traffic.stop()
+    assert traffic.errors() == 0, "its count outlives its devices"
 
 
 def device_of(lab: Lab, host: int) -> Device:

@@ -92,8 +92,12 @@ class Mrc:
         return received
 
     def errors(self) -> int:
-        states = [qp.state for qp in self._senders.values()]
-        return self._errors + sum(state == QpState.ERROR for state in states)
+        if not self._ending.is_set():
+            return self._errors + self._failed()
+        return self._errors
+
+    def _failed(self) -> int:
+        return sum(qp.state == QpState.ERROR for qp in self._senders.values())
 
     def assumed_bad(self) -> int:
         """EVs condemned so far, over all senders."""
@@ -103,6 +107,7 @@ class Mrc:
         self._ending.set()
         for thread in self._threads:
             thread.join(timeout=2)
+        self._errors += self._failed()  # a closed device has no queue pairs left to ask
         for device in self._devices:
             device.close()
 
