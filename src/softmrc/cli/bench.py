@@ -134,7 +134,7 @@ def bench_lab(
         value = figures[figure.key]
         shown = "not measured" if value is None else f"{value:.3g} {figure.unit}".strip()
         verdict = "" if value is None else "[green]✓" if figure.holds(value) else "[red]✗"
-        table.add_row(figure.meaning, shown, f"≤ {figure.target:g}", verdict)
+        table.add_row(figure.meaning, shown, f"{'≥' if figure.at_least else '≤'} {figure.target:g}", verdict)
     console = Console()
     console.print(table)
     _print_failures(console, "MRC", figures)
