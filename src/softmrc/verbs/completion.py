@@ -37,7 +37,7 @@ class CompletionQueue:
     def __init__(self, device: Device, number: int) -> None:
         self.device = device
         self.number = number
-        self._ready: asyncio.Event | None = None  # shared by all tasks that wait
+        self._readiness = Readiness()
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
@@ -68,15 +68,7 @@ class CompletionQueue:
 
     async def readable(self) -> None:
         """Until the queue may hold something, or another task has just emptied it."""
-        if self._ready is not None:
-            await self._ready.wait()
-            return
-        self._ready = asyncio.Event()
-        try:
-            await readable(self.fileno())
-        finally:
-            ready, self._ready = self._ready, None
-            ready.set()
+        await self._readiness.wait(self.fileno())
 
     async def __aiter__(self) -> AsyncIterator[Completion]:
         while True:
@@ -87,15 +79,26 @@ class CompletionQueue:
         return f"<CompletionQueue {self.number} of {self.device!r}>"
 
 
-async def readable(fd: int) -> None:
-    """Until there is something to read from this descriptor."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(fd, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(fd)
+class Readiness:
+    """A descriptor that several tasks may wait for, though an event loop has room for one reader of each."""
+
+    def __init__(self) -> None:
+        self._ready: asyncio.Event | None = None  # shared by all tasks that wait
+
+    async def wait(self, fd: int) -> None:
+        """Until there is something to read, or another task has just looked."""
+        if self._ready is not None:
+            await self._ready.wait()
+            return
+        ready = self._ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(fd, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(fd)
+            self._ready = None
+            ready.set()
 
 
 def _completions(records: np.ndarray) -> list[Completion]:

@@ -26,7 +26,7 @@ from softmrc.config import (
 from softmrc.engine import EVENT, EventType
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fork import leave_to_parent
-from softmrc.verbs.completion import CompletionQueue, readable
+from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion
 from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
 from softmrc.verbs.queue_pair import QueuePair
@@ -80,6 +80,7 @@ class Device:
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
+        self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)
         self.source_ports = [tuple(row["source_ports"]) for row in self._native.planes()]
@@ -213,11 +214,11 @@ class Device:
 
     async def events(self) -> AsyncIterator[Event]:
         """The same as they come, for asyncio."""
-        fd = self._native.event_fd()
         while True:
             for event in self.poll_events():
                 yield event
-            await readable(fd)
+            self._check_open()
+            await self._events_ready.wait(self._native.event_fd())
 
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
         """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
@@ -287,10 +288,13 @@ class Capture:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.packets = 0
+        self._is_running = True
 
     def stop(self) -> int:
         """End it; the number of packets captured."""
-        self.packets = self.device._native.stop_capture() or self.packets
+        if self._is_running:
+            self._is_running = False
+            self.packets = self.device._native.stop_capture()
         return self.packets
 
     def __enter__(self) -> Self:
