@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
+from softmrc.errors import ConfigError
+from softmrc.verbs.bounds import whole
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
@@ -38,15 +40,18 @@ class CompletionQueue:
         self.device = device
         self.number = number
         self._readiness = Readiness()
+        self._is_retired = False
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
-        return np.frombuffer(self.device._native.poll(self.number, most), dtype=COMPLETION)
+        return np.frombuffer(self.device._native.poll(self.number, whole("most", most, 32)), dtype=COMPLETION)
 
     def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
         """The same, after at least one has come or the time is up."""
         timeout = FOREVER_S if timeout_s is None else timeout_s
-        return np.frombuffer(self.device._native.wait(self.number, most, timeout), dtype=COMPLETION)
+        if not isinstance(timeout, int | float) or timeout != timeout:
+            raise ConfigError("timeout_s", timeout_s, "seconds, or None for ever")
+        return np.frombuffer(self.device._native.wait(self.number, whole("most", most, 32), timeout), dtype=COMPLETION)
 
     def poll(self, most: int = 256) -> list[Completion]:
         return _completions(self.poll_array(most))
@@ -74,6 +79,14 @@ class CompletionQueue:
         while True:
             for completion in await self.wait_async():
                 yield completion
+
+    def retire(self) -> None:
+        """No queue pair ends here any more: once nobody holds this queue, its place is the next one's."""
+        self._is_retired = True
+
+    def __del__(self) -> None:
+        if self._is_retired:
+            self.device._spare_cqs.append(self.number)
 
     def __repr__(self) -> str:
         return f"<CompletionQueue {self.number} of {self.device!r}>"

@@ -26,12 +26,14 @@ from softmrc.config import (
 from softmrc.engine import EVENT, EventType
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fork import leave_to_parent
+from softmrc.verbs.bounds import whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion
 from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
 from softmrc.verbs.queue_pair import QueuePair
 
 MAX_EVS = 1024  # of one queue pair
+MOST_SOCKETS = 1024  # of one plane
 
 
 class Event(NamedTuple):
@@ -65,6 +67,8 @@ class Device:
             self.config = config or DeviceConfig(**more)
         except TypeError as error:
             raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+        if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
+            raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
         if isinstance(planes, str):
             planes = [planes]
         if not 1 <= len(planes) <= 16:
@@ -77,6 +81,7 @@ class Device:
         if self.mtu > largest:
             raise ConfigError("mtu", self.mtu, f"at most {largest}, which is what the links carry")
         self._regions: dict[int, MemoryRegion] = {}
+        self._spare_cqs: list[int] = []  # numbers of queues that nobody uses any more
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
@@ -110,13 +115,13 @@ class Device:
             plan.add_plane(
                 plane.address.packed,
                 plane.scope_id,
-                config.port,
+                whole("port", config.port, 16),
                 plane.interface,
                 plane.link,
                 config.sockets_per_plane,
                 config.srv6,
-                config.buffer_bytes,
-                config.send_buffer_bytes,
+                whole("buffer_bytes", config.buffer_bytes, 32),
+                whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
 
@@ -174,7 +179,13 @@ class Device:
 
     def create_cq(self) -> CompletionQueue:
         self._check_open()
-        return CompletionQueue(self, self._native.create_cq())
+        try:
+            queue = CompletionQueue(self, self._spare_cqs.pop())
+        except IndexError:
+            return CompletionQueue(self, self._native.create_cq())
+        while len(queue.poll_array()):  # what nobody fetched
+            pass
+        return queue
 
     def create_qp(self, send_cq: CompletionQueue, recv_cq: CompletionQueue | None = None) -> QueuePair:
         """A queue pair in RESET, with a number of the system's randomness."""
@@ -201,7 +212,15 @@ class Device:
         for plane in known:
             for path in plane.paths:
                 check_carrier("paths", path.packed, plane)
-        native = [_core.PeerPlane(p.address.packed, p.scope_id, p.port, list(p.source_ports)) for p in known]
+        native = [
+            _core.PeerPlane(
+                p.address.packed,
+                whole("scope_id", p.scope_id, 32),
+                whole("port", p.port, 16),
+                [whole("source_ports", port, 16) for port in p.source_ports],
+            )
+            for p in known
+        ]
         return Peer(self._native.add_peer(native), known)
 
     def poll_events(self, most: int = 4096) -> list[Event]:
@@ -223,7 +242,7 @@ class Device:
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
         """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
         False when there will be none, because the plane is down or too many probes wait for it already."""
-        return self._native.probe(peer.id, plane, ev, token)
+        return self._native.probe(peer.id, self._plane(plane), whole("ev", ev, 32), whole("token", token, 32))
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
         """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
@@ -232,16 +251,24 @@ class Device:
         for name, value in faults.items():
             if not hasattr(native, name):
                 raise ConfigError("faults", name, "drop, duplicate, reorder, corrupt, mark, trim, delay_us, black_hole")
-            setattr(native, name, value)
+            try:
+                setattr(native, name, value)
+            except TypeError:
+                raise ConfigError(f"faults.{name}", value, "a number, or true or false for black_hole") from None
         for number in range(len(self.local_planes)) if plane is None else [plane]:
-            self._native.set_faults(number, native)
+            self._native.set_faults(self._plane(number), native)
 
     def fault_stats(self, plane: int) -> dict[str, int]:
-        return self._native.fault_stats(plane)
+        return self._native.fault_stats(self._plane(plane))
+
+    def _plane(self, plane: int) -> int:
+        if whole("plane", plane, 32) >= len(self.local_planes):
+            raise ConfigError("plane", plane, f"below {len(self.local_planes)}")
+        return plane
 
     def set_port(self, plane: int, up: bool) -> None:
         """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
-        self._native.set_port(plane, up)
+        self._native.set_port(self._plane(plane), bool(up))
 
     def planes(self) -> list[dict[str, Any]]:
         """Counters and settings of each plane."""
@@ -252,7 +279,7 @@ class Device:
 
     def capture(self, path: str, most_bytes: int = 1 << 30) -> Capture:
         """Write what is sent and received to a pcapng file, until the returned context ends."""
-        self._native.start_capture(str(path), most_bytes)
+        self._native.start_capture(str(path), whole("most_bytes", most_bytes, 64))
         return Capture(self)
 
     def close(self) -> None:
