@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from loopback import drain, pair
 
+from softmrc.connection import listen
 from softmrc.errors import UsageError
 from softmrc.verbs import Device
 
@@ -86,6 +87,21 @@ def test_waiting_for_a_closed_device_does_not_begin() -> None:
         return [event async for event in device.events()]
 
     for outcome in async_outcomes([queue.wait_async, next_event], lambda: None):
+        assert isinstance(outcome, UsageError) and "closed" in str(outcome), outcome
+
+
+def test_threads_and_tasks_that_wait_for_a_connector() -> None:
+    listener = listen()
+    outcome = outcome_of(listener.accept, listener.close)
+    assert isinstance(outcome, UsageError) and "the listener is closed" in str(outcome), outcome
+    listener = listen()
+    for outcome in async_outcomes([listener.accept_async, listener.accept_async], listener.close):
+        assert isinstance(outcome, UsageError) and "the listener is closed" in str(outcome), outcome
+
+
+def test_a_listener_whose_device_is_closed() -> None:
+    with Device(["127.0.0.1"]) as device, listen(device=device) as listener:
+        outcome = outcome_of(listener.accept, device.close)
         assert isinstance(outcome, UsageError) and "closed" in str(outcome), outcome
 
 
