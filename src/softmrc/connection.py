@@ -29,7 +29,16 @@ from softmrc.engine import CompletionStatus
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
 from softmrc.fabric.host import FabricHost
 from softmrc.handshake import Channel
-from softmrc.verbs import Completion, Device, MemoryRegion, Peer, PeerPlane, QueuePair, writable_memory
+from softmrc.verbs import (
+    Completion,
+    Device,
+    MemoryRegion,
+    Peer,
+    PeerPlane,
+    ProtectionDomain,
+    QueuePair,
+    writable_memory,
+)
 
 HANDSHAKE_S = 10.0
 SLICE_S = 0.1  # how often who waits looks whether the peer is still there
@@ -61,12 +70,20 @@ class Message(NamedTuple):
 class Connection:
     """One queue pair to one peer. Made by `connect` and `Listener.accept`."""
 
-    def __init__(self, device: Device, channel: Channel, regions: Sequence[MemoryRegion], owns_device: bool) -> None:
+    def __init__(
+        self,
+        device: Device,
+        channel: Channel,
+        domain: ProtectionDomain,
+        regions: Sequence[MemoryRegion],
+        owns_device: bool,
+    ) -> None:
         self.device = device
         self._channel = channel
         self._owns_device = owns_device
         self._regions = tuple(regions)
-        self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq())
+        self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq(), domain=domain)
+        self._added: Peer | None = None
         self.remote: tuple[RemoteRegion, ...] = ()
         self.peer_name = channel.peer_name
         self._numbers = itertools.count(1)
@@ -112,7 +129,7 @@ class Connection:
 
     def _establish(self, planes: list[PeerPlane], numbers: dict[str, int]) -> None:
         config = self.device.config
-        peer = self.device.add_peer(planes)
+        self._added = peer = self.device.add_peer(planes)
         self.qp.init(ev_profile=self.device.profile_for(peer))
         self.qp.rtr(
             peer,
@@ -282,6 +299,10 @@ class Connection:
         self._closed = True
         self.device._native.flush(self.qp.qpn, flush_s)
         self.qp.destroy()
+        self.qp.send_cq.destroy()
+        self.qp.recv_cq.destroy()
+        if self._added is not None:
+            self.device.remove_peer(self._added)
         self._channel.close()
         self._sources.clear()
         if self._owns_device:
@@ -327,7 +348,8 @@ class Listener:
         self._socket = sock
         self._secret = secret
         buffers = [] if memory is None else list(memory) if isinstance(memory, list | tuple) else [memory]
-        self.regions = tuple(device.register(buffer) for buffer in buffers)
+        self.domain = device.create_domain()  # of all that it accepts: its memory is offered to each
+        self.regions = tuple(device.register(buffer, remote_write=True, domain=self.domain) for buffer in buffers)
 
     @property
     def port(self) -> int:
@@ -348,7 +370,7 @@ class Listener:
             channel = Channel(sock, "listener", self._secret)
             channel.hello()
             offer = channel.receive_sealed()
-            connection = Connection(self.device, channel, self.regions, owns_device=False)
+            connection = Connection(self.device, channel, self.domain, self.regions, owns_device=False)
             connection._accept_offer(offer)
             channel.send_sealed(connection._offer())
             channel.receive_sealed()
@@ -435,7 +457,9 @@ def connect(
         channel = Channel(sock, "connector", secret)
         channel.hello()
         buffers = [] if memory is None else list(memory) if isinstance(memory, list | tuple) else [memory]
-        connection = Connection(made, channel, [made.register(b) for b in buffers], owns_device=device is None)
+        domain = made.create_domain()
+        regions = [made.register(buffer, remote_write=True, domain=domain) for buffer in buffers]
+        connection = Connection(made, channel, domain, regions, owns_device=device is None)
         channel.send_sealed(connection._offer())
         connection._accept_offer(channel.receive_sealed())
         channel.send_sealed({"ready": True})

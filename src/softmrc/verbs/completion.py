@@ -66,6 +66,10 @@ class CompletionQueue:
             await self.readable()
         return found
 
+    def destroy(self) -> None:
+        """Let go of it, and of what it holds. Refused while a queue pair uses it."""
+        self.device._native.destroy_cq(self.number)
+
     async def readable(self) -> None:
         """Until the queue may hold something, or another task has just emptied it."""
         if self._ready is not None:
