@@ -321,7 +321,7 @@ class Machine {
   void lifecycle() {
     const std::uint32_t i = in_.byte() % std::size(qpns);
     const std::uint8_t bits = in_.byte();
-    if (bits < 32) endpoint_.destroy_qp(qpns[i]);
+    if (bits < 32) endpoint_.destroy_qp(now_, qpns[i]);
     else if (bits < 64) endpoint_.modify_error(now_, qpns[i]);
     else if (bits < 160) advance(i);
     else while (advance(i)) {

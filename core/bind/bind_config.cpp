@@ -95,6 +95,7 @@ void bind_config(nb::module_& m) {
       .def_rw("cc_profile", &InitAttributes::cc_profile)
       .def_rw("send_cq", &InitAttributes::send_cq)
       .def_rw("recv_cq", &InitAttributes::recv_cq)
+      .def_rw("domain", &InitAttributes::domain)
       .def_rw("hint_qps_per_peer", &InitAttributes::hint_qps_per_peer)
       .def_rw("hint_send_peers", &InitAttributes::hint_send_peers)
       .def_rw("hint_receive_peers", &InitAttributes::hint_receive_peers);

@@ -104,6 +104,7 @@ struct InitAttributes {
   std::uint32_t cc_profile = 0;
   std::uint32_t send_cq = 0;
   std::uint32_t recv_cq = 0;
+  std::uint64_t domain = 0;  // whose memory the peer may write to
   // The controller's hint: how many queue pairs share a peer, how many peers are sent to, and from how many the peer
   // receives. They divide the first window, and no more: what is really there shows soon enough.
   std::uint16_t hint_qps_per_peer = 1;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/fetch.h"
+#include "base/handles.h"
 #include "base/id_table.h"
 #include "proto/completion.h"
 #include "proto/config.h"
@@ -40,8 +41,21 @@ class Endpoint {
   // Set-up. Profiles are shared, so that a hundred thousand endpoints can hold the same one.
   Verdict add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id);
   Verdict add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id);
+  // A queue pair keeps the profiles that it was given; others can then have the number.
+  bool remove_ev_profile(std::uint32_t id) { return ev_profiles_.remove(id); }
+  bool remove_cc_profile(std::uint32_t id) { return cc_profiles_.remove(id); }
   std::uint32_t create_cq();
+  Verdict destroy_cq(std::uint32_t cq);
+  // A domain that no other queue pair and no other memory is in.
+  Domain create_domain() { return ++last_domain_; }
   std::uint32_t add_peer() { return peers_.add(); }
+  // One that is known already, once more.
+  void claim_peer(std::uint32_t peer) { peers_.claim(peer); }
+  // For each time that it was added. It stays for as long as queue pairs have it for a peer, and their last words.
+  bool remove_peer(std::uint32_t peer);
+  bool has_peer(std::uint32_t peer) const { return peers_.contains(peer); }
+  bool has_working_qp(std::uint32_t peer);
+  std::uint32_t peers() const { return peers_.known(); }
   // Whoever is at this peer's addresses now knows nothing of what was said before, and what it said is void.
   void renew_peer(Time now, std::uint32_t peer);
   bool add_region(const Region& region) { return memory_.add(region); }
@@ -59,9 +73,9 @@ class Endpoint {
   Verdict modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes);
   Verdict modify_error(Time now, std::uint32_t qpn);
   // The owner may take its memory back. The peer is still told what had arrived, and that no more will be taken.
-  bool destroy_qp(std::uint32_t qpn);
+  bool destroy_qp(Time now, std::uint32_t qpn);
   // All queue pairs are destroyed and all memory is let go; from here on the node only answers.
-  void depart();
+  void depart(Time now);
   bool has_departed() const { return departed_ && !departed_->empty(); }
   // nullptr for a number that does not exist or is still in RESET.
   QueuePair* qp(std::uint32_t qpn);
@@ -108,15 +122,16 @@ class Endpoint {
     fetch(qpns_.memory());
     fetch(data_list_.front_slot());
     fetch(timers_.memory());
-    if (!cqs_.empty()) fetch(cqs_.front().get());
+    if (cqs_.contains(0)) fetch(cqs_[0].get());
   }
 
   void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { journal_.set_sink(sink, wanted); }
   const EndpointStats& stats() const { return journal_.stats; }
   const EndpointConfig& config() const { return config_; }
   std::uint32_t up_ports() const { return up_ports_; }
+  bool has_cq(std::uint32_t cq) const { return cqs_.contains(cq); }
   std::size_t completion_queues() const { return cqs_.size(); }
-  std::size_t completions_waiting(std::uint32_t cq) const { return cqs_[cq]->size(); }
+  std::size_t completions_waiting(std::uint32_t cq) const { return cqs_.contains(cq) ? cqs_[cq]->size() : 0; }
 
  private:
   struct Slot {
@@ -163,15 +178,17 @@ class Endpoint {
   std::uint16_t register_probe(const PendingProbe& probe);
   std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
   void refresh_live_ports(Time now, std::uint32_t peer);
-  bool has_working_qp(std::uint32_t peer);
+  void let_go_of(std::uint32_t peer);
+  void drop_words(Time now);
   QueuePair* at(std::uint32_t slot) { return slots_[slot].qp.get(); }
 
   EndpointConfig config_;
   Journal journal_;
-  std::vector<std::shared_ptr<const EvProfile>> ev_profiles_;
-  std::vector<std::shared_ptr<const CcProfile>> cc_profiles_;
-  std::vector<std::unique_ptr<CompletionQueue>> cqs_;
+  Handles<std::shared_ptr<const EvProfile>> ev_profiles_;
+  Handles<std::shared_ptr<const CcProfile>> cc_profiles_;
+  Handles<std::unique_ptr<CompletionQueue>> cqs_;
   Memory memory_;
+  Domain last_domain_ = 0;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
   IdTable qpns_;

@@ -227,13 +227,24 @@ void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
 
 void Endpoint::renew_peer(Time now, std::uint32_t id) {
   Peer& peer = peers_[id];
-  const bool has_qp = peer.has_qp;
-  const std::uint32_t first_qp = peer.first_qp;
   peers_.renew(peer);
-  peer.has_qp = has_qp;
-  peer.first_qp = first_qp;
-  if (has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+  if (peer.has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   refresh_live_ports(now, id);
+}
+
+// What waits to be sent to it, or to be heard from it, must not become another's who is given its number.
+// spec: peer-life
+void Endpoint::let_go_of(std::uint32_t id) {
+  if (!peers_.release(id)) return;
+  ++journal_.stats.peers_forgotten;
+  doubts_.remove(id);
+  answers_.remove_if([id](const Answer& answer) { return answer.peer == id; });
+  for (std::uint32_t port = 0; port < caller_probes_.size(); ++port) {
+    caller_probes_[port].remove_if([id](const PendingProbe& probe) { return probe.peer == id; });
+    if (caller_probes_[port].empty()) caller_ports_ &= ~(1u << port);
+  }
+  for (PendingProbe& probe : pending_probes_)
+    if (probe.peer == id) probe = PendingProbe{};
 }
 
 void Endpoint::refresh_live_ports(Time now, std::uint32_t peer) {

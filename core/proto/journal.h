@@ -61,6 +61,7 @@ struct QpContext {
   std::uint32_t mtu = 0;
   bool dynamic_mpr = false;      // SACKs carry the window
   Journal* journal = nullptr;
+  std::uint64_t domain = 0;      // of memory, which the peer may write to
   std::uint32_t sharers = 1;     // queue pairs that the first window is meant for, by the hints
   QpStats stats;
 

@@ -1,4 +1,5 @@
-// The nodes on the other side, and what we and they have told each other about ports.
+// The nodes on the other side, and what we and they have told each other about ports. A peer is known as long as somebody
+// holds it: whoever added it, a queue pair to it, or the last word of one. Its number is then given to another.
 // A change of our ports goes to every peer on every live plane and is repeated until one copy is answered.
 #pragma once
 
@@ -41,6 +42,8 @@ class RecentUpdates {
 };
 
 struct Peer {
+  std::uint32_t holders = 0;
+  std::uint32_t claims = 0;          // of these, how many added it
   std::uint32_t usable_ports = ~0u;  // as the peer reported them
   RecentUpdates heard;
   Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
@@ -61,13 +64,34 @@ struct Peer {
 
 class Peers {
  public:
+  // Held by whoever adds it.
   std::uint32_t add() {
-    peers_.emplace_back();
-    return static_cast<std::uint32_t>(peers_.size() - 1);
+    if (free_.empty()) {
+      free_.push_back(static_cast<std::uint32_t>(peers_.size()));
+      peers_.emplace_back();
+    }
+    const std::uint32_t id = free_.back();
+    free_.pop_back();
+    claim(id);
+    return id;
   }
-  bool contains(std::uint32_t id) const { return id < peers_.size(); }
+  void claim(std::uint32_t id) {
+    ++peers_[id].holders;
+    ++peers_[id].claims;
+  }
+  // True when nobody holds it any longer: it is gone.
+  bool release(std::uint32_t id) {
+    if (--peers_[id].holders) return false;
+    peers_[id] = Peer{};
+    free_.push_back(id);
+    refresh();
+    return true;
+  }
+  bool contains(std::uint32_t id) const { return id < peers_.size() && peers_[id].holders; }
   Peer& operator[](std::uint32_t id) { return peers_[id]; }
+  // Numbers given so far; not all of them are somebody's.
   std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
+  std::uint32_t known() const { return static_cast<std::uint32_t>(peers_.size() - free_.size()); }
 
   void announce(Time now, std::uint16_t id, std::uint32_t live_ports) {
     for (Peer& peer : peers_)
@@ -101,7 +125,12 @@ class Peers {
   }
   // Another process may be at this address now, or the same one after it forgot us: neither side's old news holds.
   void renew(Peer& peer) {
+    const Peer old = peer;
     peer = Peer{};
+    peer.holders = old.holders;
+    peer.claims = old.claims;
+    peer.has_qp = old.has_qp;
+    peer.first_qp = old.first_qp;
     peer.told_ports = 0;
     refresh();
   }
@@ -132,6 +161,7 @@ class Peers {
   }
 
   std::vector<Peer> peers_;
+  std::vector<std::uint32_t> free_;
   Time deadline_ = Time::never();
 };
 

@@ -12,32 +12,36 @@ Verdict wrong_state(QpState state, const char* allowed) {
 
 }  // namespace
 
-QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, const EvProfile& ev_profile,
-                     const CcProfile& cc_profile, const Memory& memory, CompletionQueue& send_cq,
-                     CompletionQueue& recv_cq, Journal& journal, std::uint32_t sharers)
+QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
+                     std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
+                     CompletionQueue& recv_cq, Journal& journal, const InitAttributes& attributes)
     : config_(config),
-      ev_profile_(ev_profile),
-      requester_(context_, config, ev_profile, cc_profile, send_cq),
+      ev_profile_(std::move(ev_profile)),
+      cc_profile_(std::move(cc_profile)),
+      requester_(context_, config, *ev_profile_, *cc_profile_, send_cq),
       responder_(context_, config, memory, recv_cq) {
   context_.qpn = qpn;
   context_.journal = &journal;
-  context_.sharers = sharers;
+  context_.sharers = attributes.sharers();
+  context_.domain = attributes.domain;
 }
 
-Verdict QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now) {
+Verdict QueuePair::check_rtr(const RtrAttributes& attributes) const {
   if (state_ != QpState::init) return wrong_state(state_, "INIT, to go to RTR");
-  if (auto v = validate(attributes)) return v;
+  return validate(attributes);
+}
+
+void QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now) {
   context_.peer = attributes.peer;
   context_.dest_qpn = attributes.dest_qpn;
   context_.mtu = attributes.mtu;
   context_.dynamic_mpr = attributes.dynamic_mpr;
   responder_.start(attributes);
-  if (ev_profile_.is_wide()) build_evs();  // its values have to be somewhere
+  if (ev_profile_->is_wide()) build_evs();  // its values have to be somewhere
   const Prng stream(config_.seed, "reverse", context_.qpn);
-  reverse_.build(ev_profile_, requester_.evs(), requester_.ev_stream(), config_.ports, stream);
+  reverse_.build(*ev_profile_, requester_.evs(), requester_.ev_stream(), config_.ports, stream);
   set_live_ports(now, live_ports);
   enter(QpState::rtr, now, CompletionStatus::success);
-  return std::nullopt;
 }
 
 Verdict QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
@@ -207,15 +211,15 @@ void QueuePair::allow_ev(Time now, std::uint16_t ev) {
 }
 
 Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, std::uint32_t value) {
-  if (auto v = validate_value(ev_profile_, "value", value, false)) return v;
+  if (auto v = validate_value(*ev_profile_, "value", value, false)) return v;
   requester_.replace_ev(now, ev, EvPath{value});
   reverse_.on_evs_changed();
   return std::nullopt;
 }
 
 Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& bytes) {
-  if (auto v = validate_value(ev_profile_, "value", 0, true)) return v;
-  requester_.replace_ev(now, ev, ev_profile_.path_of(bytes, ev_profile_.is_wide() ? requester_.next_ev_number() : 0));
+  if (auto v = validate_value(*ev_profile_, "value", 0, true)) return v;
+  requester_.replace_ev(now, ev, ev_profile_->path_of(bytes, ev_profile_->is_wide() ? requester_.next_ev_number() : 0));
   reverse_.on_evs_changed();
   return std::nullopt;
 }
@@ -226,7 +230,7 @@ LastWord QueuePair::last_word() const {
   word.open_ports = reverse_.open_ports();
   for (std::uint8_t port = 0; port < config_.ports; ++port) {
     word.entropies.push_back(reverse_.entropy(port));
-    if (!ev_profile_.is_wide()) continue;
+    if (!ev_profile_->is_wide()) continue;
     const std::uint16_t ev = reverse_.ev(port);
     const wire::EvBytes* wide = ev == no_ev ? nullptr : requester_.evs().wide(ev);
     word.wide.push_back(wide ? *wide : wire::EvBytes{});

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "proto/config.h"
@@ -30,11 +31,13 @@ struct WantedProbe {
 
 class QueuePair {
  public:
-  QueuePair(std::uint32_t qpn, const EndpointConfig& config, const EvProfile& ev_profile, const CcProfile& cc_profile,
-            const Memory& memory, CompletionQueue& send_cq, CompletionQueue& recv_cq, Journal& journal,
-            std::uint32_t sharers);
+  QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
+            std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
+            CompletionQueue& recv_cq, Journal& journal, const InitAttributes& attributes);
 
-  Verdict to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now);
+  // Whether it may go to RTR with these; `to_rtr` must not be asked for what this refuses.
+  Verdict check_rtr(const RtrAttributes& attributes) const;
+  void to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now);
   Verdict to_rts(const RtsAttributes& attributes, Time now);
   // Both queues are flushed; the first send in line carries `status`.
   void to_error(Time now, CompletionStatus status);
@@ -120,7 +123,8 @@ class QueuePair {
   void allow_ev(Time now, std::uint16_t ev);
   Verdict replace_ev(Time now, std::uint16_t ev, std::uint32_t value);
   Verdict replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& bytes);
-  const EvProfile& ev_profile() const { return ev_profile_; }
+  const EvProfile& ev_profile() const { return *ev_profile_; }
+  bool uses(const CompletionQueue& cq) const { return requester_.uses(cq) || responder_.uses(cq); }
 
   // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.
   bool in_reply_list = false;
@@ -135,7 +139,8 @@ class QueuePair {
 
   QpContext context_;
   const EndpointConfig& config_;
-  const EvProfile& ev_profile_;
+  const std::shared_ptr<const EvProfile> ev_profile_;
+  const std::shared_ptr<const CcProfile> cc_profile_;
   QpState state_ = QpState::init;
   std::uint32_t live_ports_ = ~0u;
   Requester requester_;

@@ -106,6 +106,7 @@ class Requester {
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
   Psn next_psn() const { return next_psn_; }
   bool has_work() const { return !messages_.empty(); }
+  bool uses(const CompletionQueue& cq) const { return &completions_ == &cq; }
   // Whether some message not yet completed takes its bytes from here.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
     for (std::size_t i = 0; i < messages_.size(); ++i)

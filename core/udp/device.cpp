@@ -91,7 +91,7 @@ void Device::close() {
   if (closed_) return;
   try {
     transmit();
-    engine_.depart();
+    engine_.depart(clock_.now());
     transmit();
   } catch (const CheckFailure& failure) {
     failure_ = failure.what();
@@ -131,13 +131,51 @@ void Device::wake_sleeper_if_late() {
   if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) kick();
 }
 
-std::uint32_t Device::add_peer(std::vector<PeerPlane> planes) {
+proto::Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
   const Visit visit(*this);
-  const std::uint32_t known = peers_.find_same(planes);
-  if (known != proto::no_peer) return known;
-  const std::uint32_t peer = engine_.add_peer();
+  if (planes.size() != planes_.size())
+    return proto::Problem{proto::Problem::Kind::config, "planes", std::to_string(planes.size()),
+                          "as many as the device has: " + std::to_string(planes_.size())};
+  forget_peers();
+  peer = peers_.find_same(planes);
+  if (peer != proto::no_peer) {
+    engine_.claim_peer(peer);
+    return std::nullopt;
+  }
+  if (auto v = peers_.check(planes, [this](std::uint32_t other) { return engine_.has_working_qp(other); })) return v;
+  peer = engine_.add_peer();
   peers_.add(peer, std::move(planes));
-  return peer;
+  return std::nullopt;
+}
+
+bool Device::remove_peer(std::uint32_t peer) {
+  const Visit visit(*this);
+  const bool was_known = engine_.remove_peer(peer);
+  forget_peers();
+  return was_known;
+}
+
+// The engine lets go of peers that nobody holds; from then on their packets are a stranger's. Before it gives a number to
+// another, this must be done.
+void Device::forget_peers() {
+  if (engine_.stats().peers_forgotten == peers_forgotten_) return;
+  peers_forgotten_ = engine_.stats().peers_forgotten;
+  std::vector<std::uint32_t> gone;
+  peers_.for_each([&](std::uint32_t peer) {
+    if (!engine_.has_peer(peer)) gone.push_back(peer);
+  });
+  for (std::uint32_t peer : gone) peers_.remove(peer);
+  sender_.on_peers_removed();
+}
+
+proto::Verdict Device::destroy_cq(std::uint32_t cq) {
+  const Visit visit(*this);
+  if (auto v = engine_.destroy_cq(cq)) return v;
+  if (cq < cq_fds_.size() && cq_fds_[cq] >= 0) {
+    ::close(cq_fds_[cq]);
+    cq_fds_[cq] = -1;
+  }
+  return std::nullopt;
 }
 
 std::size_t Device::poll(std::uint32_t cq, std::span<proto::Completion> out) {

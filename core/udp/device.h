@@ -102,7 +102,10 @@ class Device {
   std::uint32_t admin_up() const { return admin_up_; }
   std::uint32_t link_up() const { return link_up_; }
 
-  std::uint32_t add_peer(std::vector<PeerPlane> planes);
+  // The same planes are the same peer, which then has to be removed as often as it was added.
+  proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
+  bool remove_peer(std::uint32_t peer);
+  proto::Verdict destroy_cq(std::uint32_t cq);
   const PeerBook& peers() const { return peers_; }
 
   // Events for poll_event, oldest first.
@@ -182,6 +185,7 @@ class Device {
   void set_link(Time now, std::uint32_t plane, bool is_up);
   void refresh_port(Time now, std::uint32_t plane);
   void read_errors();
+  void forget_peers();
   void linger(Lock& lock);
   void notify();
   void let_visitors_in(Lock& lock);
@@ -217,6 +221,7 @@ class Device {
   std::uint32_t rewritable_ = 0;     // found to have room again
   std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
   bool links_ready_ = false;
+  std::uint64_t peers_forgotten_ = 0;
   std::uint32_t admin_up_ = ~0u;
   std::uint32_t link_up_ = ~0u;
 

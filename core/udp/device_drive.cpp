@@ -58,6 +58,7 @@ bool Device::take_in() {
   const Time now = clock_.now();
   if (engine_.poll_timeout() <= now) {
     engine_.handle_timeout(now);
+    forget_peers();
     worked = true;
   }
   if (!series_.bins.empty()) [[unlikely]] record_series(now);

@@ -93,6 +93,7 @@ class InitAttributes:
     cc_profile: int = 0
     send_cq: int = 0
     recv_cq: int = 0
+    domain: int = 0  # whose memory the peer may write to
     hint_qps_per_peer: int = 1
     hint_send_peers: int = 1
     hint_receive_peers: int = 1

@@ -84,7 +84,7 @@ class _Side:
         self.source = np.zeros((SLOTS, SLOT), dtype=np.uint8)
         self.target = np.zeros((SLOTS, SLOT), dtype=np.uint8)
         self.mine = qp.device.register(self.source)
-        self.open = qp.device.register(self.target)
+        self.open = qp.device.register(self.target, remote_write=True)
         self.posted = self.done = self.arrived = 0
         self.lengths: deque[int] = deque()
 

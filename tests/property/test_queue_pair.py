@@ -130,7 +130,7 @@ class StatesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.state != RESET)
     @rule()
     def destroy_and_create(self) -> None:
-        self.qp.destroy()
+        self.qp.destroy(0)
         assert not len(self.endpoint.poll_completions(self.cq)), "destroying completes nothing"
         with pytest.raises(UsageError):
             self.qp.query()

@@ -103,7 +103,7 @@ class Victims:
         elif step == "error":
             qp.error(now)
         else:
-            qp.destroy()
+            qp.destroy(now)
 
     def suffer(self, count: int, rng: Random) -> None:
         for _ in range(count):

@@ -354,7 +354,7 @@ class Run:
             if how == "error":
                 qp.error(self.pair.now_ps)
             self.gone.update(qp.stats())
-            qp.destroy()
+            qp.destroy(self.pair.now_ps)
         self._connect_era(era, fresh=1 - survivor)
 
     def _take_completions(self) -> bool:

@@ -25,7 +25,7 @@ def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:
     rng = random.Random(7)
     with pair() as (a, b):
         target = bytearray(1 << 20)
-        region = b.device.register(target)
+        region = b.device.register(target, remote_write=True)
         content = bytearray(rng.randbytes(1 << 20))
         source = a.device.register(content)
         ports = [(str(plane.address), plane.port) for plane in peer_planes(b.device)]
@@ -54,7 +54,7 @@ def test_a_peer_that_sends_garbage_is_refused_and_counted() -> None:
 
 def test_a_completion_queue_is_a_descriptor() -> None:
     with pair(("127.0.0.1",)) as (a, b):
-        region = b.device.register(bytearray(4096))
+        region = b.device.register(bytearray(4096), remote_write=True)
         source = a.device.register(bytearray(4096))
         poller = select.poll()
         poller.register(a.send_cq.fileno(), select.POLLIN)
@@ -69,7 +69,7 @@ def test_a_completion_queue_is_a_descriptor() -> None:
 def test_several_threads_wait_and_post() -> None:
     with Device(["127.0.0.1"]) as left, Device(["127.0.0.1"]) as right:
         pairs = [connect(left, right) for _ in range(4)]
-        region = right.register(bytearray(1 << 16))
+        region = right.register(bytearray(1 << 16), remote_write=True)
         source = left.register(bytearray(1 << 16))
         done: list[int] = []
 
@@ -109,7 +109,7 @@ def test_closing_wakes_whoever_waits() -> None:
 
 def test_memory_in_use_is_not_given_back() -> None:
     with pair(("127.0.0.1",)) as (a, b):
-        region = b.device.register(bytearray(1 << 20))
+        region = b.device.register(bytearray(1 << 20), remote_write=True)
         source = a.device.register(bytearray(1 << 20))
         for device in (a.device, b.device):
             device.set_faults(black_hole=True)
@@ -128,7 +128,7 @@ def test_only_writable_contiguous_memory_is_registered() -> None:
     with Device(["127.0.0.1"]) as device:
         for bad in (b"read only", np.zeros((4, 4))[:, 1], object(), bytearray(0), memoryview(b"x")):
             with pytest.raises(ConfigError):
-                device.register(bad)
+                device.register(bad, remote_write=True)
 
 
 def test_a_tensor_without_the_buffer_protocol_is_used_in_place() -> None:
@@ -146,7 +146,7 @@ def test_a_tensor_without_the_buffer_protocol_is_used_in_place() -> None:
 
     with pair(("127.0.0.1",)) as (a, b):
         tensor = Tensor()
-        region = b.device.register(tensor)
+        region = b.device.register(tensor, remote_write=True)
         source = a.device.register(np.arange(64, dtype=np.float32))
         a.post_write(source, 0, 256, remote_va=0, rkey=region.rkey)
         assert [c.ok for c in drain(a.send_cq, 1)] == [True]
@@ -168,7 +168,7 @@ def test_errors_are_events_too() -> None:
 
 def test_a_port_taken_out_of_service_is_left_by_both_sides() -> None:
     with pair() as (a, b):
-        region = b.device.register(bytearray(4 << 20))
+        region = b.device.register(bytearray(4 << 20), remote_write=True)
         source = a.device.register(bytearray(4 << 20))
         b.device.set_port(1, False)
         assert eventually(lambda: any(e.type == EventType.peer_ports for e in a.device.poll_events()))
@@ -189,7 +189,7 @@ def test_a_port_taken_out_of_service_is_left_by_both_sides() -> None:
 def test_a_capture_holds_what_was_sent(tmp_path: object) -> None:
     path = f"{tmp_path}/device.pcapng"
     with pair(mtu=1024) as (a, b):
-        region = b.device.register(bytearray(1 << 16))
+        region = b.device.register(bytearray(1 << 16), remote_write=True)
         source = a.device.register(bytearray(range(256)) * 256)
         with a.device.capture(path) as capture:
             a.post_write(source, 0, 1 << 16, remote_va=0, rkey=region.rkey)
@@ -201,7 +201,7 @@ def test_a_capture_holds_what_was_sent(tmp_path: object) -> None:
 
 def test_the_ecn_mark_reaches_the_sender() -> None:
     with pair() as (a, b):
-        region = b.device.register(bytearray(1 << 20))
+        region = b.device.register(bytearray(1 << 20), remote_write=True)
         source = a.device.register(bytearray(1 << 20))
         a.device.set_faults(mark=1.0)
         a.post_write(source, 0, 1 << 20, remote_va=0, rkey=region.rkey)

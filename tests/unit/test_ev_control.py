@@ -173,7 +173,7 @@ OPS = st.one_of(
 def test_nothing_ever_leaves_on_what_the_controller_took_away(profile: str, early: list[Any], ops: list[Any]) -> None:
     """Data, SACKs, ACKs, NACKs, probes, answers and port updates, of queue pairs that send and that only receive."""
     rig = Rig(ports=2, evs=PROFILES[profile], cc=PATIENT)
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     rig.qp = rig.endpoint.create_qp(QPN)
     rig.qp.init(InitAttributes(send_cq=rig.send_cq, recv_cq=rig.recv_cq))
     numbers = iter(range(1 << 16, 1 << 17))

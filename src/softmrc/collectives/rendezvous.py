@@ -20,7 +20,7 @@ from softmrc import _core
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, whole_payload
-from softmrc.verbs import CompletionQueue, Device, PeerPlane, QueuePair
+from softmrc.verbs import CompletionQueue, Device, PeerPlane, ProtectionDomain, QueuePair
 
 VERSION = 1
 
@@ -61,7 +61,8 @@ class Meeting:
         )
         try:
             for peer in self._others():
-                self.pairs[peer] = Pairs(self.device.create_qp(self.cq), self.device.create_qp(self.cq))
+                domain = ProtectionDomain(self.device, native.domain(peer))
+                self.pairs[peer] = Pairs(*(self.device.create_qp(self.cq, domain=domain) for _ in range(2)))
             if self.size > 1:
                 said = self.table.agree(json.dumps(self._offer(native)))
                 offers = {peer: self._parsed(peer, said[peer]) for peer in self._others()}

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import time
+import weakref
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core, leaving
 from softmrc.config import whole_payload
 from softmrc.connection.memory import OfferedMemory
-from softmrc.connection.offer import Offer, RemoteRegion, ends_of, offer_of
-from softmrc.connection.owners import Claim, owners_of
+from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.engine import CompletionStatus
 from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.handshake import Channel, Refusal
@@ -24,6 +24,18 @@ LAST_WORDS_S = 1.0  # what a peer that has left did not acknowledge by then, it 
 
 HAS_LEFT = "has left: it closed the connection, or its process ended"
 ENDS_WITH_PEER = {CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, CompletionStatus.FLUSHED}
+
+
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _give_up_the_departed(device: Device) -> bool:
+    """Whether there was a connection of this device whose peer had left."""
+    departed = [one for one in list(_open) if one.device is device and one._has_lost_its_peer()]
+    for connection in departed:
+        with contextlib.suppress(UsageError):  # closed meanwhile
+            connection.qp.error()
+    return bool(departed)
 
 
 class Message(NamedTuple):
@@ -41,8 +53,8 @@ class Connection:
         self._channel = channel
         self._owns_device = owns_device
         self._closed = False
-        self._claim: Claim | None = None
-        self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq())
+        self._added: Peer | None = None
+        self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq(), domain=memory.domain)
         self._memory = memory.hold()
         self.remote: tuple[RemoteRegion, ...] = ()
         self.peer_name = channel.peer_name
@@ -52,6 +64,7 @@ class Connection:
         self._messages: list[Message] = []
         self._left_at: float | None = None  # when it was noticed that the peer has left
         leaving.expect_connection(self)
+        _open.add(self)
 
     def _offer(self) -> dict[str, Any]:
         return offer_of(self.device, self.qp, self._memory.regions)
@@ -60,9 +73,6 @@ class Connection:
         """Connect to a peer that offers this, or refuse it."""
         offer = Offer.parse(said)
         offer.check_match(self.device)
-        claim = Claim(ends_of(offer.planes), self._channel, self.qp)
-        owners_of(self.device).add(claim)
-        self._claim = claim
         try:
             self._establish(offer)
         except ConfigError as error:  # not on our map, or what else only the device knows
@@ -72,7 +82,14 @@ class Connection:
 
     def _establish(self, offer: Offer) -> None:
         config = self.device.config
-        peer = self.device.add_peer(offer.planes)
+        try:
+            peer = self.device.add_peer(offer.planes)
+        except ConfigError:
+            # Ports that are another peer's: who has left and starts again may have them back.
+            if not _give_up_the_departed(self.device):
+                raise
+            peer = self.device.add_peer(offer.planes)
+        self._added = peer
         self.qp.init(ev_profile=self.device.profile_for(peer))
         self.qp.rtr(
             peer,
@@ -218,6 +235,9 @@ class Connection:
         if self._channel.is_closed_by_peer() and not self._receive(self.qp.recv_cq.poll()):
             self._check_alive()
 
+    def _has_lost_its_peer(self) -> bool:
+        return not self._closed and self._channel.is_closed_by_peer()
+
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the connection is closed")
@@ -240,8 +260,9 @@ class Connection:
             self._sources.clear()
             for queue in {self.qp.send_cq, self.qp.recv_cq}:
                 queue.retire()
-            if self._claim is not None:
-                owners_of(self.device).remove(self._claim)
+            if self._added is not None:
+                with contextlib.suppress(UsageError):  # of a parent process
+                    self.device.remove_peer(self._added)
             self._memory.release()
             if self._owns_device:
                 self.device.close()

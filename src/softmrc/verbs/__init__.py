@@ -20,7 +20,7 @@ from __future__ import annotations
 from softmrc.engine import CompletionKind, CompletionStatus, EventType, PostStatus, QpState
 from softmrc.verbs.completion import FOREVER_S, Completion, CompletionQueue, iterate
 from softmrc.verbs.device import MAX_EVS, MOST_SOCKETS, Capture, Device, Event
-from softmrc.verbs.memory import ACCEPTED_MEMORY, MemoryRegion, writable_memory
+from softmrc.verbs.memory import ACCEPTED_MEMORY, MemoryRegion, ProtectionDomain, writable_memory
 from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
 from softmrc.verbs.queue_pair import QueuePair
 
@@ -41,6 +41,7 @@ __all__ = [
     "Peer",
     "PeerPlane",
     "PostStatus",
+    "ProtectionDomain",
     "QpState",
     "QueuePair",
     "check_carrier",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, UsageError
 from softmrc.verbs.bounds import whole
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class CompletionQueue:
             await self.readable()
         return found
 
+    def destroy(self) -> None:
+        """Let go of it, and of what it holds. Refused while a queue pair uses it."""
+        self.device._native.destroy_cq(self.number)
+
     async def readable(self) -> None:
         """Until the queue may hold something, or another task has just emptied it."""
         await self._readiness.wait(self.fileno())
@@ -81,12 +86,13 @@ class CompletionQueue:
                 yield completion
 
     def retire(self) -> None:
-        """No queue pair ends here any more: once nobody holds this queue, its place is the next one's."""
+        """Destroy it as soon as nobody holds it: whoever still waits for it must not be given another's completions."""
         self._is_retired = True
 
     def __del__(self) -> None:
         if self._is_retired:
-            self.device._spare_cqs.append(self.number)
+            with suppress(UsageError):
+                self.destroy()
 
     def __repr__(self) -> str:
         return f"<CompletionQueue {self.number} of {self.device!r}>"

@@ -28,12 +28,12 @@ from softmrc.errors import ConfigError, UsageError
 from softmrc.fork import leave_to_parent
 from softmrc.verbs.bounds import whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
-from softmrc.verbs.memory import MemoryRegion
+from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
 from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
 from softmrc.verbs.queue_pair import QueuePair
 
 MAX_EVS = 1024  # of one queue pair
-MOST_SOCKETS = 1024  # of one plane
+MOST_SOCKETS = 256  # of one plane
 
 
 class Event(NamedTuple):
@@ -80,8 +80,7 @@ class Device:
             raise ConfigError("mtu", self.mtu, f"a multiple of {PAYLOAD_UNIT}, such as {whole_payload(self.mtu)}")
         if self.mtu > largest:
             raise ConfigError("mtu", self.mtu, f"at most {largest}, which is what the links carry")
-        self._regions: dict[int, MemoryRegion] = {}
-        self._spare_cqs: list[int] = []  # numbers of queues that nobody uses any more
+        self._regions: set[MemoryRegion] = set()
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
@@ -91,6 +90,7 @@ class Device:
         self.source_ports = [tuple(row["source_ports"]) for row in self._native.planes()]
         self._ev_profile = self._add_ev_profile(self._default_ev_profile())
         self._cc_profile = self._add_cc_profile(self.config.cc_profile())
+        self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
 
     def _plan(self) -> Any:
         config = self.config
@@ -160,35 +160,44 @@ class Device:
         if self._native.is_closed:
             raise UsageError("the device is closed")
 
-    def register(self, buffer: Any) -> MemoryRegion:
-        """Make memory reachable: any writable contiguous buffer, or a torch CPU tensor. It is used in place."""
+    def create_domain(self) -> ProtectionDomain:
+        """Memory and queue pairs that have nothing to do with the device's others."""
         self._check_open()
-        region = MemoryRegion(self, buffer, secrets.randbits(32), 0)
-        while not self._native.add_region(region.rkey, region.va, region.buffer):
-            region.rkey = secrets.randbits(32)
-        self._regions[region.rkey] = region
+        return ProtectionDomain(self, self._native.create_domain())
+
+    def register(
+        self, buffer: Any, *, remote_write: bool = False, domain: ProtectionDomain | None = None
+    ) -> MemoryRegion:
+        """Memory to send from: any contiguous buffer, or a torch CPU tensor. It is used in place. With `remote_write`
+        it must be writable, and the peers of the queue pairs of `domain` (without one, the device's) may write to it
+        if they know its key."""
+        self._check_open()
+        region = MemoryRegion(self, buffer, (domain or self.domain) if remote_write else None)
+        self._regions.add(region)
         return region
 
     def _forget(self, region: MemoryRegion) -> None:
-        if self._regions.get(region.rkey) is not region:
+        if region not in self._regions:
             raise UsageError(f"{region!r} is not registered")
         if self._native.reads_from(region.buffer):
             raise UsageError(f"{region!r} is still being sent from; wait for its completions first")
-        self._native.remove_region(region.rkey)
-        del self._regions[region.rkey]
+        if region.domain is not None:
+            self._native.remove_region(region.rkey)
+        self._regions.remove(region)
 
     def create_cq(self) -> CompletionQueue:
         self._check_open()
-        try:
-            queue = CompletionQueue(self, self._spare_cqs.pop())
-        except IndexError:
-            return CompletionQueue(self, self._native.create_cq())
-        while len(queue.poll_array()):  # what nobody fetched
-            pass
-        return queue
+        return CompletionQueue(self, self._native.create_cq())
 
-    def create_qp(self, send_cq: CompletionQueue, recv_cq: CompletionQueue | None = None) -> QueuePair:
-        """A queue pair in RESET, with a number of the system's randomness."""
+    def create_qp(
+        self,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue | None = None,
+        *,
+        domain: ProtectionDomain | None = None,
+    ) -> QueuePair:
+        """A queue pair in RESET, with a number of the system's randomness. Its peer may write to the memory of
+        `domain`, or of the device's where there is none."""
         self._check_open()
         while True:
             qpn = secrets.randbelow(0xFFFFFF - 3) + 3
@@ -196,10 +205,11 @@ class Device:
                 self._native.create_qp(qpn)
             except UsageError:
                 continue
-            return QueuePair(self, qpn, send_cq, recv_cq or send_cq)
+            return QueuePair(self, qpn, send_cq, recv_cq or send_cq, domain or self.domain)
 
     def add_peer(self, planes: Iterable[PeerPlane]) -> Peer:
-        """Say where a peer is; packets from anywhere else are dropped and counted as strangers."""
+        """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
+        before are the same peer, which is then to be removed as often."""
         self._check_open()
         known = tuple(planes)
         if self._routes is not None:
@@ -222,6 +232,11 @@ class Device:
             for p in known
         ]
         return Peer(self._native.add_peer(native), known)
+
+    def remove_peer(self, peer: Peer) -> None:
+        """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its
+        packets are a stranger's."""
+        self._native.remove_peer(peer.id)
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from softmrc import _core
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
@@ -32,20 +33,44 @@ def writable_memory(buffer: Any) -> Any:
     return array
 
 
-class MemoryRegion:
-    """Memory that peers who know its key may write to, and that writes are taken from. It is used in place."""
+class ProtectionDomain:
+    """Queue pairs, and memory that their peers may write to: what is in one domain is out of reach for all others."""
 
-    def __init__(self, device: Device, buffer: Any, rkey: int, va: int) -> None:
+    def __init__(self, device: Device, number: int) -> None:
+        self.device = device
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"<ProtectionDomain {self.number} of {self.device!r}>"
+
+
+class MemoryRegion:
+    """Memory that writes are taken from and, if it was registered so, that peers may write to. It is used in place."""
+
+    def __init__(self, device: Device, buffer: Any, domain: ProtectionDomain | None) -> None:
         try:
-            self.buffer = _core.Buffer(writable_memory(buffer), True)
+            self.buffer = _core.Buffer(writable_memory(buffer), domain is not None)
         except (BufferError, ValueError) as error:
-            raise ConfigError("buffer", type(buffer).__name__, f"writable and contiguous ({error})") from None
+            allowed = "contiguous" if domain is None else "writable and contiguous"
+            raise ConfigError("buffer", type(buffer).__name__, f"{allowed} ({error})") from None
         if self.buffer.size == 0:
             raise ConfigError("buffer", "0 bytes", "at least one byte")
         self.device = device
-        self.rkey = rkey
-        self.va = va
+        self.domain = domain  # whose queue pairs may write here; None: nobody's
+        self.va = 0
         self.length: int = self.buffer.size
+        self._rkey: int | None = None
+        while domain is not None and self._rkey is None:
+            rkey = secrets.randbits(32)
+            if device._native.add_region(rkey, self.va, self.buffer, domain.number):
+                self._rkey = rkey
+
+    @property
+    def rkey(self) -> int:
+        """What a peer needs to write here."""
+        if self._rkey is None:
+            raise UsageError(f"{self!r} has no key: register it with remote_write=True for peers to write to")
+        return self._rkey
 
     def deregister(self) -> None:
         """Take it back. Refused while a write still reads from it."""
@@ -55,9 +80,10 @@ class MemoryRegion:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.rkey in self.device._regions:
+        if self in self.device._regions:
             self.deregister()
 
     def __repr__(self) -> str:
-        state = "" if self.rkey in self.device._regions else ", deregistered"
-        return f"<MemoryRegion {self.length:,} bytes at va {self.va:#x}, rkey {self.rkey:#010x}{state}>"
+        state = "" if self in self.device._regions else ", deregistered"
+        use = "to send from" if self._rkey is None else f"at va {self.va:#x}, rkey {self._rkey:#010x}"
+        return f"<MemoryRegion {self.length:,} bytes {use}{state}>"

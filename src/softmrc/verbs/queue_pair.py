@@ -21,7 +21,7 @@ from softmrc.engine import EV, PostStatus, QpState, ev_index, ev_value
 from softmrc.errors import ConfigError, UsageError
 from softmrc.verbs.bounds import blame, whole
 from softmrc.verbs.completion import CompletionQueue
-from softmrc.verbs.memory import MemoryRegion
+from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
 from softmrc.verbs.peer import Peer, check_carrier
 
 if TYPE_CHECKING:
@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 class QueuePair:
     """One connection. Created in RESET; `init`, `rtr` and `rts` take it to where it can send."""
 
-    def __init__(self, device: Device, qpn: int, send_cq: CompletionQueue, recv_cq: CompletionQueue) -> None:
+    def __init__(
+        self, device: Device, qpn: int, send_cq: CompletionQueue, recv_cq: CompletionQueue, domain: ProtectionDomain
+    ) -> None:
         self.device = device
         self.qpn = qpn
         self.send_cq = send_cq
         self.recv_cq = recv_cq
+        self.domain = domain
         self.first_psn = secrets.randbits(24)
         self.peer: Peer | None = None
         self._ev_profile: EvProfile | None = None
@@ -51,8 +54,15 @@ class QueuePair:
             cc_profile=device._add_cc_profile(cc_profile) if cc_profile else device._cc_profile,
             send_cq=self.send_cq.number,
             recv_cq=self.recv_cq.number,
+            domain=self.domain.number,
         )
-        device._native.modify_init(self.qpn, to_native(attributes))
+        try:
+            device._native.modify_init(self.qpn, to_native(attributes))
+        finally:  # the queue pair keeps what it was given
+            if ev_profile:
+                device._native.remove_ev_profile(attributes.ev_profile)
+            if cc_profile:
+                device._native.remove_cc_profile(attributes.cc_profile)
 
     def rtr(self, peer: Peer, *, dest_qpn: int, first_psn: int, mtu: int | None = None, **more: Any) -> None:
         """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`."""
