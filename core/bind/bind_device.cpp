@@ -384,6 +384,7 @@ void bind_device(nb::module_& m) {
         return peer;
       })
       .def("remove_peer", &Device::remove_peer)
+      .def_prop_ro("cq_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.completion_queues(); }); })
       .def_prop_ro("peer_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.peers(); }); })
       .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
       .def("poll", &poll)

@@ -10,7 +10,6 @@ from typing import Any
 
 from softmrc.connection import Connection, Listener, connect
 from softmrc.handshake import CONNECTOR_IS_READY, CONNECTOR_OFFERS, LISTENER_OFFERS, Caller, Channel, Refusal
-from softmrc.verbs import Device
 
 LIMIT_S = 20.0
 
@@ -75,15 +74,6 @@ def serves_an_honest_one(listener: Listener, **settings: Any) -> bool:
 def close(answer: Any) -> None:
     if isinstance(answer, Connection):
         answer.close(0.0)
-
-
-def completion_queues(device: Device) -> int:
-    """How many it has made, apart from those whose place is free again."""
-    free = [device.create_cq() for _ in range(len(device._spare_cqs))]
-    last = device.create_cq()
-    for queue in (*free, last):
-        queue.retire()
-    return last.number - len(free)
 
 
 def eventually(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:

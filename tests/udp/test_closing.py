@@ -107,7 +107,7 @@ def test_a_listener_whose_device_is_closed() -> None:
 
 def test_waiting_for_no_time_takes_what_is_there() -> None:
     with pair(("127.0.0.1",)) as (a, b):
-        region, source = b.device.register(bytearray(64)), a.device.register(bytearray(64))
+        region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
         a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey, wr_id=1)
         assert drain(a.send_cq, 1)
         a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey, wr_id=2)
@@ -119,7 +119,7 @@ def test_waiting_for_no_time_takes_what_is_there() -> None:
 
 def test_a_capture_knows_its_packets_after_the_device_closed(tmp_path: Path) -> None:
     with pair(("127.0.0.1",)) as (a, b):
-        region, source = b.device.register(bytearray(64)), a.device.register(bytearray(64))
+        region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
         with a.device.capture(str(tmp_path / "it.pcapng")) as capture:
             a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey)
             assert drain(a.send_cq, 1)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from softmrc import _core
+from softmrc.bench import crowd
 from softmrc.bench.figures import Figure
 from softmrc.bench.sink import pattern
 from softmrc.bench.veth import address_of, planes_of, veth_planes
@@ -57,6 +58,7 @@ FIGURES = (
     Figure("latency_ratio", "… over TCP's", "", 1.5, False),
     Figure("lossy_ratio", "1 % loss on every path, over no loss", "", 0.7, True),
     Figure("flood_ratio", "100 000 forged packets a second at our ports, over the same at another", "", 0.8, True),
+    *crowd.FIGURES,
     Figure("idle_cpu", "share of a core that an idle device uses", "", 0.01, False),
 )
 
@@ -359,6 +361,8 @@ def measure(quick: bool = False) -> dict[str, Any]:
     figures |= _latency(rounds, 500 if quick else 3000)
     figures |= _lossy(rounds, seconds)
     figures |= _flood(rounds, seconds)
+    with sink() as other:
+        figures |= crowd.measure(other, quick)
     figures |= _veth(rounds, seconds)
     figures |= _idle(1.0 if quick else 5.0)
     figures["rounds"] = rounds

@@ -115,9 +115,10 @@ class Visitor:
             self._outbox += framed({"error": told})
         with contextlib.suppress(Refusal):
             self._send()
-        if self.connection is not None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
             with contextlib.suppress(MrcError):
-                self.connection.close(0.0)
+                connection.close(0.0)
         self._steps.close()  # it knows this visitor, and would keep it
         self.channel.close()
 
@@ -286,16 +287,17 @@ class Reception:
                 self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
 
     def _finish(self, visitor: Visitor) -> None:
-        assert visitor.connection is not None
+        connection, visitor.connection = visitor.connection, None  # the caller's alone, from here on
+        assert connection is not None
         self._selector.unregister(visitor.channel.socket)
         del self._visitors[visitor.channel.socket]
         visitor.channel.socket.setblocking(True)
         with self._changed:
             if not self._over:
-                self._waiting.append(visitor.connection)
+                self._waiting.append(connection)
                 self._tell()
                 return
-        visitor.connection.close(0.0)
+        connection.close(0.0)
 
     def _turn_away(self, visitor: Visitor, refusal: Refusal) -> None:
         with self._changed:
