@@ -292,7 +292,7 @@ void bind_engine_calls(Class& c) {
       .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a) {
         if (!d.peers().contains(a.peer))
           raise_if(proto::Problem{proto::Problem::Kind::config, "peer", std::to_string(a.peer), "a peer that was added"});
-        raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rtr(now, qpn, a); }));
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_rtr(now, qpn, a); }));
       })
       .def("modify_rts", [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
         raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));

@@ -147,6 +147,7 @@ struct EndpointConfig {
   bool trim_nack = true;             // answer trimmed packets with a NACK, and say so to the peer
   bool peer_trim_nack = true;        // the peers can; if not, data is marked NO_TRIM
   bool announces_ports = false;      // tell every peer at first how our ports are: it may have known another process here
+  bool proves_addresses = false;     // send data to a plane of a peer only after it has answered there
   Duration probe_interval = milliseconds(1);
   Duration probe_interval_max = seconds(1);
   std::uint32_t revival_answers = 3;
