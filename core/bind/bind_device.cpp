@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "bind/bind.h"
@@ -78,16 +79,18 @@ nb::bytes wait(Device& device, std::uint32_t cq, std::size_t most, double timeou
   check_cq(device, cq);
   std::vector<proto::Completion> found(std::min<std::size_t>(most, 4096));
   constexpr double slice_s = 0.2;
-  for (double left = timeout_s; left > 0; left -= slice_s) {
+  for (double left = timeout_s;; left -= slice_s) {
     check_alive(device);
     std::size_t count = 0;
     {
       nb::gil_scoped_release release;
-      count = device.wait(cq, found, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)});
+      count = device.wait(cq, found, Duration{static_cast<std::int64_t>(std::clamp(left, 0.0, slice_s) * 1e12)});
     }
     if (count) return taken(found, count);
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (!(left > slice_s)) break;
   }
+  check_alive(device);
   return nb::bytes("", 0);
 }
 

@@ -131,6 +131,7 @@ class Device {
   const DeviceStats& stats() const { return stats_; }
 
   void start_capture(const std::string& path, std::uint64_t most_bytes);
+  // How many packets the last one holds, whether it is ended by this or was when the device closed.
   std::uint64_t stop_capture();
 
   // How many payload bytes of one queue pair were placed in each span of time, from now on.
@@ -190,6 +191,9 @@ class Device {
   void let_visitors_in(Lock& lock);
   void wake_sleeper_if_late();
   void kick();
+  void quieten(int fd);
+  void wake_descriptors();
+  void end_capture();
   Time next_deadline();
   void record_series(Time now);
 
@@ -203,6 +207,7 @@ class Device {
   Receiver receiver_;
   Sender sender_;
   std::unique_ptr<Capture> capture_;
+  std::uint64_t captured_ = 0;
   Series series_;
   DeviceStats stats_;
   std::vector<Attendant*> attendants_;

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from softmrc.engine import CompletionKind, CompletionStatus, EventType, PostStatus, QpState
 from softmrc.verbs.completion import FOREVER_S, Completion, CompletionQueue, iterate
-from softmrc.verbs.device import MAX_EVS, Capture, Device, Event
+from softmrc.verbs.device import MAX_EVS, MOST_SOCKETS, Capture, Device, Event
 from softmrc.verbs.memory import ACCEPTED_MEMORY, MemoryRegion, ProtectionDomain, writable_memory
 from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
 from softmrc.verbs.queue_pair import QueuePair
@@ -28,6 +28,7 @@ __all__ = [
     "ACCEPTED_MEMORY",
     "FOREVER_S",
     "MAX_EVS",
+    "MOST_SOCKETS",
     "Capture",
     "Completion",
     "CompletionKind",

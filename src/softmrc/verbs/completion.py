@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
+from softmrc.errors import ConfigError, UsageError
+from softmrc.verbs.bounds import whole
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
@@ -37,16 +40,19 @@ class CompletionQueue:
     def __init__(self, device: Device, number: int) -> None:
         self.device = device
         self.number = number
-        self._ready: asyncio.Event | None = None  # shared by all tasks that wait
+        self._readiness = Readiness()
+        self._is_retired = False
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
-        return np.frombuffer(self.device._native.poll(self.number, most), dtype=COMPLETION)
+        return np.frombuffer(self.device._native.poll(self.number, whole("most", most, 32)), dtype=COMPLETION)
 
     def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
         """The same, after at least one has come or the time is up."""
         timeout = FOREVER_S if timeout_s is None else timeout_s
-        return np.frombuffer(self.device._native.wait(self.number, most, timeout), dtype=COMPLETION)
+        if not isinstance(timeout, int | float) or timeout != timeout:
+            raise ConfigError("timeout_s", timeout_s, "seconds, or None for ever")
+        return np.frombuffer(self.device._native.wait(self.number, whole("most", most, 32), timeout), dtype=COMPLETION)
 
     def poll(self, most: int = 256) -> list[Completion]:
         return _completions(self.poll_array(most))
@@ -72,34 +78,46 @@ class CompletionQueue:
 
     async def readable(self) -> None:
         """Until the queue may hold something, or another task has just emptied it."""
-        if self._ready is not None:
-            await self._ready.wait()
-            return
-        self._ready = asyncio.Event()
-        try:
-            await readable(self.fileno())
-        finally:
-            ready, self._ready = self._ready, None
-            ready.set()
+        await self._readiness.wait(self.fileno())
 
     async def __aiter__(self) -> AsyncIterator[Completion]:
         while True:
             for completion in await self.wait_async():
                 yield completion
 
+    def retire(self) -> None:
+        """Destroy it as soon as nobody holds it: whoever still waits for it must not be given another's completions."""
+        self._is_retired = True
+
+    def __del__(self) -> None:
+        if self._is_retired:
+            with suppress(UsageError):
+                self.destroy()
+
     def __repr__(self) -> str:
         return f"<CompletionQueue {self.number} of {self.device!r}>"
 
 
-async def readable(fd: int) -> None:
-    """Until there is something to read from this descriptor."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(fd, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(fd)
+class Readiness:
+    """A descriptor that several tasks may wait for, though an event loop has room for one reader of each."""
+
+    def __init__(self) -> None:
+        self._ready: asyncio.Event | None = None  # shared by all tasks that wait
+
+    async def wait(self, fd: int) -> None:
+        """Until there is something to read, or another task has just looked."""
+        if self._ready is not None:
+            await self._ready.wait()
+            return
+        ready = self._ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(fd, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(fd)
+            self._ready = None
+            ready.set()
 
 
 def _completions(records: np.ndarray) -> list[Completion]:

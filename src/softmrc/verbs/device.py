@@ -26,12 +26,14 @@ from softmrc.config import (
 from softmrc.engine import EVENT, EventType
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fork import leave_to_parent
-from softmrc.verbs.completion import CompletionQueue, readable
+from softmrc.verbs.bounds import whole
+from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
 from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
 from softmrc.verbs.queue_pair import QueuePair
 
 MAX_EVS = 1024  # of one queue pair
+MOST_SOCKETS = 256  # of one plane
 
 
 class Event(NamedTuple):
@@ -65,6 +67,8 @@ class Device:
             self.config = config or DeviceConfig(**more)
         except TypeError as error:
             raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+        if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
+            raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
         if isinstance(planes, str):
             planes = [planes]
         if not 1 <= len(planes) <= 16:
@@ -80,6 +84,7 @@ class Device:
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
+        self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)
         self.source_ports = [tuple(row["source_ports"]) for row in self._native.planes()]
@@ -111,13 +116,13 @@ class Device:
             plan.add_plane(
                 plane.address.packed,
                 plane.scope_id,
-                config.port,
+                whole("port", config.port, 16),
                 plane.interface,
                 plane.link,
                 config.sockets_per_plane,
                 config.srv6,
-                config.buffer_bytes,
-                config.send_buffer_bytes,
+                whole("buffer_bytes", config.buffer_bytes, 32),
+                whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
 
@@ -218,7 +223,15 @@ class Device:
         for plane in known:
             for path in plane.paths:
                 check_carrier("paths", path.packed, plane)
-        native = [_core.PeerPlane(p.address.packed, p.scope_id, p.port, list(p.source_ports)) for p in known]
+        native = [
+            _core.PeerPlane(
+                p.address.packed,
+                whole("scope_id", p.scope_id, 32),
+                whole("port", p.port, 16),
+                [whole("source_ports", port, 16) for port in p.source_ports],
+            )
+            for p in known
+        ]
         return Peer(self._native.add_peer(native), known)
 
     def remove_peer(self, peer: Peer) -> None:
@@ -236,16 +249,16 @@ class Device:
 
     async def events(self) -> AsyncIterator[Event]:
         """The same as they come, for asyncio."""
-        fd = self._native.event_fd()
         while True:
             for event in self.poll_events():
                 yield event
-            await readable(fd)
+            self._check_open()
+            await self._events_ready.wait(self._native.event_fd())
 
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
         """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
         False when there will be none, because the plane is down or too many probes wait for it already."""
-        return self._native.probe(peer.id, plane, ev, token)
+        return self._native.probe(peer.id, self._plane(plane), whole("ev", ev, 32), whole("token", token, 32))
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
         """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
@@ -254,16 +267,24 @@ class Device:
         for name, value in faults.items():
             if not hasattr(native, name):
                 raise ConfigError("faults", name, "drop, duplicate, reorder, corrupt, mark, trim, delay_us, black_hole")
-            setattr(native, name, value)
+            try:
+                setattr(native, name, value)
+            except TypeError:
+                raise ConfigError(f"faults.{name}", value, "a number, or true or false for black_hole") from None
         for number in range(len(self.local_planes)) if plane is None else [plane]:
-            self._native.set_faults(number, native)
+            self._native.set_faults(self._plane(number), native)
 
     def fault_stats(self, plane: int) -> dict[str, int]:
-        return self._native.fault_stats(plane)
+        return self._native.fault_stats(self._plane(plane))
+
+    def _plane(self, plane: int) -> int:
+        if whole("plane", plane, 32) >= len(self.local_planes):
+            raise ConfigError("plane", plane, f"below {len(self.local_planes)}")
+        return plane
 
     def set_port(self, plane: int, up: bool) -> None:
         """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
-        self._native.set_port(plane, up)
+        self._native.set_port(self._plane(plane), bool(up))
 
     def planes(self) -> list[dict[str, Any]]:
         """Counters and settings of each plane."""
@@ -274,7 +295,7 @@ class Device:
 
     def capture(self, path: str, most_bytes: int = 1 << 30) -> Capture:
         """Write what is sent and received to a pcapng file, until the returned context ends."""
-        self._native.start_capture(str(path), most_bytes)
+        self._native.start_capture(str(path), whole("most_bytes", most_bytes, 64))
         return Capture(self)
 
     def close(self) -> None:
@@ -310,10 +331,13 @@ class Capture:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.packets = 0
+        self._is_running = True
 
     def stop(self) -> int:
         """End it; the number of packets captured."""
-        self.packets = self.device._native.stop_capture() or self.packets
+        if self._is_running:
+            self._is_running = False
+            self.packets = self.device._native.stop_capture()
         return self.packets
 
     def __enter__(self) -> Self:

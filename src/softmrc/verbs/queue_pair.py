@@ -19,6 +19,7 @@ from softmrc.config import (
 )
 from softmrc.engine import EV, PostStatus, QpState, ev_index, ev_value
 from softmrc.errors import ConfigError, UsageError
+from softmrc.verbs.bounds import blame, whole
 from softmrc.verbs.completion import CompletionQueue
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
 from softmrc.verbs.peer import Peer, check_carrier
@@ -119,8 +120,28 @@ class QueuePair:
         signaled: bool = True,
     ) -> None:
         """Write bytes of `source` into the peer's memory. They must not change until the completion."""
-        native = self.device._native
-        status = native.post_write(self.qpn, wr_id, source.buffer, offset, length, remote_va, rkey, imm, signaled)
+        if not isinstance(source, MemoryRegion):
+            raise ConfigError("source", type(source).__name__, "a region of this device: device.register(buffer)")
+        self._post(source.buffer, offset, length, remote_va, rkey, wr_id, imm, signaled)
+
+    def _post(
+        self,
+        source: Any,
+        offset: int,
+        length: int,
+        remote_va: int,
+        rkey: int,
+        wr_id: int,
+        imm: int | None,
+        signaled: bool,
+    ) -> None:
+        post = self.device._native.post_write
+        try:
+            status = post(self.qpn, wr_id, source, offset, length, remote_va, rkey, imm, signaled)
+        except TypeError:
+            blame(offset=(offset, 64), length=(length, 32), remote_va=(remote_va, 64), rkey=(rkey, 32))
+            blame(wr_id=(wr_id, 64), imm=(imm or 0, 32))
+            raise
         if status != PostStatus.OK:
             self._refused(status)
 
@@ -130,7 +151,7 @@ class QueuePair:
 
     def post_recv(self, wr_id: int = 0, count: int = 1) -> None:
         """Allow so many writes with immediate to complete here."""
-        status = self.device._native.post_receive(self.qpn, wr_id, count)
+        status = self.device._native.post_receive(self.qpn, whole("wr_id", wr_id, 64), whole("count", count, 32))
         if status != PostStatus.OK:
             self._refused(status)
 
