@@ -384,7 +384,9 @@ void bind_device(nb::module_& m) {
         return peer;
       })
       .def("remove_peer", &Device::remove_peer)
+      .def_prop_ro("cq_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.completion_queues(); }); })
       .def_prop_ro("peer_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.peers(); }); })
+      .def_prop_ro("region_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.regions(); }); })
       .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
       .def("poll", &poll)
       .def("flush", &flush)

@@ -81,6 +81,7 @@ Verdict Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
   return std::nullopt;
 }
 
+// spec: rtr-refused
 Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes) {
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair in INIT, to go to RTR");
@@ -211,7 +212,7 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
 // spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (!doubts_.empty()) [[unlikely]] doubts_.on_heard(arrival.peer);
-  const bool may_be_new = proofs_.deadline() != Time::never() && peers_.contains(arrival.peer);
+  const bool may_be_new = !proofs_.empty() && peers_.contains(arrival.peer);
   if (may_be_new && !(peers_[arrival.peer].proven_ports >> arrival.port & 1)) [[unlikely]] proofs_.on_heard(now, arrival.peer);
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
     return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);

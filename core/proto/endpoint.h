@@ -61,6 +61,7 @@ class Endpoint {
   void renew_peer(Time now, std::uint32_t peer);
   bool add_region(const Region& region) { return region.domain <= last_domain_ && memory_.add(region); }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
+  std::size_t regions() const { return memory_.size(); }
   bool has_region(std::uint32_t rkey) const { return memory_.contains(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {

@@ -23,6 +23,9 @@ class Proofs {
     bool is_first = false;  // of this plane's
   };
 
+  // Every peer has answered everywhere.
+  bool empty() const { return questions_.empty(); }
+
   // Nothing that this peer has answered before counts.
   void add(Time now, std::uint32_t peer, std::uint32_t ports) {
     remove(peer);

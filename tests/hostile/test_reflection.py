@@ -6,6 +6,7 @@ The engine is fed by hand first, with a clock of its own; then a third socket is
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import socket
 import time
 from typing import Any
@@ -74,7 +75,7 @@ def test_what_was_asked_last_and_what_came_before_do_not_count_as_an_answer() ->
 def test_an_answer_cannot_be_guessed_from_the_questions_before() -> None:
     rig = rig_that_asks()
     numbers = [q.psn for q in questions(rig.drain() + rig.advance(600 * S))]
-    steps = {(b - a) % 65536 for a, b in zip(numbers, numbers[1:], strict=False)}
+    steps = {(b - a) % 65536 for a, b in itertools.pairwise(numbers)}
     assert len(steps) > len(numbers) // 2 and len(set(numbers)) > len(numbers) // 2
 
 

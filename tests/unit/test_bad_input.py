@@ -274,8 +274,9 @@ BAD_CC = {"rate_bps": [0, 10**15], "base_rtt_us": [0.0, 1e8, float("nan"), float
           "gamma": [-0.1, 1.1, float("nan")], "max_md_jump": [-0.1, 1.1], "qa_gate": [17], "algorithm": ["nscc"],
           "learn_base_rtt": ["yes"], "trimming": ["no"], "min_base_rtt_us": [-1.0, 1e8],
           "min_reorder_window_us": [-1.0, 1e8]}  # fmt: skip
-BAD_INIT = {"ev_profile": [1], "cc_profile": [1], "send_cq": [1], "recv_cq": [1], "domain": [1], "hint_qps_per_peer": [-1, 1 << 16],
-            "hint_send_peers": [1 << 16], "hint_receive_peers": [1 << 16]}  # fmt: skip
+BAD_INIT = {"ev_profile": [1], "cc_profile": [1], "send_cq": [1], "recv_cq": [1], "domain": [1],
+            "hint_qps_per_peer": [-1, 1 << 16], "hint_send_peers": [1 << 16],
+            "hint_receive_peers": [1 << 16]}  # fmt: skip
 BAD_RTR = {"peer": [1], "dest_qpn": [0, 2, 1 << 24], "first_psn": [1 << 24, -1], "mtu": [511, 514, 16385],
            "max_wimm_dest": [0, 16385], "mpr_dest": [7, 256], "dynamic_mpr": ["x"]}  # fmt: skip
 BAD_RTS = {"first_psn": [1 << 24], "max_wimm": [0, 16385], "mpr": [7, 256], "timeout": [25], "retry_linear": [8],
