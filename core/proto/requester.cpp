@@ -105,12 +105,12 @@ std::uint16_t Requester::choose_ev(Time now, std::uint32_t free_ports, std::uint
 // another one of its port goes first.
 // spec: ev-share-in-flight
 std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
-  std::uint16_t ev = evs_.pick(now, free_ports, avoid);
+  EvSearch search{now, avoid};
+  std::uint16_t ev = evs_.pick(search, free_ports);
   if (ev == no_ev || !ev_profile_.skips_congested || sent_.in_flight_on(ev) <= ev_profile_.spray_quantum) return ev;
-  const std::uint32_t usable = evs_.usable();
-  const std::uint32_t share = sent_.in_flight() + usable * ev_profile_.spray_quantum;
-  for (int draws = 1; draws < most_draws && sent_.in_flight_on(ev) * usable >= share; ++draws) {
-    const std::uint16_t other = evs_.pick(now, 1u << evs_[ev].port, avoid);
+  const std::uint32_t share = sent_.in_flight() + evs_.usable() * ev_profile_.spray_quantum;
+  for (int draws = 1; draws < most_draws && sent_.in_flight_on(ev) * evs_.usable() >= share; ++draws) {
+    const std::uint16_t other = evs_.pick(search, 1u << evs_[ev].port);
     if (other == no_ev) break;
     ev = other;
   }
@@ -121,8 +121,9 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
 // them all, and what answered one leads.
 std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
   if (retries_ > 1) return choose_ev(now, free_ports, avoid);
-  std::uint16_t ev = evs_.pick(now, free_ports & ~asked_ports_, avoid);
-  if (ev == no_ev) ev = evs_.pick(now, free_ports, avoid);
+  EvSearch search{now, avoid};
+  std::uint16_t ev = evs_.pick(search, free_ports & ~asked_ports_);
+  if (ev == no_ev) ev = evs_.pick(search, free_ports);
   if (ev == no_ev) return no_ev;
   asked_ports_ |= 1u << evs_[ev].port;
   quantum_left_ = 0;
