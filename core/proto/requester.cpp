@@ -334,17 +334,23 @@ std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_
 void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took) {
   if (ev >= evs_.size() || evs_[ev].value != entropy || !ev_probe_.contains(ev)) return;
   ++context_.stats.ev_probes_answered;
-  if (ev_profile_.leaves_slow_ports && retries_ <= 1 && took > slow_ports_.limit(rtt_.base(), evs_.usable_ports())) return;
+  if (ev_profile_.leaves_slow_ports && retries_ <= 1) {
+    const auto most = slow_ports_.limit(rtt_.base(), evs_.usable_ports());
+    if (most && took > *most) return;
+  }
   if (!ev_probe_.on_answer(ev, now)) return;
   on_proof(ev);
   drain_ev_changes(now);
 }
 
-void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took) {
+// Where it is not exact, it was at least that long.
+void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact) {
   if (!ev_profile_.leaves_slow_ports || evs_.is_retired(ev) || evs_.is_left(evs_[ev].port)) return;
   const std::uint8_t port = evs_[ev].port;
   const std::uint32_t others = evs_.usable_ports() & ~(1u << port);
-  if (!slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)) return;
+  const bool is_slow = is_exact ? slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)
+                                : slow_ports_.on_longer_round_trip(now, port, took, rtt_.base(), others);
+  if (!is_slow) return;
   evs_.leave_port(port, slow_ports_.leave(port, now));
   ++context_.stats.ports_left_slow;
 }
