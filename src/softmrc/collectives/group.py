@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
@@ -298,4 +299,4 @@ def _tag(tag: int) -> int:
 @atexit.register
 def _close_all() -> None:
     for group in list(_open):
-        quietly(lambda group=group: group.close(1.0))
+        quietly(functools.partial(group.close, 1.0))
