@@ -150,7 +150,8 @@ def parse(raw: bytes) -> Parsed:
     elif opcode == PROBE:
         fields = {"probe_id": struct.unpack_from(">H", body, 4)[0]}
     elif opcode == REQUEST:
-        fields = {"op": body[1] & 3, "mask": struct.unpack_from(">I", body, 4)[0]}
+        mask, ticks = struct.unpack_from(">I4xH", body, 4)
+        fields = {"op": body[1] & 3, "mask": mask, "ticks": ticks}
     elif opcode == RESPONSE:
         fields = {"op": body[1] >> 2 & 3}
     return Parsed(opcode, dqp & PSN_MASK, word & PSN_MASK, bool(flags & 0x80), bool(flags & 0x20), fields)

@@ -84,6 +84,7 @@ void bind_config(nb::module_& m) {
       .def_rw("trim_nack", &EndpointConfig::trim_nack)
       .def_rw("peer_trim_nack", &EndpointConfig::peer_trim_nack)
       .def_rw("announces_ports", &EndpointConfig::announces_ports)
+      .def_rw("proves_addresses", &EndpointConfig::proves_addresses)
       .def_rw("revival_answers", &EndpointConfig::revival_answers)
       .def_rw("max_events", &EndpointConfig::max_events);
   def_us(endpoint, "probe_interval_us", &EndpointConfig::probe_interval);

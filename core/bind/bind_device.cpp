@@ -295,7 +295,7 @@ void bind_engine_calls(Class& c) {
       .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a) {
         if (!d.peers().contains(a.peer))
           raise_if(proto::Problem{proto::Problem::Kind::config, "peer", std::to_string(a.peer), "a peer that was added"});
-        raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rtr(now, qpn, a); }));
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_rtr(now, qpn, a); }));
       })
       .def("modify_rts", [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
         raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
@@ -386,6 +386,7 @@ void bind_device(nb::module_& m) {
       .def("remove_peer", &Device::remove_peer)
       .def_prop_ro("cq_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.completion_queues(); }); })
       .def_prop_ro("peer_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.peers(); }); })
+      .def_prop_ro("region_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.regions(); }); })
       .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
       .def("poll", &poll)
       .def("flush", &flush)

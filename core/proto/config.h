@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/serial.h"
@@ -40,6 +41,9 @@ struct EvPath {
   std::uint32_t value = 0;
   wire::EvBytes wide{};
 };
+
+// An EV as a controller names it: the number that packets carry, or the bytes of an SRv6 path.
+using EvValue = std::variant<std::uint32_t, wire::EvBytes>;
 
 enum class EvMode : std::uint8_t {
   automatic,  // each queue pair draws its own values, as an ECMP fabric wants them
@@ -147,6 +151,7 @@ struct EndpointConfig {
   bool trim_nack = true;             // answer trimmed packets with a NACK, and say so to the peer
   bool peer_trim_nack = true;        // the peers can; if not, data is marked NO_TRIM
   bool announces_ports = false;      // tell every peer at first how our ports are: it may have known another process here
+  bool proves_addresses = false;     // send data to a plane of a peer only after it has answered there
   Duration probe_interval = milliseconds(1);
   Duration probe_interval_max = seconds(1);
   std::uint32_t revival_answers = 3;

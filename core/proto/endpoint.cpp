@@ -17,7 +17,7 @@ Verdict bad_value(const char* field, std::uint64_t value, std::string allowed) {
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config), journal_(config.max_events), up_ports_((1u << config.ports) - 1) {
+    : config_(config), journal_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1) {
   // Another process at the same address would otherwise begin with the same ids.
   next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
 }
@@ -74,12 +74,14 @@ Verdict Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
   if (!ev_profiles_.contains(a.ev_profile)) return bad_value("ev_profile", a.ev_profile, "a profile that was added");
   if (!cc_profiles_.contains(a.cc_profile)) return bad_value("cc_profile", a.cc_profile, "a profile that was added");
   if (!cqs_.contains(a.send_cq)) return bad_value("send_cq", a.send_cq, "a completion queue that was created");
+  if (a.domain > last_domain_) return bad_value("domain", a.domain, "0, or a protection domain that was created");
   if (!cqs_.contains(a.recv_cq)) return bad_value("recv_cq", a.recv_cq, "a completion queue that was created");
   slots_[*slot].qp = std::make_unique<QueuePair>(qpn, config_, ev_profiles_[a.ev_profile], cc_profiles_[a.cc_profile],
                                                  memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], journal_, a);
   return std::nullopt;
 }
 
+// spec: rtr-refused
 Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes) {
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair in INIT, to go to RTR");
@@ -88,10 +90,15 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   Peer& peer = peers_[attributes.peer];
   // Nobody here has been in touch with it: it may have been restarted since.
   if (peer.is_known && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
-  pair->to_rtr(attributes, live_ports(attributes.peer), now);
+  pair->to_rtr(attributes, now);
   ++peer.holders;
   const bool is_new = !peer.is_known;
   peer.is_known = true;
+  if (is_new && config_.proves_addresses) {
+    peer.proven_ports = 0;
+    proofs_.add(now, attributes.peer, (1u << config_.ports) - 1);
+  }
+  pair->set_ports(now, live_ports(attributes.peer), peer.proven_ports);
   if (!peer.has_qp) {
     peer.first_qp = *qpns_.find(qpn);
     peer.has_qp = true;
@@ -105,7 +112,7 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
 
 bool Endpoint::has_working_qp(std::uint32_t peer) {
   const auto works = [&](const QueuePair* pair) {
-    return pair && pair->peer() == peer && (pair->state() == QpState::rtr || pair->state() == QpState::rts);
+    return pair && pair->peer() == peer && pair->is_working();
   };
   if (peers_[peer].has_qp && works(at(peers_[peer].first_qp))) return true;
   return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return works(slot.qp.get()); });
@@ -205,6 +212,8 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
 // spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (!doubts_.empty()) [[unlikely]] doubts_.on_heard(arrival.peer);
+  const bool may_be_new = !proofs_.empty() && peers_.contains(arrival.peer);
+  if (may_be_new && !(peers_[arrival.peer].proven_ports >> arrival.port & 1)) [[unlikely]] proofs_.on_heard(now, arrival.peer);
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
     return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);
   if (packet.bth.dqp == wire::endpoint_qpn) {
@@ -305,15 +314,7 @@ Verdict Endpoint::allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
   return std::nullopt;
 }
 
-Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
-  QueuePair* pair = nullptr;
-  if (auto v = find_ev(qpn, ev, pair)) return v;
-  if (auto v = pair->replace_ev(now, static_cast<std::uint16_t>(ev), value)) return v;
-  wake(now, qpn);
-  return std::nullopt;
-}
-
-Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const wire::EvBytes& value) {
+Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value) {
   QueuePair* pair = nullptr;
   if (auto v = find_ev(qpn, ev, pair)) return v;
   if (auto v = pair->replace_ev(now, static_cast<std::uint16_t>(ev), value)) return v;
@@ -344,6 +345,7 @@ Time Endpoint::poll_timeout() {
   Time first = timers_.empty() ? Time::never() : timers_.front().at;
   if (!doubts_.empty()) first = std::min(first, doubts_.deadline(handled_at_));
   if (departed_) first = std::min(first, departed_->deadline());
+  if (proofs_.deadline() > handled_at_) first = std::min(first, proofs_.deadline());
   return peers_.deadline() > handled_at_ ? std::min(first, peers_.deadline()) : first;
 }
 
@@ -351,8 +353,10 @@ PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& 
   const auto slot = qpns_.find(qpn);
   if (!slot || !at(*slot)) return PostStatus::wrong_state;
   const PostStatus status = at(*slot)->post(now, request);
-  if (status == PostStatus::ok) after_input(now, *slot);
-  return status;
+  if (status != PostStatus::ok) return status;
+  if (config_.proves_addresses && peers_[at(*slot)->peer()].proven_ports == 0) proofs_.resume(now, at(*slot)->peer());
+  after_input(now, *slot);
+  return PostStatus::ok;
 }
 
 PostStatus Endpoint::post_receive(std::uint32_t qpn, std::uint64_t wr_id) {
@@ -364,9 +368,13 @@ bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) 
   free_ports &= up_ports_;
   if (free_ports == 0) return false;
   if (!answers_.empty() && poll_answer(now, free_ports, out)) return true;
-  if (departed_ && departed_->poll(free_ports, out)) return true;
+  if (departed_ && departed_->has_answer()) {
+    const auto live = [this](std::uint32_t peer) { return live_ports(peer); };
+    if (departed_->poll(free_ports, live, out)) return true;
+  }
   if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
   if (peers_.deadline() <= now && poll_port_update(now, free_ports, out)) return true;
+  if (proofs_.deadline() <= now && poll_proof(now, free_ports, out)) return true;
   if (!doubts_.empty() && poll_doubt(now, free_ports, out)) return true;
   if (caller_ports_ && poll_caller_probe(now, free_ports, out)) return true;
   return !data_list_.empty() && poll_data(now, free_ports, out);

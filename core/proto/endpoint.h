@@ -22,6 +22,7 @@
 #include "proto/journal.h"
 #include "proto/memory.h"
 #include "proto/peers.h"
+#include "proto/proofs.h"
 #include "proto/queue_pair.h"
 #include "proto/timers.h"
 #include "proto/transmit.h"
@@ -58,8 +59,9 @@ class Endpoint {
   std::uint32_t peers() const { return peers_.known(); }
   // Whoever is at this peer's addresses now knows nothing of what was said before, and what it said is void.
   void renew_peer(Time now, std::uint32_t peer);
-  bool add_region(const Region& region) { return memory_.add(region); }
+  bool add_region(const Region& region) { return region.domain <= last_domain_ && memory_.add(region); }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
+  std::size_t regions() const { return memory_.size(); }
   bool has_region(std::uint32_t rkey) const { return memory_.contains(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
@@ -103,8 +105,7 @@ class Endpoint {
   // and after.
   Verdict deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
   Verdict allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
-  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value);
-  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const wire::EvBytes& value);
+  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value);
   // Something outside the packet flow changed this queue pair (an EV allowed, a window widened): look at it again.
   void wake(Time now, std::uint32_t qpn);
 
@@ -140,7 +141,7 @@ class Endpoint {
   };
   // An EV probe that is out: whose it is and when it left.
   struct PendingProbe {
-    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt };
+    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt, proof };
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
     std::uint32_t slot = 0;   // the queue pair's, or the caller's token
@@ -170,6 +171,10 @@ class Endpoint {
   bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_doubt(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_proof(Time now, std::uint32_t free_ports, Transmit& out);
+  void ask(Time now, PendingProbe::Owner owner, std::uint32_t peer, std::uint8_t port, bool by_another, Transmit& out);
+  void prove(Time now, std::uint32_t peer, std::uint8_t port);
+  bool has_work_for(std::uint32_t peer) const;
   void give_up(Time now, std::uint32_t peer);
   bool poll_replies(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_data(Time now, std::uint32_t free_ports, Transmit& out);
@@ -177,7 +182,7 @@ class Endpoint {
                     std::uint32_t entropy, Transmit& out);
   std::uint16_t register_probe(const PendingProbe& probe);
   std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
-  void refresh_live_ports(Time now, std::uint32_t peer);
+  void refresh_ports(Time now, std::uint32_t peer);
   void let_go_of(std::uint32_t peer);
   void drop_words(Time now);
   QueuePair* at(std::uint32_t slot) { return slots_[slot].qp.get(); }
@@ -203,10 +208,11 @@ class Endpoint {
   std::vector<Ring<PendingProbe>> caller_probes_;  // by port, so that one that is stuck holds up only its own
   std::uint32_t caller_ports_ = 0;                 // those with probes waiting
   std::vector<PendingProbe> pending_probes_;
-  std::uint16_t next_probe_id_ = 0;
+  Prng probe_ids_;                                 // which nobody should be able to guess
   std::uint16_t next_update_id_ = 0;
   std::uint32_t up_ports_ = 0;
   Doubts doubts_;
+  Proofs proofs_;
   std::unique_ptr<Departed> departed_;             // null until a queue pair is
 };
 

@@ -60,7 +60,7 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   e.code = arrival.peer;
   e.value = ports;
   journal_.note(e);
-  refresh_live_ports(now, arrival.peer);
+  refresh_ports(now, arrival.peer);
 }
 
 void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arrival& arrival) {
@@ -87,6 +87,7 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
     return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
   const PendingProbe probe = pending;
   pending = PendingProbe{};
+  prove(now, probe.peer, probe.probe.port);
   if (probe.owner == PendingProbe::Owner::caller) {
     Event e;
     e.at_ps = now.ps;
@@ -99,22 +100,28 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
     journal_.note(e);
     return;
   }
-  if (probe.owner == PendingProbe::Owner::doubt) return;  // that something came has been noted
+  if (probe.owner != PendingProbe::Owner::queue_pair) return;  // that something came has been noted
   if (QueuePair* pair = at(probe.slot)) {
     pair->on_probe_answer(now, probe.probe, now - probe.sent_at);
     after_input(now, probe.slot);
   }
 }
 
-// Numbers are handed out in order; the table doubles while the number's place is taken by a probe still worth awaiting.
+// Numbers are drawn: an answer must not come from somebody who did not get the question. The table doubles when places are
+// taken, again and again, by probes still worth awaiting.
 std::uint16_t Endpoint::register_probe(const PendingProbe& probe) {
+  constexpr int most_draws = 4;
   if (pending_probes_.empty()) pending_probes_.resize(16);
-  const std::uint16_t id = next_probe_id_++;
+  std::uint16_t id = 0;
   const auto is_taken = [&] {
     const PendingProbe& old = pending_probes_[id % pending_probes_.size()];
     return old.owner != PendingProbe::Owner::nobody && probe.sent_at - old.sent_at < probe_lifetime;
   };
-  while (is_taken() && pending_probes_.size() < 65536) {
+  for (int draws = 0;; ++draws) {
+    id = static_cast<std::uint16_t>(probe_ids_.bits() >> 48);
+    if (!is_taken() || (draws >= most_draws && pending_probes_.size() == 65536)) break;
+    if (draws < most_draws) continue;
+    draws = 0;
     std::vector<PendingProbe> wider(pending_probes_.size() * 2);
     for (const PendingProbe& old : pending_probes_)
       if (old.owner != PendingProbe::Owner::nobody) wider[old.id % wider.size()] = old;
@@ -167,7 +174,10 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   const Answer answer = answers_.front();
   answers_.pop();
   QueuePair* pair = speaker_to(answer.peer);
-  const std::uint32_t open = pair ? pair->open_ports() : ~0u;
+  std::uint32_t open = pair ? pair->open_ports() : ~0u;
+  // Where the peer has yet to show that it is there, nothing goes but back where the question came from.
+  const std::uint32_t proven = live_ports(answer.peer) & peers_[answer.peer].proven_ports;
+  if (config_.proves_addresses) open &= proven ? proven : 1u << answer.port;
   free_ports &= open;
   if (free_ports == 0) {
     if (up_ports_ & open) answers_.push(answer);  // they are only busy; but where all EVs are denied, nothing is said
@@ -221,15 +231,16 @@ void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
     caller_probes_[port].clear();
     caller_ports_ &= ~(1u << port);
   }
+  if (is_up) proofs_.resume_all(now);
   peers_.announce(now, next_update_id_++, up_ports_);
-  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_live_ports(now, peer);
+  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_ports(now, peer);
 }
 
 void Endpoint::renew_peer(Time now, std::uint32_t id) {
   Peer& peer = peers_[id];
   peers_.renew(peer);
   if (peer.has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
-  refresh_live_ports(now, id);
+  refresh_ports(now, id);
 }
 
 // What waits to be sent to it, or to be heard from it, must not become another's who is given its number.
@@ -238,6 +249,7 @@ void Endpoint::let_go_of(std::uint32_t id) {
   if (!peers_.release(id)) return;
   ++journal_.stats.peers_forgotten;
   doubts_.remove(id);
+  proofs_.remove(id);
   answers_.remove_if([id](const Answer& answer) { return answer.peer == id; });
   for (std::uint32_t port = 0; port < caller_probes_.size(); ++port) {
     caller_probes_[port].remove_if([id](const PendingProbe& probe) { return probe.peer == id; });
@@ -247,11 +259,11 @@ void Endpoint::let_go_of(std::uint32_t id) {
     if (probe.peer == id) probe = PendingProbe{};
 }
 
-void Endpoint::refresh_live_ports(Time now, std::uint32_t peer) {
+void Endpoint::refresh_ports(Time now, std::uint32_t peer) {
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     QueuePair* pair = at(slot);
     if (!pair || pair->peer() != peer) continue;
-    pair->set_live_ports(now, live_ports(peer));
+    pair->set_ports(now, live_ports(peer), peers_[peer].proven_ports);
     after_input(now, slot);
   }
 }
@@ -261,7 +273,7 @@ bool Endpoint::poll_port_update(Time now, std::uint32_t free_ports, Transmit& ou
     Peer& peer = peers_[id];
     if (!peer.update_pending || peer.update_at > now) continue;
     QueuePair* pair = speaker_to(id);
-    const std::uint32_t ports = peer.update_ports & free_ports & (pair ? pair->open_ports() : ~0u);
+    const std::uint32_t ports = peer.update_ports & peer.proven_ports & free_ports & (pair ? pair->open_ports() : ~0u);
     if (ports == 0) {
       peers_.repeat(peer, now, up_ports_);
       continue;
@@ -323,16 +335,49 @@ void Endpoint::on_unreachable(Time now, std::uint32_t peer) {
 }
 
 bool Endpoint::poll_doubt(Time now, std::uint32_t free_ports, Transmit& out) {
-  while (const auto ask = doubts_.poll(now, free_ports, up_ports_)) {
-    QueuePair* pair = speaker_to(ask->peer);
-    if (pair && !(pair->open_ports() >> ask->port & 1)) continue;
-    doubts_.on_asked(ask->peer);
-    const std::uint16_t id = register_probe({PendingProbe::Owner::doubt, 0, 0, ask->peer, {no_ev, ask->port, 0}, now});
-    fill_request(now, wire::EndpointOp::ev_probe, id, ask->peer, ask->port, 0, out);
-    if (pair) pair->address_reply(ask->port, true, out);
+  while (const auto question = doubts_.poll(now, free_ports, up_ports_)) {
+    const QueuePair* pair = speaker_to(question->peer);
+    const std::uint32_t ports = peers_[question->peer].proven_ports & (pair ? pair->open_ports() : ~0u);
+    if (!(ports >> question->port & 1)) continue;
+    doubts_.on_asked(question->peer);
+    ask(now, PendingProbe::Owner::doubt, question->peer, question->port, true, out);
     return true;
   }
   return false;
+}
+
+void Endpoint::ask(Time now, PendingProbe::Owner owner, std::uint32_t peer, std::uint8_t port, bool by_another, Transmit& out) {
+  const std::uint16_t id = register_probe({owner, 0, 0, peer, {no_ev, port, 0}, now});
+  fill_request(now, wire::EndpointOp::ev_probe, id, peer, port, 0, out);
+  if (QueuePair* pair = speaker_to(peer)) pair->address_reply(port, by_another, out);
+}
+
+bool Endpoint::has_work_for(std::uint32_t peer) const {
+  return std::any_of(slots_.begin(), slots_.end(), [peer](const Slot& slot) {
+    return slot.qp && slot.qp->state() == QpState::rts && slot.qp->peer() == peer && slot.qp->requester().has_work();
+  });
+}
+
+bool Endpoint::poll_proof(Time now, std::uint32_t free_ports, Transmit& out) {
+  const auto is_worth_it = [this](std::uint32_t peer) { return has_work_for(peer); };
+  while (const auto question = proofs_.poll(now, free_ports, up_ports_, is_worth_it)) {
+    const QueuePair* pair = speaker_to(question->peer);
+    if (!pair || !(pair->open_ports() >> question->port & 1)) continue;
+    ask(now, PendingProbe::Owner::proof, question->peer, question->port, !question->is_first, out);
+    return true;
+  }
+  return false;
+}
+
+// The peer is there, on this plane. What it was to be told can be said.
+// spec: proof-of-address
+void Endpoint::prove(Time now, std::uint32_t id, std::uint8_t port) {
+  Peer& peer = peers_[id];
+  if (peer.proven_ports >> port & 1) return;
+  peer.proven_ports |= 1u << port;
+  proofs_.on_answer(id, port);
+  peers_.hurry_update(peer, now, up_ports_);
+  refresh_ports(now, id);
 }
 
 void Endpoint::give_up(Time now, std::uint32_t peer) {

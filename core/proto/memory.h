@@ -42,6 +42,7 @@ class Memory {
     return true;
   }
 
+  std::size_t size() const { return regions_.size(); }
   bool contains(std::uint32_t rkey) const { return index_.find(rkey).has_value(); }
 
   bool remove(std::uint32_t rkey) {

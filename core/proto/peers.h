@@ -45,6 +45,7 @@ struct Peer {
   std::uint32_t holders = 0;
   std::uint32_t claims = 0;          // of these, how many added it
   std::uint32_t usable_ports = ~0u;  // as the peer reported them
+  std::uint32_t proven_ports = ~0u;  // where it has answered, if that is asked for; see proofs.h
   RecentUpdates heard;
   Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
   Time heard_at = Time::long_ago();  // ... and when it came
@@ -108,6 +109,14 @@ class Peers {
     peer.update_ports = live_ports;
     peer.update_at = now + peer.update_interval;
     peer.update_interval = std::min(peer.update_interval * 2, seconds(1));
+    refresh();
+  }
+  // There is a new way to say it.
+  void hurry_update(Peer& peer, Time now, std::uint32_t live_ports) {
+    if (!peer.update_pending) return;
+    peer.update_ports = live_ports;
+    peer.update_at = now;
+    peer.update_interval = first_repeat;
     refresh();
   }
   // What an answer says: that the peer knows, that it may have taken old news for new, or nothing.

@@ -31,7 +31,7 @@ Verdict QueuePair::check_rtr(const RtrAttributes& attributes) const {
   return validate(attributes);
 }
 
-void QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now) {
+void QueuePair::to_rtr(const RtrAttributes& attributes, Time now) {
   context_.peer = attributes.peer;
   context_.dest_qpn = attributes.dest_qpn;
   context_.mtu = attributes.mtu;
@@ -40,7 +40,6 @@ void QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports
   if (ev_profile_->is_wide()) build_evs();  // its values have to be somewhere
   const Prng stream(config_.seed, "reverse", context_.qpn);
   reverse_.build(*ev_profile_, requester_.evs(), requester_.ev_stream(), config_.ports, stream);
-  set_live_ports(now, live_ports);
   enter(QpState::rtr, now, CompletionStatus::success);
 }
 
@@ -165,8 +164,10 @@ Time QueuePair::deadline(Time now) const {
 
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
-  const std::uint32_t ports = free_ports & live_ports_ & open_ports();
-  if (ports == 0 || reverse_.should_wait(ports, live_ports_)) return false;
+  std::uint32_t live = live_ports_ & proven_ports_;
+  if (live == 0) live = live_ports_ & 1u << responder_.reply_trigger_port();
+  const std::uint32_t ports = free_ports & live & open_ports();
+  if (ports == 0 || reverse_.should_wait(ports, live)) return false;
   address_reply(reply_port(responder_.take_reply(now, out), ports), false, out);
   return true;
 }
@@ -184,7 +185,7 @@ std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_po
     }
   }
   if (state_ != QpState::rts && state_ != QpState::rtr) return std::nullopt;
-  const auto port = reverse_.next_probe(now, live_ports_, free_ports, requester_.rtt().smoothed());
+  const auto port = reverse_.next_probe(now, live_ports_ & proven_ports_, free_ports, requester_.rtt().smoothed());
   if (!port) return std::nullopt;
   return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
 }
@@ -210,16 +211,12 @@ void QueuePair::allow_ev(Time now, std::uint16_t ev) {
   reverse_.on_evs_changed();
 }
 
-Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, std::uint32_t value) {
-  if (auto v = validate_value(*ev_profile_, "value", value, false)) return v;
-  requester_.replace_ev(now, ev, EvPath{value});
-  reverse_.on_evs_changed();
-  return std::nullopt;
-}
-
-Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& bytes) {
-  if (auto v = validate_value(*ev_profile_, "value", 0, true)) return v;
-  requester_.replace_ev(now, ev, ev_profile_->path_of(bytes, ev_profile_->is_wide() ? requester_.next_ev_number() : 0));
+Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) {
+  const auto* bytes = std::get_if<wire::EvBytes>(&value);
+  const std::uint32_t number = bytes ? 0 : std::get<std::uint32_t>(value);
+  if (auto v = validate_value(*ev_profile_, "value", number, bytes != nullptr)) return v;
+  const auto path = [&] { return ev_profile_->path_of(*bytes, ev_profile_->is_wide() ? requester_.next_ev_number() : 0); };
+  requester_.replace_ev(now, ev, bytes ? path() : EvPath{number});
   reverse_.on_evs_changed();
   return std::nullopt;
 }
@@ -227,7 +224,7 @@ Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& b
 LastWord QueuePair::last_word() const {
   LastWord word = responder_.last_word();
   if (!reverse_.is_built()) return word;
-  word.open_ports = reverse_.open_ports();
+  word.open_ports = reverse_.open_ports() & proven_ports_;
   for (std::uint8_t port = 0; port < config_.ports; ++port) {
     word.entropies.push_back(reverse_.entropy(port));
     if (!ev_profile_->is_wide()) continue;
@@ -238,9 +235,10 @@ LastWord QueuePair::last_word() const {
   return word;
 }
 
-void QueuePair::set_live_ports(Time now, std::uint32_t mask) {
-  live_ports_ = mask;
-  requester_.set_live_ports(now, mask);
+void QueuePair::set_ports(Time now, std::uint32_t live, std::uint32_t proven) {
+  live_ports_ = live;
+  proven_ports_ = proven;
+  requester_.set_live_ports(now, live & proven);
 }
 
 }  // namespace softmrc::proto

@@ -37,7 +37,7 @@ class QueuePair {
 
   // Whether it may go to RTR with these; `to_rtr` must not be asked for what this refuses.
   Verdict check_rtr(const RtrAttributes& attributes) const;
-  void to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now);
+  void to_rtr(const RtrAttributes& attributes, Time now);
   Verdict to_rts(const RtsAttributes& attributes, Time now);
   // Both queues are flushed; the first send in line carries `status`.
   void to_error(Time now, CompletionStatus status);
@@ -76,7 +76,9 @@ class QueuePair {
     return nullptr;
   }
 
-  void set_live_ports(Time now, std::uint32_t mask);
+  // Ports that are up at both ends, and those at which the peer has shown that it is there: data takes what is both.
+  // Answers may go to others, but only back where the question came from.
+  void set_ports(Time now, std::uint32_t live, std::uint32_t proven);
 
   void fetch_ahead(bool receives) const {
     if (receives) responder_.fetch_ahead();
@@ -84,6 +86,7 @@ class QueuePair {
   }
 
   QpState state() const { return state_; }
+  bool is_working() const { return state_ == QpState::rtr || state_ == QpState::rts; }
   std::uint32_t qpn() const { return context_.qpn; }
   // From RTR on, whatever happens then: who is at the other end, and how to reach it, is known.
   bool has_peer() const { return context_.peer != no_peer; }
@@ -121,8 +124,7 @@ class QueuePair {
   // The controller's words; an index that the set has.
   void deny_ev(Time now, std::uint16_t ev);
   void allow_ev(Time now, std::uint16_t ev);
-  Verdict replace_ev(Time now, std::uint16_t ev, std::uint32_t value);
-  Verdict replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& bytes);
+  Verdict replace_ev(Time now, std::uint16_t ev, const EvValue& value);
   const EvProfile& ev_profile() const { return *ev_profile_; }
   bool uses(const CompletionQueue& cq) const { return requester_.uses(cq) || responder_.uses(cq); }
 
@@ -143,6 +145,7 @@ class QueuePair {
   const std::shared_ptr<const CcProfile> cc_profile_;
   QpState state_ = QpState::init;
   std::uint32_t live_ports_ = ~0u;
+  std::uint32_t proven_ports_ = ~0u;
   Requester requester_;
   Responder responder_;
   ReversePaths reverse_;

@@ -72,7 +72,9 @@ class Requester {
   // Nothing that was sent has been answered for a while.
   bool hears_nothing() const { return silences_ || retries_; }
 
+  // Ports that may carry data.
   void set_live_ports(Time now, std::uint32_t mask);
+  std::uint32_t live_ports() const { return live_ports_; }
   void deny_ev(Time now, std::uint16_t ev);
   void allow_ev(Time now, std::uint16_t ev);
   void replace_ev(Time now, std::uint16_t ev, const EvPath& path);
@@ -204,7 +206,7 @@ class Requester {
   void drain_ev_changes(Time now);
   void send_scouts(Time now);
   void retire(std::uint16_t ev);
-  void note_round_trip(Time now, std::uint16_t ev, Duration took);
+  void note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact);
   void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
   void pop_message();
@@ -213,6 +215,10 @@ class Requester {
   // Its operation has not been confirmed, though the packet may have been.
   bool is_unconfirmed(Psn psn) const {
     return (sending_ || packets_cut_) && psn - messages_.front().first_psn >= 0 && psn - next_psn_ < 0;
+  }
+  // Something is under way, or cannot be because no port is left: the timer runs.
+  bool waits() const {
+    return sent_.in_flight() || lost_count_ || has_unacknowledged_operation() || (live_ports_ == 0 && has_work());
   }
   bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }
   Message& message_of(std::uint16_t msn) { return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)]; }

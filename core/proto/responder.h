@@ -47,6 +47,7 @@ class Responder {
   }
 
   bool has_reply() const { return !acks_.empty(); }
+  std::uint8_t reply_trigger_port() const { return acks_.next_port(); }
   // Fills in the next reply and names the port that its trigger came from.
   std::uint8_t take_reply(Time now, Transmit& out);
 

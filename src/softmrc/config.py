@@ -35,6 +35,7 @@ class EndpointConfig:
     trim_nack: bool = True
     peer_trim_nack: bool = True
     announces_ports: bool = False  # tell every peer at first how our ports are: it may have known another process here
+    proves_addresses: bool = False  # send data to a plane of a peer only after it has answered there
     probe_interval_us: float = 1_000.0
     probe_interval_max_us: float = 1_000_000.0
     revival_answers: int = 3
@@ -144,6 +145,7 @@ class DeviceConfig:
     ecn: bool = True
     srv6: bool = False  # EVs are indices of SRv6 carriers, given with each peer
     trimming: bool = False  # the network trims and the peers understand it
+    prove_addresses: bool = True  # send data only where a probe was answered; peers may say any address is theirs
     watch_links: bool = True
     leave_slow_planes: bool = True  # not use a plane whose round trips are three times the others'
     spin_us: float = 50.0

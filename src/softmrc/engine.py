@@ -231,11 +231,9 @@ class Endpoint:
         """It is forgotten when no queue pair goes there any more, and their last words have been said."""
         return self._native.remove_peer(peer)
 
-    def register(
-        self, buffer: Any = None, *, length: int = 0, va: int = 0, rkey: int, domain: int = 0
-    ) -> MemoryRegion:
-        """Let queue pairs of `domain` write here under `rkey`: any writable contiguous buffer, or `length` bytes that do
-        not exist."""
+    def register(self, buffer: Any = None, *, length: int = 0, va: int = 0, rkey: int, domain: int = 0) -> MemoryRegion:
+        """Let peers of the queue pairs of `domain` write here under `rkey`: any writable contiguous buffer, or `length`
+        bytes that do not exist."""
         region = MemoryRegion(buffer, length, va, rkey)
         if not self._native.add_region(rkey, va, region.length, region.buffer, domain):
             raise UsageError(f"cannot register {region!r}: the rkey is in use, or the range is empty or wraps")

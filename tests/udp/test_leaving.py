@@ -99,12 +99,14 @@ def owing() -> Iterator[tuple[QueuePair, QueuePair]]:
         region = b.device.register(bytearray(64), remote_write=True)
         source = a.device.register(bytearray(b"hello"))
         b.post_recv()
+        assert eventually(lambda: a.query()["data_ports"] == 0b1111)
+        received = sum(row["packets_received"] for row in a.device.planes())
         a.device.set_faults(delay_us=20_000)  # it leaves when a has become deaf
         a.post_write(source, 0, 5, remote_va=0, rkey=region.rkey, imm=1)
         a.device.set_faults(black_hole=True)
         assert drain(b.recv_cq, 1)[0].ok
         assert eventually(lambda: b.stats()["acks_sent"] > 0)
-        assert eventually(lambda: sum(row["packets_received"] for row in a.device.planes()) > 0)
+        assert eventually(lambda: sum(row["packets_received"] for row in a.device.planes()) > received)
         yield a, b
 
 

@@ -20,7 +20,7 @@ from softmrc import _core
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, whole_payload
-from softmrc.verbs import CompletionQueue, Device, PeerPlane, ProtectionDomain, QueuePair
+from softmrc.verbs import CompletionQueue, Device, Peer, PeerPlane, ProtectionDomain, QueuePair
 
 VERSION = 1
 
@@ -52,6 +52,7 @@ class Meeting:
         self.timeout_s = timeout_s
         self.cq: CompletionQueue = device.create_cq()
         self.pairs: dict[int, Pairs] = {}
+        self._nodes: list[Peer] = []
         self.mtu = device.mtu  # the smallest of all ranks'
 
     def meet(self, port: Any) -> Any:
@@ -80,8 +81,15 @@ class Meeting:
             for pairs in self.pairs.values():
                 for pair in (pairs.messages, pairs.bulk):
                     pair.destroy()
+            self.leave()
             raise
         return native
+
+    def leave(self) -> None:
+        """Give back what the device kept for this group, whose queue pairs are gone."""
+        self.cq.destroy()
+        for node in self._nodes:
+            self.device.remove_peer(node)
 
     def _share_cores(self, ranks_here: int) -> None:
         """Where ranks share cores, one that spins takes the time of another that it waits for."""
@@ -142,6 +150,7 @@ class Meeting:
             for p in offer["planes"]
         ]
         node = device.add_peer(planes)
+        self._nodes.append(node)
         mine = offer["peers"][str(self.rank)]
         pairs = self.pairs[peer]
         for pair, (qpn, first_psn) in ((pairs.messages, mine["messages"]), (pairs.bulk, mine["bulk"])):

@@ -103,6 +103,7 @@ class Device:
                 trim_nack=True,
                 peer_trim_nack=config.trimming,
                 announces_ports=True,
+                proves_addresses=config.prove_addresses,
                 probe_interval_us=config.probe_interval_us,
             )
         )
