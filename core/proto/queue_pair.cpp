@@ -224,7 +224,7 @@ Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) 
 LastWord QueuePair::last_word() const {
   LastWord word = responder_.last_word();
   if (!reverse_.is_built()) return word;
-  word.open_ports = reverse_.open_ports() & proven_ports_;
+  word.open_ports = reverse_.open_ports() & (proven_ports_ ? proven_ports_ : ~0u);
   for (std::uint8_t port = 0; port < config_.ports; ++port) {
     word.entropies.push_back(reverse_.entropy(port));
     if (!ev_profile_->is_wide()) continue;
