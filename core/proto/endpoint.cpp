@@ -20,6 +20,8 @@ Endpoint::Endpoint(const EndpointConfig& config)
     : config_(config), journal_(config.max_events), up_ports_((1u << config.ports) - 1) {
   // Another process at the same address would otherwise begin with the same ids.
   next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
+  // And whoever wants to answer our probes in a peer's place should have to guess.
+  next_probe_id_ = static_cast<std::uint16_t>(Prng(config.seed, "probes").bits() >> 48);
 }
 
 Verdict Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
@@ -93,7 +95,7 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
 
 bool Endpoint::has_working_qp(std::uint32_t peer) {
   const auto works = [&](const QueuePair* pair) {
-    return pair && pair->peer() == peer && (pair->state() == QpState::rtr || pair->state() == QpState::rts);
+    return pair && pair->peer() == peer && pair->is_working();
   };
   if (peers_[peer].has_qp && works(at(peers_[peer].first_qp))) return true;
   return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return works(slot.qp.get()); });

@@ -10,6 +10,7 @@
 
 #include "base/serial.h"
 #include "base/time.h"
+#include "proto/allowance.h"
 
 namespace softmrc::proto {
 
@@ -57,6 +58,8 @@ struct Peer {
   Time update_at = Time::never();
   Duration update_interval{};
   Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
+  std::uint32_t rounds = 0;          // of updates: each shows the key of another queue pair
+  Allowance answers;                 // to its requests, besides what all peers share
 };
 
 class Peers {
@@ -67,6 +70,7 @@ class Peers {
   }
   bool contains(std::uint32_t id) const { return id < peers_.size(); }
   Peer& operator[](std::uint32_t id) { return peers_[id]; }
+  const Peer& operator[](std::uint32_t id) const { return peers_[id]; }
   std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
 
   void announce(Time now, std::uint16_t id, std::uint32_t live_ports) {
@@ -81,6 +85,7 @@ class Peers {
   }
   // A round is over: the next one waits twice as long, up to a second.
   void repeat(Peer& peer, Time now, std::uint32_t live_ports) {
+    ++peer.rounds;
     peer.update_ports = live_ports;
     peer.update_at = now + peer.update_interval;
     peer.update_interval = std::min(peer.update_interval * 2, seconds(1));

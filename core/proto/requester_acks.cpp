@@ -349,12 +349,25 @@ void Requester::on_not_taken(Time now, std::uint8_t tx_count) {
   ++holds_;
 }
 
+// Of packets that were sent, and operations whose last packet it covers. A refusal ends the connection, so it must be about
+// what is under way: the peer has everything before the oldest message that is not confirmed, and neither less nor more.
+bool Requester::is_credible(const wire::Aeth& aeth, Psn cack) const {
+  if (!evs_.is_built() || cack - next_psn_ >= 0) return false;
+  const bool is_refusal = aeth.syndrome != wire::Syndrome::ack;
+  if (messages_.empty()) return !is_refusal;
+  const std::int32_t ahead = Msn(aeth.msn) - Msn(messages_.front().msn);
+  if (is_refusal && (ahead < -1 || !(sending_ || packets_cut_) || cack + 1 - messages_.front().first_psn < 0)) return false;
+  if (ahead < 0) return true;
+  const auto last = static_cast<std::size_t>(ahead);
+  return last < messages_.size() && messages_[last].is_sent && messages_[last].last_psn() - cack <= 0;
+}
+
 // spec: in-order nak
 CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   ++context_.stats.acks_received;
-  if (!evs_.is_built() || cack - next_psn_ >= 0) {
-    if (aeth.syndrome == wire::Syndrome::ack) refuse_acknowledgement(now, cack);
-    return status_of(aeth.syndrome);
+  if (!is_credible(aeth, cack)) {
+    refuse_acknowledgement(now, cack);
+    return CompletionStatus::success;
   }
   acknowledge_through(now, cack);
   const Msn confirmed(aeth.msn);

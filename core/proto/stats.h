@@ -59,6 +59,10 @@ struct QpStats {
   X(refused_remote_access)                                                          \
   X(refused_invalid_request)                                                        \
   X(refused_unknown_answer)                                                         \
+  X(refused_wrong_pair)    /* whose pdcids name another connection */               \
+  X(refused_unproven)      /* words about ports without the key for them */         \
+  X(refused_last_port)     /* updates that would have left no port */               \
+  X(requests_unanswered)   /* of nodes, beyond what is answered in a second */      \
   X(endpoint_requests)                                                              \
   X(endpoint_responses)                                                             \
   X(port_updates_sent)                                                              \

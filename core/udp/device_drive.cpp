@@ -117,7 +117,8 @@ void Device::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   arrival.congestion = (in.tos & 3) == 3;
   const wire::DscpMap& dscp = plan_.sender.dscp;
   wire::ParseOptions options;
-  if (dscp.was_trimmed(in.tos >> 2)) {
+  // A trimmed packet has no ICRC, so where nothing trims the mark means nothing: it is a packet like any other.
+  if (plan_.engine.trim_nack && dscp.was_trimmed(in.tos >> 2)) {
     arrival.trim = in.tos >> 2 == dscp.trimmed ? proto::Trim::trimmed : proto::Trim::trimmed_last_hop;
     options.trimmed = true;
     options.has_icrc = false;

@@ -29,7 +29,17 @@ from softmrc.engine import CompletionStatus
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
 from softmrc.fabric.host import FabricHost
 from softmrc.handshake import Channel
-from softmrc.verbs import Completion, Device, MemoryRegion, Peer, PeerPlane, QueuePair, writable_memory
+from softmrc.verbs import (
+    Completion,
+    Device,
+    MemoryRegion,
+    Peer,
+    PeerPlane,
+    QueuePair,
+    new_port_key,
+    port_keys,
+    writable_memory,
+)
 
 HANDSHAKE_S = 10.0
 SLICE_S = 0.1  # how often who waits looks whether the peer is still there
@@ -67,6 +77,7 @@ class Connection:
         self._owns_device = owns_device
         self._regions = tuple(regions)
         self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq())
+        self._port_key = new_port_key()
         self.remote: tuple[RemoteRegion, ...] = ()
         self.peer_name = channel.peer_name
         self._numbers = itertools.count(1)
@@ -91,6 +102,7 @@ class Connection:
             "icrc": device.config.icrc,
             "max_wimm": device.config.max_wimm,
             "mpr": device.config.mpr,
+            "port_key": self._port_key,
             "regions": [[region.va, region.length, region.rkey] for region in self._regions],
         }
 
@@ -101,6 +113,7 @@ class Connection:
                 for p in offer["planes"]
             ]
             numbers = {key: int(offer[key]) for key in ("qpn", "first_psn", "mtu", "max_wimm", "mpr")}
+            numbers["port_key"] = int(offer.get("port_key", 0))
             self.remote = tuple(RemoteRegion(*(int(n) for n in region)) for region in offer["regions"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise RemoteError(f"{self.peer_name} sent an offer that makes no sense: {error}") from None
@@ -119,6 +132,7 @@ class Connection:
             dest_qpn=numbers["qpn"],
             first_psn=numbers["first_psn"],
             mtu=whole_payload(min(self.device.mtu, numbers["mtu"])),
+            **port_keys(self._port_key, numbers["port_key"]),
         )
         self.qp.rts(max_wimm=min(config.max_wimm, numbers["max_wimm"]), mpr=min(config.mpr, numbers["mpr"]))
         self.qp.post_recv(count=config.max_wimm)

@@ -127,6 +127,16 @@ def check_carrier(name: str, value: bytes, plane: PeerPlane) -> None:
         raise ConfigError(name, str(path.destination), allowed)
 
 
+def new_port_key() -> int:
+    """What a peer is given to prove that a word about its ports is its own."""
+    return secrets.randbelow((1 << 64) - 1) + 1
+
+
+def port_keys(given: int, told: int) -> dict[str, int]:
+    """The keys of a queue pair, for `QueuePair.rtr`: both, or none where the peer did not tell one."""
+    return {"port_key": given, "peer_port_key": told} if told else {}
+
+
 ACCEPTED_MEMORY = "memory with the buffer protocol, or a CPU tensor"
 
 
@@ -466,10 +476,11 @@ class Device:
                 seed=secrets.randbits(63),
                 ports=len(self.local_planes),
                 sack_threshold_bytes=config.sack_threshold_bytes,
-                trim_nack=True,
+                trim_nack=config.trimming,
                 peer_trim_nack=config.trimming,
                 announces_ports=True,
                 probe_interval_us=config.probe_interval_us,
+                answers_per_s=config.answers_per_s,
             )
         )
         plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn
