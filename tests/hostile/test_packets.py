@@ -1,7 +1,7 @@
 """What somebody's packets can do who can write any address on them, but cannot read ours.
 
-Such a forger knows addresses and ports, perhaps a queue pair's number; not its PSNs, not the number at the other end, no
-key. Nothing that it sends may stop a connection, end it, or cost much.
+Such a forger knows addresses and ports, perhaps a queue pair's number; not its PSNs, not the number at the other end,
+no key. Nothing that it sends may stop a connection, end it, or cost much.
 """
 
 from __future__ import annotations
