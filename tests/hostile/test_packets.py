@@ -177,6 +177,14 @@ def test_no_acknowledgement_confirms_operations_that_its_psn_does_not_cover(cack
     assert not len(rig.sends()) and rig.refusals() == [RefusedPacket.BAD_ACKNOWLEDGEMENT]
 
 
+@pytest.mark.parametrize("msn", [0xFFFF, 0x8001, 0xFF00])
+def test_an_acknowledgement_of_long_ago_moves_no_window(msn: int) -> None:
+    """It would settle packets that never arrived."""
+    rig = sending()
+    rig.receive(packer.ack(QPN, 0x1239, msn))
+    assert rig.qp.query()["packets_in_flight"] == 6 and not rig.refusals()
+
+
 # spec: pdcids
 @pytest.mark.parametrize("pdcids", [{"spdcid": 0}, {"dpdcid": 0}, {"spdcid": 0, "dpdcid": 0}])
 def test_a_sack_or_a_question_that_names_another_pair_changes_nothing(pdcids: dict[str, int]) -> None:
