@@ -76,6 +76,13 @@ struct EndpointStats {
 #define X(name) std::uint64_t name = 0;
   SOFTMRC_ENDPOINT_COUNTERS(X)
 #undef X
+
+  // Packets that came to nothing.
+  std::uint64_t refused() const {
+    return refused_malformed + refused_bad_icrc + refused_unknown_qp + refused_wrong_peer + refused_wrong_state +
+           refused_unknown_peer + refused_unknown_answer + refused_wrong_pair + refused_unproven + refused_last_port +
+           requests_unanswered;
+  }
 };
 
 }  // namespace softmrc::proto

@@ -173,8 +173,6 @@ class Device {
   void receive_ready();
   void receive_from(std::uint32_t plane);
   void hand_in(std::uint32_t plane, const Incoming& in, Time now);
-  // What came from peers, was whole, and was not beyond what is answered.
-  std::uint64_t taken_packets() const;
   void transmit();
   void gather(Time now);
   std::uint32_t free_ports();
@@ -211,8 +209,8 @@ class Device {
   int event_fd_ = -1;
   std::uint32_t ready_planes_ = 0;   // found readable by the last look
   std::uint32_t turns_in_batch_ = 0;
-  std::uint64_t messages_ = 0;       // taken from the kernel so far
-  bool is_only_refusing_ = false;    // whatever came in this turn came to nothing
+  std::uint64_t strangers_ = 0;      // packets of theirs so far, on all planes
+  bool is_only_refusing_ = false;    // whatever came in this turn was refused
   std::uint32_t rewritable_ = 0;     // found to have room again
   std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
   bool links_ready_ = false;

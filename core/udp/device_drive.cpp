@@ -54,9 +54,11 @@ bool Device::take_in() {
       watch_room(p);
     }
   }
-  const std::uint64_t messages = messages_, taken = taken_packets();
+  const proto::EndpointStats& stats = engine_.stats();
+  const std::uint64_t strangers = strangers_, handed_in = stats.datagrams_received, refused = stats.refused();
   receive_ready();
-  is_only_refusing_ = messages_ != messages && taken_packets() == taken;
+  const std::uint64_t refused_now = stats.refused() - refused;
+  is_only_refusing_ = strangers_ - strangers + refused_now > 0 && stats.datagrams_received - handed_in <= refused_now;
   const Time now = clock_.now();
   if (engine_.poll_timeout() <= now) {
     engine_.handle_timeout(now);
@@ -89,15 +91,9 @@ void Device::receive_ready() {
 void Device::receive_from(std::uint32_t p) {
   const auto& messages = receiver_.receive(planes_[p].sockets[0]);
   if (messages.empty()) return;
-  messages_ += messages.size();
   if (receiver_.may_have_more()) ready_planes_ |= 1u << p;
   const Time now = clock_.now();
   for (const Incoming& in : messages) hand_in(p, in, now);
-}
-
-std::uint64_t Device::taken_packets() const {
-  const proto::EndpointStats& stats = engine_.stats();
-  return stats.datagrams_received - stats.refused_bad_icrc - stats.requests_unanswered;
 }
 
 void Device::hand_in(std::uint32_t p, const Incoming& in, Time now) {
@@ -114,6 +110,7 @@ void Device::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   arrival.peer = peers_.find(*in.from);
   if (arrival.peer == proto::no_peer) {
     plane.stats.strangers += count;
+    strangers_ += count;
     return;
   }
   wire::Route route;
