@@ -253,8 +253,8 @@ class Machine {
   void deliver_node_operation() {
     const std::uint8_t bits = in_.byte();
     wire::Packet p = to(wire::endpoint_qpn, bits & 1 ? wire::Opcode::endpoint_request : wire::Opcode::endpoint_response, Psn(in_.byte()));
-    if (bits & 1) p.body = wire::EndpointRequest{static_cast<wire::EndpointOp>(bits >> 1 & 1), 0, in_.word(), {}};
-    else p.body = wire::EndpointResponse{static_cast<wire::EndpointOp>(bits >> 1 & 1), {}};
+    if (bits & 1) p.body = wire::EndpointRequest{static_cast<wire::EndpointOp>(bits >> 1 & 1), 0, in_.word(), {}, 0};
+    else p.body = wire::EndpointResponse{static_cast<wire::EndpointOp>(bits >> 1 & 1), {}, 0};
     deliver(p);
   }
 
