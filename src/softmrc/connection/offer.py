@@ -125,7 +125,7 @@ class Offer:
             icrc=said["icrc"],
             max_wimm=_whole("max_wimm", said.get("max_wimm"), 1, 16384),
             mpr=_whole("mpr", said.get("mpr"), 8, 255),
-            port_key=_whole("port_key", said.get("port_key"), 0, (1 << 64) - 1),
+            port_key=_whole("port_key", said.get("port_key", 0), 0, (1 << 64) - 1),
             regions=tuple(_region(n, one) for n, one in enumerate(regions)),
         )
 
