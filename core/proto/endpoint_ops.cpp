@@ -123,11 +123,13 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
     if (meaning == Peers::Answer::to_nothing)
       refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
     // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
-    // may be very old, or a stranger's.
-    const bool is_worth_it = meaning == Peers::Answer::to_older || (meaning == Peers::Answer::to_nothing && now >= peer.may_repeat_at);
-    if (!is_worth_it || peer.said.empty() || !has_working_qp(arrival.peer)) return;
-    peer.may_repeat_at = now + seconds(1);
-    peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+    // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
+    const bool is_unknown = meaning == Peers::Answer::to_nothing;
+    if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update_pending)) return;
+    if (peer.said.empty() || !has_working_qp(arrival.peer)) return;
+    const Time at = is_unknown ? std::max(now, peer.may_repeat_at) : now;
+    peer.may_repeat_at = at + seconds(1);
+    peers_.announce_to(peer, at, next_update_id_++, up_ports_);
     return;
   }
   if (pending_probes_.empty())

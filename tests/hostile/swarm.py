@@ -111,14 +111,16 @@ class Run:
                 timestamps=rng.random() < 0.8,
                 trim_nack=trims,
                 peer_trim_nack=trims,
+                announces_ports=True,
                 answers_per_s=rng.choice((0, 20_000)),
                 max_events=256,
             ),
             ev_profile=EvProfile(count=8 * self.planes, spares=4 * self.planes),
             cc_profile=CcProfile(algorithm=rng.choice((CcAlgorithm.NSCC, CcAlgorithm.FIXED_WINDOW)), trimming=trims),
         )
+        self.loss = rng.choice((0.0, 0.02))
         self.pair.set_weather(
-            loss=rng.choice((0.0, 0.02)),
+            loss=self.loss,
             duplicate=rng.choice((0.0, 0.05)),
             reorder=rng.choice((0.0, 0.2)),
             reorder_delay_us=30.0,
@@ -204,8 +206,8 @@ class Run:
             self._check_bounded(number, side)
             if self.is_blind:
                 self._check_unharmed(number, side)
-        # Without keys a forger is believed until the peer was answered and objects, which weather may prevent.
-        if self.forger is Forger.STRANGER or (self.is_blind and self.keys):
+        # Without keys a forger is believed until the peer was answered and objects, which losses may prevent.
+        if self.forger is Forger.STRANGER or (self.is_blind and (self.keys or not self.loss)):
             for number, side in enumerate(self.sides):
                 self._check_planes(number, side)
 
