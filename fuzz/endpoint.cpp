@@ -302,7 +302,7 @@ class Machine {
     switch (bits % 8) {
       case 0:
       case 1: return endpoint_.set_port(now_, in_.byte() % ports, bits & 8);
-      case 2: return endpoint_.probe(now_, bits >> 7, in_.byte() % 4, in_.byte(), 1);
+      case 2: static_cast<void>(endpoint_.probe(now_, bits >> 7, in_.byte() % 4, in_.byte(), 1)); return;
       default: break;
     }
     if (!pair) return;

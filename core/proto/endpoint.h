@@ -168,7 +168,8 @@ class Endpoint {
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
   QueuePair* speaker_to(std::uint32_t peer);
   bool may_answer(Time now, Peer& peer);
-  const QueuePair* witness_of(Time now, std::uint32_t peer, std::uint64_t key);
+  const QueuePair* witness_of(std::uint32_t peer, std::uint64_t key);
+  const QueuePair* first_witness_of(std::uint32_t peer, std::uint64_t key);
   std::uint64_t key_for(std::uint32_t peer) const;
   bool seems_unheard_by(std::uint32_t peer, Time now);
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);

@@ -39,20 +39,20 @@ bool Endpoint::may_answer(Time now, Peer& peer) {
   return false;
 }
 
-// The working queue pair to this peer that vouches for what is said about its ports: one whose key this is, or one that has
-// none. To look beyond the first is work, and allowed no more often than answers are.
+// A working queue pair to this peer whose key this is, or that has none: it vouches for what is said about the peer's ports.
 // spec: port-keys
-const QueuePair* Endpoint::witness_of(Time now, std::uint32_t id, std::uint64_t key) {
-  Peer& peer = peers_[id];
-  const auto vouches = [&](const QueuePair* pair) {
-    return pair && pair->peer() == id && pair->is_working() && (pair->port_key() == 0 || pair->port_key() == key);
-  };
-  const QueuePair* first = peer.has_qp ? at(peer.first_qp) : nullptr;
-  if (vouches(first) && first->port_key()) return first;
-  if (!may_answer(now, peer)) return nullptr;
-  if (vouches(first)) return first;
-  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return vouches(s.qp.get()); });
+const QueuePair* Endpoint::witness_of(std::uint32_t peer, std::uint64_t key) {
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) {
+    return s.qp && s.qp->peer() == peer && s.qp->is_working() && (s.qp->port_key() == 0 || s.qp->port_key() == key);
+  });
   return slot == slots_.end() ? nullptr : slot->qp.get();
+}
+
+// The same at a glance, for what may be said at any rate: the first one's key.
+const QueuePair* Endpoint::first_witness_of(std::uint32_t id, std::uint64_t key) {
+  const Peer& peer = peers_[id];
+  const QueuePair* first = peer.has_qp ? at(peer.first_qp) : nullptr;
+  return first && first->is_working() && first->port_key() && first->port_key() == key ? first : nullptr;
 }
 
 // The peer may have closed its end of some connections and know their keys no more, so every round shows another one's.
@@ -76,10 +76,11 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   journal_.stats.port_updates_received += is_update;
   // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
   if (is_update && !has_working_qp(arrival.peer)) return;
-  const QueuePair* witness = is_update ? witness_of(now, arrival.peer, request.key) : nullptr;
+  const QueuePair* witness = is_update ? first_witness_of(arrival.peer, request.key) : nullptr;
+  if (!witness && !may_answer(now, peer)) return;
+  if (is_update && !witness) witness = witness_of(arrival.peer, request.key);
   if (is_update && !witness)
     return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
-  if (!is_update && !may_answer(now, peer)) return;
   if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
   // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
   // after all, it comes again until it is answered.
@@ -113,17 +114,22 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
   ++journal_.stats.endpoint_responses;
   if (response.op == wire::EndpointOp::port_status_update) {
     Peer& peer = peers_[arrival.peer];
-    if (has_working_qp(arrival.peer) && !witness_of(now, arrival.peer, response.key))
-      return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+    if (!first_witness_of(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
+      if (!may_answer(now, peer)) return;
+      if (!witness_of(arrival.peer, response.key))
+        return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+    }
     const auto meaning = peers_.on_answer(peer, id);
     if (meaning == Peers::Answer::to_nothing)
       refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
     // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
-    // may be very old, or a stranger's.
-    const bool is_worth_it = meaning == Peers::Answer::to_older || (meaning == Peers::Answer::to_nothing && now >= peer.may_repeat_at);
-    if (!is_worth_it || peer.said.empty() || !has_working_qp(arrival.peer)) return;
-    peer.may_repeat_at = now + seconds(1);
-    peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+    // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
+    const bool is_unknown = meaning == Peers::Answer::to_nothing;
+    if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update_pending)) return;
+    if (peer.said.empty() || !has_working_qp(arrival.peer)) return;
+    const Time at = is_unknown ? std::max(now, peer.may_repeat_at) : now;
+    peer.may_repeat_at = at + seconds(1);
+    peers_.announce_to(peer, at, next_update_id_++, up_ports_);
     return;
   }
   if (pending_probes_.empty())

@@ -111,14 +111,16 @@ class Run:
                 timestamps=rng.random() < 0.8,
                 trim_nack=trims,
                 peer_trim_nack=trims,
+                announces_ports=True,
                 answers_per_s=rng.choice((0, 20_000)),
                 max_events=256,
             ),
             ev_profile=EvProfile(count=8 * self.planes, spares=4 * self.planes),
             cc_profile=CcProfile(algorithm=rng.choice((CcAlgorithm.NSCC, CcAlgorithm.FIXED_WINDOW)), trimming=trims),
         )
+        self.loss = rng.choice((0.0, 0.02))
         self.pair.set_weather(
-            loss=rng.choice((0.0, 0.02)),
+            loss=self.loss,
             duplicate=rng.choice((0.0, 0.05)),
             reorder=rng.choice((0.0, 0.2)),
             reorder_delay_us=30.0,
@@ -186,10 +188,17 @@ class Run:
 
     def play(self) -> None:
         self.post()
+        down = set[tuple[int, int]]()
         for _ in range(self.rng.randrange(40, 120)):
             self.pair.run_us(self.rng.uniform(0.1, 8.0))
             for _ in range(self.rng.choice((0, 1, 4, 16))):
                 self.inject()
+            if self.planes > 1 and self.rng.random() < 0.1:
+                port = (self.rng.randrange(2), self.rng.randrange(1, self.planes))
+                down ^= {port}
+                self.pair.sides[port[0]].set_port(self.pair.now_ps, port[1], port not in down)
+        for number, plane in sorted(down):
+            self.pair.sides[number].set_port(self.pair.now_ps, plane, True)
         for side in self.sides:
             assert (side.whole[:GUARD] == FILL).all() and (side.whole[-GUARD:] == FILL).all(), "a write out of bounds"
         self.pair.run_us(4_000_000 if self.is_blind else 50_000)
@@ -197,6 +206,10 @@ class Run:
             self._check_bounded(number, side)
             if self.is_blind:
                 self._check_unharmed(number, side)
+        # Without keys a forger is believed until the peer was answered and objects, which losses may prevent.
+        if self.forger is Forger.STRANGER or (self.is_blind and (self.keys or not self.loss)):
+            for number, side in enumerate(self.sides):
+                self._check_planes(number, side)
 
     def _check_bounded(self, number: int, side: Side) -> None:
         assert len(side.endpoint.poll_events()) <= 256
@@ -219,6 +232,14 @@ class Run:
         for qp, state in zip(side.idle, REACHED, strict=True):
             assert state is None or qp.state == state, f"{name}: {qp!r} was in {state}"
         assert not len(side.endpoint.poll_completions(side.idle_cq)), f"{name}: an idle queue pair completed something"
+
+    def _check_planes(self, number: int, side: Side) -> None:
+        """Every port is up by the last honest word about it, and is used."""
+        before = self.pair.data_packets_sent(number)
+        self.qps[number].post_write(self.pair.now_ps, SIZE, remote_va=0, rkey=RKEY, source=side.source)
+        self.pair.run_until_completions(number, 1, 1_000_000)
+        sent = [now - then for now, then in zip(self.pair.data_packets_sent(number), before, strict=True)]
+        assert all(sent), f"side {number} sent {sent} packets by its ports"
 
 
 def failures(first: int, last: int) -> list[str]:

@@ -108,6 +108,25 @@ def test_towards_a_peer_without_keys_nothing_changes() -> None:
     assert answer.key == 0 and ports_used(rig) == {0, 1}
 
 
+def test_without_keys_a_forged_word_is_put_right_however_many_there_are() -> None:
+    """Its answer reaches the peer that never said it, and that peer says how it is: once a second, but in the end."""
+    rig = Rig(ports=4)
+    rig.endpoint.set_port(rig.now, 2, False)
+    (update, *_) = only(rig.drain(), REQUEST)
+    rig.receive(packer.response(PORT_STATUS, update.psn))
+    for forged in (update.psn + 100, update.psn + 200):
+        said = only(rig.receive(packer.response(PORT_STATUS, forged & 0xFFFF)) + rig.advance(1_500_000), REQUEST)
+        assert {u.mask for u in said} == {0b10110}
+        rig.receive(packer.response(PORT_STATUS, said[-1].psn))
+        said = only(rig.receive(packer.response(PORT_STATUS, forged + 1 & 0xFFFF)), REQUEST)
+        rig.receive(packer.response(PORT_STATUS, said[-1].psn))
+        assert not only(rig.receive(packer.response(PORT_STATUS, forged + 2 & 0xFFFF)), REQUEST), "not so soon"
+        said = only(rig.advance(1_500_000), REQUEST)
+        assert {u.mask for u in said} == {0b10110}, "but in the end"
+        rig.receive(packer.response(PORT_STATUS, said[-1].psn))
+    assert not only(rig.advance(10_000_000), REQUEST)
+
+
 def test_every_connection_vouches_and_each_of_their_keys_is_shown() -> None:
     """The peer may have closed its end of one of them, and know no longer what it gave there."""
     rig = Rig(ports=2, mtu=512, evs={"count": 8}, rtr=KEYS)

@@ -115,6 +115,7 @@ def test_a_flood_in_a_peers_name_changes_nothing(kind: str) -> None:
             for seed in range(3):
                 write_everywhere(connection, memory, seed)
         assert other.qp.state == QpState.RTS and other.qp.stats()["packets_trimmed"] == 0
+        assert kind == "probe" or other.device.stats()["rests"] > 10, "the driver lets them gather"
 
 
 @pytest.mark.parametrize("trims", [False, True])
