@@ -8,6 +8,8 @@ import select
 import socket
 import threading
 import time
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,3 +240,49 @@ def test_a_carrier_must_leave_the_checksum_alone() -> None:
         device.add_peer([PeerPlane(final, 4791, (), 0, (neutral,))])
         with pytest.raises(ConfigError, match="checksum"):
             device.add_peer([PeerPlane(final, 4791, (), 0, (ipaddress.ip_address("fcbb:bb00:100:200:101:1001::"),))])
+
+
+def test_wrong_numbers_are_refused_by_name() -> None:
+    for settings in (
+        {"port": 70000},
+        {"port": -1},
+        {"port": 1.5},
+        {"sockets_per_plane": 0},
+        {"sockets_per_plane": 257},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(settings))):
+            Device(["127.0.0.1"], **settings)
+    with pair(("127.0.0.1",)) as (a, b):
+        source = a.device.register(bytearray(64))
+        region = b.device.register(bytearray(64), remote_write=True)
+        good: dict[str, Any] = {"offset": 0, "length": 64, "remote_va": 0, "rkey": region.rkey, "wr_id": 1, "imm": 1}
+        for field in good:
+            for wrong in (-1, 1 << 64, 0.5, "x"):
+                with pytest.raises(ConfigError, match=field):
+                    a.post_write(source, **good | {field: wrong})
+        with pytest.raises(ConfigError, match="source"):
+            a.post_write(bytearray(64), **good)  # type: ignore[arg-type]
+        for call in (
+            a.device.fault_stats,
+            lambda n: a.device.set_port(n, True),
+            lambda n: a.device.set_faults(n, drop=0.1),
+        ):
+            for wrong in (-1, 1, 0.5, "x", 1 << 32):
+                with pytest.raises(ConfigError, match="plane"):
+                    call(wrong)
+        for wrong in (-1, 0.5, 1 << 32):
+            with pytest.raises(ConfigError):
+                a.post_recv(count=wrong)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError):
+                a.send_cq.wait(0, most=wrong)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError):
+                a.device.probe(a.peer, 0, wrong, 1)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError):
+                a.device.add_peer([replace(peer_planes(b.device)[0], port=wrong)])
+        with pytest.raises(ConfigError, match="timeout_s"):
+            a.send_cq.wait(float("nan"))
+        with pytest.raises(ConfigError, match="drop"):
+            a.device.set_faults(drop="often")  # type: ignore[arg-type]
+        b.post_recv()
+        a.post_write(source, **good)
+        assert [c.ok for c in drain(a.send_cq, 1)] == [True]
