@@ -80,10 +80,12 @@ class StatesMachine(RuleBasedStateMachine):
 
     @rule()
     def refused_by_the_peer(self) -> None:
-        """Only a queue pair in RTS listens to acknowledgements."""
+        """Only a queue pair in RTS listens to acknowledgements, and to refusals only of what it has sent."""
+        while self.endpoint.poll_transmit(0) is not None:
+            pass
         raw = packer.ack(QPN, PSN_MASK, 0xFFFF, packer.SYN_INVALID)
         self.endpoint.handle_datagram(0, raw, peer=self.peer)
-        if self.state == RTS:
+        if self.state == RTS and self.sends:
             self.state = ERROR
             self.expect_flush(CompletionStatus.REMOTE_INVALID)
 
