@@ -86,6 +86,7 @@ void bind_config(nb::module_& m) {
       .def_rw("announces_ports", &EndpointConfig::announces_ports)
       .def_rw("proves_addresses", &EndpointConfig::proves_addresses)
       .def_rw("revival_answers", &EndpointConfig::revival_answers)
+      .def_rw("answers_per_s", &EndpointConfig::answers_per_s)
       .def_rw("max_events", &EndpointConfig::max_events);
   def_us(endpoint, "probe_interval_us", &EndpointConfig::probe_interval);
   def_us(endpoint, "probe_interval_max_us", &EndpointConfig::probe_interval_max);
@@ -108,7 +109,9 @@ void bind_config(nb::module_& m) {
       .def_rw("mtu", &RtrAttributes::mtu)
       .def_rw("max_wimm_dest", &RtrAttributes::max_wimm_dest)
       .def_rw("mpr_dest", &RtrAttributes::mpr_dest)
-      .def_rw("dynamic_mpr", &RtrAttributes::dynamic_mpr);
+      .def_rw("dynamic_mpr", &RtrAttributes::dynamic_mpr)
+      .def_rw("port_key", &RtrAttributes::port_key)
+      .def_rw("peer_port_key", &RtrAttributes::peer_port_key);
   def_psn(rtr, "first_psn", &RtrAttributes::first_psn);
 
   nb::class_<RtsAttributes> rts(m, "RtsAttributes");

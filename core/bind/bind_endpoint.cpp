@@ -103,7 +103,9 @@ void bind_enums(nb::module_& m) {
       .value("WRONG_STATE", RefusedPacket::wrong_state).value("UNKNOWN_PEER", RefusedPacket::unknown_peer)
       .value("OUT_OF_WINDOW", RefusedPacket::out_of_window).value("REMOTE_ACCESS", RefusedPacket::remote_access)
       .value("INVALID_REQUEST", RefusedPacket::invalid_request)
-      .value("BAD_ACKNOWLEDGEMENT", RefusedPacket::bad_acknowledgement).value("UNKNOWN_ANSWER", RefusedPacket::unknown_answer);
+      .value("BAD_ACKNOWLEDGEMENT", RefusedPacket::bad_acknowledgement).value("UNKNOWN_ANSWER", RefusedPacket::unknown_answer)
+      .value("WRONG_PAIR", RefusedPacket::wrong_pair).value("UNPROVEN", RefusedPacket::unproven)
+      .value("LAST_PORT", RefusedPacket::last_port);
   nb::enum_<EventType> events(m, "EventType", nb::is_arithmetic());
 #define X(name, notable, meaning) events.value(#name, EventType::name);
   SOFTMRC_EVENTS(X)

@@ -129,6 +129,9 @@ struct RtrAttributes {
   std::uint32_t max_wimm_dest = 128; // immediates that may wait here for their turn
   std::uint32_t mpr_dest = 8;        // window offered, in units of 128 PSNs
   bool dynamic_mpr = false;
+  // What the peer's words about its ports must carry, and what ours to it do; 0: it gave, or was given, none.
+  std::uint64_t port_key = 0;
+  std::uint64_t peer_port_key = 0;
 };
 
 // RTR -> RTS: what is needed to send.
@@ -155,6 +158,8 @@ struct EndpointConfig {
   Duration probe_interval = milliseconds(1);
   Duration probe_interval_max = seconds(1);
   std::uint32_t revival_answers = 3;
+  // Requests of nodes answered in a second, for all peers together; each has a tenth of that besides, for itself. 0: all.
+  std::uint32_t answers_per_s = 0;
   std::uint32_t max_events = 4096;   // older events are dropped, and counted, beyond this
 };
 

@@ -212,10 +212,10 @@ void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arriv
 // spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (!doubts_.empty()) [[unlikely]] doubts_.on_heard(arrival.peer);
-  const bool may_be_new = !proofs_.empty() && peers_.contains(arrival.peer);
-  if (may_be_new && !(peers_[arrival.peer].proven_ports >> arrival.port & 1)) [[unlikely]] proofs_.on_heard(now, arrival.peer);
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
     return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);
+  const bool may_be_new = !proofs_.empty() && peers_.contains(arrival.peer);
+  if (may_be_new && !(peers_[arrival.peer].proven_ports >> arrival.port & 1)) [[unlikely]] proofs_.on_heard(now, arrival.peer);
   if (packet.bth.dqp == wire::endpoint_qpn) {
     if (!peers_.contains(arrival.peer))
       return refuse(now, RefusedPacket::unknown_peer, journal_.stats.refused_unknown_peer, &packet.bth, arrival);
@@ -418,7 +418,8 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
     }
     const auto result = pair->poll_data(now, free_ports, out);
     if (result == Requester::Poll::sent) {
-      arm(now, slot);
+      // Where packets were in flight before, a timer runs that sending can only make later.
+      if (pair->requester().packets_in_flight() <= 1) arm(now, slot);
       if (burst_left_ == 0) burst_left_ = pair->requester().spray_quantum();
       if (--burst_left_ == 0 && data_list_.size() > 1) {
         data_list_.pop();

@@ -155,6 +155,7 @@ class Endpoint {
     std::uint8_t port = 0;
     wire::EndpointOp op{};
     wire::Timestamp timestamp;
+    std::uint64_t key = 0;
     bool is_copy = false;     // of one that took `port`, and is to take another
   };
 
@@ -166,6 +167,10 @@ class Endpoint {
   void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
   QueuePair* speaker_to(std::uint32_t peer);
+  bool may_answer(Time now, Peer& peer);
+  const QueuePair* witness_of(std::uint32_t peer, std::uint64_t key);
+  const QueuePair* first_witness_of(std::uint32_t peer, std::uint64_t key);
+  std::uint64_t key_for(std::uint32_t peer) const;
   bool seems_unheard_by(std::uint32_t peer, Time now);
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
   bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);
@@ -205,6 +210,7 @@ class Endpoint {
   Ring<std::uint32_t> batch_list_;  // who was handed something in this batch, and may owe verdicts at its end
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
   Ring<Answer> answers_;
+  Allowance allowance_;
   std::vector<Ring<PendingProbe>> caller_probes_;  // by port, so that one that is stuck holds up only its own
   std::uint32_t caller_ports_ = 0;                 // those with probes waiting
   std::vector<PendingProbe> pending_probes_;

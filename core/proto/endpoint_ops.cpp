@@ -29,11 +29,46 @@ constexpr int doubt_round_trips = 8;
 
 }  // namespace
 
+// Whoever can forge a peer's address can ask as often as it likes; answering costs a send. What one peer is said to ask
+// takes nothing from the share that each of the others has for itself.
+// spec: answers-bounded
+bool Endpoint::may_answer(Time now, Peer& peer) {
+  if (config_.answers_per_s == 0) return true;
+  if (peer.answers.take(now, config_.answers_per_s / 10) || allowance_.take(now, config_.answers_per_s)) return true;
+  ++journal_.stats.requests_unanswered;
+  return false;
+}
+
+// A working queue pair to this peer whose key this is, or that has none: it vouches for what is said about the peer's ports.
+// spec: port-keys
+const QueuePair* Endpoint::witness_of(std::uint32_t peer, std::uint64_t key) {
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) {
+    return s.qp && s.qp->peer() == peer && s.qp->is_working() && (s.qp->port_key() == 0 || s.qp->port_key() == key);
+  });
+  return slot == slots_.end() ? nullptr : slot->qp.get();
+}
+
+// The same at a glance, for what may be said at any rate: the first one's key.
+const QueuePair* Endpoint::first_witness_of(std::uint32_t id, std::uint64_t key) {
+  const Peer& peer = peers_[id];
+  const QueuePair* first = peer.has_qp ? at(peer.first_qp) : nullptr;
+  return first && first->is_working() && first->port_key() && first->port_key() == key ? first : nullptr;
+}
+
+// The peer may have closed its end of some connections and know their keys no more, so every round shows another one's.
+std::uint64_t Endpoint::key_for(std::uint32_t id) const {
+  const auto speaks = [&](const Slot& slot) { return slot.qp && slot.qp->peer() == id && slot.qp->is_working(); };
+  const auto count = static_cast<std::uint32_t>(std::count_if(slots_.begin(), slots_.end(), speaks));
+  if (count == 0) return 0;
+  std::uint32_t skip = peers_[id].rounds % count;
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return speaks(s) && skip-- == 0; });
+  return slot->qp->peer_port_key();
+}
+
 void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& request = std::get<wire::EndpointRequest>(packet.body);
   ++journal_.stats.endpoint_requests;
   Peer& peer = peers_[arrival.peer];
-  if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   const Serial<16> ticks(request.timestamp.ticks);
   const bool is_update = request.op == wire::EndpointOp::port_status_update;
@@ -41,14 +76,24 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   journal_.stats.port_updates_received += is_update;
   // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
   if (is_update && !has_working_qp(arrival.peer)) return;
+  const QueuePair* witness = is_update ? first_witness_of(arrival.peer, request.key) : nullptr;
+  if (!witness && !may_answer(now, peer)) return;
+  if (is_update && !witness) witness = witness_of(arrival.peer, request.key);
+  if (is_update && !witness)
+    return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+  if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
   // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
   // after all, it comes again until it is answered.
   if (is_news && now - peer.heard_at < half_clock && ticks - peer.heard_ticks < 0) return;
+  const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
+  // Nobody can say this who is right: it came by some port. If it is true of ports that are down here, it comes again.
+  // spec: last-port
+  if (is_news && (ports == 0 || (up_ports_ && !(ports & up_ports_))))
+    return refuse(now, RefusedPacket::last_port, journal_.stats.refused_last_port, &packet.bth, arrival);
   if (answers_.size() >= most_answers) answers_.pop();
-  answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp});
+  answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp, witness ? witness->peer_port_key() : 0});
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
   if (!is_news) return;
-  const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
   peer.heard.add({id, ports});
   peer.heard_ticks = ticks;
   peer.heard_at = now;
@@ -69,21 +114,29 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
   ++journal_.stats.endpoint_responses;
   if (response.op == wire::EndpointOp::port_status_update) {
     Peer& peer = peers_[arrival.peer];
+    if (!first_witness_of(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
+      if (!may_answer(now, peer)) return;
+      if (!witness_of(arrival.peer, response.key))
+        return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+    }
     const auto meaning = peers_.on_answer(peer, id);
     if (meaning == Peers::Answer::to_nothing)
       refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
     // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
-    // may be very old, or a stranger's.
-    const bool is_worth_it = meaning == Peers::Answer::to_older || (meaning == Peers::Answer::to_nothing && now >= peer.may_repeat_at);
-    if (!is_worth_it || peer.said.empty() || !has_working_qp(arrival.peer)) return;
-    peer.may_repeat_at = now + seconds(1);
-    peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+    // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
+    const bool is_unknown = meaning == Peers::Answer::to_nothing;
+    if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update_pending)) return;
+    if (peer.said.empty() || !has_working_qp(arrival.peer)) return;
+    const Time at = is_unknown ? std::max(now, peer.may_repeat_at) : now;
+    peer.may_repeat_at = at + seconds(1);
+    peers_.announce_to(peer, at, next_update_id_++, up_ports_);
     return;
   }
   if (pending_probes_.empty())
     return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
   PendingProbe& pending = pending_probes_[id % pending_probes_.size()];
-  if (pending.owner == PendingProbe::Owner::nobody || pending.id != id || pending.peer != arrival.peer)
+  if (pending.owner == PendingProbe::Owner::nobody || pending.id != id || pending.peer != arrival.peer ||
+      response.timestamp.ticks != timestamp_ticks(pending.sent_at))
     return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
   const PendingProbe probe = pending;
   pending = PendingProbe{};
@@ -147,7 +200,9 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   auto& request = out.packet.body.emplace<wire::EndpointRequest>();
   request.op = op;
   request.timestamp.ticks = timestamp_ticks(now);
-  if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(peers_[peer].told_ports);
+  if (op != wire::EndpointOp::port_status_update) return;
+  request.port_status_mask = to_wire(peers_[peer].told_ports);
+  request.key = key_for(peer);
 }
 
 // Whose paths the node takes to say something to this peer: of a queue pair that has any left.
@@ -212,7 +267,7 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   out.packet.bth.opcode = wire::Opcode::endpoint_response;
   out.packet.bth.dqp = wire::endpoint_qpn;
   out.packet.bth.psn = answer.id;
-  out.packet.body = wire::EndpointResponse{answer.op, answer.timestamp};
+  out.packet.body = wire::EndpointResponse{answer.op, answer.timestamp, answer.key};
   return true;
 }
 

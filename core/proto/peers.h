@@ -11,6 +11,7 @@
 
 #include "base/serial.h"
 #include "base/time.h"
+#include "proto/allowance.h"
 
 namespace softmrc::proto {
 
@@ -61,6 +62,8 @@ struct Peer {
   Time update_at = Time::never();
   Duration update_interval{};
   Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
+  std::uint32_t rounds = 0;          // of updates: each shows the key of another queue pair
+  Allowance answers;                 // to its requests, besides what all peers share
 };
 
 class Peers {
@@ -90,6 +93,7 @@ class Peers {
   }
   bool contains(std::uint32_t id) const { return id < peers_.size() && peers_[id].holders; }
   Peer& operator[](std::uint32_t id) { return peers_[id]; }
+  const Peer& operator[](std::uint32_t id) const { return peers_[id]; }
   // Numbers given so far; not all of them are somebody's.
   std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
   std::uint32_t known() const { return static_cast<std::uint32_t>(peers_.size() - free_.size()); }
@@ -106,6 +110,7 @@ class Peers {
   }
   // A round is over: the next one waits twice as long, up to a second.
   void repeat(Peer& peer, Time now, std::uint32_t live_ports) {
+    ++peer.rounds;
     peer.update_ports = live_ports;
     peer.update_at = now + peer.update_interval;
     peer.update_interval = std::min(peer.update_interval * 2, seconds(1));

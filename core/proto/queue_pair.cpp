@@ -10,6 +10,18 @@ Verdict wrong_state(QpState state, const char* allowed) {
   return Problem{Problem::Kind::usage, "state", names[static_cast<std::size_t>(state)], allowed};
 }
 
+// Acknowledgements of packets and questions name both queue pairs, of which whoever only guesses knows neither.
+// spec: pdcids
+bool is_between(const wire::Packet& packet, std::uint32_t from, std::uint32_t to) {
+  const auto names = [=](const auto& body) {
+    return body.spdcid == static_cast<std::uint16_t>(from) && body.dpdcid == static_cast<std::uint16_t>(to);
+  };
+  if (const auto* sack = std::get_if<wire::Sack>(&packet.body)) return names(*sack);
+  if (const auto* nack = std::get_if<wire::Nack>(&packet.body)) return names(*nack);
+  if (const auto* probe = std::get_if<wire::Probe>(&packet.body)) return names(*probe);
+  return true;
+}
+
 }  // namespace
 
 QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
@@ -36,6 +48,8 @@ void QueuePair::to_rtr(const RtrAttributes& attributes, Time now) {
   context_.dest_qpn = attributes.dest_qpn;
   context_.mtu = attributes.mtu;
   context_.dynamic_mpr = attributes.dynamic_mpr;
+  port_key_ = attributes.port_key;
+  peer_port_key_ = attributes.peer_port_key;
   responder_.start(attributes);
   if (ev_profile_->is_wide()) build_evs();  // its values have to be somewhere
   const Prng stream(config_.seed, "reverse", context_.qpn);
@@ -104,7 +118,13 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
     refuse(now, RefusedPacket::wrong_peer, packet, arrival);
     return;
   }
-  const bool asks = wire::is_write(packet.bth.opcode) || packet.bth.opcode == wire::Opcode::probe;
+  const bool is_write = wire::is_write(packet.bth.opcode);
+  if (!is_write && !is_between(packet, context_.dest_qpn, context_.qpn)) {
+    ++context_.journal->stats.refused_wrong_pair;
+    refuse(now, RefusedPacket::wrong_pair, packet, arrival);
+    return;
+  }
+  const bool asks = is_write || packet.bth.opcode == wire::Opcode::probe;
   if (state_ == QpState::error) {
     ++context_.journal->stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
@@ -224,7 +244,7 @@ Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) 
 LastWord QueuePair::last_word() const {
   LastWord word = responder_.last_word();
   if (!reverse_.is_built()) return word;
-  word.open_ports = reverse_.open_ports() & proven_ports_;
+  word.open_ports = reverse_.open_ports() & (proven_ports_ ? proven_ports_ : ~0u);
   for (std::uint8_t port = 0; port < config_.ports; ++port) {
     word.entropies.push_back(reverse_.entropy(port));
     if (!ev_profile_->is_wide()) continue;

@@ -86,12 +86,15 @@ class QueuePair {
   }
 
   QpState state() const { return state_; }
-  bool is_working() const { return state_ == QpState::rtr || state_ == QpState::rts; }
   std::uint32_t qpn() const { return context_.qpn; }
   // From RTR on, whatever happens then: who is at the other end, and how to reach it, is known.
   bool has_peer() const { return context_.peer != no_peer; }
   std::uint32_t peer() const { return context_.peer; }
   std::uint32_t dest_qpn() const { return context_.dest_qpn; }
+  bool is_working() const { return state_ == QpState::rtr || state_ == QpState::rts; }
+  // What the peer's words about its ports must carry, and what ours do; 0: nothing.
+  std::uint64_t port_key() const { return port_key_; }
+  std::uint64_t peer_port_key() const { return peer_port_key_; }
   LastWord last_word() const;
   const QpStats& stats() const { return context_.stats; }
   Requester& requester() { return requester_; }
@@ -115,7 +118,7 @@ class QueuePair {
   }
   // There is evidence that the peer does not hear us.
   bool seems_unheard(Time now) const {
-    return (state_ == QpState::rtr || state_ == QpState::rts) &&
+    return is_working() &&
            (reverse_.is_in_doubt(now) || (state_ == QpState::rts && requester_.hears_nothing()));
   }
 
@@ -146,6 +149,8 @@ class QueuePair {
   QpState state_ = QpState::init;
   std::uint32_t live_ports_ = ~0u;
   std::uint32_t proven_ports_ = ~0u;
+  std::uint64_t port_key_ = 0;
+  std::uint64_t peer_port_key_ = 0;
   Requester requester_;
   Responder responder_;
   ReversePaths reverse_;

@@ -177,6 +177,7 @@ class Requester {
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
   void on_progress(Time now);
   void refuse_acknowledgement(Time now, Psn cack);
+  bool is_credible(const wire::Aeth& aeth, Psn cack) const;
   void report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes);
   bool explains_accusation(Time now, const wire::Nack& nack);
   void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);

@@ -218,6 +218,8 @@ class Device {
   int event_fd_ = -1;
   std::uint32_t ready_planes_ = 0;   // found readable by the last look
   std::uint32_t turns_in_batch_ = 0;
+  std::uint64_t strangers_ = 0;      // packets of theirs so far, on all planes
+  bool is_only_refusing_ = false;    // whatever came in this turn was refused
   std::uint32_t rewritable_ = 0;     // found to have room again
   std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
   bool links_ready_ = false;

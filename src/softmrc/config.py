@@ -39,6 +39,7 @@ class EndpointConfig:
     probe_interval_us: float = 1_000.0
     probe_interval_max_us: float = 1_000_000.0
     revival_answers: int = 3
+    answers_per_s: int = 0  # to requests of nodes, and a tenth of that to each peer besides; 0: any number
     max_events: int = 4096
 
 
@@ -111,6 +112,8 @@ class RtrAttributes:
     max_wimm_dest: int = 128
     mpr_dest: int = 8
     dynamic_mpr: bool = False
+    port_key: int = 0  # what the peer's words about its ports must carry; 0: nothing
+    peer_port_key: int = 0  # and what ours do
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ class DeviceConfig:
     reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
     sack_threshold_bytes: int = 64 * 1024
     probe_interval_us: float = 1_000.0
+    answers_per_s: int = 20_000  # to probes of all peers together, and a tenth of that to each besides; 0: any number
     mpr: int = 16
     max_wimm: int = 1024
     timeout: int = 16  # 1.024 µs · 2^16 = 67 ms

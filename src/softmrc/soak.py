@@ -147,7 +147,7 @@ def soak(seconds: float, seed: int = 1) -> Report:
     """Run it and report; stops at the first problem."""
     rng = random.Random(seed)
     report = Report(seed=seed)
-    with Device(PLANES) as a, Device(PLANES) as b:
+    with Device(PLANES, trimming=True) as a, Device(PLANES, trimming=True) as b:
         sides = _connect(rng, (a, b))
         start = time.monotonic()
         resident = 0

@@ -24,6 +24,7 @@ def honest(**changes: Any) -> dict[str, Any]:
         "icrc": True,
         "max_wimm": 8,
         "mpr": 8,
+        "port_key": 0,
         "regions": [[0, 64, 1]],
     } | changes
 

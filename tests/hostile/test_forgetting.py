@@ -23,8 +23,8 @@ CYCLES = 10_000
 GROUPS = 40
 
 
+# spec: peer-life
 def test_a_peer_is_known_until_its_last_queue_pair_has_said_its_last_word() -> None:
-    """spec: peer-life"""
     rig = Rig()
     native = rig.endpoint._native
     rig.receive(packer.write(0x40, 0, b"abcd", va=rig.va, rkey=0x77))
@@ -91,8 +91,8 @@ def test_a_completion_queue_goes_when_no_queue_pair_uses_it() -> None:
             device._native.destroy_cq(77)
 
 
+# spec: peer-life
 def test_over_sockets_a_peer_that_is_gone_is_a_stranger() -> None:
-    """spec: peer-life"""
     with Device() as near, Device() as far:
         a, b = connect(near, far)
         assert eventually(lambda: a.query()["data_ports"] == b.query()["data_ports"] == 1)

@@ -74,9 +74,9 @@ LIES: dict[str, dict[str, Any]] = {
 }
 
 
+# spec: protection-domain placement
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_what_was_not_offered_is_not_written(lie: dict[str, Any]) -> None:
-    """spec: protection-domain placement"""
     host = Host()
     replies = host.hear(1, packer.write(11, 0, b"x" * 64, **lie))
     assert host.untouched()
@@ -134,8 +134,9 @@ def test_domains_and_keys_that_do_not_exist_are_the_callers_mistake() -> None:
         host.endpoint.register(host.memory[3], rkey=103, domain=77)
 
 
+# spec: message-order
 def test_no_sequence_of_lies_about_lengths_reports_more_than_came() -> None:
-    """Whatever a peer says of its messages, a receive tells the bytes that arrived for it. spec: message-order"""
+    """Whatever a peer says of its messages, a receive tells the bytes that arrived for it."""
     taken = sum(tell_lies_about_lengths(random.Random(seed)) for seed in range(300))
     assert taken > 10, "hardly a message of several packets was taken"
 

@@ -41,8 +41,8 @@ def answer(rig: Rig, question: Parsed, port: int = 0) -> list[Parsed]:
     return rig.receive(packer.response(1, question.psn, question.ticks), port=port)
 
 
+# spec: proof-of-address
 def test_a_plane_that_never_answers_gets_a_few_questions_and_nothing_else() -> None:
-    """spec: proof-of-address"""
     rig = rig_that_asks(rts={"timeout": 14, "retry_linear": 7, "retry_exponential": 4})
     sent = rig.drain() + rig.post(1 << 16, wr_id=5) + rig.advance(60 * S)
     assert questions(sent) == sent and 5 < len(sent) <= QUESTIONS
@@ -79,8 +79,8 @@ def test_an_answer_cannot_be_guessed_from_the_questions_before() -> None:
     assert len(steps) > len(numbers) // 2 and len(set(numbers)) > len(numbers) // 2
 
 
+# spec: proof-of-address
 def test_each_plane_carries_data_from_its_own_answer_on() -> None:
-    """spec: proof-of-address"""
     rig = rig_that_asks(ports=2, cc={"window_bytes": 1 << 20})
     asked = {port: q for q, (port, _) in zip(questions(rig.drain()), rig.routes, strict=True)}
     assert set(asked) == {0, 1}
@@ -118,8 +118,8 @@ def test_whoever_speaks_from_an_address_is_asked_there_but_not_for_ever() -> Non
     assert 1 <= asked <= QUESTIONS
 
 
+# spec: proof-of-address
 def test_before_a_plane_has_answered_replies_go_only_where_the_question_came_from() -> None:
-    """spec: proof-of-address"""
     rig = rig_that_asks(ports=4, endpoint={"announces_ports": True})
     rig.drain()
     rig.routes.clear()
@@ -148,8 +148,9 @@ def test_a_peer_that_comes_back_has_to_answer_again() -> None:
     assert len(data(answer(rig, questions(sent)[0]))) == 1
 
 
+# spec: rtr-refused
 def test_an_rtr_that_is_refused_changes_nothing() -> None:
-    """Neither what the peer has said, nor what it has proven. spec: rtr-refused"""
+    """Neither what the peer has said, nor what it has proven."""
     rig = rig_that_asks(ports=2, endpoint={"announces_ports": True})
     for question in questions(rig.drain()):
         answer(rig, question)
@@ -269,9 +270,9 @@ LIES = {
 }  # fmt: skip
 
 
+# spec: peer-addresses
 @pytest.mark.parametrize("address", LIES.values(), ids=LIES)
 def test_only_the_address_of_one_node_is_taken(address: str) -> None:
-    """spec: peer-addresses"""
     with Device() as device, pytest.raises(ConfigError, match="address"):
         device.add_peer([PeerPlane(ipaddress.ip_address(address), 4791, (4791,))])
 
@@ -291,8 +292,8 @@ def test_ports_that_make_no_sense_are_refused(lie: dict[str, Any]) -> None:
         device.add_peer([PeerPlane(**(where | lie))])
 
 
+# spec: peer-addresses
 def test_what_a_peer_has_nobody_else_can_claim_while_it_is_in_touch() -> None:
-    """spec: peer-addresses"""
     with pair(("127.0.0.1",)) as (a, b), Device() as third:
         theirs, own = peer_planes(b.device)[0], peer_planes(third)[0]
         for stolen in ((theirs.source_ports[0],), (*own.source_ports, theirs.source_ports[-1])):

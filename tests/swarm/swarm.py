@@ -322,7 +322,7 @@ class Run:
         rng, qp = Random(salt), self.qps[connection][side]
         for _ in range(count):
             psn = int(qp.query().get("next_psn", 0)) + rng.choice([-1, -2, -9, -200, 0, 5, 1 << 22])
-            raw = nack(qp.qpn, psn, rng.choice(NACK_REASONS), rng.getrandbits(16))
+            raw = nack(qp.qpn, psn, rng.choice(NACK_REASONS), rng.getrandbits(16), qp.query()["dest_qpn"])
             port = rng.randrange(self.plan.planes)
             self.pair.sides[side].handle_datagram(self.pair.now_ps, raw, peer=0, port=port, entropy=5)
         self.foreign_nacks += count

@@ -50,6 +50,7 @@ def send(seen: socket.socket, profile: EvProfile, replacement: bytes, refused: l
         qp.init(ev_profile=profile)
         qp.rtr(peer, dest_qpn=0x77, first_psn=0)
         qp.rts(timeout=10)
+        destinations(seen, 99, 0.2)  # what a device before this one sent last
         listed = {str(wire.path_of(value).destination) for value in qp.ev_values()}
         qp.post_write(region, 0, 1 << 16, remote_va=0, rkey=1)
         before = destinations(seen, len(listed))

@@ -157,7 +157,7 @@ def test_a_last_word_takes_a_port_on_which_the_peer_hears() -> None:
     rig.receive(packer.request(0, 5, mask=0b100))
     rig.endpoint.handle_datagram(rig.now, write(rig, 1, 1), peer=rig.peer)
     rig.routes.clear()
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     assert len(rig.drain()) == 1
     for _ in range(4):
         assert len(rig.receive(write(rig, 0, 0), port=0)) == 1

@@ -101,12 +101,12 @@ def test_a_value_that_never_lost_a_packet_is_never_blamed(seed: int) -> None:
     assert not any(value >> 16 == 0xC0DE for value in blamed)
 
 
-def fell(rig: Rig, entropy: int, psn: int, ticks: int) -> int:
-    """The peer says never to use the path of this packet; the id of the probe that follows at once."""
+def fell(rig: Rig, entropy: int, psn: int, ticks: int) -> bytes:
+    """The peer says never to use the path of this packet; the answer to the probe that follows at once."""
     mark = packer.sack(QPN, psn, ack_psn=psn, ticks=ticks, mark=ALWAYS_SKIP, rcvd_bytes=1024 * (psn + 1))
     (probe,) = only(rig.receive(mark), REQUEST)
     assert rig.routes[-1][1] == entropy
-    return probe.psn
+    return packer.response(EV_PROBE, probe.psn, probe.ticks)
 
 
 # spec: ev-replace
@@ -125,9 +125,9 @@ def test_an_answer_to_a_probe_of_the_old_path_does_not_revive_the_new() -> None:
         psn, ticks = packet.psn, packet.ticks or 0
     rig.now += 8 * US
     of_new = fell(rig, 0x1234, psn, ticks)
-    rig.receive(packer.response(EV_PROBE, of_old))
+    rig.receive(of_old)
     assert rig.qp.evs()["state"][index] == BAD
-    rig.receive(packer.response(EV_PROBE, of_new))
+    rig.receive(of_new)
     assert rig.qp.evs()["state"][index] == GOOD
 
 

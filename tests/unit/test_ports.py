@@ -261,7 +261,7 @@ def test_a_callers_probe_comes_back_as_an_event() -> None:
     (probe,) = only(rig.drain(), REQUEST)
     assert rig.routes[-1] == (1, 0xAB)
     rig.now += 5_000_000
-    rig.receive(packer.response(EV_PROBE, probe.psn), port=1)
+    rig.receive(packer.response(EV_PROBE, probe.psn, probe.ticks), port=1)
     (event,) = [e for e in rig.endpoint.poll_events() if e["type"] == EventType.probe_answer.value]
     assert (event["psn"], event["ev"], event["port"], event["value"]) == (99, 0xAB, 1, 5_000_000)
 

@@ -16,7 +16,16 @@ from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.engine import CompletionStatus
 from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.handshake import Channel, Refusal
-from softmrc.verbs import Completion, Device, MemoryRegion, Peer, QueuePair, writable_memory
+from softmrc.verbs import (
+    Completion,
+    Device,
+    MemoryRegion,
+    Peer,
+    QueuePair,
+    new_port_key,
+    port_keys,
+    writable_memory,
+)
 from softmrc.verbs.bounds import whole
 
 SLICE_S = 0.1  # how often who waits looks whether the peer is still there
@@ -56,6 +65,7 @@ class Connection:
         self._added: Peer | None = None
         self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq(), domain=memory.domain)
         self._memory = memory.hold()
+        self._port_key = new_port_key()
         self.remote: tuple[RemoteRegion, ...] = ()
         self.peer_name = channel.peer_name
         self._numbers = itertools.count(1)
@@ -67,7 +77,7 @@ class Connection:
         _open.add(self)
 
     def _offer(self) -> dict[str, Any]:
-        return offer_of(self.device, self.qp, self._memory.regions)
+        return offer_of(self.device, self.qp, self._memory.regions, self._port_key)
 
     def _accept(self, offer: Offer) -> None:
         """Connect to a peer that offers this."""
@@ -94,6 +104,7 @@ class Connection:
             dest_qpn=offer.qpn,
             first_psn=offer.first_psn,
             mtu=whole_payload(min(self.device.mtu, offer.mtu)),
+            **port_keys(self._port_key, offer.port_key),
         )
         self.qp.rts(max_wimm=min(config.max_wimm, offer.max_wimm), mpr=min(config.mpr, offer.mpr))
         self.qp.post_recv(count=config.max_wimm)

@@ -106,6 +106,7 @@ class Offer:
     icrc: bool
     max_wimm: int
     mpr: int
+    port_key: int  # what words about its ports must carry; 0: it takes none
     regions: tuple[RemoteRegion, ...]
 
     @classmethod
@@ -131,6 +132,7 @@ class Offer:
             icrc=said["icrc"],
             max_wimm=_whole("max_wimm", said.get("max_wimm"), 1, 16384),
             mpr=_whole("mpr", said.get("mpr"), 8, 255),
+            port_key=_whole("port_key", said.get("port_key", 0), 0, (1 << 64) - 1),
             regions=tuple(_region(n, one) for n, one in enumerate(regions)),
         )
 
@@ -170,7 +172,7 @@ def ends_of(planes: tuple[PeerPlane, ...]) -> frozenset[End]:
     return frozenset((plane.address.packed, port) for plane in planes for port in plane.source_ports)
 
 
-def offer_of(device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...]) -> dict[str, Any]:
+def offer_of(device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...], port_key: int) -> dict[str, Any]:
     """What this side says."""
     planes = [
         {"address": str(plane.address), "port": ports[0], "source_ports": ports}
@@ -184,5 +186,6 @@ def offer_of(device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...]) -
         "icrc": device.config.icrc,
         "max_wimm": device.config.max_wimm,
         "mpr": device.config.mpr,
+        "port_key": port_key,
         "regions": [[region.va, region.length, region.rkey] for region in regions],
     }

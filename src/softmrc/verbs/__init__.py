@@ -21,7 +21,7 @@ from softmrc.engine import CompletionKind, CompletionStatus, EventType, PostStat
 from softmrc.verbs.completion import FOREVER_S, Completion, CompletionQueue, iterate
 from softmrc.verbs.device import MAX_EVS, MOST_SOCKETS, Capture, Device, Event
 from softmrc.verbs.memory import ACCEPTED_MEMORY, MemoryRegion, ProtectionDomain, writable_memory
-from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
+from softmrc.verbs.peer import Peer, PeerPlane, check_carrier, new_port_key, port_keys
 from softmrc.verbs.queue_pair import QueuePair
 
 __all__ = [
@@ -46,5 +46,7 @@ __all__ = [
     "QueuePair",
     "check_carrier",
     "iterate",
+    "new_port_key",
+    "port_keys",
     "writable_memory",
 ]

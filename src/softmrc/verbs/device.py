@@ -100,11 +100,12 @@ class Device:
                 seed=secrets.randbits(63),
                 ports=len(self.local_planes),
                 sack_threshold_bytes=config.sack_threshold_bytes,
-                trim_nack=True,
+                trim_nack=config.trimming,
                 peer_trim_nack=config.trimming,
                 announces_ports=True,
                 proves_addresses=config.prove_addresses,
                 probe_interval_us=config.probe_interval_us,
+                answers_per_s=config.answers_per_s,
             )
         )
         plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,16 @@ class Peer:
         first = self.planes[0]
         more = f" and {len(self.planes) - 1} more planes" if len(self.planes) > 1 else ""
         return f"{first.address} port {first.port}{more}"
+
+
+def new_port_key() -> int:
+    """What a peer is given to prove that a word about its ports is its own."""
+    return secrets.randbelow((1 << 64) - 1) + 1
+
+
+def port_keys(given: int, told: int) -> dict[str, int]:
+    """The keys of a queue pair, for `QueuePair.rtr`: both, or none where the peer did not tell one."""
+    return {"port_key": given, "peer_port_key": told} if told else {}
 
 
 def check_carrier(name: str, value: bytes, plane: PeerPlane) -> None:
