@@ -51,8 +51,15 @@ def heard(sock: socket.socket) -> bytes:
     return data
 
 
-def answer_to(listener: Listener, offer: dict[str, Any], secret: bytes | None = None, host: str = "127.0.0.1") -> Any:
-    """What a listener says to an offer under a true seal: the connection that it accepts, or its words of refusal."""
+def answer_to(
+    listener: Listener,
+    offer: dict[str, Any],
+    secret: bytes | None = None,
+    host: str = "127.0.0.1",
+    is_ready: bool = True,
+) -> Any:
+    """What a listener says to an offer under a true seal: the connection that it accepts, or its words of refusal. One
+    that is not ready hangs up when it has the listener's offer."""
     with visit(listener, host) as sock:
         liar = Caller(Channel(sock), secret, time.monotonic() + LIMIT_S)
         liar.greet()
@@ -61,6 +68,8 @@ def answer_to(listener: Listener, offer: dict[str, Any], secret: bytes | None = 
             liar._proof.opened(LISTENER_OFFERS, liar.receive())
         except Refusal as refusal:
             return str(refusal)
+        if not is_ready:
+            return "hung up"
         liar.send(liar._proof.sealed(CONNECTOR_IS_READY, {}))
         return listener.accept(LIMIT_S)
 

@@ -145,6 +145,7 @@ LIES |= {
     }.items()
 }
 LIES["port missing"] = changed_plane(port=MISSING)
+LIES |= {f"port key {n}": honest(port_key=lie) for n, lie in enumerate(lies_about_a_number(0, (1 << 64) - 1)[:-1])}
 LIES |= {f"icrc {lie!r}": honest(icrc=lie) for lie in (0, 1, "true", None, [], False, MISSING)}
 
 
@@ -606,3 +607,17 @@ def test_where_descriptors_run_out_the_oldest_visitor_goes() -> None:
         with connect("127.0.0.1", port) as peer:
             peer.write(peer.remote[0], 0, b"x", imm=7)
         assert process.stdout.readline() == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("fd00::1:0:0:0:1", "fd00::1:0:0:0:2", True),
+        ("fd00::1:0:0:0:1", "fd00::2:0:0:0:1", False),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("fe80::1%lo", "fe80::2", True),
+    ],
+)
+def test_visitors_are_counted_by_where_they_come_from(one: str, other: str, is_same: bool) -> None:
+    assert (reception_module._origin(one) == reception_module._origin(other)) is is_same

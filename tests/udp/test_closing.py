@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -125,3 +127,29 @@ def test_a_capture_knows_its_packets_after_the_device_closed(tmp_path: Path) -> 
             assert drain(a.send_cq, 1)
             a.device.close()
         assert capture.packets >= 2 and capture.stop() == capture.packets
+
+
+FORKING = """
+import os
+from softmrc.connection import connect, listen
+from softmrc.errors import UsageError
+
+with listen(memory=bytearray(64)) as listener:
+    child = os.fork()
+    if child == 0:
+        try:
+            listener.accept(0)
+        except UsageError as error:
+            print("forked" in str(error), flush=True)
+        listener.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    with connect("127.0.0.1", listener.port) as peer, listener.accept(20) as other:
+        peer.write(peer.remote[0], 0, b"hello", imm=1)
+        print(other.recv(20).imm, flush=True)
+"""
+
+
+def test_a_forked_child_closes_its_copy_of_a_listener_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "True\n1\n", done.stderr

@@ -79,10 +79,8 @@ class Connection:
     def _offer(self) -> dict[str, Any]:
         return offer_of(self.device, self.qp, self._memory.regions, self._port_key)
 
-    def _accept_offer(self, said: dict[str, Any]) -> None:
-        """Connect to a peer that offers this, or refuse it."""
-        offer = Offer.parse(said)
-        offer.check_match(self.device)
+    def _accept(self, offer: Offer) -> None:
+        """Connect to a peer that offers this."""
         try:
             self._establish(offer)
         except ConfigError as error:  # not on our map, or what else only the device knows

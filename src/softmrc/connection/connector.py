@@ -11,6 +11,7 @@ from typing import Any
 from softmrc.connection.arrange import device_for, named, secret_of, tcp_port
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
+from softmrc.connection.offer import Offer
 from softmrc.connection.reception import HANDSHAKE_S
 from softmrc.errors import ConfigError, RemoteError
 from softmrc.handshake import Caller, Channel
@@ -65,7 +66,7 @@ def _connected(caller: Caller, device: Device, memory: Any, owns_device: bool) -
     try:
         connection = Connection(device, caller.channel, offered, owns_device)
         try:
-            caller.exchange(connection._offer(), connection._accept_offer)
+            caller.exchange(connection._offer(), lambda said: connection._accept(Offer.checked(said, device)))
         except BaseException:
             connection.close(0.0)
             raise

@@ -110,6 +110,13 @@ class Offer:
     regions: tuple[RemoteRegion, ...]
 
     @classmethod
+    def checked(cls, said: dict[str, Any], device: Device) -> Offer:
+        """What a peer said, if this device can believe it."""
+        offer = cls.parse(said)
+        offer._check_match(device)
+        return offer
+
+    @classmethod
     def parse(cls, said: dict[str, Any]) -> Offer:
         planes = tuple(_plane(n, one) for n, one in enumerate(_list("planes", said.get("planes"), 1, MOST_PLANES)))
         if len(ends_of(planes)) < sum(len(plane.source_ports) for plane in planes):
@@ -129,7 +136,7 @@ class Offer:
             regions=tuple(_region(n, one) for n, one in enumerate(regions)),
         )
 
-    def check_match(self, device: Device) -> None:
+    def _check_match(self, device: Device) -> None:
         """Refuse what does not fit this device, or would have it talk to itself."""
         mine = device.local_planes
         if len(self.planes) != len(mine):

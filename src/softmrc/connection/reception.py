@@ -24,6 +24,7 @@ from typing import Any
 
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
+from softmrc.connection.offer import Offer
 from softmrc.errors import MrcError, UsageError
 from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
 from softmrc.verbs import Device
@@ -53,7 +54,9 @@ class Refusals:
 def _origin(address: str) -> str:
     """Whom visitors are counted by: an IPv4 address, or an IPv6 network, of which one host has all addresses."""
     known = ipaddress.ip_address(address.partition("%")[0])
-    return str(known) if known.version == 4 else str(ipaddress.ip_network((known.packed[:8] + bytes(8), 64)))
+    if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is None:
+        return str(ipaddress.IPv6Network((known, 64), strict=False))
+    return str(known)
 
 
 class Visitor:
@@ -71,9 +74,10 @@ class Visitor:
         self._steps = welcome(Proof(LISTENER, secret), self._answer)
         next(self._steps)
 
-    def _answer(self, offer: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
+        offer = Offer.checked(said, self._reception.device)
         self.connection = self._reception.make(self.channel)
-        self.connection._accept_offer(offer)
+        self.connection._accept(offer)
         return self.connection._offer()
 
     @property
@@ -129,7 +133,7 @@ class Reception:
     def __init__(self, sock: socket.socket, device: Device, secret: bytes | None, memory: OfferedMemory) -> None:
         self.handshake_s = HANDSHAKE_S
         self._socket = sock
-        self._device = device
+        self.device = device
         self._secret = secret
         self._memory = memory
         self._visitors: dict[socket.socket, Visitor] = {}  # in the order in which they came
@@ -149,7 +153,7 @@ class Reception:
         self._socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._watch = self._device.create_cq()  # nothing ever ends there: readable means that the device is closed
+        self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
         self._selector.register(self._socket, selectors.EVENT_READ, self._admit)
         self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
         self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
@@ -210,7 +214,7 @@ class Reception:
     def make(self, channel: Channel) -> Connection:
         if len(self._waiting) >= MOST_WAITING:
             raise Refusal(f"came when {MOST_WAITING} others waited to be accepted", "too many wait to be accepted")
-        return Connection(self._device, channel, self._memory, owns_device=False)
+        return Connection(self.device, channel, self._memory, owns_device=False)
 
     def _run(self) -> None:
         try:
