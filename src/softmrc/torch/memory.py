@@ -111,12 +111,15 @@ class Flight:
     def is_over(self) -> bool:
         return bool(self._settled.is_set() if self._settled else self._operation.done)
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until it is over, well or not. `TimeoutError`: not in time."""
         if self._settled:
-            self._settled.wait()
-            return
-        with contextlib.suppress(Exception):  # whoever waits for it finds the group failed, too
-            self._operation.wait()
+            self._settled.wait(timeout_s)
+        else:
+            with contextlib.suppress(Exception):  # whoever waits for it finds the group failed, too
+                self._operation.wait(timeout_s)
+        if timeout_s is not None and not self.is_over:
+            raise TimeoutError
 
 
 class Order:
