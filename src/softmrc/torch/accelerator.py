@@ -17,7 +17,7 @@ from softmrc.torch import limits
 from softmrc.torch.crew import Crew
 from softmrc.torch.memory import Flight
 from softmrc.torch.staging import Slot
-from softmrc.torch.work import Operation, Work
+from softmrc.torch.work import Operation, Work, renewed
 
 
 class Streams:
@@ -73,7 +73,7 @@ class Deferred:
             self._ready()
             self._operation = self._begin()
         except Exception as error:
-            self._error = error
+            self._error = renewed(error)
         del self._ready, self._begin  # they hold tensors
         with self._lock:
             self._begun.set()
@@ -107,7 +107,7 @@ class Deferred:
         if not self._begun.wait(limits.left(until)):
             raise TimeoutError(f"the operation has not begun after {timeout_s} s")
         if self._operation is None:
-            raise self._error or RuntimeError("the operation did not begin")
+            raise renewed(self._error or RuntimeError("the operation did not begin"))
         self._operation.wait(limits.left(until))
 
 

@@ -17,8 +17,10 @@ import torch.distributed as dist
 
 from softmrc.torch import hybrid, limits
 from softmrc.torch.crew import Crew
+from softmrc.torch.memory import order
 from softmrc.torch.ops import Ops
 from softmrc.torch.rendezvous import Membership
+from softmrc.torch.work import renewed
 
 _open: weakref.WeakSet[Member] = weakref.WeakSet()
 
@@ -27,7 +29,11 @@ class Left:
     """What is there of a group after it was left."""
 
     def __init__(self, group: Any) -> None:
-        self.rank, self.size, self.error = group.rank, group.size, group.error
+        self.rank, self.size, self._error = group.rank, group.size, group.error
+
+    @property
+    def error(self) -> Exception | None:
+        return self._error and renewed(self._error)
 
     def abort(self, reason: str) -> None:
         """There is nothing left to end."""
@@ -68,6 +74,8 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         membership.leave()
         self._starter.close()
         self._crew.close()
+        with order:
+            order.sweep()
         self._group = Left(self._group)  # torch may keep us until the process ends; the device need not wait for that
 
     def abort(self) -> None:

@@ -1,8 +1,14 @@
-"""What torch holds while an operation is under way: a Work, and the future that goes with it."""
+"""What torch holds while an operation is under way: a Work, and the future that goes with it.
+
+An exception that was raised holds every frame that it went through, with the tensors and handles in them. A handle
+keeps its Work from C++, where no collector sees it; so a Work that kept such an exception would keep itself, its group
+and its device beyond the end of the process. What is kept here was never raised: whoever asks gets a copy.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -27,6 +33,14 @@ class Operation(Protocol):
     def done(self) -> bool: ...
     def wait(self, timeout_s: float | None = None) -> None: ...
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None: ...
+
+
+def renewed(error: Exception) -> Exception:
+    """The same error without the frames that it went through."""
+    try:
+        return copy.copy(error)
+    except Exception:  # one whose class wants other arguments than it keeps
+        return RuntimeError(str(error))
 
 
 class Work(dist.Work):  # type: ignore[misc]
@@ -101,7 +115,7 @@ class Work(dist.Work):  # type: ignore[misc]
     def exception(self) -> Exception | None:
         if self._has_ended:
             self._settle()
-        return self._error
+        return self._error and renewed(self._error)
 
     def result(self) -> list[torch.Tensor]:
         return self._result
@@ -142,7 +156,7 @@ class Work(dist.Work):  # type: ignore[misc]
                 if self._finish is not None:
                     self._finish()
             except Exception as error:
-                self._error = error
+                self._error = renewed(error)
             self._finish, self._after = None, ()
             self._is_settled = True
             if self.settled:
@@ -159,7 +173,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise renewed(self._error)
 
     def _outcome(self, _: Future[None]) -> list[torch.Tensor]:
         try:
