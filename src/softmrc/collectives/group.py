@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
@@ -45,7 +44,7 @@ class Group:
         self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
         self._sweep_at = SWEEP_ALWAYS
         self._closed = False
-        atexit.register(_close_at_exit, weakref.ref(self))
+        leaving.at_exit(_close_at_exit, weakref.ref(self))
 
     @classmethod
     def join(

@@ -7,7 +7,6 @@ then comes back from C++ as another object, which never says that it is complete
 
 from __future__ import annotations
 
-import atexit
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from softmrc import leaving
 from softmrc.torch import hybrid, limits
 from softmrc.torch.crew import Crew
 from softmrc.torch.memory import order
@@ -188,8 +188,10 @@ def _backend_of(group: Any, device: str) -> Any:
         return None
 
 
-@atexit.register
 def _leave_all() -> None:
     """Users forget `destroy_process_group`; threads inside torch at the interpreter's end would abort the process."""
     for member in list(_open):
         member.shutdown()
+
+
+leaving.at_exit(_leave_all)
