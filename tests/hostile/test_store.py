@@ -26,7 +26,7 @@ Damage = Callable[[bytes], Any]
 
 
 class Damaged:
-    """A store that shows something else under some keys."""
+    """A store that shows something else under keys that end like this."""
 
     def __init__(self, store: Any, damage: Damage, *keys: str) -> None:
         self._store, self._damage, self._keys = store, damage, keys
@@ -39,7 +39,7 @@ class Damaged:
 
     def get(self, key: str) -> Any:
         found = self._store.get(key)
-        return self._damage(found) if any(part in key for part in self._keys) else found
+        return self._damage(found) if key.endswith(self._keys) else found
 
 
 def outcomes(live: Callable[[int], Any], ranks: range = range(SIZE)) -> list[Any]:
@@ -131,9 +131,7 @@ def test_leftovers_are_replaced(tmp_path: Path) -> None:
     assert outcomes(sit) == [[f"words of {rank}" for rank in range(SIZE)]] * SIZE
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in BYTES if name not in ("nothing", "half a character", "the first half")]
-)
+@pytest.mark.parametrize("name", sorted({*BYTES} - {"nothing", "the first half"}))  # of nothing, which is right
 def test_a_word_that_nobody_gave_when_ready(tmp_path: Path, name: str) -> None:
     def sit(rank: int) -> None:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([f"/{LIAR}"] if rank != LIAR else []))
