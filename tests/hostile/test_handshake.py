@@ -33,7 +33,8 @@ from softmrc.connection import reception as reception_module
 from softmrc.connection.offer import Offer
 from softmrc.connection.reception import MOST_FROM_ONE_ADDRESS, MOST_UNFINISHED, MOST_WAITING
 from softmrc.errors import RemoteError
-from softmrc.handshake import CONNECTOR, VERSION, Inbox, Proof, Refusal, framed
+from softmrc.handshake import CONNECTOR, VERSION, Inbox, Proof, framed
+from softmrc.said import Nonsense
 from softmrc.verbs import Device
 
 SECRET = "the right one"
@@ -193,7 +194,7 @@ NO_HOSTS = [
 
 @pytest.mark.parametrize("address", NO_HOSTS)
 def test_addresses_of_no_single_host(address: str) -> None:
-    with pytest.raises(Refusal, match=r"planes.*address"):
+    with pytest.raises(Nonsense, match=r"planes.*address"):
         Offer.parse(changed_plane(address=address))
 
 
