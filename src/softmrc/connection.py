@@ -58,6 +58,11 @@ class Message(NamedTuple):
     length: int
 
 
+def _without_zone(text: str) -> Any:
+    """A peer's address. What follows a % names an interface of its machine, or is meant for our terminal."""
+    return ipaddress.ip_address(str(text).partition("%")[0])
+
+
 class Connection:
     """One queue pair to one peer. Made by `connect` and `Listener.accept`."""
 
@@ -97,7 +102,7 @@ class Connection:
     def _accept_offer(self, offer: dict[str, Any]) -> None:
         try:
             planes = [
-                PeerPlane(ipaddress.ip_address(p["address"]), int(p["port"]), tuple(int(n) for n in p["source_ports"]))
+                PeerPlane(_without_zone(p["address"]), int(p["port"]), tuple(int(n) for n in p["source_ports"]))
                 for p in offer["planes"]
             ]
             numbers = {key: int(offer[key]) for key in ("qpn", "first_psn", "mtu", "max_wimm", "mpr")}

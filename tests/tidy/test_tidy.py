@@ -103,6 +103,26 @@ def test_imports_point_one_way(path: Path) -> None:
     assert not faults, f"{name(path)} imports {'; '.join(faults)}"
 
 
+def terminal_faults(module: str, text: str) -> list[str]:
+    """Ways to have a stranger's square brackets read as markup."""
+    if module == "cli/terminal.py":
+        return []
+    found = re.findall(r"\bConsole\(|\brich\.print\b|from_markup\(|\bLive\((?!console=)", text)
+    return found + re.findall(r"TextColumn\((?!.*markup=False)", text)
+
+
+def test_the_check_of_terminals_can_fail() -> None:
+    assert terminal_faults("cli/x.py", "Console().print(name)") == ["Console("]
+    assert terminal_faults("cli/x.py", "Live(auto_refresh=False)") and terminal_faults("x.py", "TextColumn('{x}')")
+    assert not terminal_faults("cli/x.py", "terminal().print(name)\ndef f(console: Console): ...\nLive(console=c)")
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name)
+def test_only_one_file_makes_terminals(path: Path) -> None:
+    faults = terminal_faults("/".join(path.relative_to(ROOT / "src" / "softmrc").parts), path.read_text())
+    assert not faults, f"{name(path)}: {faults}; softmrc.cli.terminal makes one that reads no markup"
+
+
 # A heuristic, not a compiler: at namespace scope our code is not indented, and what is not const there is one of a few
 # shapes. Inside functions only `static` can outlive a call.
 CONSTANT = re.compile(r"\b(const|constexpr|constinit|consteval|using|typedef)\b")

@@ -7,9 +7,9 @@ import statistics
 import time
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from softmrc.cli.terminal import terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
@@ -77,4 +77,4 @@ def ping(
             plane_here = connection.device.local_planes[number]
             name = f"{number} {plane_here.interface or plane_here}"
             table.add_row(name, str(ev), *shown, loss, states[number, ev].name)
-        Console(emoji=False).print(table)
+        terminal().print(table)
