@@ -57,7 +57,7 @@ paper: build ## Run the published experiments, beside RoCE, and write docs/resul
 	$(BIN)/python tools/paper.py
 
 soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
-	$(BIN)/python -m softmrc.soak $(SOAK_SECONDS) $(SEED)
+	$(BIN)/python -P -m softmrc.soak $(SOAK_SECONDS) $(SEED)
 
 build: $(VENV)/.built ## Build the extension into .venv
 

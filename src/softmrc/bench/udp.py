@@ -22,6 +22,7 @@ from softmrc import _core
 from softmrc.bench.figures import Figure
 from softmrc.bench.sink import pattern
 from softmrc.bench.veth import address_of, planes_of, veth_planes
+from softmrc.child import command_of
 from softmrc.connection import Connection, connect
 from softmrc.errors import DeviceError, InternalError
 
@@ -65,7 +66,7 @@ class Sink:
     """The other process."""
 
     def __init__(self, prefix: tuple[str, ...] = ()) -> None:
-        command = [*prefix, sys.executable, "-m", "softmrc.bench.sink"]
+        command = [*prefix, *command_of("softmrc.bench.sink")]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.hear()
 
@@ -302,7 +303,7 @@ def _flood(rounds: int, seconds: float) -> dict[str, Any]:
 @contextlib.contextmanager
 def flood(targets: list[tuple[str, int]], per_s: int = FLOOD_PER_S) -> Iterator[None]:
     """Random datagrams at these addresses, from another process, until the context ends."""
-    command = [sys.executable, "-m", "softmrc.bench.flood", str(per_s), *(f"{host}:{port}" for host, port in targets)]
+    command = command_of("softmrc.bench.flood", str(per_s), *(f"{host}:{port}" for host, port in targets))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
