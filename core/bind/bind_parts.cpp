@@ -45,8 +45,16 @@ void bind_ev_set(nb::module_& m) {
         new (self) EvSet();
         self->build(profile, ports, Prng(seed, "ev"));
       })
-      .def("pick", [](EvSet& s, std::uint32_t ports, std::uint16_t avoid, std::int64_t now) { return s.pick(Time{now}, ports, avoid); },
-           nb::arg("ports"), nb::arg("avoid"), nb::arg("now") = 0)
+      .def("pick", [](EvSet& s, std::uint32_t ports, std::uint16_t avoid, std::int64_t now) {
+        EvSearch search{Time{now}, avoid};
+        return s.pick(search, ports);
+      }, nb::arg("ports"), nb::arg("avoid"), nb::arg("now") = 0)
+      .def("search", [](EvSet& s, const std::vector<std::uint32_t>& ports) {
+        EvSearch search;
+        std::vector<std::uint16_t> found;
+        for (const std::uint32_t mask : ports) found.push_back(s.pick(search, mask));
+        return found;
+      })
       .def("on_sent", [](EvSet& s, std::uint32_t ev, std::int64_t now) { check_index(s, ev); s.on_sent(static_cast<std::uint16_t>(ev), Time{now}); })
       .def("on_acked", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) { check_index(s, ev); s.on_acked(static_cast<std::uint16_t>(ev), Time{sent_at}); })
       .def("on_loss", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at, std::int64_t latest_acked_sent, std::int64_t three_rtt) {

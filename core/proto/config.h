@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/serial.h"
@@ -40,6 +41,9 @@ struct EvPath {
   std::uint32_t value = 0;
   wire::EvBytes wide{};
 };
+
+// An EV as a controller names it: the number that packets carry, or the bytes of an SRv6 path.
+using EvValue = std::variant<std::uint32_t, wire::EvBytes>;
 
 enum class EvMode : std::uint8_t {
   automatic,  // each queue pair draws its own values, as an ECMP fabric wants them

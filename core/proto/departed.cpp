@@ -55,21 +55,6 @@ void Departed::answer(const Answer& answer) {
   answers_.push(answer);
 }
 
-bool Departed::poll(std::uint32_t free_ports, Transmit& out) {
-  for (std::size_t turns = answers_.size(); turns; --turns) {
-    const Answer answer = answers_.front();
-    answers_.pop();
-    const LastWord& word = words_[answer.place];
-    if (word.qpn != answer.qpn || word.open_ports == 0) continue;  // overwritten meanwhile, or not to speak at all
-    if (free_ports & word.open_ports) {
-      fill(answer, free_ports & word.open_ports, out);
-      return true;
-    }
-    answers_.push(answer);  // its ports are busy: others go first
-  }
-  return false;
-}
-
 void Departed::fill(const Answer& answer, std::uint32_t free_ports, Transmit& out) const {
   const LastWord& word = words_[answer.place];
   out.peer = word.peer;

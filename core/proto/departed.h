@@ -42,7 +42,24 @@ class Departed {
   // An acknowledgement that the queue pair still owed.
   void owe_ack(std::uint32_t qpn, std::uint8_t port);
   bool has_answer() const { return !answers_.empty(); }
-  bool poll(std::uint32_t free_ports, Transmit& out);
+  // `live_ports` says of a peer on which ports it can hear.
+  template <typename LivePorts>
+  bool poll(std::uint32_t free_ports, const LivePorts& live_ports, Transmit& out) {
+    for (std::size_t turns = answers_.size(); turns; --turns) {
+      const Answer answer = answers_.front();
+      answers_.pop();
+      const LastWord& word = words_[answer.place];
+      if (word.qpn != answer.qpn || word.open_ports == 0) continue;  // overwritten meanwhile, or not to speak at all
+      const std::uint32_t live = word.open_ports & live_ports(word.peer);
+      const std::uint32_t ports = free_ports & (live ? live : word.open_ports);
+      if (ports) {
+        fill(answer, ports, out);
+        return true;
+      }
+      answers_.push(answer);  // its ports are busy: others go first
+    }
+    return false;
+  }
 
  private:
   // The newest are kept: who has not asked after so many others is not going to.

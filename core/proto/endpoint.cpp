@@ -286,15 +286,7 @@ Verdict Endpoint::allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
   return std::nullopt;
 }
 
-Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
-  QueuePair* pair = nullptr;
-  if (auto v = find_ev(qpn, ev, pair)) return v;
-  if (auto v = pair->replace_ev(now, static_cast<std::uint16_t>(ev), value)) return v;
-  wake(now, qpn);
-  return std::nullopt;
-}
-
-Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const wire::EvBytes& value) {
+Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value) {
   QueuePair* pair = nullptr;
   if (auto v = find_ev(qpn, ev, pair)) return v;
   if (auto v = pair->replace_ev(now, static_cast<std::uint16_t>(ev), value)) return v;
@@ -343,7 +335,10 @@ bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) 
   free_ports &= up_ports_;
   if (free_ports == 0) return false;
   if (!answers_.empty() && poll_answer(now, free_ports, out)) return true;
-  if (departed_ && departed_->poll(free_ports, out)) return true;
+  if (departed_ && departed_->has_answer()) {
+    const auto live = [this](std::uint32_t peer) { return live_ports(peer); };
+    if (departed_->poll(free_ports, live, out)) return true;
+  }
   if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
   if (peers_.deadline() <= now && poll_port_update(now, free_ports, out)) return true;
   if (!doubts_.empty() && poll_doubt(now, free_ports, out)) return true;

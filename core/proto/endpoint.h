@@ -89,8 +89,7 @@ class Endpoint {
   // and after.
   Verdict deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
   Verdict allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
-  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value);
-  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const wire::EvBytes& value);
+  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value);
   // Something outside the packet flow changed this queue pair (an EV allowed, a window widened): look at it again.
   void wake(Time now, std::uint32_t qpn);
 

@@ -124,42 +124,48 @@ std::uint32_t EvSet::without_waiting(std::uint32_t ports) {
 }
 
 // spec: ev-skip
-std::uint16_t EvSet::pick(Time now, std::uint32_t ports, std::uint16_t avoid) {
-  ports &= live_ports_ & ((1u << ports_.size()) - 1);
-  std::uint32_t count = 0;
-  bool has_whole = false;
-  for (std::uint32_t set = ports; set; set &= set - 1) {
-    const PortFacts& port = ports_[static_cast<std::size_t>(std::countr_zero(set))];
-    count += port.in_rotation;
-    has_whole |= port.in_rotation >= active_per_port_;
+std::uint16_t EvSet::pick(EvSearch& search, std::uint32_t ports) {
+  ports &= usable_ports_;
+  if (!(ports & whole_ports_)) [[unlikely]] {
+    ports = without_waiting(ports);
+    if (ports == 0) return no_ev;
   }
-  std::uint16_t restored = no_ev;
+  const std::uint16_t drawn = draw(ports);
+  const bool is_free = evs_[drawn].state == EvState::good && drawn != search.avoid && drawn != search.restored;
+  return is_free ? drawn : pick_again(search, ports, drawn);
+}
+
+// `drawn` was not free: it is dealt with, and others are drawn.
+std::uint16_t EvSet::pick_again(EvSearch& search, std::uint32_t ports, std::uint16_t drawn) {
+  std::uint32_t count = 0;
+  for (std::uint32_t set = ports; set; set &= set - 1) count += ports_[static_cast<std::size_t>(std::countr_zero(set))].in_rotation;
   std::uint16_t barred = no_ev;
   bool may_repeat = false;
-  for (std::uint32_t step = 0; step < 2 * count; ++step) {
-    if (!has_whole) [[unlikely]] {
+  for (std::uint32_t step = 1;; ++step) {
+    Ev& ev = evs_[drawn];
+    if (ev.is_barred && ev.barred_until > search.now) [[unlikely]] {
+      if (drawn == search.avoid) may_repeat = true;
+      else barred = drawn;
+    } else if (ev.state == EvState::skip) {
+      if (search.restored == no_ev) {
+        end_skip(ev);
+        search.restored = drawn;
+      }
+    } else if (drawn == search.avoid) {
+      may_repeat = true;
+    } else if (drawn != search.restored) {
+      return drawn;
+    }
+    if (step >= 2 * count) break;
+    if (!(ports & whole_ports_)) [[unlikely]] {
       ports = without_waiting(ports);
       if (ports == 0) return no_ev;
     }
-    const std::uint16_t chosen = draw(ports);
-    Ev& ev = evs_[chosen];
-    if (ev.is_barred && ev.barred_until > now) [[unlikely]] {
-      if (chosen == avoid) may_repeat = true;
-      else barred = chosen;
-      continue;
-    }
-    if (ev.state == EvState::skip) {
-      if (restored != no_ev) continue;
-      end_skip(ev);
-      restored = chosen;
-      continue;
-    }
-    if (chosen == avoid) may_repeat = true;
-    else if (chosen != restored) return chosen;
+    drawn = draw(ports);
   }
   // Nothing else is left: the one just restored, sooner than a barred one, sooner than the one to avoid.
-  if (restored != no_ev) return restored;
-  return barred == no_ev && may_repeat ? avoid : barred;
+  if (search.restored != no_ev && ports >> evs_[search.restored].port & 1) return search.restored;
+  return barred == no_ev && may_repeat ? search.avoid : barred;
 }
 
 void EvSet::end_skip(Ev& ev) {
@@ -198,6 +204,7 @@ std::uint16_t EvSet::pick_any(std::uint32_t ports) {
 void EvSet::enter_rotation(std::uint16_t ev) {
   PortFacts& port = ports_[evs_[ev].port];
   put(evs_[ev].port * per_port_ + port.in_rotation++, ev);
+  count_usable();
 }
 
 // Those that have had their turn this lap stand before those that have not; removing keeps it so.
@@ -215,13 +222,18 @@ void EvSet::leave_rotation(std::uint16_t ev) {
   }
   if (place != last) put(place, order_[last]);
   evs_[ev].place = no_ev;
+  count_usable();
 }
 
-std::uint32_t EvSet::usable() const {
-  std::uint32_t sum = 0;
-  for (std::size_t port = 0; port < ports_.size(); ++port)
-    if (live_ports_ >> port & 1) sum += ports_[port].in_rotation;
-  return sum;
+void EvSet::count_usable() {
+  usable_ = usable_ports_ = whole_ports_ = 0;
+  for (std::uint32_t port = 0; port < ports_.size(); ++port) {
+    const std::uint32_t count = ports_[port].in_rotation;
+    if (!(live_ports_ >> port & 1) || count == 0) continue;
+    usable_ += count;
+    usable_ports_ |= 1u << port;
+    if (count >= active_per_port_) whole_ports_ |= 1u << port;
+  }
 }
 
 // spec: ev-flap-damping
@@ -289,13 +301,6 @@ void EvSet::silence_port(std::uint8_t port) {
 void EvSet::leave_port(std::uint8_t port, std::uint8_t wait) {
   ports_[port].slow_wait = wait;
   silence_port(port);
-}
-
-std::uint32_t EvSet::usable_ports() const {
-  std::uint32_t mask = 0;
-  for (std::uint32_t port = 0; port < ports_.size(); ++port)
-    if (ports_[port].in_rotation) mask |= 1u << port;
-  return mask & live_ports_;
 }
 
 // spec: ev-loss ev-floor

@@ -53,13 +53,20 @@ struct Ev {
 };
 static_assert(sizeof(Ev) == 32);
 
+// One packet's search for a path. However often it looks, it restores one skipped path at most, for the next packet.
+struct EvSearch {
+  Time now{};
+  std::uint16_t avoid = no_ev;     // taken only when nothing else is left
+  std::uint16_t restored = no_ev;
+};
+
 class EvSet {
  public:
   bool is_built() const { return !evs_.empty(); }
   void build(const EvProfile& profile, std::uint32_t ports, Prng prng);
 
-  // The EV for the next packet: good, on one of `ports`, and not `avoid` unless nothing else is left.
-  std::uint16_t pick(Time now, std::uint32_t ports, std::uint16_t avoid);
+  // The EV for the next packet: good, and on one of `ports`.
+  std::uint16_t pick(EvSearch& search, std::uint32_t ports);
 
   // Any EV of these ports that is not denied, whatever was thought of it; no_ev when there is none.
   std::uint16_t pick_any(std::uint32_t ports);
@@ -116,7 +123,10 @@ class EvSet {
   bool is_retired(std::uint16_t ev) const { return ev >= size(); }
 
   // Ports that may carry anything at all: up here, and up at the peer.
-  void set_live_ports(std::uint32_t mask) { live_ports_ = mask; }
+  void set_live_ports(std::uint32_t mask) {
+    live_ports_ = mask;
+    count_usable();
+  }
   std::uint32_t live_ports() const { return live_ports_; }
 
   void fetch_ahead() const {
@@ -128,9 +138,9 @@ class EvSet {
   std::uint16_t size() const { return static_cast<std::uint16_t>(order_.size()); }
   // In the SRV6 format, the value that this EV is the number of; otherwise null.
   const wire::EvBytes* wide(std::uint16_t ev) const { return wide_.empty() ? nullptr : &wide_[ev]; }
-  std::uint32_t usable() const;       // good or skip, on live ports
+  std::uint32_t usable() const { return usable_; }  // good or skip, on live ports
   std::uint32_t usable_on(std::uint32_t port) const { return ports_[port].in_rotation; }
-  std::uint32_t usable_ports() const;
+  std::uint32_t usable_ports() const { return usable_ports_; }
   std::optional<std::uint16_t> find(std::uint32_t value) const;
   // An EV of this port that is not denied: the one of this value, or any, sooner a usable one; no_ev: there is none.
   std::uint16_t find_on(std::uint32_t port, std::uint32_t value) const;
@@ -158,7 +168,9 @@ class EvSet {
 
   void begin_lap(PortFacts& port);
 
+  void count_usable();
   std::uint16_t draw(std::uint32_t ports);
+  std::uint16_t pick_again(EvSearch& search, std::uint32_t ports, std::uint16_t drawn);
   bool must_wait(std::uint32_t port);
   std::uint32_t without_waiting(std::uint32_t ports);
   void end_skip(Ev& ev);
@@ -181,6 +193,9 @@ class EvSet {
   std::vector<std::uint16_t> order_;  // a stretch of `per_port_` places for each port, the first `in_rotation` of them used
   std::uint32_t per_port_ = 0;
   std::uint32_t live_ports_ = ~0u;
+  std::uint32_t usable_ports_ = 0;
+  std::uint32_t whole_ports_ = 0;     // that carry as many EVs as they started with
+  std::uint32_t usable_ = 0;
   std::uint32_t floor_ = 0;
   std::uint32_t active_per_port_ = 0;
   bool skips_congested_ = true;

@@ -206,16 +206,12 @@ void QueuePair::allow_ev(Time now, std::uint16_t ev) {
   reverse_.on_evs_changed();
 }
 
-Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, std::uint32_t value) {
-  if (auto v = validate_value(ev_profile_, "value", value, false)) return v;
-  requester_.replace_ev(now, ev, EvPath{value});
-  reverse_.on_evs_changed();
-  return std::nullopt;
-}
-
-Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& bytes) {
-  if (auto v = validate_value(ev_profile_, "value", 0, true)) return v;
-  requester_.replace_ev(now, ev, ev_profile_.path_of(bytes, ev_profile_.is_wide() ? requester_.next_ev_number() : 0));
+Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) {
+  const auto* bytes = std::get_if<wire::EvBytes>(&value);
+  const std::uint32_t number = bytes ? 0 : std::get<std::uint32_t>(value);
+  if (auto v = validate_value(ev_profile_, "value", number, bytes != nullptr)) return v;
+  const auto path = [&] { return ev_profile_.path_of(*bytes, ev_profile_.is_wide() ? requester_.next_ev_number() : 0); };
+  requester_.replace_ev(now, ev, bytes ? path() : EvPath{number});
   reverse_.on_evs_changed();
   return std::nullopt;
 }

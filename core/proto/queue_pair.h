@@ -118,8 +118,7 @@ class QueuePair {
   // The controller's words; an index that the set has.
   void deny_ev(Time now, std::uint16_t ev);
   void allow_ev(Time now, std::uint16_t ev);
-  Verdict replace_ev(Time now, std::uint16_t ev, std::uint32_t value);
-  Verdict replace_ev(Time now, std::uint16_t ev, const wire::EvBytes& bytes);
+  Verdict replace_ev(Time now, std::uint16_t ev, const EvValue& value);
   const EvProfile& ev_profile() const { return ev_profile_; }
 
   // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.

@@ -105,12 +105,12 @@ std::uint16_t Requester::choose_ev(Time now, std::uint32_t free_ports, std::uint
 // another one of its port goes first.
 // spec: ev-share-in-flight
 std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
-  std::uint16_t ev = evs_.pick(now, free_ports, avoid);
+  EvSearch search{now, avoid};
+  std::uint16_t ev = evs_.pick(search, free_ports);
   if (ev == no_ev || !ev_profile_.skips_congested || sent_.in_flight_on(ev) <= ev_profile_.spray_quantum) return ev;
-  const std::uint32_t usable = evs_.usable();
-  const std::uint32_t share = sent_.in_flight() + usable * ev_profile_.spray_quantum;
-  for (int draws = 1; draws < most_draws && sent_.in_flight_on(ev) * usable >= share; ++draws) {
-    const std::uint16_t other = evs_.pick(now, 1u << evs_[ev].port, avoid);
+  const std::uint32_t share = sent_.in_flight() + evs_.usable() * ev_profile_.spray_quantum;
+  for (int draws = 1; draws < most_draws && sent_.in_flight_on(ev) * evs_.usable() >= share; ++draws) {
+    const std::uint16_t other = evs_.pick(search, 1u << evs_[ev].port);
     if (other == no_ev) break;
     ev = other;
   }
@@ -121,8 +121,9 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
 // them all, and what answered one leads.
 std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
   if (retries_ > 1) return choose_ev(now, free_ports, avoid);
-  std::uint16_t ev = evs_.pick(now, free_ports & ~asked_ports_, avoid);
-  if (ev == no_ev) ev = evs_.pick(now, free_ports, avoid);
+  EvSearch search{now, avoid};
+  std::uint16_t ev = evs_.pick(search, free_ports & ~asked_ports_);
+  if (ev == no_ev) ev = evs_.pick(search, free_ports);
   if (ev == no_ev) return no_ev;
   asked_ports_ |= 1u << evs_[ev].port;
   quantum_left_ = 0;
@@ -333,17 +334,23 @@ std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_
 void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took) {
   if (ev >= evs_.size() || evs_[ev].value != entropy || !ev_probe_.contains(ev)) return;
   ++context_.stats.ev_probes_answered;
-  if (ev_profile_.leaves_slow_ports && retries_ <= 1 && took > slow_ports_.limit(rtt_.base(), evs_.usable_ports())) return;
+  if (ev_profile_.leaves_slow_ports && retries_ <= 1) {
+    const auto most = slow_ports_.limit(rtt_.base(), evs_.usable_ports());
+    if (most && took > *most) return;
+  }
   if (!ev_probe_.on_answer(ev, now)) return;
   on_proof(ev);
   drain_ev_changes(now);
 }
 
-void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took) {
+// Where it is not exact, it was at least that long.
+void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact) {
   if (!ev_profile_.leaves_slow_ports || evs_.is_retired(ev) || evs_.is_left(evs_[ev].port)) return;
   const std::uint8_t port = evs_[ev].port;
   const std::uint32_t others = evs_.usable_ports() & ~(1u << port);
-  if (!slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)) return;
+  const bool is_slow = is_exact ? slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)
+                                : slow_ports_.on_longer_round_trip(now, port, took, rtt_.base(), others);
+  if (!is_slow) return;
   evs_.leave_port(port, slow_ports_.leave(port, now));
   ++context_.stats.ports_left_slow;
 }

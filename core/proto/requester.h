@@ -203,7 +203,7 @@ class Requester {
   void drain_ev_changes(Time now);
   void send_scouts(Time now);
   void retire(std::uint16_t ev);
-  void note_round_trip(Time now, std::uint16_t ev, Duration took);
+  void note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact);
   void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
   void pop_message();

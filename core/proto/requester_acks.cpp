@@ -37,7 +37,7 @@ std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t r
   if (config_.timestamps ? reflected_ticks != timestamp_ticks(r.sent_at) : r.tx_count != 1) return std::nullopt;
   const Duration rtt = now - r.sent_at;
   rtt_.on_sample(rtt, r.tx_count == 1);
-  note_round_trip(now, r.ev, rtt);
+  note_round_trip(now, r.ev, rtt, true);
   return std::max(rtt - rtt_.base(), Duration{0});
 }
 
@@ -223,8 +223,8 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
   r.state = SentState::settled;
   ++context_.stats.loss_spurious;
   if (r.window_paid) controller_.on_loss_undone(r.bytes);
-  // It was declared lost after W at least.
-  if (ev != no_ev) note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window());
+  // What was sent again had waited for W at least before that.
+  if (ev != no_ev) note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window(), was_waiting);
   withdraw_accusation(psn, ev, std::nullopt);
   if (r.path_blamed && ev != no_ev && evs_[ev].state == EvState::assumed_bad) {
     evs_.on_spurious(ev);

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/time.h"
@@ -20,26 +20,29 @@ class SlowPorts {
   void build(std::uint32_t ports) { ports_.assign(ports, Facts{}); }
 
   // A packet on this port took so long. True when the port is slow, compared with `others`, a mask, and has been for a
-  // while: when all ports slow down together, one is the first to tell.
+  // while. Only those are a measure that have answered to a packet sent later than this one: when all ports slow down
+  // together, one is the first to tell, and its packets say nothing about it alone.
   bool on_round_trip(Time now, std::uint8_t port, Duration took, Duration base, std::uint32_t others) {
     Facts& facts = ports_[port];
-    facts.sampled_at = now;
-    facts.round_trip = facts.samples ? facts.round_trip + (took - facts.round_trip) / 16 : took;
-    if (facts.samples < enough) ++facts.samples;
-    // Only those that have answered since this packet was sent are a measure for it.
-    const bool is_slow = facts.round_trip > base * factor && facts.round_trip > limit(base, others, now - took);
-    facts.in_a_row = is_slow && facts.samples == enough ? facts.in_a_row + 1 : 0;
-    return facts.in_a_row == enough;
+    facts.newest_sent_at = std::max(facts.newest_sent_at, now - took);
+    return judge(facts, now, took, base, others);
+  }
+  // It took so long or longer, which says nothing where that much is usual.
+  bool on_longer_round_trip(Time now, std::uint8_t port, Duration least, Duration base, std::uint32_t others) {
+    Facts& facts = ports_[port];
+    return (facts.samples == 0 || least > facts.round_trip) && judge(facts, now, least, base, others);
   }
 
-  // How long a round trip may take where these ports, as measured since then, are the measure.
-  Duration limit(Duration base, std::uint32_t others, Time since = Time::long_ago()) const {
-    Duration least{std::numeric_limits<std::int64_t>::max() / factor};
+  // How long a round trip may take where these ports, by answers to what was sent since then, are the measure.
+  std::optional<Duration> limit(Duration base, std::uint32_t others, Time since = Time::long_ago()) const {
+    std::optional<Duration> least;
     for (others &= (1u << ports_.size()) - 1; others; others &= others - 1) {
       const Facts& facts = ports_[static_cast<std::size_t>(std::countr_zero(others))];
-      if (facts.samples == enough && facts.sampled_at >= since) least = std::min(least, std::max(facts.round_trip, base));
+      if (facts.samples < enough || facts.newest_sent_at < since) continue;
+      const Duration measure = std::max({facts.round_trip, facts.latest, base}) * factor;
+      least = least ? std::min(*least, measure) : measure;
     }
-    return least * factor;
+    return least;
   }
 
   // The port is left, and measured anew when it is back. How many times its wait is doubled: a port that answers probes in
@@ -60,12 +63,25 @@ class SlowPorts {
 
   struct Facts {
     Time left_at = Time::long_ago();
-    Time sampled_at = Time::long_ago();
+    Time newest_sent_at = Time::long_ago();  // of what was answered
     Duration round_trip{0};
+    Duration latest{0};
     std::uint8_t samples = 0;
     std::uint8_t in_a_row = 0;
     std::uint8_t falls = 0;
   };
+
+  bool judge(Facts& facts, Time now, Duration took, Duration base, std::uint32_t others) {
+    facts.latest = took;
+    facts.round_trip = facts.samples ? facts.round_trip + (took - facts.round_trip) / 16 : took;
+    if (facts.samples < enough) ++facts.samples;
+    const auto most = limit(base, others, now - took);
+    if (!most) return false;
+    const bool is_slow = facts.round_trip > base * factor && facts.round_trip > *most;
+    facts.in_a_row = is_slow && facts.samples == enough ? facts.in_a_row + 1 : 0;
+    return facts.in_a_row == enough;
+  }
+
   std::vector<Facts> ports_;
 };
 

@@ -52,6 +52,18 @@ def test_a_mark_is_not_a_bar() -> None:
     assert picked(evs, 0)[2] >= 6
 
 
+# spec: ev-skip
+def test_one_packet_restores_one_skipped_path_however_often_it_looks() -> None:
+    evs = make()
+    for ev in range(1, 8):
+        evs.on_congestion(ev)
+    assert set(evs.search([ALL] * 6)) == {0}
+    assert sum(row[2] == _core.EvState.SKIP for row in evs.rows()) == 6
+    evs.on_congestion(0)
+    (first, second) = evs.search([ALL] * 2)
+    assert first == second != parts.NO_EV, "the one restored, as nothing else is left"
+
+
 # spec: ev-barred
 def test_each_relapse_doubles_the_bar_up_to_sixteen_times_and_calm_forgets() -> None:
     evs = make()

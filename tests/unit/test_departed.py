@@ -151,6 +151,19 @@ def test_what_the_controller_denied_carries_no_last_word_either() -> None:
     assert {entropy for _, entropy in rig.routes} <= allowed
 
 
+def test_a_last_word_takes_a_port_on_which_the_peer_hears() -> None:
+    rig = Rig(ports=2)
+    rig.receive(write(rig, 0, 0))
+    rig.receive(packer.request(0, 5, mask=0b100))
+    rig.endpoint.handle_datagram(rig.now, write(rig, 1, 1), peer=rig.peer)
+    rig.routes.clear()
+    rig.qp.destroy()
+    assert len(rig.drain()) == 1
+    for _ in range(4):
+        assert len(rig.receive(write(rig, 0, 0), port=0)) == 1
+    assert {port for port, _ in rig.routes} == {1}
+
+
 def test_one_that_may_not_speak_does_not_silence_the_others() -> None:
     rig = Rig()
     other = rig.another_qp(QPN + 1)

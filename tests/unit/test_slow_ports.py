@@ -102,8 +102,9 @@ def test_without_the_rule_it_holds_up_all(share: float) -> None:
     assert rig.send(4_000) > 1.47 * 20 * fair_us and rig.left() == 0
 
 
-def test_planes_that_are_all_slow_stay() -> None:
-    rig = Slow()
+@pytest.mark.parametrize("seed", range(12))
+def test_planes_that_are_all_slow_stay(seed: int) -> None:
+    rig = Slow(seed=seed)
     rig.send(200)
     for plane in range(4):
         rig.slow_down(plane, 2_000.0)
