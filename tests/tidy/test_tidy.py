@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CORE = sorted(path for suffix in ("*.h", "*.cpp") for path in (ROOT / "core").rglob(suffix))
-FUZZ = sorted((ROOT / "fuzz").glob("*.cpp"))
+FUZZ = sorted((ROOT / "fuzz").glob("*.cpp")) + sorted((ROOT / "tests").rglob("*.cpp"))
 PYTHON = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
@@ -188,6 +188,39 @@ def test_the_check_of_globals_lets_the_rest_pass(code: str) -> None:
 @pytest.mark.parametrize("path", CORE, ids=name)
 def test_core_has_no_mutable_globals(path: Path) -> None:
     found = mutable_globals(path.read_text())
+    assert not found, f"{name(path)}:{'; '.join(found)}"
+
+
+# Names that only compilers for x86 know, and conditions under which they may stand.
+OF_X86 = re.compile(r"__builtin_ia32|__builtin_cpu_supports|\b_mm\d*_|\b__m\d+|immintrin\.h|cpuid\.h")
+IF_X86 = re.compile(r"__x86_64__|__AVX2__|__F16C__")
+
+
+def unguarded_x86(text: str) -> list[str]:
+    """Lines that would not compile for another processor."""
+    found, guards = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if line.startswith("#if"):
+            guards.append(IF_X86.search(line) is not None and "||" not in line)
+        elif line.startswith(("#elif", "#else")):
+            guards[-1] = IF_X86.search(line) is not None
+        elif line.startswith("#endif"):
+            guards.pop()
+        elif words and not words[0].startswith("//") and OF_X86.search(line) and not any(guards):
+            found.append(f"{number}: {line.strip()}")
+    return found
+
+
+def test_the_check_of_x86_can_fail() -> None:
+    assert unguarded_x86("#include <immintrin.h>") and unguarded_x86("  __builtin_ia32_pause();")
+    assert unguarded_x86("#if defined(__x86_64__)\n#else\n__m128i x;\n#endif")
+    assert not unguarded_x86("#if defined(__x86_64__)\n#if 1\n__m128i x;\n#endif\n#endif\nint m1;")
+
+
+@pytest.mark.parametrize("path", CORE, ids=name)
+def test_core_compiles_for_other_processors(path: Path) -> None:
+    found = unguarded_x86(path.read_text())
     assert not found, f"{name(path)}:{'; '.join(found)}"
 
 
