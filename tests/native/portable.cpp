@@ -15,6 +15,7 @@ int main() {
   print("vectors", vectors(stdin));
   print("checksums", checksums());
   print("reductions", reductions());
+  print("windows", windows());
   print("pairs", pairs());
   print("sockets", sockets());
 }
