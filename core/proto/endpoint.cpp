@@ -384,7 +384,8 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
     }
     const auto result = pair->poll_data(now, free_ports, out);
     if (result == Requester::Poll::sent) {
-      arm(now, slot);
+      // Where packets were in flight before, a timer runs that sending can only make later.
+      if (pair->requester().packets_in_flight() <= 1) arm(now, slot);
       if (burst_left_ == 0) burst_left_ = pair->requester().spray_quantum();
       if (--burst_left_ == 0 && data_list_.size() > 1) {
         data_list_.pop();
