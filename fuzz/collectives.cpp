@@ -70,9 +70,11 @@ proto::EndpointConfig engine_config() {
   return config;
 }
 
-void connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, std::uint32_t cq) {
+void connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, std::uint32_t cq,
+             proto::Domain domain = 0) {
   proto::InitAttributes init;
   init.send_cq = init.recv_cq = cq;
+  init.domain = domain;
   proto::RtrAttributes rtr;
   rtr.peer = peer;
   rtr.dest_qpn = dest_qpn;
@@ -179,7 +181,8 @@ class Machine {
     for (std::uint32_t i = 0; i < 8; ++i) expect(peer.engine.add_region({peer.landing.data(), 0, peer.landing.size(), landing_key + i}));
     device_.with_engine([&](proto::Endpoint& engine, Time now) {
       for (std::uint32_t k : {0, 1}) {
-        connect(engine, now, message_qpn(rank_, peer.rank) + k, message_qpn(peer.rank, rank_) + k, index, 0);
+        connect(engine, now, message_qpn(rank_, peer.rank) + k, message_qpn(peer.rank, rank_) + k, index, 0,
+                group_->domain(peer.rank));
         connect(peer.engine, now, message_qpn(peer.rank, rank_) + k, message_qpn(rank_, peer.rank) + k, 0, peer.cq);
         for (std::uint32_t i = 0; i < 64; ++i) peer.engine.post_receive(message_qpn(peer.rank, rank_) + k, k);
       }

@@ -253,8 +253,8 @@ class Machine {
   void deliver_node_operation() {
     const std::uint8_t bits = in_.byte();
     wire::Packet p = to(wire::endpoint_qpn, bits & 1 ? wire::Opcode::endpoint_request : wire::Opcode::endpoint_response, Psn(in_.byte()));
-    if (bits & 1) p.body = wire::EndpointRequest{static_cast<wire::EndpointOp>(bits >> 1 & 1), 0, in_.word(), {}};
-    else p.body = wire::EndpointResponse{static_cast<wire::EndpointOp>(bits >> 1 & 1), {}};
+    if (bits & 1) p.body = wire::EndpointRequest{static_cast<wire::EndpointOp>(bits >> 1 & 1), 0, in_.word(), {}, 0};
+    else p.body = wire::EndpointResponse{static_cast<wire::EndpointOp>(bits >> 1 & 1), {}, 0};
     deliver(p);
   }
 
@@ -302,7 +302,7 @@ class Machine {
     switch (bits % 8) {
       case 0:
       case 1: return endpoint_.set_port(now_, in_.byte() % ports, bits & 8);
-      case 2: endpoint_.probe(now_, bits >> 7, in_.byte() % 4, in_.byte(), 1); return;
+      case 2: static_cast<void>(endpoint_.probe(now_, bits >> 7, in_.byte() % 4, in_.byte(), 1)); return;
       default: break;
     }
     if (!pair) return;
@@ -321,7 +321,7 @@ class Machine {
   void lifecycle() {
     const std::uint32_t i = in_.byte() % std::size(qpns);
     const std::uint8_t bits = in_.byte();
-    if (bits < 32) endpoint_.destroy_qp(qpns[i]);
+    if (bits < 32) endpoint_.destroy_qp(now_, qpns[i]);
     else if (bits < 64) endpoint_.modify_error(now_, qpns[i]);
     else if (bits < 160) advance(i);
     else while (advance(i)) {

@@ -14,6 +14,7 @@ FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = 0xC6, 0xC7, 0xC8, 0xC9, 0xCA, 0x
 ACK, REQUEST, RESPONSE, SACK, NACK, PROBE = 0xD1, 0xD8, 0xD9, 0xDC, 0xDD, 0xDE
 
 PSN_MASK = 0xFFFFFF
+PEER_PAIR = 0x80  # the queue pair at the other end, unless a test says otherwise
 TRIMMED, TRIMMED_LAST_HOP, NO_BITMAP, NO_PKT_BUFFER, NO_RESOURCE, OUT_OF_WINDOW, UNEXPECTED = 1, 2, 6, 7, 10, 11, 0x19
 SYN_ACK, SYN_INVALID, SYN_ACCESS, SYN_OPERATION = 0x1F, 0x61, 0x62, 0x63
 
@@ -73,13 +74,15 @@ def sack(
     restore: bool = False,
     penalty: int = 0,
     rcvd_bytes: int = 0,
+    spdcid: int = PEER_PAIR,
+    dpdcid: int | None = None,
 ) -> bytes:
     offset = 0 if ack_psn is None else signed24(ack_psn - cack)
     base_offset = 1 if base is None else signed24(base - cack)
     raw = bth(SACK, dqp, cack)
     raw += struct.pack(">BB", 0, mark << 5 | (probe_id is not None) << 1)
     raw += struct.pack(">H", (offset if probe_id is None else probe_id) & 0xFFFF)
-    raw += struct.pack(">IHH", entropy, 0, dqp & 0xFFFF)
+    raw += struct.pack(">IHH", entropy, spdcid, (dqp if dpdcid is None else dpdcid) & 0xFFFF)
     raw += struct.pack(">I", cack & PSN_MASK)
     raw += struct.pack(">BBhQ", 0, mpr, base_offset, bitmap)
     units = -(-rcvd_bytes // 256) & 0xFFFFFF
@@ -90,24 +93,28 @@ def ack(dqp: int, cack: int, msn: int, syndrome: int = SYN_ACK) -> bytes:
     return bth(ACK, dqp, cack) + struct.pack(">I", syndrome << 24 | msn & PSN_MASK)
 
 
-def nack(dqp: int, psn: int, reason: int, *, entropy: int = 0, ticks: int = 0) -> bytes:
-    raw = bth(NACK, dqp, psn) + struct.pack(">HBBIHH", 0, reason, 0, entropy, 0, dqp & 0xFFFF)
+def nack(dqp: int, psn: int, reason: int, *, entropy: int = 0, ticks: int = 0, spdcid: int = PEER_PAIR,
+         dpdcid: int | None = None) -> bytes:  # fmt: skip
+    to = (dqp if dpdcid is None else dpdcid) & 0xFFFF
+    raw = bth(NACK, dqp, psn) + struct.pack(">HBBIHH", 0, reason, 0, entropy, spdcid, to)
     return raw + struct.pack(">IBBH", psn & PSN_MASK, 0, 0, ticks)
 
 
-def probe(dqp: int, probe_id: int, ticks: int = 0) -> bytes:
-    raw = bth(PROBE, dqp, 0) + struct.pack(">HBBHHHH", 0, 0, 0, probe_id, 0, 0, dqp & 0xFFFF)
+def probe(dqp: int, probe_id: int, ticks: int = 0, *, spdcid: int = PEER_PAIR, dpdcid: int | None = None) -> bytes:
+    to = (dqp if dpdcid is None else dpdcid) & 0xFFFF
+    raw = bth(PROBE, dqp, 0) + struct.pack(">HBBHHHH", 0, 0, 0, probe_id, 0, spdcid, to)
     return raw + struct.pack(">HBB", ticks, 0, 1)
 
 
-def request(op: int, request_id: int, mask: int = 0, ticks: int = 0) -> bytes:
+def request(op: int, request_id: int, mask: int = 0, ticks: int = 0, key: int = 0) -> bytes:
     """op 0: port status, whose mask counts ports from 1; op 1: EV probe."""
     raw = bth(REQUEST, 2, request_id) + struct.pack(">BBBBII", 0, op, 0, 0, mask, 0)
-    return raw + struct.pack(">HBB", ticks, 0, 1)
+    return raw + struct.pack(">HBB", ticks, 0, 1) + (struct.pack(">Q", key) if key else b"")
 
 
-def response(op: int, request_id: int, ticks: int = 0) -> bytes:
-    return bth(RESPONSE, 2, request_id) + struct.pack(">BB26xHBB4x", 0, op << 2, ticks, 0, 1)
+def response(op: int, request_id: int, ticks: int = 0, key: int = 0) -> bytes:
+    raw = bth(RESPONSE, 2, request_id) + struct.pack(">BB26xHBB4x", 0, op << 2, ticks, 0, 1)
+    return raw + (struct.pack(">Q", key) if key else b"")
 
 
 def signed24(n: int) -> int:
@@ -150,9 +157,10 @@ def parse(raw: bytes) -> Parsed:
     elif opcode == PROBE:
         fields = {"probe_id": struct.unpack_from(">H", body, 4)[0]}
     elif opcode == REQUEST:
-        fields = {"op": body[1] & 3, "mask": struct.unpack_from(">I", body, 4)[0]}
+        mask, ticks = struct.unpack_from(">I4xH", body, 4)
+        fields = {"op": body[1] & 3, "mask": mask, "ticks": ticks, "key": int.from_bytes(body[16:], "big")}
     elif opcode == RESPONSE:
-        fields = {"op": body[1] >> 2 & 3}
+        fields = {"op": body[1] >> 2 & 3, "key": int.from_bytes(body[36:], "big")}
     return Parsed(opcode, dqp & PSN_MASK, word & PSN_MASK, bool(flags & 0x80), bool(flags & 0x20), fields)
 
 

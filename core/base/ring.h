@@ -37,6 +37,14 @@ class Ring {
   void clear() {
     while (!empty()) pop();
   }
+  template <typename Predicate>
+  void remove_if(Predicate is_unwanted) {
+    for (std::size_t left = size(); left; --left) {
+      T value = std::move(front());
+      pop();
+      if (!is_unwanted(value)) push(std::move(value));
+    }
+  }
 
  private:
   void grow() {

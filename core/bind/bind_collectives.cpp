@@ -83,6 +83,7 @@ void bind_collectives(nb::module_& m) {
                           std::shared_ptr<Port> port) { new (self) Group(device, {rank, size, 4096}, cq, seed, std::move(port)); },
            nb::keep_alive<1, 2>())
       .def("ring_rkey", &Group::ring_rkey)
+      .def("domain", &Group::domain)
       .def("connect", &Group::connect)
       .def("start", &Group::start, nb::arg("unit"))
       .def("issue", &issue)

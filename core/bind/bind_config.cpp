@@ -84,7 +84,9 @@ void bind_config(nb::module_& m) {
       .def_rw("trim_nack", &EndpointConfig::trim_nack)
       .def_rw("peer_trim_nack", &EndpointConfig::peer_trim_nack)
       .def_rw("announces_ports", &EndpointConfig::announces_ports)
+      .def_rw("proves_addresses", &EndpointConfig::proves_addresses)
       .def_rw("revival_answers", &EndpointConfig::revival_answers)
+      .def_rw("answers_per_s", &EndpointConfig::answers_per_s)
       .def_rw("max_events", &EndpointConfig::max_events);
   def_us(endpoint, "probe_interval_us", &EndpointConfig::probe_interval);
   def_us(endpoint, "probe_interval_max_us", &EndpointConfig::probe_interval_max);
@@ -95,6 +97,7 @@ void bind_config(nb::module_& m) {
       .def_rw("cc_profile", &InitAttributes::cc_profile)
       .def_rw("send_cq", &InitAttributes::send_cq)
       .def_rw("recv_cq", &InitAttributes::recv_cq)
+      .def_rw("domain", &InitAttributes::domain)
       .def_rw("hint_qps_per_peer", &InitAttributes::hint_qps_per_peer)
       .def_rw("hint_send_peers", &InitAttributes::hint_send_peers)
       .def_rw("hint_receive_peers", &InitAttributes::hint_receive_peers);
@@ -106,7 +109,9 @@ void bind_config(nb::module_& m) {
       .def_rw("mtu", &RtrAttributes::mtu)
       .def_rw("max_wimm_dest", &RtrAttributes::max_wimm_dest)
       .def_rw("mpr_dest", &RtrAttributes::mpr_dest)
-      .def_rw("dynamic_mpr", &RtrAttributes::dynamic_mpr);
+      .def_rw("dynamic_mpr", &RtrAttributes::dynamic_mpr)
+      .def_rw("port_key", &RtrAttributes::port_key)
+      .def_rw("peer_port_key", &RtrAttributes::peer_port_key);
   def_psn(rtr, "first_psn", &RtrAttributes::first_psn);
 
   nb::class_<RtsAttributes> rts(m, "RtsAttributes");

@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "bind/bind.h"
@@ -45,7 +46,7 @@ std::uint32_t checked_plane(Device& device, std::uint32_t plane) {
 }
 
 void check_cq(const Device& device, std::uint32_t cq) {
-  if (cq >= device.engine().completion_queues())
+  if (!device.engine().has_cq(cq))
     raise_if(proto::Problem{proto::Problem::Kind::config, "cq", std::to_string(cq), "a completion queue of this device"});
 }
 
@@ -78,16 +79,18 @@ nb::bytes wait(Device& device, std::uint32_t cq, std::size_t most, double timeou
   check_cq(device, cq);
   std::vector<proto::Completion> found(std::min<std::size_t>(most, 4096));
   constexpr double slice_s = 0.2;
-  for (double left = timeout_s; left > 0; left -= slice_s) {
+  for (double left = timeout_s;; left -= slice_s) {
     check_alive(device);
     std::size_t count = 0;
     {
       nb::gil_scoped_release release;
-      count = device.wait(cq, found, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)});
+      count = device.wait(cq, found, Duration{static_cast<std::int64_t>(std::clamp(left, 0.0, slice_s) * 1e12)});
     }
     if (count) return taken(found, count);
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (!(left > slice_s)) break;
   }
+  check_alive(device);
   return nb::bytes("", 0);
 }
 
@@ -269,9 +272,13 @@ void bind_engine_calls(Class& c) {
         raise_if(d.with_engine([&](Endpoint& e, Time) { return e.add_cc_profile(std::make_shared<proto::CcProfile>(profile), id); }));
         return id;
       })
+      .def("remove_ev_profile", [](Device& d, std::uint32_t id) { return d.with_engine([&](Endpoint& e, Time) { return e.remove_ev_profile(id); }); })
+      .def("remove_cc_profile", [](Device& d, std::uint32_t id) { return d.with_engine([&](Endpoint& e, Time) { return e.remove_cc_profile(id); }); })
       .def("create_cq", [](Device& d) { return d.with_engine([](Endpoint& e, Time) { return e.create_cq(); }); })
-      .def("add_region", [](Device& d, std::uint32_t rkey, std::uint64_t va, const Buffer& buffer) {
-        return d.with_engine([&](Endpoint& e, Time) { return e.add_region({buffer.data(), va, buffer.size(), rkey}); });
+      .def("destroy_cq", [](Device& d, std::uint32_t cq) { raise_if(d.destroy_cq(cq)); })
+      .def("create_domain", [](Device& d) { return d.with_engine([](Endpoint& e, Time) { return e.create_domain(); }); })
+      .def("add_region", [](Device& d, std::uint32_t rkey, std::uint64_t va, const Buffer& buffer, proto::Domain domain) {
+        return d.with_engine([&](Endpoint& e, Time) { return e.add_region({buffer.data(), va, buffer.size(), rkey, nullptr, domain}); });
       })
       .def("remove_region", [](Device& d, std::uint32_t rkey) {
         return d.with_engine([&](Endpoint& e, Time) { return e.remove_region(rkey); });
@@ -288,7 +295,7 @@ void bind_engine_calls(Class& c) {
       .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a) {
         if (!d.peers().contains(a.peer))
           raise_if(proto::Problem{proto::Problem::Kind::config, "peer", std::to_string(a.peer), "a peer that was added"});
-        raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rtr(now, qpn, a); }));
+        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_rtr(now, qpn, a); }));
       })
       .def("modify_rts", [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
         raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
@@ -298,7 +305,7 @@ void bind_engine_calls(Class& c) {
       })
       .def("destroy_qp", [](Device& d, std::uint32_t qpn) {
         d.with_engine_and_send([](Endpoint&, Time) { return 0; });  // what is owed, while it still knows its paths
-        return d.with_engine_and_send([&](Endpoint& e, Time) { return e.destroy_qp(qpn); });
+        return d.with_engine_and_send([&](Endpoint& e, Time now) { return e.destroy_qp(now, qpn); });
       })
       .def("query_qp", [](Device& d, std::uint32_t qpn) {
         return query_dict(qpn, d.with_engine([&](Endpoint& e, Time) { return view_qp(e, qpn); }));
@@ -371,7 +378,15 @@ void bind_device(nb::module_& m) {
            nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("has_gso", &Device::has_gso)
       .def("set_spin_us", [](Device& d, double us) { d.set_spin(Duration{static_cast<std::int64_t>(us * 1e6)}); })
-      .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) { return d.add_peer(planes); })
+      .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) {
+        std::uint32_t peer = 0;
+        raise_if(d.add_peer(planes, peer));
+        return peer;
+      })
+      .def("remove_peer", &Device::remove_peer)
+      .def_prop_ro("cq_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.completion_queues(); }); })
+      .def_prop_ro("peer_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.peers(); }); })
+      .def_prop_ro("region_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.regions(); }); })
       .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
       .def("poll", &poll)
       .def("flush", &flush)

@@ -103,7 +103,9 @@ void bind_enums(nb::module_& m) {
       .value("WRONG_STATE", RefusedPacket::wrong_state).value("UNKNOWN_PEER", RefusedPacket::unknown_peer)
       .value("OUT_OF_WINDOW", RefusedPacket::out_of_window).value("REMOTE_ACCESS", RefusedPacket::remote_access)
       .value("INVALID_REQUEST", RefusedPacket::invalid_request)
-      .value("BAD_ACKNOWLEDGEMENT", RefusedPacket::bad_acknowledgement).value("UNKNOWN_ANSWER", RefusedPacket::unknown_answer);
+      .value("BAD_ACKNOWLEDGEMENT", RefusedPacket::bad_acknowledgement).value("UNKNOWN_ANSWER", RefusedPacket::unknown_answer)
+      .value("WRONG_PAIR", RefusedPacket::wrong_pair).value("UNPROVEN", RefusedPacket::unproven)
+      .value("LAST_PORT", RefusedPacket::last_port);
   nb::enum_<EventType> events(m, "EventType", nb::is_arithmetic());
 #define X(name, notable, meaning) events.value(#name, EventType::name);
   SOFTMRC_EVENTS(X)
@@ -132,19 +134,23 @@ void bind_endpoint(nb::module_& m) {
         return id;
       })
       .def("create_cq", &Endpoint::create_cq)
+      .def("destroy_cq", [](Endpoint& e, std::uint32_t cq) { raise_if(e.destroy_cq(cq)); })
+      .def("create_domain", &Endpoint::create_domain)
       .def("add_peer", &Endpoint::add_peer)
-      .def("add_region", [](Endpoint& e, std::uint32_t rkey, std::uint64_t va, std::uint64_t length, const Buffer* buffer) {
+      .def("remove_peer", &Endpoint::remove_peer)
+      .def_prop_ro("peer_count", &Endpoint::peers)
+      .def("add_region", [](Endpoint& e, std::uint32_t rkey, std::uint64_t va, std::uint64_t length, const Buffer* buffer, Domain domain) {
         if (buffer && length > buffer->size())
           raise_if(Problem{Problem::Kind::config, "length", std::to_string(length), "at most the buffer's " + std::to_string(buffer->size()) + " bytes"});
-        return e.add_region({buffer ? buffer->data() : nullptr, va, length, rkey});
-      }, nb::arg("rkey"), nb::arg("va"), nb::arg("length"), nb::arg("buffer").none())
+        return e.add_region({buffer ? buffer->data() : nullptr, va, length, rkey, nullptr, domain});
+      }, nb::arg("rkey"), nb::arg("va"), nb::arg("length"), nb::arg("buffer").none(), nb::arg("domain"))
       .def("remove_region", &Endpoint::remove_region)
       .def("create_qp", [](Endpoint& e, std::uint32_t qpn) { raise_if(e.create_qp(qpn)); })
       .def("modify_init", [](Endpoint& e, std::uint32_t qpn, const InitAttributes& a) { raise_if(e.modify_init(qpn, a)); })
       .def("modify_rtr", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, const RtrAttributes& a) { raise_if(e.modify_rtr(Time{now}, qpn, a)); })
       .def("modify_rts", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, const RtsAttributes& a) { raise_if(e.modify_rts(Time{now}, qpn, a)); })
       .def("modify_error", [](Endpoint& e, std::int64_t now, std::uint32_t qpn) { raise_if(e.modify_error(Time{now}, qpn)); })
-      .def("destroy_qp", &Endpoint::destroy_qp)
+      .def("destroy_qp", [](Endpoint& e, std::int64_t now, std::uint32_t qpn) { return e.destroy_qp(Time{now}, qpn); })
       .def("query_qp", [](Endpoint& e, std::uint32_t qpn) { return query_dict(qpn, view_qp(e, qpn)); })
       .def("query_evs", [](Endpoint& e, std::uint32_t qpn) { return ev_rows(qpn, view_evs(e, qpn)); })
       .def("query_ev_values", [](Endpoint& e, std::uint32_t qpn) { return ev_values(qpn, view_ev_values(e, qpn)); })

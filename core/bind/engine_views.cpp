@@ -59,6 +59,7 @@ std::optional<QpView> view_qp(Endpoint& e, std::uint32_t qpn) {
   view.base_rtt_us = static_cast<double>(requester.rtt().base().ps) / 1e6;
   view.smoothed_rtt_us = static_cast<double>(requester.rtt().smoothed().ps) / 1e6;
   view.receives_posted = pair->responder().receives_posted();
+  view.data_ports = requester.live_ports() & ((1u << e.config().ports) - 1);
   return view;
 }
 
@@ -69,7 +70,7 @@ nb::dict query_dict(std::uint32_t qpn, const std::optional<QpView>& view) {
   if (!view->has_left_reset) return d;
 #define X(name) d[#name] = view->name;
   X(dest_qpn) X(peer) X(window_bytes) X(bytes_in_flight) X(packets_in_flight) X(messages) X(next_psn) X(expected_psn)
-  X(out_of_order) X(base_rtt_us) X(smoothed_rtt_us) X(receives_posted)
+  X(out_of_order) X(base_rtt_us) X(smoothed_rtt_us) X(receives_posted) X(data_ports)
 #undef X
   return d;
 }

@@ -28,6 +28,7 @@ struct QpView {
   double base_rtt_us = 0;
   double smoothed_rtt_us = 0;
   std::uint64_t receives_posted = 0;
+  std::uint32_t data_ports = 0;
 };
 // Nothing of Python's is made by these, so they may be called where nobody may be waited for.
 std::optional<QpView> view_qp(proto::Endpoint& endpoint, std::uint32_t qpn);

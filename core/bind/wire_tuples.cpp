@@ -113,11 +113,11 @@ nb::tuple to_tuple(const wire::Bth&, const wire::Probe& p) {
 }
 
 nb::tuple to_tuple(const wire::Bth&, const wire::EndpointRequest& r) {
-  return nb::make_tuple(number(r.op), r.vendor, r.port_status_mask, to_tuple(r.timestamp));
+  return nb::make_tuple(number(r.op), r.vendor, r.port_status_mask, r.key, to_tuple(r.timestamp));
 }
 
 nb::tuple to_tuple(const wire::Bth&, const wire::EndpointResponse& r) {
-  return nb::make_tuple(number(r.op), to_tuple(r.timestamp));
+  return nb::make_tuple(number(r.op), r.key, to_tuple(r.timestamp));
 }
 
 nb::tuple to_tuple(const wire::Bth&, const wire::Aeth& a) { return nb::make_tuple(number(a.syndrome), a.msn); }
@@ -243,11 +243,13 @@ wire::Packet packet_from(const nb::tuple& t) {
       break;
     case Opcode::endpoint_request:
       packet.body = wire::EndpointRequest{enum_item<wire::EndpointOp>(body, 0), item<std::uint8_t>(body, 1),
-                                          item<std::uint32_t>(body, 2), timestamp_from(item<nb::tuple>(body, 3))};
+                                          item<std::uint32_t>(body, 2), timestamp_from(item<nb::tuple>(body, 4)),
+                                          item<std::uint64_t>(body, 3)};
       break;
     case Opcode::endpoint_response:
       packet.body =
-          wire::EndpointResponse{enum_item<wire::EndpointOp>(body, 0), timestamp_from(item<nb::tuple>(body, 1))};
+          wire::EndpointResponse{enum_item<wire::EndpointOp>(body, 0), timestamp_from(item<nb::tuple>(body, 2)),
+                                 item<std::uint64_t>(body, 1)};
       break;
     case Opcode::sack: packet.body = sack_from(body); break;
     case Opcode::nack: packet.body = nack_from(body); break;

@@ -52,8 +52,10 @@ Group::Group(udp::Device& device, Place place, std::uint32_t cq, std::uint64_t s
     engine_ = &engine;
     for (std::uint32_t p = 0; p < place_.size; ++p) {
       if (p == place_.rank) continue;
-      peers_[p].ring_rkey = new_rkeys(engine, 1);
-      SOFTMRC_CHECK(engine.add_region({peers_[p].channel.inbound(), 0, Channel::ring_bytes, peers_[p].ring_rkey}));
+      Peer& peer = peers_[p];
+      peer.domain = engine.create_domain();
+      peer.ring_rkey = new_rkeys(engine, 1);
+      SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, Channel::ring_bytes, peer.ring_rkey, nullptr, peer.domain}));
     }
     return 0;
   });
@@ -368,12 +370,12 @@ void Group::close(Duration linger) {
   device_.remove_attendant(this);
   // The peers' last words may still want their acknowledgement; who misses it asks the device, which remembers.
   device_.with_engine_and_send([](Engine&, Time) { return 0; });
-  device_.with_engine_and_send([this](Engine& engine, Time) {
+  device_.with_engine_and_send([this](Engine& engine, Time now) {
     for (Peer& peer : peers_) {
       if (peer.ring_rkey) engine.remove_region(peer.ring_rkey);
       if (peer.bulk_qpn == 0) continue;
-      engine.destroy_qp(peer.channel.qpn());
-      engine.destroy_qp(peer.bulk_qpn);
+      engine.destroy_qp(now, peer.channel.qpn());
+      engine.destroy_qp(now, peer.bulk_qpn);
     }
     if (error_.empty()) error_ = "the group is closed";
     return 0;

@@ -47,6 +47,8 @@ class Group final : public udp::Attendant {
   Group& operator=(const Group&) = delete;
 
   std::uint32_t ring_rkey(std::uint32_t peer) const { return peers_[peer].ring_rkey; }
+  // What the queue pairs to this peer must be in.
+  proto::Domain domain(std::uint32_t peer) const { return peers_[peer].domain; }
   void connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
   // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
   void start(std::uint32_t unit);
@@ -75,6 +77,7 @@ class Group final : public udp::Attendant {
   };
   struct Peer {
     Channel channel;
+    proto::Domain domain = 0;     // a peer's own: it writes what was granted to it, and nothing that was to another
     std::uint32_t ring_rkey = 0;
     std::uint32_t bulk_qpn = 0;
     std::vector<Stashed> stash;   // for collectives that have not started here

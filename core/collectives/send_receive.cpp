@@ -115,7 +115,7 @@ bool Group::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t 
   reply.number = header.number;
   reply.bytes = header.bytes;
   reply.rkey = receiving.rkey;
-  if (receiving.to.bytes) SOFTMRC_CHECK(engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey}));
+  if (receiving.to.bytes) SOFTMRC_CHECK(engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey, nullptr, peers_[peer].domain}));
   stats_.bytes_granted += header.bytes;
   say(engine, now, peer, reply);
   if (receiving.to.bytes) return false;

@@ -105,7 +105,7 @@ void Group::grant(Engine& engine, Time now, Operation& op) {
         end_inbound(engine, now, op, in);
         continue;
       }
-      SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr}));
+      SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, peers_[peer].domain}));
     }
     stats_.bytes_granted += bytes;
     Header header;

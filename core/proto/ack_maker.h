@@ -72,6 +72,8 @@ class AckMaker {
   }
 
   bool empty() const { return kept_.empty() && !plain_owed_ && !ack_wanted_; }
+  // Where what the next reply is for came in.
+  std::uint8_t next_port() const { return !kept_.empty() ? kept_.front().trigger.port : plain_owed_ ? plain_.port : ack_port_; }
 
   Reply take() {
     Reply r;

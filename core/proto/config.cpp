@@ -71,6 +71,7 @@ Verdict validate(const EndpointConfig& config) {
   if (auto v = within_us("probe_interval_max_us", config.probe_interval_max, config.probe_interval, seconds(3600)))
     return v;
   if (auto v = within<std::uint32_t>("revival_answers", config.revival_answers, 1, 100)) return v;
+  if (auto v = within<std::uint32_t>("answers_per_s", config.answers_per_s, 0, 10'000'000)) return v;
   return within<std::uint32_t>("max_events", config.max_events, 1, 1 << 20);
 }
 

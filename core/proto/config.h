@@ -108,6 +108,7 @@ struct InitAttributes {
   std::uint32_t cc_profile = 0;
   std::uint32_t send_cq = 0;
   std::uint32_t recv_cq = 0;
+  std::uint64_t domain = 0;  // whose memory the peer may write to
   // The controller's hint: how many queue pairs share a peer, how many peers are sent to, and from how many the peer
   // receives. They divide the first window, and no more: what is really there shows soon enough.
   std::uint16_t hint_qps_per_peer = 1;
@@ -128,6 +129,9 @@ struct RtrAttributes {
   std::uint32_t max_wimm_dest = 128; // immediates that may wait here for their turn
   std::uint32_t mpr_dest = 8;        // window offered, in units of 128 PSNs
   bool dynamic_mpr = false;
+  // What the peer's words about its ports must carry, and what ours to it do; 0: it gave, or was given, none.
+  std::uint64_t port_key = 0;
+  std::uint64_t peer_port_key = 0;
 };
 
 // RTR -> RTS: what is needed to send.
@@ -150,9 +154,12 @@ struct EndpointConfig {
   bool trim_nack = true;             // answer trimmed packets with a NACK, and say so to the peer
   bool peer_trim_nack = true;        // the peers can; if not, data is marked NO_TRIM
   bool announces_ports = false;      // tell every peer at first how our ports are: it may have known another process here
+  bool proves_addresses = false;     // send data to a plane of a peer only after it has answered there
   Duration probe_interval = milliseconds(1);
   Duration probe_interval_max = seconds(1);
   std::uint32_t revival_answers = 3;
+  // Requests of nodes answered in a second, for all peers together; each has a tenth of that besides, for itself. 0: all.
+  std::uint32_t answers_per_s = 0;
   std::uint32_t max_events = 4096;   // older events are dropped, and counted, beyond this
 };
 

@@ -4,26 +4,45 @@
 
 namespace softmrc::proto {
 
-void Departed::add(const LastWord& word) {
-  std::uint32_t place = static_cast<std::uint32_t>(words_.size());
-  if (order_.size() < most_kept) {
-    words_.push_back(word);
-  } else {
-    place = order_.front();
-    order_.pop();
-    places_.erase(words_[place].qpn);
-    words_[place] = word;
+void Departed::add(LastWord word, Time now) {
+  if (order_.size() == most_kept) drop_oldest();
+  if (free_places_.empty()) {
+    free_places_.push_back(static_cast<std::uint32_t>(words_.size()));
+    words_.emplace_back();
   }
+  const std::uint32_t place = free_places_.back();
+  free_places_.pop_back();
+  word.until = now + lasts;
   places_.insert(word.qpn, place);
+  words_[place] = std::move(word);
   order_.push(place);
 }
 
-// Its place stays taken until its turn to be overwritten comes.
+// Its place stays taken until its turn to be dropped comes.
 void Departed::forget(std::uint32_t qpn) {
   const auto place = places_.find(qpn);
   if (!place) return;
   places_.erase(qpn);
+  dropped_.push(words_[*place].peer);
   words_[*place] = LastWord{};
+}
+
+void Departed::handle_timeout(Time now) {
+  while (deadline() <= now) drop_oldest();
+}
+
+void Departed::drop_oldest() {
+  const std::uint32_t place = order_.front();
+  order_.pop();
+  free_places_.push_back(place);
+  forget(words_[place].qpn);
+}
+
+std::optional<std::uint32_t> Departed::poll_dropped() {
+  if (dropped_.empty()) return std::nullopt;
+  const std::uint32_t peer = dropped_.front();
+  dropped_.pop();
+  return peer;
 }
 
 Departed::Heard Departed::handle(const wire::Packet& packet, const Arrival& arrival) {

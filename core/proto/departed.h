@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/id_table.h"
 #include "base/ring.h"
 #include "base/serial.h"
+#include "base/time.h"
 #include "proto/transmit.h"
 
 namespace softmrc::proto {
@@ -25,6 +27,7 @@ struct LastWord {
   std::uint32_t open_ports = ~0u;
   std::vector<std::uint32_t> entropies;  // by port
   std::vector<wire::EvBytes> wide;       // by port, where paths are SRv6's
+  Time until{};                          // when nobody is going to ask any more
 };
 
 // spec: departed
@@ -32,10 +35,15 @@ class Departed {
  public:
   enum class Heard : std::uint8_t { not_ours, wrong_peer, no_question, answered, refused };
 
-  void add(const LastWord& word);
+  void add(LastWord word, Time now);
   // The number is used again.
   void forget(std::uint32_t qpn);
   bool empty() const { return order_.empty(); }
+  // Words that nobody asked for until their time was over are dropped.
+  void handle_timeout(Time now);
+  Time deadline() const { return order_.empty() ? Time::never() : words_[order_.front()].until; }
+  // The peer of a word that was dropped; each counts once. Ask until there is none.
+  std::optional<std::uint32_t> poll_dropped();
 
   // A packet for a queue pair that does not exist. An acknowledgement is no question, and gets no answer.
   Heard handle(const wire::Packet& packet, const Arrival& arrival);
@@ -62,8 +70,10 @@ class Departed {
   }
 
  private:
-  // The newest are kept: who has not asked after so many others is not going to.
+  // The newest are kept, and each for as long as a device that closes would stay to answer: who has not asked by then,
+  // or after so many others, is not going to.
   static constexpr std::size_t most_kept = 4096;
+  static constexpr Duration lasts = seconds(3);
   // A peer that floods us with questions must not make us hoard; it will ask again.
   static constexpr std::size_t most_answers = 1024;
 
@@ -77,12 +87,15 @@ class Departed {
     bool is_refusal = false;
   };
 
+  void drop_oldest();
   void answer(const Answer& answer);
   void fill(const Answer& answer, std::uint32_t free_ports, Transmit& out) const;
 
   IdTable places_;               // of queue pairs, in words_
   std::vector<LastWord> words_;
+  std::vector<std::uint32_t> free_places_;
   Ring<std::uint32_t> order_;    // places, oldest first
+  Ring<std::uint32_t> dropped_;  // their peers
   Ring<Answer> answers_;
 };
 

@@ -31,6 +31,10 @@ class Doubts {
     if (!contains(peer)) doubts_.push_back({peer, ports, now, now + patience, false});
   }
 
+  // Nobody knows this peer any more.
+  void remove(std::uint32_t peer) {
+    std::erase_if(doubts_, [peer](const Doubt& doubt) { return doubt.peer == peer; });
+  }
   // Something came from this peer, whatever it was.
   void on_heard(std::uint32_t peer) {
     for (Doubt& doubt : doubts_)

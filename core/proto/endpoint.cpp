@@ -17,28 +17,38 @@ Verdict bad_value(const char* field, std::uint64_t value, std::string allowed) {
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config), journal_(config.max_events), up_ports_((1u << config.ports) - 1) {
+    : config_(config), journal_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1) {
   // Another process at the same address would otherwise begin with the same ids.
   next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
 }
 
 Verdict Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
   if (auto v = validate(*profile, config_.ports)) return v;
-  id = static_cast<std::uint32_t>(ev_profiles_.size());
-  ev_profiles_.push_back(std::move(profile));
+  id = ev_profiles_.add(std::move(profile));
   return std::nullopt;
 }
 
 Verdict Endpoint::add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id) {
   if (auto v = validate(*profile)) return v;
-  id = static_cast<std::uint32_t>(cc_profiles_.size());
-  cc_profiles_.push_back(std::move(profile));
+  id = cc_profiles_.add(std::move(profile));
   return std::nullopt;
 }
 
-std::uint32_t Endpoint::create_cq() {
-  cqs_.push_back(std::make_unique<CompletionQueue>());
-  return static_cast<std::uint32_t>(cqs_.size() - 1);
+std::uint32_t Endpoint::create_cq() { return cqs_.add(std::make_unique<CompletionQueue>()); }
+
+Verdict Endpoint::destroy_cq(std::uint32_t cq) {
+  if (!cqs_.contains(cq)) return bad_moment("cq", cq, "a completion queue that was created");
+  for (const Slot& slot : slots_)
+    if (slot.qp && slot.qp->uses(*cqs_[cq])) return bad_moment("cq", cq, "a queue that no queue pair uses any longer");
+  cqs_.remove(cq);
+  return std::nullopt;
+}
+
+bool Endpoint::remove_peer(std::uint32_t peer) {
+  if (!peers_.contains(peer) || peers_[peer].claims == 0) return false;
+  --peers_[peer].claims;
+  let_go_of(peer);
+  return true;
 }
 
 Verdict Endpoint::create_qp(std::uint32_t qpn) {
@@ -61,25 +71,34 @@ Verdict Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
   const auto slot = qpns_.find(qpn);
   if (!slot) return bad_moment("qpn", qpn, "a queue pair that exists");
   if (at(*slot)) return bad_moment("qpn", qpn, "a queue pair in RESET, to go to INIT");
-  if (a.ev_profile >= ev_profiles_.size()) return bad_value("ev_profile", a.ev_profile, "a profile that was added");
-  if (a.cc_profile >= cc_profiles_.size()) return bad_value("cc_profile", a.cc_profile, "a profile that was added");
-  if (a.send_cq >= cqs_.size()) return bad_value("send_cq", a.send_cq, "a completion queue that was created");
-  if (a.recv_cq >= cqs_.size()) return bad_value("recv_cq", a.recv_cq, "a completion queue that was created");
-  slots_[*slot].qp = std::make_unique<QueuePair>(qpn, config_, *ev_profiles_[a.ev_profile], *cc_profiles_[a.cc_profile],
-                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], journal_, a.sharers());
+  if (!ev_profiles_.contains(a.ev_profile)) return bad_value("ev_profile", a.ev_profile, "a profile that was added");
+  if (!cc_profiles_.contains(a.cc_profile)) return bad_value("cc_profile", a.cc_profile, "a profile that was added");
+  if (!cqs_.contains(a.send_cq)) return bad_value("send_cq", a.send_cq, "a completion queue that was created");
+  if (a.domain > last_domain_) return bad_value("domain", a.domain, "0, or a protection domain that was created");
+  if (!cqs_.contains(a.recv_cq)) return bad_value("recv_cq", a.recv_cq, "a completion queue that was created");
+  slots_[*slot].qp = std::make_unique<QueuePair>(qpn, config_, ev_profiles_[a.ev_profile], cc_profiles_[a.cc_profile],
+                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], journal_, a);
   return std::nullopt;
 }
 
+// spec: rtr-refused
 Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes) {
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair in INIT, to go to RTR");
   if (!peers_.contains(attributes.peer)) return bad_value("peer", attributes.peer, "a peer that was added");
+  if (auto v = pair->check_rtr(attributes)) return v;
   Peer& peer = peers_[attributes.peer];
   // Nobody here has been in touch with it: it may have been restarted since.
-  if (peer.is_known && pair->state() == QpState::init && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
-  if (auto v = pair->to_rtr(attributes, live_ports(attributes.peer), now)) return v;
+  if (peer.is_known && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
+  pair->to_rtr(attributes, now);
+  ++peer.holders;
   const bool is_new = !peer.is_known;
   peer.is_known = true;
+  if (is_new && config_.proves_addresses) {
+    peer.proven_ports = 0;
+    proofs_.add(now, attributes.peer, (1u << config_.ports) - 1);
+  }
+  pair->set_ports(now, live_ports(attributes.peer), peer.proven_ports);
   if (!peer.has_qp) {
     peer.first_qp = *qpns_.find(qpn);
     peer.has_qp = true;
@@ -93,7 +112,7 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
 
 bool Endpoint::has_working_qp(std::uint32_t peer) {
   const auto works = [&](const QueuePair* pair) {
-    return pair && pair->peer() == peer && (pair->state() == QpState::rtr || pair->state() == QpState::rts);
+    return pair && pair->peer() == peer && pair->is_working();
   };
   if (peers_[peer].has_qp && works(at(peers_[peer].first_qp))) return true;
   return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return works(slot.qp.get()); });
@@ -112,12 +131,12 @@ Verdict Endpoint::modify_error(Time now, std::uint32_t qpn) {
   return std::nullopt;
 }
 
-bool Endpoint::destroy_qp(std::uint32_t qpn) {
+bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
   const auto slot = qpns_.find(qpn);
   if (!slot) return false;
   if (const QueuePair* pair = at(*slot); pair && pair->has_peer()) {
     if (!departed_) departed_ = std::make_unique<Departed>();
-    departed_->add(pair->last_word());
+    departed_->add(pair->last_word(), now);  // which holds the peer in the queue pair's place
     if (pair->has_reply()) departed_->owe_ack(qpn, 0);
     Peer& peer = peers_[pair->peer()];
     if (peer.first_qp == *slot) {
@@ -137,12 +156,19 @@ bool Endpoint::destroy_qp(std::uint32_t qpn) {
   slots_[*slot] = Slot{};
   free_slots_.push_back(*slot);
   qpns_.erase(qpn);
+  drop_words(now);
   return true;
 }
 
-void Endpoint::depart() {
+void Endpoint::drop_words(Time now) {
+  if (!departed_) return;
+  departed_->handle_timeout(now);
+  while (const auto peer = departed_->poll_dropped()) let_go_of(*peer);
+}
+
+void Endpoint::depart(Time now) {
   for (std::size_t slot = 0; slot < slots_.size(); ++slot)
-    if (slots_[slot].qpn) destroy_qp(slots_[slot].qpn);
+    if (slots_[slot].qpn) destroy_qp(now, slots_[slot].qpn);
   memory_ = Memory{};
 }
 
@@ -188,6 +214,8 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
   if (!doubts_.empty()) [[unlikely]] doubts_.on_heard(arrival.peer);
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
     return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);
+  const bool may_be_new = !proofs_.empty() && peers_.contains(arrival.peer);
+  if (may_be_new && !(peers_[arrival.peer].proven_ports >> arrival.port & 1)) [[unlikely]] proofs_.on_heard(now, arrival.peer);
   if (packet.bth.dqp == wire::endpoint_qpn) {
     if (!peers_.contains(arrival.peer))
       return refuse(now, RefusedPacket::unknown_peer, journal_.stats.refused_unknown_peer, &packet.bth, arrival);
@@ -305,6 +333,7 @@ void Endpoint::handle_timeout(Time now) {
     after_input(now, entry.slot);
   }
   while (const auto peer = doubts_.empty() ? std::nullopt : doubts_.given_up(now)) give_up(now, *peer);
+  drop_words(now);
 }
 
 Time Endpoint::poll_timeout() {
@@ -315,6 +344,8 @@ Time Endpoint::poll_timeout() {
   }
   Time first = timers_.empty() ? Time::never() : timers_.front().at;
   if (!doubts_.empty()) first = std::min(first, doubts_.deadline(handled_at_));
+  if (departed_) first = std::min(first, departed_->deadline());
+  if (proofs_.deadline() > handled_at_) first = std::min(first, proofs_.deadline());
   return peers_.deadline() > handled_at_ ? std::min(first, peers_.deadline()) : first;
 }
 
@@ -322,8 +353,10 @@ PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& 
   const auto slot = qpns_.find(qpn);
   if (!slot || !at(*slot)) return PostStatus::wrong_state;
   const PostStatus status = at(*slot)->post(now, request);
-  if (status == PostStatus::ok) after_input(now, *slot);
-  return status;
+  if (status != PostStatus::ok) return status;
+  if (config_.proves_addresses && peers_[at(*slot)->peer()].proven_ports == 0) proofs_.resume(now, at(*slot)->peer());
+  after_input(now, *slot);
+  return PostStatus::ok;
 }
 
 PostStatus Endpoint::post_receive(std::uint32_t qpn, std::uint64_t wr_id) {
@@ -341,6 +374,7 @@ bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) 
   }
   if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
   if (peers_.deadline() <= now && poll_port_update(now, free_ports, out)) return true;
+  if (proofs_.deadline() <= now && poll_proof(now, free_ports, out)) return true;
   if (!doubts_.empty() && poll_doubt(now, free_ports, out)) return true;
   if (caller_ports_ && poll_caller_probe(now, free_ports, out)) return true;
   return !data_list_.empty() && poll_data(now, free_ports, out);
@@ -403,6 +437,7 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
 }
 
 std::size_t Endpoint::poll_completions(std::uint32_t cq, std::span<Completion> out) {
+  if (!cqs_.contains(cq)) return 0;
   CompletionQueue& queue = *cqs_[cq];
   std::size_t count = 0;
   while (count < out.size() && !queue.empty()) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/fetch.h"
+#include "base/handles.h"
 #include "base/id_table.h"
 #include "proto/completion.h"
 #include "proto/config.h"
@@ -21,6 +22,7 @@
 #include "proto/journal.h"
 #include "proto/memory.h"
 #include "proto/peers.h"
+#include "proto/proofs.h"
 #include "proto/queue_pair.h"
 #include "proto/timers.h"
 #include "proto/transmit.h"
@@ -40,12 +42,26 @@ class Endpoint {
   // Set-up. Profiles are shared, so that a hundred thousand endpoints can hold the same one.
   Verdict add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id);
   Verdict add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id);
+  // A queue pair keeps the profiles that it was given; others can then have the number.
+  bool remove_ev_profile(std::uint32_t id) { return ev_profiles_.remove(id); }
+  bool remove_cc_profile(std::uint32_t id) { return cc_profiles_.remove(id); }
   std::uint32_t create_cq();
+  Verdict destroy_cq(std::uint32_t cq);
+  // A domain that no other queue pair and no other memory is in.
+  Domain create_domain() { return ++last_domain_; }
   std::uint32_t add_peer() { return peers_.add(); }
+  // One that is known already, once more.
+  void claim_peer(std::uint32_t peer) { peers_.claim(peer); }
+  // For each time that it was added. It stays for as long as queue pairs have it for a peer, and their last words.
+  bool remove_peer(std::uint32_t peer);
+  bool has_peer(std::uint32_t peer) const { return peers_.contains(peer); }
+  bool has_working_qp(std::uint32_t peer);
+  std::uint32_t peers() const { return peers_.known(); }
   // Whoever is at this peer's addresses now knows nothing of what was said before, and what it said is void.
   void renew_peer(Time now, std::uint32_t peer);
-  bool add_region(const Region& region) { return memory_.add(region); }
+  bool add_region(const Region& region) { return region.domain <= last_domain_ && memory_.add(region); }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
+  std::size_t regions() const { return memory_.size(); }
   bool has_region(std::uint32_t rkey) const { return memory_.contains(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
@@ -59,9 +75,9 @@ class Endpoint {
   Verdict modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes);
   Verdict modify_error(Time now, std::uint32_t qpn);
   // The owner may take its memory back. The peer is still told what had arrived, and that no more will be taken.
-  bool destroy_qp(std::uint32_t qpn);
+  bool destroy_qp(Time now, std::uint32_t qpn);
   // All queue pairs are destroyed and all memory is let go; from here on the node only answers.
-  void depart();
+  void depart(Time now);
   bool has_departed() const { return departed_ && !departed_->empty(); }
   // nullptr for a number that does not exist or is still in RESET.
   QueuePair* qp(std::uint32_t qpn);
@@ -107,15 +123,16 @@ class Endpoint {
     fetch(qpns_.memory());
     fetch(data_list_.front_slot());
     fetch(timers_.memory());
-    if (!cqs_.empty()) fetch(cqs_.front().get());
+    if (cqs_.contains(0)) fetch(cqs_[0].get());
   }
 
   void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { journal_.set_sink(sink, wanted); }
   const EndpointStats& stats() const { return journal_.stats; }
   const EndpointConfig& config() const { return config_; }
   std::uint32_t up_ports() const { return up_ports_; }
+  bool has_cq(std::uint32_t cq) const { return cqs_.contains(cq); }
   std::size_t completion_queues() const { return cqs_.size(); }
-  std::size_t completions_waiting(std::uint32_t cq) const { return cqs_[cq]->size(); }
+  std::size_t completions_waiting(std::uint32_t cq) const { return cqs_.contains(cq) ? cqs_[cq]->size() : 0; }
 
  private:
   struct Slot {
@@ -124,7 +141,7 @@ class Endpoint {
   };
   // An EV probe that is out: whose it is and when it left.
   struct PendingProbe {
-    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt };
+    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt, proof };
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
     std::uint32_t slot = 0;   // the queue pair's, or the caller's token
@@ -138,6 +155,7 @@ class Endpoint {
     std::uint8_t port = 0;
     wire::EndpointOp op{};
     wire::Timestamp timestamp;
+    std::uint64_t key = 0;
     bool is_copy = false;     // of one that took `port`, and is to take another
   };
 
@@ -149,11 +167,19 @@ class Endpoint {
   void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
   QueuePair* speaker_to(std::uint32_t peer);
+  bool may_answer(Time now, Peer& peer);
+  const QueuePair* witness_of(std::uint32_t peer, std::uint64_t key);
+  const QueuePair* first_witness_of(std::uint32_t peer, std::uint64_t key);
+  std::uint64_t key_for(std::uint32_t peer) const;
   bool seems_unheard_by(std::uint32_t peer, Time now);
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
   bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_doubt(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_proof(Time now, std::uint32_t free_ports, Transmit& out);
+  void ask(Time now, PendingProbe::Owner owner, std::uint32_t peer, std::uint8_t port, bool by_another, Transmit& out);
+  void prove(Time now, std::uint32_t peer, std::uint8_t port);
+  bool has_work_for(std::uint32_t peer) const;
   void give_up(Time now, std::uint32_t peer);
   bool poll_replies(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_data(Time now, std::uint32_t free_ports, Transmit& out);
@@ -161,16 +187,18 @@ class Endpoint {
                     std::uint32_t entropy, Transmit& out);
   std::uint16_t register_probe(const PendingProbe& probe);
   std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
-  void refresh_live_ports(Time now, std::uint32_t peer);
-  bool has_working_qp(std::uint32_t peer);
+  void refresh_ports(Time now, std::uint32_t peer);
+  void let_go_of(std::uint32_t peer);
+  void drop_words(Time now);
   QueuePair* at(std::uint32_t slot) { return slots_[slot].qp.get(); }
 
   EndpointConfig config_;
   Journal journal_;
-  std::vector<std::shared_ptr<const EvProfile>> ev_profiles_;
-  std::vector<std::shared_ptr<const CcProfile>> cc_profiles_;
-  std::vector<std::unique_ptr<CompletionQueue>> cqs_;
+  Handles<std::shared_ptr<const EvProfile>> ev_profiles_;
+  Handles<std::shared_ptr<const CcProfile>> cc_profiles_;
+  Handles<std::unique_ptr<CompletionQueue>> cqs_;
   Memory memory_;
+  Domain last_domain_ = 0;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
   IdTable qpns_;
@@ -182,13 +210,15 @@ class Endpoint {
   Ring<std::uint32_t> batch_list_;  // who was handed something in this batch, and may owe verdicts at its end
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
   Ring<Answer> answers_;
+  Allowance allowance_;
   std::vector<Ring<PendingProbe>> caller_probes_;  // by port, so that one that is stuck holds up only its own
   std::uint32_t caller_ports_ = 0;                 // those with probes waiting
   std::vector<PendingProbe> pending_probes_;
-  std::uint16_t next_probe_id_ = 0;
+  Prng probe_ids_;                                 // which nobody should be able to guess
   std::uint16_t next_update_id_ = 0;
   std::uint32_t up_ports_ = 0;
   Doubts doubts_;
+  Proofs proofs_;
   std::unique_ptr<Departed> departed_;             // null until a queue pair is
 };
 

@@ -29,11 +29,46 @@ constexpr int doubt_round_trips = 8;
 
 }  // namespace
 
+// Whoever can forge a peer's address can ask as often as it likes; answering costs a send. What one peer is said to ask
+// takes nothing from the share that each of the others has for itself.
+// spec: answers-bounded
+bool Endpoint::may_answer(Time now, Peer& peer) {
+  if (config_.answers_per_s == 0) return true;
+  if (peer.answers.take(now, config_.answers_per_s / 10) || allowance_.take(now, config_.answers_per_s)) return true;
+  ++journal_.stats.requests_unanswered;
+  return false;
+}
+
+// A working queue pair to this peer whose key this is, or that has none: it vouches for what is said about the peer's ports.
+// spec: port-keys
+const QueuePair* Endpoint::witness_of(std::uint32_t peer, std::uint64_t key) {
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) {
+    return s.qp && s.qp->peer() == peer && s.qp->is_working() && (s.qp->port_key() == 0 || s.qp->port_key() == key);
+  });
+  return slot == slots_.end() ? nullptr : slot->qp.get();
+}
+
+// The same at a glance, for what may be said at any rate: the first one's key.
+const QueuePair* Endpoint::first_witness_of(std::uint32_t id, std::uint64_t key) {
+  const Peer& peer = peers_[id];
+  const QueuePair* first = peer.has_qp ? at(peer.first_qp) : nullptr;
+  return first && first->is_working() && first->port_key() && first->port_key() == key ? first : nullptr;
+}
+
+// The peer may have closed its end of some connections and know their keys no more, so every round shows another one's.
+std::uint64_t Endpoint::key_for(std::uint32_t id) const {
+  const auto speaks = [&](const Slot& slot) { return slot.qp && slot.qp->peer() == id && slot.qp->is_working(); };
+  const auto count = static_cast<std::uint32_t>(std::count_if(slots_.begin(), slots_.end(), speaks));
+  if (count == 0) return 0;
+  std::uint32_t skip = peers_[id].rounds % count;
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return speaks(s) && skip-- == 0; });
+  return slot->qp->peer_port_key();
+}
+
 void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& request = std::get<wire::EndpointRequest>(packet.body);
   ++journal_.stats.endpoint_requests;
   Peer& peer = peers_[arrival.peer];
-  if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   const Serial<16> ticks(request.timestamp.ticks);
   const bool is_update = request.op == wire::EndpointOp::port_status_update;
@@ -41,14 +76,24 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   journal_.stats.port_updates_received += is_update;
   // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
   if (is_update && !has_working_qp(arrival.peer)) return;
+  const QueuePair* witness = is_update ? first_witness_of(arrival.peer, request.key) : nullptr;
+  if (!witness && !may_answer(now, peer)) return;
+  if (is_update && !witness) witness = witness_of(arrival.peer, request.key);
+  if (is_update && !witness)
+    return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+  if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
   // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
   // after all, it comes again until it is answered.
   if (is_news && now - peer.heard_at < half_clock && ticks - peer.heard_ticks < 0) return;
+  const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
+  // Nobody can say this who is right: it came by some port. If it is true of ports that are down here, it comes again.
+  // spec: last-port
+  if (is_news && (ports == 0 || (up_ports_ && !(ports & up_ports_))))
+    return refuse(now, RefusedPacket::last_port, journal_.stats.refused_last_port, &packet.bth, arrival);
   if (answers_.size() >= most_answers) answers_.pop();
-  answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp});
+  answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp, witness ? witness->peer_port_key() : 0});
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
   if (!is_news) return;
-  const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
   peer.heard.add({id, ports});
   peer.heard_ticks = ticks;
   peer.heard_at = now;
@@ -60,7 +105,7 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   e.code = arrival.peer;
   e.value = ports;
   journal_.note(e);
-  refresh_live_ports(now, arrival.peer);
+  refresh_ports(now, arrival.peer);
 }
 
 void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arrival& arrival) {
@@ -69,24 +114,33 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
   ++journal_.stats.endpoint_responses;
   if (response.op == wire::EndpointOp::port_status_update) {
     Peer& peer = peers_[arrival.peer];
+    if (!first_witness_of(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
+      if (!may_answer(now, peer)) return;
+      if (!witness_of(arrival.peer, response.key))
+        return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+    }
     const auto meaning = peers_.on_answer(peer, id);
     if (meaning == Peers::Answer::to_nothing)
       refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
     // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
-    // may be very old, or a stranger's.
-    const bool is_worth_it = meaning == Peers::Answer::to_older || (meaning == Peers::Answer::to_nothing && now >= peer.may_repeat_at);
-    if (!is_worth_it || peer.said.empty() || !has_working_qp(arrival.peer)) return;
-    peer.may_repeat_at = now + seconds(1);
-    peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+    // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
+    const bool is_unknown = meaning == Peers::Answer::to_nothing;
+    if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update_pending)) return;
+    if (peer.said.empty() || !has_working_qp(arrival.peer)) return;
+    const Time at = is_unknown ? std::max(now, peer.may_repeat_at) : now;
+    peer.may_repeat_at = at + seconds(1);
+    peers_.announce_to(peer, at, next_update_id_++, up_ports_);
     return;
   }
   if (pending_probes_.empty())
     return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
   PendingProbe& pending = pending_probes_[id % pending_probes_.size()];
-  if (pending.owner == PendingProbe::Owner::nobody || pending.id != id || pending.peer != arrival.peer)
+  if (pending.owner == PendingProbe::Owner::nobody || pending.id != id || pending.peer != arrival.peer ||
+      response.timestamp.ticks != timestamp_ticks(pending.sent_at))
     return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
   const PendingProbe probe = pending;
   pending = PendingProbe{};
+  prove(now, probe.peer, probe.probe.port);
   if (probe.owner == PendingProbe::Owner::caller) {
     Event e;
     e.at_ps = now.ps;
@@ -99,22 +153,28 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
     journal_.note(e);
     return;
   }
-  if (probe.owner == PendingProbe::Owner::doubt) return;  // that something came has been noted
+  if (probe.owner != PendingProbe::Owner::queue_pair) return;  // that something came has been noted
   if (QueuePair* pair = at(probe.slot)) {
     pair->on_probe_answer(now, probe.probe, now - probe.sent_at);
     after_input(now, probe.slot);
   }
 }
 
-// Numbers are handed out in order; the table doubles while the number's place is taken by a probe still worth awaiting.
+// Numbers are drawn: an answer must not come from somebody who did not get the question. The table doubles when places are
+// taken, again and again, by probes still worth awaiting.
 std::uint16_t Endpoint::register_probe(const PendingProbe& probe) {
+  constexpr int most_draws = 4;
   if (pending_probes_.empty()) pending_probes_.resize(16);
-  const std::uint16_t id = next_probe_id_++;
+  std::uint16_t id = 0;
   const auto is_taken = [&] {
     const PendingProbe& old = pending_probes_[id % pending_probes_.size()];
     return old.owner != PendingProbe::Owner::nobody && probe.sent_at - old.sent_at < probe_lifetime;
   };
-  while (is_taken() && pending_probes_.size() < 65536) {
+  for (int draws = 0;; ++draws) {
+    id = static_cast<std::uint16_t>(probe_ids_.bits() >> 48);
+    if (!is_taken() || (draws >= most_draws && pending_probes_.size() == 65536)) break;
+    if (draws < most_draws) continue;
+    draws = 0;
     std::vector<PendingProbe> wider(pending_probes_.size() * 2);
     for (const PendingProbe& old : pending_probes_)
       if (old.owner != PendingProbe::Owner::nobody) wider[old.id % wider.size()] = old;
@@ -140,7 +200,9 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   auto& request = out.packet.body.emplace<wire::EndpointRequest>();
   request.op = op;
   request.timestamp.ticks = timestamp_ticks(now);
-  if (op == wire::EndpointOp::port_status_update) request.port_status_mask = to_wire(peers_[peer].told_ports);
+  if (op != wire::EndpointOp::port_status_update) return;
+  request.port_status_mask = to_wire(peers_[peer].told_ports);
+  request.key = key_for(peer);
 }
 
 // Whose paths the node takes to say something to this peer: of a queue pair that has any left.
@@ -167,7 +229,10 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   const Answer answer = answers_.front();
   answers_.pop();
   QueuePair* pair = speaker_to(answer.peer);
-  const std::uint32_t open = pair ? pair->open_ports() : ~0u;
+  std::uint32_t open = pair ? pair->open_ports() : ~0u;
+  // Where the peer has yet to show that it is there, nothing goes but back where the question came from.
+  const std::uint32_t proven = live_ports(answer.peer) & peers_[answer.peer].proven_ports;
+  if (config_.proves_addresses) open &= proven ? proven : 1u << answer.port;
   free_ports &= open;
   if (free_ports == 0) {
     if (up_ports_ & open) answers_.push(answer);  // they are only busy; but where all EVs are denied, nothing is said
@@ -202,7 +267,7 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   out.packet.bth.opcode = wire::Opcode::endpoint_response;
   out.packet.bth.dqp = wire::endpoint_qpn;
   out.packet.bth.psn = answer.id;
-  out.packet.body = wire::EndpointResponse{answer.op, answer.timestamp};
+  out.packet.body = wire::EndpointResponse{answer.op, answer.timestamp, answer.key};
   return true;
 }
 
@@ -221,26 +286,39 @@ void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
     caller_probes_[port].clear();
     caller_ports_ &= ~(1u << port);
   }
+  if (is_up) proofs_.resume_all(now);
   peers_.announce(now, next_update_id_++, up_ports_);
-  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_live_ports(now, peer);
+  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_ports(now, peer);
 }
 
 void Endpoint::renew_peer(Time now, std::uint32_t id) {
   Peer& peer = peers_[id];
-  const bool has_qp = peer.has_qp;
-  const std::uint32_t first_qp = peer.first_qp;
   peers_.renew(peer);
-  peer.has_qp = has_qp;
-  peer.first_qp = first_qp;
-  if (has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
-  refresh_live_ports(now, id);
+  if (peer.has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
+  refresh_ports(now, id);
 }
 
-void Endpoint::refresh_live_ports(Time now, std::uint32_t peer) {
+// What waits to be sent to it, or to be heard from it, must not become another's who is given its number.
+// spec: peer-life
+void Endpoint::let_go_of(std::uint32_t id) {
+  if (!peers_.release(id)) return;
+  ++journal_.stats.peers_forgotten;
+  doubts_.remove(id);
+  proofs_.remove(id);
+  answers_.remove_if([id](const Answer& answer) { return answer.peer == id; });
+  for (std::uint32_t port = 0; port < caller_probes_.size(); ++port) {
+    caller_probes_[port].remove_if([id](const PendingProbe& probe) { return probe.peer == id; });
+    if (caller_probes_[port].empty()) caller_ports_ &= ~(1u << port);
+  }
+  for (PendingProbe& probe : pending_probes_)
+    if (probe.peer == id) probe = PendingProbe{};
+}
+
+void Endpoint::refresh_ports(Time now, std::uint32_t peer) {
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     QueuePair* pair = at(slot);
     if (!pair || pair->peer() != peer) continue;
-    pair->set_live_ports(now, live_ports(peer));
+    pair->set_ports(now, live_ports(peer), peers_[peer].proven_ports);
     after_input(now, slot);
   }
 }
@@ -250,7 +328,7 @@ bool Endpoint::poll_port_update(Time now, std::uint32_t free_ports, Transmit& ou
     Peer& peer = peers_[id];
     if (!peer.update_pending || peer.update_at > now) continue;
     QueuePair* pair = speaker_to(id);
-    const std::uint32_t ports = peer.update_ports & free_ports & (pair ? pair->open_ports() : ~0u);
+    const std::uint32_t ports = peer.update_ports & peer.proven_ports & free_ports & (pair ? pair->open_ports() : ~0u);
     if (ports == 0) {
       peers_.repeat(peer, now, up_ports_);
       continue;
@@ -312,16 +390,49 @@ void Endpoint::on_unreachable(Time now, std::uint32_t peer) {
 }
 
 bool Endpoint::poll_doubt(Time now, std::uint32_t free_ports, Transmit& out) {
-  while (const auto ask = doubts_.poll(now, free_ports, up_ports_)) {
-    QueuePair* pair = speaker_to(ask->peer);
-    if (pair && !(pair->open_ports() >> ask->port & 1)) continue;
-    doubts_.on_asked(ask->peer);
-    const std::uint16_t id = register_probe({PendingProbe::Owner::doubt, 0, 0, ask->peer, {no_ev, ask->port, 0}, now});
-    fill_request(now, wire::EndpointOp::ev_probe, id, ask->peer, ask->port, 0, out);
-    if (pair) pair->address_reply(ask->port, true, out);
+  while (const auto question = doubts_.poll(now, free_ports, up_ports_)) {
+    const QueuePair* pair = speaker_to(question->peer);
+    const std::uint32_t ports = peers_[question->peer].proven_ports & (pair ? pair->open_ports() : ~0u);
+    if (!(ports >> question->port & 1)) continue;
+    doubts_.on_asked(question->peer);
+    ask(now, PendingProbe::Owner::doubt, question->peer, question->port, true, out);
     return true;
   }
   return false;
+}
+
+void Endpoint::ask(Time now, PendingProbe::Owner owner, std::uint32_t peer, std::uint8_t port, bool by_another, Transmit& out) {
+  const std::uint16_t id = register_probe({owner, 0, 0, peer, {no_ev, port, 0}, now});
+  fill_request(now, wire::EndpointOp::ev_probe, id, peer, port, 0, out);
+  if (QueuePair* pair = speaker_to(peer)) pair->address_reply(port, by_another, out);
+}
+
+bool Endpoint::has_work_for(std::uint32_t peer) const {
+  return std::any_of(slots_.begin(), slots_.end(), [peer](const Slot& slot) {
+    return slot.qp && slot.qp->state() == QpState::rts && slot.qp->peer() == peer && slot.qp->requester().has_work();
+  });
+}
+
+bool Endpoint::poll_proof(Time now, std::uint32_t free_ports, Transmit& out) {
+  const auto is_worth_it = [this](std::uint32_t peer) { return has_work_for(peer); };
+  while (const auto question = proofs_.poll(now, free_ports, up_ports_, is_worth_it)) {
+    const QueuePair* pair = speaker_to(question->peer);
+    if (!pair || !(pair->open_ports() >> question->port & 1)) continue;
+    ask(now, PendingProbe::Owner::proof, question->peer, question->port, !question->is_first, out);
+    return true;
+  }
+  return false;
+}
+
+// The peer is there, on this plane. What it was to be told can be said.
+// spec: proof-of-address
+void Endpoint::prove(Time now, std::uint32_t id, std::uint8_t port) {
+  Peer& peer = peers_[id];
+  if (peer.proven_ports >> port & 1) return;
+  peer.proven_ports |= 1u << port;
+  proofs_.on_answer(id, port);
+  peers_.hurry_update(peer, now, up_ports_);
+  refresh_ports(now, id);
 }
 
 void Endpoint::give_up(Time now, std::uint32_t peer) {

@@ -344,7 +344,7 @@ void EvSet::revive(std::uint16_t ev) {
 
 void EvSet::return_to_service(std::uint16_t ev) {
   Ev& e = evs_[ev];
-  ports_[e.port].slow_wait = 0;
+  ports_[e.port].slow_wait = 0;  // a port in use is measured, whoever brought it back, and can be left again
   e.state = EvState::good;
   e.fell_with_port = false;
   e.unacked_since = Time::never();

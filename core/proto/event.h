@@ -58,6 +58,9 @@ enum class RefusedPacket : std::uint8_t {
   invalid_request,
   bad_acknowledgement,
   unknown_answer,
+  wrong_pair,   // not between the queue pair that it is for and that one's peer
+  unproven,     // about ports, without the key that the peer was given
+  last_port,    // an update that would leave no port
 };
 
 constexpr std::uint32_t all_events = ~0u;

@@ -19,8 +19,13 @@ class Journal {
   }
   bool traces(EventType type) const { return wanted_ >> static_cast<unsigned>(type) & 1; }
 
+  // Anybody can cause refusals: once half of the queue is taken they are only counted, lest they push the rest out.
   void note(const Event& event) {
     if (traces(event.type)) sink_->on(event);
+    if (event.type == EventType::packet_refused && queue_.size() >= (max_events_ + 1) / 2) {
+      ++stats.events_dropped;
+      return;
+    }
     if (queue_.size() >= max_events_) {
       queue_.pop();
       ++stats.events_dropped;
@@ -61,6 +66,7 @@ struct QpContext {
   std::uint32_t mtu = 0;
   bool dynamic_mpr = false;      // SACKs carry the window
   Journal* journal = nullptr;
+  std::uint64_t domain = 0;      // of memory, which the peer may write to
   std::uint32_t sharers = 1;     // queue pairs that the first window is meant for, by the hints
   QpStats stats;
 

@@ -1,5 +1,7 @@
-// Registered memory: what a peer may write to. Decides whether an incoming packet's address is allowed; a region
-// without backing store (data == nullptr) checks and counts but copies nothing, which is how a simulator uses it.
+// Registered memory: what peers may write to. Decides whether an incoming packet's address is allowed; a region without
+// backing store (data == nullptr) checks and counts but copies nothing, which is how a simulator uses it.
+// A region is open to the queue pairs of one protection domain and to no others, whatever keys they know. Memory that is
+// only sent from is not here at all, so no key leads to it.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +20,16 @@ class Placer {
   virtual void place(std::uint64_t offset, const std::uint8_t* source, std::uint32_t size) = 0;
 };
 
+// A group of queue pairs and of memory that they may write to. Everything is in the first one unless it is told otherwise.
+using Domain = std::uint64_t;
+
 struct Region {
   std::uint8_t* data = nullptr;
   std::uint64_t va = 0;      // the address by which the peer names the first byte
   std::uint64_t length = 0;
   std::uint32_t rkey = 0;
   Placer* placer = nullptr;  // null: bytes are copied to data
+  Domain domain = 0;         // whose queue pairs may write here
 };
 
 class Memory {
@@ -36,6 +42,7 @@ class Memory {
     return true;
   }
 
+  std::size_t size() const { return regions_.size(); }
   bool contains(std::uint32_t rkey) const { return index_.find(rkey).has_value(); }
 
   bool remove(std::uint32_t rkey) {
@@ -52,11 +59,14 @@ class Memory {
     return true;
   }
 
-  // Writes `size` bytes at `va` if the key allows it. A null source is a packet whose payload is elided.
-  [[nodiscard]] bool place(std::uint32_t rkey, std::uint64_t va, const std::uint8_t* source, std::uint32_t size) const {
+  // Writes `size` bytes at `va` if the key allows it to this domain. A null source is a packet whose payload is elided.
+  // spec: protection-domain
+  [[nodiscard]] bool place(Domain domain, std::uint32_t rkey, std::uint64_t va, const std::uint8_t* source,
+                           std::uint32_t size) const {
     const auto at = index_.find(rkey);
     if (!at) return false;
     const Region& region = regions_[*at];
+    if (region.domain != domain) return false;
     if (va < region.va || va - region.va > region.length || size > region.length - (va - region.va)) return false;
     if (region.placer) region.placer->place(va - region.va, source, size);
     else if (region.data && source) std::memcpy(region.data + (va - region.va), source, size);

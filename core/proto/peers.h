@@ -1,4 +1,5 @@
-// The nodes on the other side, and what we and they have told each other about ports.
+// The nodes on the other side, and what we and they have told each other about ports. A peer is known as long as somebody
+// holds it: whoever added it, a queue pair to it, or the last word of one. Its number is then given to another.
 // A change of our ports goes to every peer on every live plane and is repeated until one copy is answered.
 #pragma once
 
@@ -10,6 +11,7 @@
 
 #include "base/serial.h"
 #include "base/time.h"
+#include "proto/allowance.h"
 
 namespace softmrc::proto {
 
@@ -41,7 +43,10 @@ class RecentUpdates {
 };
 
 struct Peer {
+  std::uint32_t holders = 0;
+  std::uint32_t claims = 0;          // of these, how many added it
   std::uint32_t usable_ports = ~0u;  // as the peer reported them
+  std::uint32_t proven_ports = ~0u;  // where it has answered, if that is asked for; see proofs.h
   RecentUpdates heard;
   Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
   Time heard_at = Time::long_ago();  // ... and when it came
@@ -57,17 +62,41 @@ struct Peer {
   Time update_at = Time::never();
   Duration update_interval{};
   Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
+  std::uint32_t rounds = 0;          // of updates: each shows the key of another queue pair
+  Allowance answers;                 // to its requests, besides what all peers share
 };
 
 class Peers {
  public:
+  // Held by whoever adds it.
   std::uint32_t add() {
-    peers_.emplace_back();
-    return static_cast<std::uint32_t>(peers_.size() - 1);
+    if (free_.empty()) {
+      free_.push_back(static_cast<std::uint32_t>(peers_.size()));
+      peers_.emplace_back();
+    }
+    const std::uint32_t id = free_.back();
+    free_.pop_back();
+    claim(id);
+    return id;
   }
-  bool contains(std::uint32_t id) const { return id < peers_.size(); }
+  void claim(std::uint32_t id) {
+    ++peers_[id].holders;
+    ++peers_[id].claims;
+  }
+  // True when nobody holds it any longer: it is gone.
+  bool release(std::uint32_t id) {
+    if (--peers_[id].holders) return false;
+    peers_[id] = Peer{};
+    free_.push_back(id);
+    refresh();
+    return true;
+  }
+  bool contains(std::uint32_t id) const { return id < peers_.size() && peers_[id].holders; }
   Peer& operator[](std::uint32_t id) { return peers_[id]; }
+  const Peer& operator[](std::uint32_t id) const { return peers_[id]; }
+  // Numbers given so far; not all of them are somebody's.
   std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
+  std::uint32_t known() const { return static_cast<std::uint32_t>(peers_.size() - free_.size()); }
 
   void announce(Time now, std::uint16_t id, std::uint32_t live_ports) {
     for (Peer& peer : peers_)
@@ -81,9 +110,18 @@ class Peers {
   }
   // A round is over: the next one waits twice as long, up to a second.
   void repeat(Peer& peer, Time now, std::uint32_t live_ports) {
+    ++peer.rounds;
     peer.update_ports = live_ports;
     peer.update_at = now + peer.update_interval;
     peer.update_interval = std::min(peer.update_interval * 2, seconds(1));
+    refresh();
+  }
+  // There is a new way to say it.
+  void hurry_update(Peer& peer, Time now, std::uint32_t live_ports) {
+    if (!peer.update_pending) return;
+    peer.update_ports = live_ports;
+    peer.update_at = now;
+    peer.update_interval = first_repeat;
     refresh();
   }
   // What an answer says: that the peer knows, that it may have taken old news for new, or nothing.
@@ -101,7 +139,12 @@ class Peers {
   }
   // Another process may be at this address now, or the same one after it forgot us: neither side's old news holds.
   void renew(Peer& peer) {
+    const Peer old = peer;
     peer = Peer{};
+    peer.holders = old.holders;
+    peer.claims = old.claims;
+    peer.has_qp = old.has_qp;
+    peer.first_qp = old.first_qp;
     peer.told_ports = 0;
     refresh();
   }
@@ -132,6 +175,7 @@ class Peers {
   }
 
   std::vector<Peer> peers_;
+  std::vector<std::uint32_t> free_;
   Time deadline_ = Time::never();
 };
 

@@ -10,34 +10,51 @@ Verdict wrong_state(QpState state, const char* allowed) {
   return Problem{Problem::Kind::usage, "state", names[static_cast<std::size_t>(state)], allowed};
 }
 
+// Acknowledgements of packets and questions name both queue pairs, of which whoever only guesses knows neither.
+// spec: pdcids
+bool is_between(const wire::Packet& packet, std::uint32_t from, std::uint32_t to) {
+  const auto names = [=](const auto& body) {
+    return body.spdcid == static_cast<std::uint16_t>(from) && body.dpdcid == static_cast<std::uint16_t>(to);
+  };
+  if (const auto* sack = std::get_if<wire::Sack>(&packet.body)) return names(*sack);
+  if (const auto* nack = std::get_if<wire::Nack>(&packet.body)) return names(*nack);
+  if (const auto* probe = std::get_if<wire::Probe>(&packet.body)) return names(*probe);
+  return true;
+}
+
 }  // namespace
 
-QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, const EvProfile& ev_profile,
-                     const CcProfile& cc_profile, const Memory& memory, CompletionQueue& send_cq,
-                     CompletionQueue& recv_cq, Journal& journal, std::uint32_t sharers)
+QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
+                     std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
+                     CompletionQueue& recv_cq, Journal& journal, const InitAttributes& attributes)
     : config_(config),
-      ev_profile_(ev_profile),
-      requester_(context_, config, ev_profile, cc_profile, send_cq),
+      ev_profile_(std::move(ev_profile)),
+      cc_profile_(std::move(cc_profile)),
+      requester_(context_, config, *ev_profile_, *cc_profile_, send_cq),
       responder_(context_, config, memory, recv_cq) {
   context_.qpn = qpn;
   context_.journal = &journal;
-  context_.sharers = sharers;
+  context_.sharers = attributes.sharers();
+  context_.domain = attributes.domain;
 }
 
-Verdict QueuePair::to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now) {
+Verdict QueuePair::check_rtr(const RtrAttributes& attributes) const {
   if (state_ != QpState::init) return wrong_state(state_, "INIT, to go to RTR");
-  if (auto v = validate(attributes)) return v;
+  return validate(attributes);
+}
+
+void QueuePair::to_rtr(const RtrAttributes& attributes, Time now) {
   context_.peer = attributes.peer;
   context_.dest_qpn = attributes.dest_qpn;
   context_.mtu = attributes.mtu;
   context_.dynamic_mpr = attributes.dynamic_mpr;
+  port_key_ = attributes.port_key;
+  peer_port_key_ = attributes.peer_port_key;
   responder_.start(attributes);
-  if (ev_profile_.is_wide()) build_evs();  // its values have to be somewhere
+  if (ev_profile_->is_wide()) build_evs();  // its values have to be somewhere
   const Prng stream(config_.seed, "reverse", context_.qpn);
-  reverse_.build(ev_profile_, requester_.evs(), requester_.ev_stream(), config_.ports, stream);
-  set_live_ports(now, live_ports);
+  reverse_.build(*ev_profile_, requester_.evs(), requester_.ev_stream(), config_.ports, stream);
   enter(QpState::rtr, now, CompletionStatus::success);
-  return std::nullopt;
 }
 
 Verdict QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
@@ -101,7 +118,13 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
     refuse(now, RefusedPacket::wrong_peer, packet, arrival);
     return;
   }
-  const bool asks = wire::is_write(packet.bth.opcode) || packet.bth.opcode == wire::Opcode::probe;
+  const bool is_write = wire::is_write(packet.bth.opcode);
+  if (!is_write && !is_between(packet, context_.dest_qpn, context_.qpn)) {
+    ++context_.journal->stats.refused_wrong_pair;
+    refuse(now, RefusedPacket::wrong_pair, packet, arrival);
+    return;
+  }
+  const bool asks = is_write || packet.bth.opcode == wire::Opcode::probe;
   if (state_ == QpState::error) {
     ++context_.journal->stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
@@ -161,8 +184,10 @@ Time QueuePair::deadline(Time now) const {
 
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
-  const std::uint32_t ports = free_ports & live_ports_ & open_ports();
-  if (ports == 0 || reverse_.should_wait(ports, live_ports_)) return false;
+  std::uint32_t live = live_ports_ & proven_ports_;
+  if (live == 0) live = live_ports_ & 1u << responder_.reply_trigger_port();
+  const std::uint32_t ports = free_ports & live & open_ports();
+  if (ports == 0 || reverse_.should_wait(ports, live)) return false;
   address_reply(reply_port(responder_.take_reply(now, out), ports), false, out);
   return true;
 }
@@ -180,7 +205,7 @@ std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_po
     }
   }
   if (state_ != QpState::rts && state_ != QpState::rtr) return std::nullopt;
-  const auto port = reverse_.next_probe(now, live_ports_, free_ports, requester_.rtt().smoothed());
+  const auto port = reverse_.next_probe(now, live_ports_ & proven_ports_, free_ports, requester_.rtt().smoothed());
   if (!port) return std::nullopt;
   return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
 }
@@ -209,8 +234,8 @@ void QueuePair::allow_ev(Time now, std::uint16_t ev) {
 Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) {
   const auto* bytes = std::get_if<wire::EvBytes>(&value);
   const std::uint32_t number = bytes ? 0 : std::get<std::uint32_t>(value);
-  if (auto v = validate_value(ev_profile_, "value", number, bytes != nullptr)) return v;
-  const auto path = [&] { return ev_profile_.path_of(*bytes, ev_profile_.is_wide() ? requester_.next_ev_number() : 0); };
+  if (auto v = validate_value(*ev_profile_, "value", number, bytes != nullptr)) return v;
+  const auto path = [&] { return ev_profile_->path_of(*bytes, ev_profile_->is_wide() ? requester_.next_ev_number() : 0); };
   requester_.replace_ev(now, ev, bytes ? path() : EvPath{number});
   reverse_.on_evs_changed();
   return std::nullopt;
@@ -219,10 +244,10 @@ Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) 
 LastWord QueuePair::last_word() const {
   LastWord word = responder_.last_word();
   if (!reverse_.is_built()) return word;
-  word.open_ports = reverse_.open_ports();
+  word.open_ports = reverse_.open_ports() & (proven_ports_ ? proven_ports_ : ~0u);
   for (std::uint8_t port = 0; port < config_.ports; ++port) {
     word.entropies.push_back(reverse_.entropy(port));
-    if (!ev_profile_.is_wide()) continue;
+    if (!ev_profile_->is_wide()) continue;
     const std::uint16_t ev = reverse_.ev(port);
     const wire::EvBytes* wide = ev == no_ev ? nullptr : requester_.evs().wide(ev);
     word.wide.push_back(wide ? *wide : wire::EvBytes{});
@@ -230,9 +255,10 @@ LastWord QueuePair::last_word() const {
   return word;
 }
 
-void QueuePair::set_live_ports(Time now, std::uint32_t mask) {
-  live_ports_ = mask;
-  requester_.set_live_ports(now, mask);
+void QueuePair::set_ports(Time now, std::uint32_t live, std::uint32_t proven) {
+  live_ports_ = live;
+  proven_ports_ = proven;
+  requester_.set_live_ports(now, live & proven);
 }
 
 }  // namespace softmrc::proto

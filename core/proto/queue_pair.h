@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "proto/config.h"
@@ -30,11 +31,13 @@ struct WantedProbe {
 
 class QueuePair {
  public:
-  QueuePair(std::uint32_t qpn, const EndpointConfig& config, const EvProfile& ev_profile, const CcProfile& cc_profile,
-            const Memory& memory, CompletionQueue& send_cq, CompletionQueue& recv_cq, Journal& journal,
-            std::uint32_t sharers);
+  QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
+            std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
+            CompletionQueue& recv_cq, Journal& journal, const InitAttributes& attributes);
 
-  Verdict to_rtr(const RtrAttributes& attributes, std::uint32_t live_ports, Time now);
+  // Whether it may go to RTR with these; `to_rtr` must not be asked for what this refuses.
+  Verdict check_rtr(const RtrAttributes& attributes) const;
+  void to_rtr(const RtrAttributes& attributes, Time now);
   Verdict to_rts(const RtsAttributes& attributes, Time now);
   // Both queues are flushed; the first send in line carries `status`.
   void to_error(Time now, CompletionStatus status);
@@ -73,7 +76,9 @@ class QueuePair {
     return nullptr;
   }
 
-  void set_live_ports(Time now, std::uint32_t mask);
+  // Ports that are up at both ends, and those at which the peer has shown that it is there: data takes what is both.
+  // Answers may go to others, but only back where the question came from.
+  void set_ports(Time now, std::uint32_t live, std::uint32_t proven);
 
   void fetch_ahead(bool receives) const {
     if (receives) responder_.fetch_ahead();
@@ -86,6 +91,10 @@ class QueuePair {
   bool has_peer() const { return context_.peer != no_peer; }
   std::uint32_t peer() const { return context_.peer; }
   std::uint32_t dest_qpn() const { return context_.dest_qpn; }
+  bool is_working() const { return state_ == QpState::rtr || state_ == QpState::rts; }
+  // What the peer's words about its ports must carry, and what ours do; 0: nothing.
+  std::uint64_t port_key() const { return port_key_; }
+  std::uint64_t peer_port_key() const { return peer_port_key_; }
   LastWord last_word() const;
   const QpStats& stats() const { return context_.stats; }
   Requester& requester() { return requester_; }
@@ -109,7 +118,7 @@ class QueuePair {
   }
   // There is evidence that the peer does not hear us.
   bool seems_unheard(Time now) const {
-    return (state_ == QpState::rtr || state_ == QpState::rts) &&
+    return is_working() &&
            (reverse_.is_in_doubt(now) || (state_ == QpState::rts && requester_.hears_nothing()));
   }
 
@@ -119,7 +128,8 @@ class QueuePair {
   void deny_ev(Time now, std::uint16_t ev);
   void allow_ev(Time now, std::uint16_t ev);
   Verdict replace_ev(Time now, std::uint16_t ev, const EvValue& value);
-  const EvProfile& ev_profile() const { return ev_profile_; }
+  const EvProfile& ev_profile() const { return *ev_profile_; }
+  bool uses(const CompletionQueue& cq) const { return requester_.uses(cq) || responder_.uses(cq); }
 
   // The endpoint's bookkeeping: which of its lists this queue pair stands on, and when its timer is set for.
   bool in_reply_list = false;
@@ -134,9 +144,13 @@ class QueuePair {
 
   QpContext context_;
   const EndpointConfig& config_;
-  const EvProfile& ev_profile_;
+  const std::shared_ptr<const EvProfile> ev_profile_;
+  const std::shared_ptr<const CcProfile> cc_profile_;
   QpState state_ = QpState::init;
   std::uint32_t live_ports_ = ~0u;
+  std::uint32_t proven_ports_ = ~0u;
+  std::uint64_t port_key_ = 0;
+  std::uint64_t peer_port_key_ = 0;
   Requester requester_;
   Responder responder_;
   ReversePaths reverse_;

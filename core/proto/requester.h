@@ -72,7 +72,9 @@ class Requester {
   // Nothing that was sent has been answered for a while.
   bool hears_nothing() const { return silences_ || retries_; }
 
+  // Ports that may carry data.
   void set_live_ports(Time now, std::uint32_t mask);
+  std::uint32_t live_ports() const { return live_ports_; }
   void deny_ev(Time now, std::uint16_t ev);
   void allow_ev(Time now, std::uint16_t ev);
   void replace_ev(Time now, std::uint16_t ev, const EvPath& path);
@@ -106,6 +108,7 @@ class Requester {
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
   Psn next_psn() const { return next_psn_; }
   bool has_work() const { return !messages_.empty(); }
+  bool uses(const CompletionQueue& cq) const { return &completions_ == &cq; }
   // Whether some message not yet completed takes its bytes from here.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
     for (std::size_t i = 0; i < messages_.size(); ++i)
@@ -174,6 +177,7 @@ class Requester {
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
   void on_progress(Time now);
   void refuse_acknowledgement(Time now, Psn cack);
+  bool is_credible(const wire::Aeth& aeth, Psn cack) const;
   void report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes);
   bool explains_accusation(Time now, const wire::Nack& nack);
   void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);
@@ -212,6 +216,10 @@ class Requester {
   // Its operation has not been confirmed, though the packet may have been.
   bool is_unconfirmed(Psn psn) const {
     return (sending_ || packets_cut_) && psn - messages_.front().first_psn >= 0 && psn - next_psn_ < 0;
+  }
+  // Something is under way, or cannot be because no port is left: the timer runs.
+  bool waits() const {
+    return sent_.in_flight() || lost_count_ || has_unacknowledged_operation() || (live_ports_ == 0 && has_work());
   }
   bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }
   Message& message_of(std::uint16_t msn) { return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)]; }

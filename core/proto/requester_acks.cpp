@@ -349,13 +349,29 @@ void Requester::on_not_taken(Time now, std::uint8_t tx_count) {
   ++holds_;
 }
 
+// Whether an acknowledgement can be of what is under way: of packets that were sent, and of operations whose last packet it
+// covers. A refusal ends the connection, so it has to be about the oldest operation that is not confirmed, or a later one.
+bool Requester::is_credible(const wire::Aeth& aeth, Psn cack) const {
+  if (!evs_.is_built() || cack - next_psn_ >= 0) return false;
+  const std::int32_t ahead = messages_.empty() ? -1 : Msn(aeth.msn) - Msn(messages_.front().msn);
+  if (aeth.syndrome != wire::Syndrome::ack) {
+    const bool is_under_way = (sending_ || packets_cut_) && cack + 1 - messages_.front().first_psn >= 0;
+    if (!is_under_way || ahead < -1) return false;
+  }
+  if (ahead < 0) return true;
+  const auto last = static_cast<std::size_t>(ahead);
+  return last < messages_.size() && messages_[last].is_sent && messages_[last].last_psn() - cack <= 0;
+}
+
 // spec: in-order nak
 CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   ++context_.stats.acks_received;
-  if (!evs_.is_built() || cack - next_psn_ >= 0) {
-    if (aeth.syndrome == wire::Syndrome::ack) refuse_acknowledgement(now, cack);
-    return status_of(aeth.syndrome);
+  if (!is_credible(aeth, cack)) {
+    refuse_acknowledgement(now, cack);
+    return CompletionStatus::success;
   }
+  // Older than the last that confirmed an operation, which said more: whatever PSN it names is no news.
+  if (messages_.empty() || Msn(aeth.msn) - Msn(messages_.front().msn) < -1) return CompletionStatus::success;
   acknowledge_through(now, cack);
   const Msn confirmed(aeth.msn);
   while (has_unacknowledged_operation() && confirmed - Msn(messages_.front().msn) >= 0 &&

@@ -196,8 +196,7 @@ Duration Requester::timeout() const {
 Time Requester::deadline(Time now) const {
   Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
   if (!accusations_.empty()) at = std::min(at, accusations_.front().due);
-  const bool waits = sent_.in_flight() || lost_count_ || has_unacknowledged_operation();
-  if (!waits) return at;
+  if (!waits()) return at;
   if (held_until_ > now) at = std::min(at, held_until_);
   at = std::min(at, progress_at_ + timeout());
   if (silences_ < 3) at = std::min(at, active_at_ + rtt_.silence() * (1 << silences_));
@@ -209,7 +208,7 @@ CompletionStatus Requester::on_timer(Time now) {
     judge_accused(now);
     drain_ev_changes(now);
   }
-  if (!(sent_.in_flight() || lost_count_ || has_unacknowledged_operation())) return CompletionStatus::success;
+  if (!waits()) return CompletionStatus::success;
   if (now >= progress_at_ + timeout()) return on_timeout(now);
   if (silences_ < 3 && now >= active_at_ + rtt_.silence() * (1 << silences_)) on_silence(now);
   return CompletionStatus::success;

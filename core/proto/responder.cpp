@@ -83,7 +83,7 @@ CompletionStatus Responder::accept(Time now, const wire::Bth& bth, const wire::W
     if (immediates_[write.meth.rqmsn].present) return refuse(now, trigger, wire::Syndrome::invalid_request);
   }
   // A message without bytes names no memory.
-  if (write.reth.dmalen && !memory_.place(write.reth.rkey, write.reth.va, write.payload, write.payload_size))
+  if (write.reth.dmalen && !memory_.place(context_.domain, write.reth.rkey, write.reth.va, write.payload, write.payload_size))
     return refuse(now, trigger, wire::Syndrome::remote_access);
 
   const std::uint32_t span = static_cast<std::uint32_t>(trigger.psn - expected_) + 1;

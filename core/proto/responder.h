@@ -31,6 +31,7 @@ class Responder {
 
   void post_receive(std::uint64_t wr_id) { receives_.push(wr_id); }
   std::size_t receives_posted() const { return receives_.size(); }
+  bool uses(const CompletionQueue& cq) const { return &completions_ == &cq; }
 
   // Anything but success means that the queue pair must go to error; the refusal for the peer is already queued.
   [[nodiscard]] CompletionStatus on_write(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival);
@@ -46,6 +47,7 @@ class Responder {
   }
 
   bool has_reply() const { return !acks_.empty(); }
+  std::uint8_t reply_trigger_port() const { return acks_.next_port(); }
   // Fills in the next reply and names the port that its trigger came from.
   std::uint8_t take_reply(Time now, Transmit& out);
 

@@ -59,12 +59,17 @@ struct QpStats {
   X(refused_remote_access)                                                          \
   X(refused_invalid_request)                                                        \
   X(refused_unknown_answer)                                                         \
+  X(refused_wrong_pair)    /* whose pdcids name another connection */               \
+  X(refused_unproven)      /* words about ports without the key for them */         \
+  X(refused_last_port)     /* updates that would have left no port */               \
+  X(requests_unanswered)   /* of nodes, beyond what is answered in a second */      \
   X(endpoint_requests)                                                              \
   X(endpoint_responses)                                                             \
   X(port_updates_sent)                                                              \
   X(port_updates_received)                                                          \
   X(departed_answers)      /* packets for queue pairs that were destroyed, answered */ \
   X(unreachable_reports)   /* of the network: nobody there; see doubts.h */         \
+  X(peers_forgotten)       /* that nobody held any longer */                        \
   X(probes_unsent)         /* of callers, for a port that is down or full */        \
   X(events_dropped)
 
@@ -72,6 +77,13 @@ struct EndpointStats {
 #define X(name) std::uint64_t name = 0;
   SOFTMRC_ENDPOINT_COUNTERS(X)
 #undef X
+
+  // Packets that came to nothing.
+  std::uint64_t refused() const {
+    return refused_malformed + refused_bad_icrc + refused_unknown_qp + refused_wrong_peer + refused_wrong_state +
+           refused_unknown_peer + refused_unknown_answer + refused_wrong_pair + refused_unproven + refused_last_port +
+           requests_unanswered;
+  }
 };
 
 }  // namespace softmrc::proto

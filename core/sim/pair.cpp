@@ -197,6 +197,8 @@ void Pair::refuse_for_want(std::uint32_t sender, const proto::Transmit& transmit
   wire::Nack& nack = back.packet.body.emplace<wire::Nack>();
   nack.reason = reason;
   nack.entropy = transmit.entropy;
+  nack.spdcid = static_cast<std::uint16_t>(pair->qpn());
+  nack.dpdcid = static_cast<std::uint16_t>(pair->dest_qpn());
   nack.nack_psn = transmit.packet.bth.psn;
   nack.tx_timestamp = std::get<wire::Write>(transmit.packet.body).tseth.ticks;
   launch(1 - sender, back, at, false, false, false);

@@ -91,13 +91,12 @@ void Device::close() {
   if (closed_) return;
   try {
     transmit();
-    engine_.depart();
+    engine_.depart(clock_.now());
     transmit();
   } catch (const CheckFailure& failure) {
     failure_ = failure.what();
   }
-  sender_.set_capture(nullptr);
-  capture_.reset();
+  end_capture();
   attendants_.clear();
   closed_ = true;
   kick();
@@ -132,46 +131,96 @@ void Device::wake_sleeper_if_late() {
   if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) kick();
 }
 
-std::uint32_t Device::add_peer(std::vector<PeerPlane> planes) {
+proto::Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
   const Visit visit(*this);
-  const std::uint32_t known = peers_.find_same(planes);
-  if (known != proto::no_peer) return known;
-  const std::uint32_t peer = engine_.add_peer();
+  if (planes.size() != planes_.size())
+    return proto::Problem{proto::Problem::Kind::config, "planes", std::to_string(planes.size()),
+                          "as many as the device has: " + std::to_string(planes_.size())};
+  forget_peers();
+  peer = peers_.find_same(planes);
+  if (peer != proto::no_peer) {
+    engine_.claim_peer(peer);
+    return std::nullopt;
+  }
+  if (auto v = peers_.check(planes, [this](std::uint32_t other) { return engine_.has_working_qp(other); })) return v;
+  peer = engine_.add_peer();
   peers_.add(peer, std::move(planes));
-  return peer;
+  return std::nullopt;
+}
+
+bool Device::remove_peer(std::uint32_t peer) {
+  const Visit visit(*this);
+  const bool was_known = engine_.remove_peer(peer);
+  forget_peers();
+  return was_known;
+}
+
+// The engine lets go of peers that nobody holds; from then on their packets are a stranger's. Before it gives a number to
+// another, this must be done.
+void Device::forget_peers() {
+  if (engine_.stats().peers_forgotten == peers_forgotten_) return;
+  peers_forgotten_ = engine_.stats().peers_forgotten;
+  std::vector<std::uint32_t> gone;
+  peers_.for_each([&](std::uint32_t peer) {
+    if (!engine_.has_peer(peer)) gone.push_back(peer);
+  });
+  for (std::uint32_t peer : gone) peers_.remove(peer);
+  sender_.on_peers_removed();
+}
+
+proto::Verdict Device::destroy_cq(std::uint32_t cq) {
+  const Visit visit(*this);
+  if (auto v = engine_.destroy_cq(cq)) return v;
+  if (cq < cq_fds_.size() && cq_fds_[cq] >= 0) {
+    ::close(cq_fds_[cq]);
+    cq_fds_[cq] = -1;
+  }
+  return std::nullopt;
 }
 
 std::size_t Device::poll(std::uint32_t cq, std::span<proto::Completion> out) {
   const Visit visit(*this);
   const std::size_t count = engine_.poll_completions(cq, out);
-  if (cq < cq_fds_.size() && cq_fds_[cq] >= 0 && engine_.completions_waiting(cq) == 0) {
-    std::uint64_t seen = 0;
-    [[maybe_unused]] const ssize_t got = read(cq_fds_[cq], &seen, sizeof seen);
-  }
+  if (cq < cq_fds_.size() && engine_.completions_waiting(cq) == 0) quieten(cq_fds_[cq]);
   return count;
 }
 
 int Device::completion_fd(std::uint32_t cq) {
   const Visit visit(*this);
   if (cq >= cq_fds_.size()) cq_fds_.resize(cq + 1, -1);
-  if (cq_fds_[cq] < 0) cq_fds_[cq] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (cq_fds_[cq] < 0) cq_fds_[cq] = eventfd(closed_, EFD_NONBLOCK | EFD_CLOEXEC);
   notify();
   return cq_fds_[cq];
 }
 
 int Device::event_fd() {
   const Visit visit(*this);
-  if (event_fd_ < 0) event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (event_fd_ < 0) event_fd_ = eventfd(closed_, EFD_NONBLOCK | EFD_CLOEXEC);
   return event_fd_;
+}
+
+// Nothing to read from it any more, unless that the device is closed, which stays true.
+void Device::quieten(int fd) {
+  if (fd < 0 || closed_) return;
+  std::uint64_t seen = 0;
+  [[maybe_unused]] const ssize_t got = read(fd, &seen, sizeof seen);
+}
+
+// Whoever waits for a descriptor learns so that the device is closed.
+void Device::wake_descriptors() {
+  const auto wake = [](int fd) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = fd < 0 ? 0 : write(fd, &one, sizeof one);
+  };
+  for (int fd : cq_fds_) wake(fd);
+  wake(event_fd_);
 }
 
 void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
   const Visit visit(*this);
   proto::Event event;
   while (out.size() < most && engine_.poll_event(event)) out.push_back(event);
-  if (event_fd_ < 0) return;
-  std::uint64_t seen = 0;
-  [[maybe_unused]] const ssize_t got = read(event_fd_, &seen, sizeof seen);
+  quieten(event_fd_);
 }
 
 namespace {
@@ -272,6 +321,7 @@ void Device::run() {
     is_driven_ = own_thread_drives_ = false;
     turn_.notify_one();
   }
+  wake_descriptors();
   turn_.wait(lock, [this] { return !is_driven_ && followers_ == 0; });
   try {
     if (failure_.empty()) linger(lock);
@@ -291,10 +341,14 @@ void Device::start_capture(const std::string& path, std::uint64_t most_bytes) {
 
 std::uint64_t Device::stop_capture() {
   const Visit visit(*this);
+  end_capture();
+  return captured_;
+}
+
+void Device::end_capture() {
   sender_.set_capture(nullptr);
-  const std::uint64_t packets = capture_ ? capture_->packets() : 0;
+  if (capture_) captured_ = capture_->packets();
   capture_.reset();
-  return packets;
 }
 
 void Device::start_series(std::uint32_t qpn, Duration bin, std::uint32_t bins) {

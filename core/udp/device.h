@@ -102,7 +102,10 @@ class Device {
   std::uint32_t admin_up() const { return admin_up_; }
   std::uint32_t link_up() const { return link_up_; }
 
-  std::uint32_t add_peer(std::vector<PeerPlane> planes);
+  // The same planes are the same peer, which then has to be removed as often as it was added.
+  proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
+  bool remove_peer(std::uint32_t peer);
+  proto::Verdict destroy_cq(std::uint32_t cq);
   const PeerBook& peers() const { return peers_; }
 
   // Events for poll_event, oldest first.
@@ -128,6 +131,7 @@ class Device {
   const DeviceStats& stats() const { return stats_; }
 
   void start_capture(const std::string& path, std::uint64_t most_bytes);
+  // How many packets the last one holds, whether it is ended by this or was when the device closed.
   std::uint64_t stop_capture();
 
   // How many payload bytes of one queue pair were placed in each span of time, from now on.
@@ -181,11 +185,15 @@ class Device {
   void set_link(Time now, std::uint32_t plane, bool is_up);
   void refresh_port(Time now, std::uint32_t plane);
   void read_errors();
+  void forget_peers();
   void linger(Lock& lock);
   void notify();
   void let_visitors_in(Lock& lock);
   void wake_sleeper_if_late();
   void kick();
+  void quieten(int fd);
+  void wake_descriptors();
+  void end_capture();
   Time next_deadline();
   void record_series(Time now);
 
@@ -199,6 +207,7 @@ class Device {
   Receiver receiver_;
   Sender sender_;
   std::unique_ptr<Capture> capture_;
+  std::uint64_t captured_ = 0;
   Series series_;
   DeviceStats stats_;
   std::vector<Attendant*> attendants_;
@@ -209,9 +218,12 @@ class Device {
   int event_fd_ = -1;
   std::uint32_t ready_planes_ = 0;   // found readable by the last look
   std::uint32_t turns_in_batch_ = 0;
+  std::uint64_t strangers_ = 0;      // packets of theirs so far, on all planes
+  bool is_only_refusing_ = false;    // whatever came in this turn was refused
   std::uint32_t rewritable_ = 0;     // found to have room again
   std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
   bool links_ready_ = false;
+  std::uint64_t peers_forgotten_ = 0;
   std::uint32_t admin_up_ = ~0u;
   std::uint32_t link_up_ = ~0u;
 

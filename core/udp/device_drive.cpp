@@ -49,10 +49,15 @@ bool Device::take_in() {
       watch_room(p);
     }
   }
+  const proto::EndpointStats& stats = engine_.stats();
+  const std::uint64_t strangers = strangers_, handed_in = stats.datagrams_received, refused = stats.refused();
   receive_ready();
+  const std::uint64_t refused_now = stats.refused() - refused;
+  is_only_refusing_ = strangers_ - strangers + refused_now > 0 && stats.datagrams_received - handed_in <= refused_now;
   const Time now = clock_.now();
   if (engine_.poll_timeout() <= now) {
     engine_.handle_timeout(now);
+    forget_peers();
     worked = true;
   }
   if (!series_.bins.empty()) [[unlikely]] record_series(now);
@@ -101,6 +106,7 @@ void Device::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   arrival.peer = peers_.find(*in.from);
   if (arrival.peer == proto::no_peer) {
     plane.stats.strangers += count;
+    strangers_ += count;
     return;
   }
   wire::Route route;
@@ -112,7 +118,8 @@ void Device::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   arrival.congestion = (in.tos & 3) == 3;
   const wire::DscpMap& dscp = plan_.sender.dscp;
   wire::ParseOptions options;
-  if (dscp.was_trimmed(in.tos >> 2)) {
+  // A trimmed packet has no ICRC, so where nothing trims the mark means nothing: it is a packet like any other.
+  if (plan_.engine.trim_nack && dscp.was_trimmed(in.tos >> 2)) {
     arrival.trim = in.tos >> 2 == dscp.trimmed ? proto::Trim::trimmed : proto::Trim::trimmed_last_hop;
     options.trimmed = true;
     options.has_icrc = false;

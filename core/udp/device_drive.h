@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "udp/device.h"
 
@@ -9,6 +11,10 @@ namespace softmrc::udp {
 
 // Longest sleep: nothing depends on it, it bounds the harm of a wake-up that got lost.
 constexpr Duration longest_sleep = milliseconds(500);
+
+// A flood costs a turn for each of its packets as long as the driver keeps up with them. So it lets them gather: what is
+// refused many at a time costs little, and what a peer sends meanwhile is late by no more than this.
+constexpr Duration refusing_rest = microseconds(100);
 
 constexpr Duration robbed_after = microseconds(300);
 constexpr Duration robbed_rest = milliseconds(100);
@@ -31,6 +37,13 @@ void Device::drive(Lock& lock, Time until, Done done) {
     notify();
     let_visitors_in(lock);
     const Time now = clock_.now();
+    if (is_only_refusing_ && now < until) [[unlikely]] {
+      ++stats_.rests;
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::nanoseconds(refusing_rest.ps / 1'000));
+      lock.lock();
+      continue;
+    }
     if (worked) {
       usual_gap_ps_ += ((now - busy_at_).ps - usual_gap_ps_) / 8;
       busy_at_ = now;

@@ -1,5 +1,8 @@
 #include "udp/peer_book.h"
 
+#include <algorithm>
+#include <string>
+
 namespace softmrc::udp {
 
 PeerBook::Key PeerBook::key_of(const wire::Address& address, std::uint16_t port) {
@@ -17,19 +20,69 @@ PeerBook::Key PeerBook::key_of(const sockaddr_storage& from) {
   return key_of(address, port);
 }
 
+// By which its packets are known. One that does not tell its ports may send from any.
+std::vector<PeerBook::Key> PeerBook::keys_of(const PeerPlane& plane) {
+  std::vector<Key> keys;
+  for (std::uint16_t port : plane.source_ports) keys.push_back(key_of(plane.address, port));
+  if (keys.empty()) {
+    keys.push_back(key_of(plane.address, 0));
+    keys.back().port = 0;
+  }
+  return keys;
+}
+
+namespace {
+
+proto::Verdict refused(const char* field, std::string value, std::string allowed) {
+  return proto::Problem{proto::Problem::Kind::config, field, std::move(value), std::move(allowed)};
+}
+
+// Of one node: not of many, not of whoever hears it, not of nobody, and not one address in the clothes of another.
+bool is_unicast(const wire::Address& address) {
+  const auto& b = address.bytes;
+  if (address.is_v4) return b[0] != 0 && b[0] < 224;
+  const bool is_low = std::all_of(b.begin(), b.begin() + 10, [](std::uint8_t byte) { return byte == 0; });
+  const bool is_loopback = is_low && b[10] == 0 && b[11] == 0 && b[12] == 0 && b[13] == 0 && b[14] == 0 && b[15] == 1;
+  return b[0] != 0xFF && (!is_low || is_loopback);
+}
+
+}  // namespace
+
+// spec: peer-addresses
+proto::Verdict PeerBook::check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const {
+  for (const PeerPlane& plane : planes) {
+    if (!is_unicast(plane.address)) return refused("planes.address", text_of(plane.address), "the address of one node");
+    const auto has_zero = std::count(plane.source_ports.begin(), plane.source_ports.end(), 0);
+    if (plane.port == 0 || has_zero) return refused("planes.port", "0", "1 to 65535");
+    if (plane.source_ports.size() > most_sockets)
+      return refused("planes.source_ports", std::to_string(plane.source_ports.size()), "at most " + std::to_string(most_sockets));
+    for (const Key& key : keys_of(plane)) {
+      const auto found = by_address_.find(key);
+      if (found != by_address_.end() && owns(found->second))
+        return refused("planes.source_ports", text_of(plane.address) + " port " + std::to_string(key.port & 0xFFFF),
+                       "an address and a port that are no other peer's");
+    }
+  }
+  return std::nullopt;
+}
+
 void PeerBook::add(std::uint32_t peer, std::vector<PeerPlane> planes) {
   for (PeerPlane& plane : planes) {
     plane.to = destination_of(plane.address, plane.port, plane.scope_id);
-    if (plane.source_ports.empty()) {
-      Key any = key_of(plane.address, 0);
-      any.port = 0;
-      by_address_[any] = peer;
-      has_wildcards_ = true;
-    }
-    for (std::uint16_t port : plane.source_ports) by_address_[key_of(plane.address, port)] = peer;
+    for (const Key& key : keys_of(plane)) by_address_[key] = peer;
+    wildcards_ += plane.source_ports.empty();
   }
   if (peer >= peers_.size()) peers_.resize(peer + 1);
   peers_[peer] = std::move(planes);
+}
+
+void PeerBook::remove(std::uint32_t peer) {
+  for (const PeerPlane& plane : peers_[peer]) {
+    for (const Key& key : keys_of(plane))
+      if (const auto found = by_address_.find(key); found != by_address_.end() && found->second == peer) by_address_.erase(found);
+    wildcards_ -= plane.source_ports.empty();
+  }
+  peers_[peer] = {};
 }
 
 std::uint32_t PeerBook::find_same(const std::vector<PeerPlane>& planes) const {

@@ -1,13 +1,16 @@
 // Who the peers are, by address: where their packets are sent, and whose a packet is that came in.
 // A peer is a list of planes. Its packets come from known addresses and, where it told us its sockets, known ports;
-// anything else is a stranger's.
+// anything else is a stranger's. What a peer says of itself may be a lie: only addresses of single nodes are taken, and
+// none at which another peer is being talked to.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <unordered_map>
 #include <vector>
 
+#include "proto/config.h"
 #include "proto/transmit.h"
 #include "udp/socket.h"
 
@@ -22,9 +25,21 @@ struct PeerPlane {
   Destination to;                           // filled in by the book; for packets that name no SRv6 path
 };
 
+// Of one plane: each is a path, and a queue pair has no use for more.
+constexpr std::size_t most_sockets = 256;
+
 class PeerBook {
  public:
   void add(std::uint32_t peer, std::vector<PeerPlane> planes);
+  void remove(std::uint32_t peer);
+  // Whether somebody may be added who is there. `owns` says of a peer whether what it has stays its own.
+  proto::Verdict check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const;
+  // Calls back with every peer that is known.
+  template <typename F>
+  void for_each(F f) const {
+    for (std::uint32_t peer = 0; peer < peers_.size(); ++peer)
+      if (!peers_[peer].empty()) f(peer);
+  }
   const PeerPlane& plane(std::uint32_t peer, std::uint32_t plane) const { return peers_[peer][plane]; }
   bool contains(std::uint32_t peer) const { return peer < peers_.size() && !peers_[peer].empty(); }
   // The peer that was added with these very planes, so that a second connection to it finds the first one's.
@@ -34,7 +49,7 @@ class PeerBook {
   std::uint32_t find(const sockaddr_storage& from) const {
     const Key exact = key_of(from);
     if (const auto found = by_address_.find(exact); found != by_address_.end()) return found->second;
-    if (!has_wildcards_) return proto::no_peer;
+    if (!wildcards_) return proto::no_peer;
     const auto found = by_address_.find({exact.high, exact.low, 0});
     return found == by_address_.end() ? proto::no_peer : found->second;
   }
@@ -55,10 +70,11 @@ class PeerBook {
   };
   static Key key_of(const sockaddr_storage& from);
   static Key key_of(const wire::Address& address, std::uint16_t port);
+  static std::vector<Key> keys_of(const PeerPlane& plane);
 
   std::vector<std::vector<PeerPlane>> peers_;
   std::unordered_map<Key, std::uint32_t, Hash> by_address_;
-  bool has_wildcards_ = false;
+  std::size_t wildcards_ = 0;
 };
 
 // The one's complement sum of an address: two carriers of the same sum leave a UDP checksum valid, so a path that is

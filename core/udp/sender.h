@@ -48,6 +48,8 @@ class Sender {
 
   std::uint8_t tos_of(proto::TrafficClass traffic_class) const;
   void set_capture(Capture* capture) { capture_ = capture; }
+  // Planes of peers that were known may be gone, and others stand in their place.
+  void on_peers_removed() { seeds_.fill({}); }
   bool has_gso() const { return has_gso_; }
 
  private:

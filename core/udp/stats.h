@@ -29,6 +29,7 @@ struct PlaneStats {
   X(turns)               /* times round the driver's loop */                            \
   X(sleeps)                                                                             \
   X(spins)               /* looks at idle sockets before going to sleep */              \
+  X(rests)               /* times it let a flood gather, to refuse many at a time */    \
   X(hold_ups)            /* times other work had the processor in the midst of sending */ \
   X(handovers)           /* times a waiting thread took the driver's work over */
 

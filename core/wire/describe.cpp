@@ -114,12 +114,14 @@ void add_body(Line& line, const Packet& packet, const EndpointRequest& r, bool) 
   line.add_name(name_of(r.op), static_cast<unsigned>(r.op));
   if (r.op == EndpointOp::port_status_update) line.add(" ports %08x", r.port_status_mask);
   add_timestamp(line, r.timestamp);
+  if (r.key) line.add(" keyed");
 }
 
 void add_body(Line& line, const Packet& packet, const EndpointResponse& r, bool) {
   line.add(" id  %8u ", packet.bth.psn & 0xFFFF);
   line.add_name(name_of(r.op), static_cast<unsigned>(r.op));
   add_timestamp(line, r.timestamp);
+  if (r.key) line.add(" keyed");
 }
 
 }  // namespace

@@ -12,6 +12,9 @@
 //
 // EETH is 36 bytes: byte 1 holds the op in bits 3:2 (readers disagree; bits 5:4 are accepted too), byte 28 on holds the
 // request's timestamp, everything else is reserved.
+//
+// Where both ends agreed on keys, eight bytes follow either header: the key that its receiver gave to its sender. No key is
+// zero, so that a zero says that there is none.
 #pragma once
 
 #include <cstring>
@@ -22,16 +25,19 @@ namespace softmrc::wire {
 
 enum class EndpointOp : std::uint8_t { port_status_update = 0, ev_probe = 1 };
 
+constexpr std::size_t key_size = 8;
+
 struct EndpointRequest {
   static constexpr std::size_t size = 16;
   EndpointOp op = EndpointOp::ev_probe;
   std::uint8_t vendor = 0;
   std::uint32_t port_status_mask = 0;
   Timestamp timestamp;
+  std::uint64_t key = 0;
 
   bool operator==(const EndpointRequest&) const = default;
   static EndpointRequest parse(const std::uint8_t* p) {
-    return {static_cast<EndpointOp>(p[1] & 3), p[3], load32(p + 4), Timestamp::parse(p + 12)};
+    return {static_cast<EndpointOp>(p[1] & 3), p[3], load32(p + 4), Timestamp::parse(p + 12), 0};
   }
   void emit(std::uint8_t* p) const {
     std::memset(p, 0, size);
@@ -47,11 +53,12 @@ struct EndpointResponse {
   static constexpr std::size_t size = 36;
   EndpointOp op = EndpointOp::ev_probe;
   Timestamp timestamp;
+  std::uint64_t key = 0;
 
   bool operator==(const EndpointResponse&) const = default;
   static EndpointResponse parse(const std::uint8_t* p) {
     const unsigned op = ((p[1] >> 2) & 3) | ((p[1] >> 4) & 3);
-    return {static_cast<EndpointOp>(op), Timestamp::parse(p + 28)};
+    return {static_cast<EndpointOp>(op), Timestamp::parse(p + 28), 0};
   }
   void emit(std::uint8_t* p) const {
     std::memset(p, 0, size);

@@ -239,6 +239,11 @@ std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, [[maybe_unused]] Cr
   return update_table(state, bytes.data(), bytes.size());
 }
 
+namespace {
+// What is copied to hide the masked byte: whole blocks of the carry-less multiply.
+constexpr std::size_t head_size = 48;
+}  // namespace
+
 std::uint32_t icrc_seed(const Route& route, std::size_t udp_payload_size, std::uint32_t ipv4_identity) {
   std::uint8_t pseudo[max_pseudo_size];
   const std::size_t size = emit_pseudo_header(route, udp_payload_size, ipv4_identity, pseudo);
@@ -248,7 +253,7 @@ std::uint32_t icrc_seed(const Route& route, std::size_t udp_payload_size, std::u
 bool verify_from(std::uint32_t seed, Bytes udp_payload) {
   if (udp_payload.size() < Bth::size + icrc_size) return false;
   const std::size_t covered = udp_payload.size() - icrc_size;
-  std::uint8_t head[max_header_size];
+  std::uint8_t head[head_size];
   const std::size_t size = std::min(covered, sizeof head);
   std::memcpy(head, udp_payload.data(), size);
   head[icrc_masked_byte] = 0xFF;
@@ -266,7 +271,7 @@ Icrc::Icrc(const Route& route, std::size_t udp_payload_size, CrcMethod method, s
 
 Icrc& Icrc::add(Bytes piece) {
   if (at_ <= icrc_masked_byte && at_ + piece.size() > icrc_masked_byte) {
-    std::uint8_t head[max_header_size];
+    std::uint8_t head[head_size];
     const std::size_t size = std::min(piece.size(), sizeof head);
     std::memcpy(head, piece.data(), size);
     head[icrc_masked_byte - at_] = 0xFF;

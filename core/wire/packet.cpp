@@ -47,6 +47,27 @@ Refusal parse_control(const std::uint8_t* p, std::size_t size, const ParseOption
   return Refusal::none;
 }
 
+// These alone may be followed by a key. One of zero would say that there is none.
+// spec: port-keys
+template <typename Body>
+Refusal parse_endpoint_op(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
+  const bool has_key = size == Bth::size + Body::size + key_size;
+  if (has_key) size -= key_size;
+  if (Refusal r = parse_control<Body>(p, size, options, out); r != Refusal::none) return r;
+  Body& body = std::get<Body>(out.body);
+  if (has_key) body.key = load64(p + size);
+  return body.op > EndpointOp::ev_probe || (has_key && body.key == 0) ? Refusal::bad_field : Refusal::none;
+}
+
+// Of what is no write.
+std::size_t body_size(const Packet& packet) {
+  return std::visit([](const auto& body) -> std::size_t {
+    if constexpr (requires { body.key; }) return body.size + (body.key ? key_size : 0);
+    else if constexpr (requires { body.size; }) return body.size;
+    else return 0;
+  }, packet.body);
+}
+
 constexpr unsigned padding(std::uint32_t payload_size) { return (4 - payload_size % 4) % 4; }
 
 }  // namespace
@@ -79,11 +100,9 @@ Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out) {
     case Opcode::probe:
       return parse_control<Probe>(p, size, options, out);
     case Opcode::endpoint_request:
-      if (Refusal r = parse_control<EndpointRequest>(p, size, options, out); r != Refusal::none) return r;
-      return std::get<EndpointRequest>(out.body).op > EndpointOp::ev_probe ? Refusal::bad_field : Refusal::none;
+      return parse_endpoint_op<EndpointRequest>(p, size, options, out);
     case Opcode::endpoint_response:
-      if (Refusal r = parse_control<EndpointResponse>(p, size, options, out); r != Refusal::none) return r;
-      return std::get<EndpointResponse>(out.body).op > EndpointOp::ev_probe ? Refusal::bad_field : Refusal::none;
+      return parse_endpoint_op<EndpointResponse>(p, size, options, out);
   }
   return Refusal::unknown_opcode;
 }
@@ -91,10 +110,7 @@ Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out) {
 std::size_t header_size(const Packet& packet) {
   if (std::holds_alternative<Write>(packet.body))
     return write_headers_before_imm(packet.bth.timestamped) + (has_imm(packet.bth.opcode) ? 4 : 0);
-  return Bth::size + std::visit([](const auto& body) -> std::size_t {
-           if constexpr (requires { body.size; }) return body.size;
-           return 0;
-         }, packet.body);
+  return Bth::size + body_size(packet);
 }
 
 std::size_t packet_size(const Packet& packet) {
@@ -107,13 +123,12 @@ std::size_t emit_headers(const Packet& packet, std::uint8_t* out) {
   const auto* w = std::get_if<Write>(&packet.body);
   if (!w) {
     packet.bth.emit(out);
-    return std::visit([out](const auto& body) -> std::size_t {
-      if constexpr (requires { body.emit(out); }) {
-        body.emit(out + Bth::size);
-        return Bth::size + body.size;
-      }
-      return 0;
+    std::visit([out](const auto& body) {
+      if constexpr (requires { body.emit(out); }) body.emit(out + Bth::size);
+      if constexpr (requires { body.key; })
+        if (body.key) store64(out + Bth::size + body.size, body.key);
     }, packet.body);
+    return header_size(packet);
   }
   Bth bth = packet.bth;
   bth.pad = static_cast<std::uint8_t>(padding(w->payload_size));

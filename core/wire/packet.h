@@ -59,8 +59,8 @@ std::size_t header_size(const Packet& packet);
 // Headers plus payload plus padding, without the ICRC.
 std::size_t packet_size(const Packet& packet);
 
-// The longest header chain: BTH + METH + TSETH + RETH + ImmDt = 40; SACK and EETH are longer at 48.
-constexpr std::size_t max_header_size = 48;
+// The longest header chain: BTH + METH + TSETH + RETH + ImmDt = 40; longer are SACK at 48 and EETH with a key.
+constexpr std::size_t max_header_size = Bth::size + EndpointResponse::size + key_size;
 
 // Writes the headers and returns their length; `out` has room for max_header_size. BTH.pad is derived from the payload.
 std::size_t emit_headers(const Packet& packet, std::uint8_t* out);

@@ -35,9 +35,11 @@ class EndpointConfig:
     trim_nack: bool = True
     peer_trim_nack: bool = True
     announces_ports: bool = False  # tell every peer at first how our ports are: it may have known another process here
+    proves_addresses: bool = False  # send data to a plane of a peer only after it has answered there
     probe_interval_us: float = 1_000.0
     probe_interval_max_us: float = 1_000_000.0
     revival_answers: int = 3
+    answers_per_s: int = 0  # to requests of nodes, and a tenth of that to each peer besides; 0: any number
     max_events: int = 4096
 
 
@@ -93,6 +95,7 @@ class InitAttributes:
     cc_profile: int = 0
     send_cq: int = 0
     recv_cq: int = 0
+    domain: int = 0  # whose memory the peer may write to
     hint_qps_per_peer: int = 1
     hint_send_peers: int = 1
     hint_receive_peers: int = 1
@@ -109,6 +112,8 @@ class RtrAttributes:
     max_wimm_dest: int = 128
     mpr_dest: int = 8
     dynamic_mpr: bool = False
+    port_key: int = 0  # what the peer's words about its ports must carry; 0: nothing
+    peer_port_key: int = 0  # and what ours do
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,7 @@ class DeviceConfig:
     ecn: bool = True
     srv6: bool = False  # EVs are indices of SRv6 carriers, given with each peer
     trimming: bool = False  # the network trims and the peers understand it
+    prove_addresses: bool = True  # send data only where a probe was answered; peers may say any address is theirs
     watch_links: bool = True
     leave_slow_planes: bool = True  # not use a plane whose round trips are three times the others'
     spin_us: float = 50.0
@@ -154,6 +160,7 @@ class DeviceConfig:
     reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
     sack_threshold_bytes: int = 64 * 1024
     probe_interval_us: float = 1_000.0
+    answers_per_s: int = 20_000  # to probes of all peers together, and a tenth of that to each besides; 0: any number
     mpr: int = 16
     max_wimm: int = 1024
     timeout: int = 16  # 1.024 µs · 2^16 = 67 ms

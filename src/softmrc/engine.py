@@ -187,8 +187,8 @@ class QueuePair:
         """Ask the peer to shrink its congestion window (1 to 127), or to restore it (0)."""
         self._native.set_receiver_penalty(self.qpn, penalty)
 
-    def destroy(self) -> None:
-        self._native.destroy_qp(self.qpn)
+    def destroy(self, now_ps: int) -> None:
+        self._native.destroy_qp(now_ps, self.qpn)
 
     def __repr__(self) -> str:
         q = self.query()
@@ -217,13 +217,25 @@ class Endpoint:
     def create_cq(self) -> int:
         return self._native.create_cq()
 
+    def destroy_cq(self, cq: int) -> None:
+        self._native.destroy_cq(cq)
+
+    def create_domain(self) -> int:
+        """A protection domain of its own, for queue pairs and for the memory that their peers may write to."""
+        return self._native.create_domain()
+
     def add_peer(self) -> int:
         return self._native.add_peer()
 
-    def register(self, buffer: Any = None, *, length: int = 0, va: int = 0, rkey: int) -> MemoryRegion:
-        """Make memory reachable under `rkey`: any writable contiguous buffer, or `length` bytes that do not exist."""
+    def remove_peer(self, peer: int) -> bool:
+        """It is forgotten when no queue pair goes there any more, and their last words have been said."""
+        return self._native.remove_peer(peer)
+
+    def register(self, buffer: Any = None, *, length: int = 0, va: int = 0, rkey: int, domain: int = 0) -> MemoryRegion:
+        """Let peers of the queue pairs of `domain` write here under `rkey`: any writable contiguous buffer, or `length`
+        bytes that do not exist."""
         region = MemoryRegion(buffer, length, va, rkey)
-        if not self._native.add_region(rkey, va, region.length, region.buffer):
+        if not self._native.add_region(rkey, va, region.length, region.buffer, domain):
             raise UsageError(f"cannot register {region!r}: the rkey is in use, or the range is empty or wraps")
         self._regions[rkey] = region
         return region

@@ -1,13 +1,15 @@
 """How two nodes tell each other what a connection needs, over TCP, before the first packet.
 
-    both       → hello: version, a fresh nonce, whether a secret is in use
-    connector  → its offer: planes, queue pair, first PSN, memory    sealed with HMAC-SHA256 over both nonces
-    listener   → its offer, likewise
-    connector  → ready
+    connector → hello: version, a fresh nonce, whether a secret is in use
+    listener  → hello likewise, and its proof: HMAC-SHA256 with the secret over both nonces
+    connector → its offer: planes, queue pair, first PSN, memory    sealed: an HMAC over step, nonces and offer
+    listener  → its offer                                           sealed likewise
+    connector → ready                                               sealed likewise
 
-A seal proves knowledge of the shared secret without sending it, and that nobody changed the offer on the way; fresh
-nonces make old ones worthless. Without a secret both ends must be on loopback. Nothing is encrypted: whoever can read
-the exchange learns keys, as with RDMA itself.
+So whoever does not know the secret is told nothing but a nonce, at either end: the listener proves itself before it is
+made an offer, and a seal proves the connector before it gets one. Fresh nonces make everything that was said before
+worthless. Without a secret both ends must be on loopback. Nothing is encrypted: whoever can read the exchange learns
+keys, as with RDMA itself.
 """
 
 from __future__ import annotations
@@ -16,139 +18,189 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import os
+import re
 import secrets
 import socket
 import time
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any
 
 from softmrc.errors import ConfigError, RemoteError
 
-VERSION = 1
-LARGEST_FRAME = 1 << 20
-NONCE_BYTES = 32
-LAST_LOOK_S = 0.001
+VERSION = 2
+LARGEST_HELLO = 1 << 10  # the first frame is anybody's
+LARGEST_FRAME = 1 << 18
+NONCE = re.compile(r"[0-9a-f]{64}")
+LONGEST_WORDS = 200
+
+CONNECTOR, LISTENER = "connector", "listener"
+LISTENER_KNOWS = "the listener knows the secret"
+CONNECTOR_OFFERS = "the connector offers"
+LISTENER_OFFERS = "the listener offers"
+CONNECTOR_IS_READY = "the connector is ready"
+
+# A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed half a minute later.
+KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+class Refusal(Exception):
+    """Why a handshake ends: what is said of the peer here, and what it is told, if anything."""
+
+    def __init__(self, reason: str, told: str = "") -> None:
+        super().__init__(reason)
+        self.told = told
+
+
+def _shown(words: object) -> str:
+    """What a stranger says, fit to be shown: on one line, and short."""
+    text = words if isinstance(words, str) else "without words"
+    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST_WORDS])
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _object(text: str | bytes) -> dict[str, Any] | None:
-    """What a stranger sent, if it is a JSON object; brackets without end are none."""
+    """What a stranger sent, if it is a JSON object; brackets without end are none, nor is NaN."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
-class Channel:
-    """A TCP connection that carries one JSON object at a time. The socket's timeout is for the handshake as a whole."""
+def framed(frame: dict[str, Any]) -> bytes:
+    data = json.dumps(frame).encode()
+    return len(data).to_bytes(4, "big") + data
 
-    def __init__(self, sock: socket.socket, role: str, secret: str | bytes | None) -> None:
-        self.socket = sock
-        self.role = role
-        self.secret = secret.encode() if isinstance(secret, str) else secret
-        if self.secret is not None and not self.secret:
-            raise ConfigError("secret", "", "at least one character, or None on loopback")
-        self.nonce = secrets.token_hex(NONCE_BYTES)
-        self.peer_nonce = ""
-        allowed_s = sock.gettimeout()
-        self._until = None if allowed_s is None else time.monotonic() + allowed_s
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    @property
-    def peer_name(self) -> str:
-        try:
-            host, port = self.socket.getpeername()[:2]
-        except OSError:
-            return "the peer"
-        return f"{host} port {port}"
+class Inbox:
+    """Frames out of a stream of bytes, which come as they like."""
 
-    def hello(self) -> None:
-        """Exchange versions and nonces, or say why not."""
-        if self.secret is None:
-            self._require_loopback()
-        self.send({"softmrc": VERSION, "nonce": self.nonce, "sealed": self.secret is not None})
-        theirs = self.receive()
-        if theirs.get("softmrc") != VERSION:
-            self.refuse(f"this side speaks version {VERSION} of the handshake, yours is {theirs.get('softmrc')}")
-            raise RemoteError(
-                f"{self.peer_name} speaks version {theirs.get('softmrc')} of the handshake, this side version {VERSION}"
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._largest = LARGEST_HELLO
+
+    def add(self, data: bytes) -> None:
+        self._data += data
+
+    def next(self) -> dict[str, Any] | None:
+        """The next frame, or None while it is not all there."""
+        size = int.from_bytes(self._data[:4], "big")
+        if size > self._largest:
+            raise Refusal("does not speak this protocol")
+        if len(self._data) < 4 + size:
+            return None
+        frame = _object(bytes(self._data[4 : 4 + size]))
+        del self._data[: 4 + size]
+        self._largest = LARGEST_FRAME
+        if frame is None:
+            raise Refusal("does not speak this protocol")
+        if "error" in frame:
+            raise Refusal(f"refused: {_shown(frame['error'])}")
+        return frame
+
+
+class Proof:
+    """What one side knows, and shows without saying it."""
+
+    def __init__(self, role: str, secret: bytes | None) -> None:
+        self._role = role
+        self._secret = secret
+        self._nonces = {role: secrets.token_hex(32)}
+
+    def hello(self) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            "softmrc": VERSION,
+            "nonce": self._nonces[self._role],
+            "sealed": self._secret is not None,
+        }
+        if self._role == LISTENER:
+            said["proof"] = self._seal(LISTENER_KNOWS, "")
+        return said
+
+    def hear(self, hello: dict[str, Any]) -> None:
+        """Take the other side's hello, or say why not."""
+        version, is_sealed, nonce = hello.get("softmrc"), hello.get("sealed"), hello.get("nonce")
+        if type(version) is not int or version != VERSION:
+            shown = version if type(version) is int else "none"
+            raise Refusal(
+                f"speaks version {shown} of the handshake, this side version {VERSION}",
+                f"this side speaks version {VERSION} of the handshake, yours is {shown}",
             )
-        if theirs.get("sealed") != (self.secret is not None):
-            who = "only the peer uses a secret" if theirs.get("sealed") else "only this side uses a secret"
-            self.refuse("one side uses a secret and the other does not")
-            raise RemoteError(f"{self.peer_name}: {who}; give both the same")
-        nonce = theirs.get("nonce")
-        if not isinstance(nonce, str) or len(nonce) != 2 * NONCE_BYTES:
-            raise RemoteError(f"{self.peer_name} sent no usable nonce")
-        self.peer_nonce = nonce
+        if is_sealed is not (self._secret is not None):
+            who = "uses a secret and this side does not" if is_sealed else "uses no secret and this side does"
+            raise Refusal(f"{who}; give both the same", "one side uses a secret and the other does not")
+        if not isinstance(nonce, str) or not NONCE.fullmatch(nonce):
+            raise Refusal("sent no usable nonce")
+        other = LISTENER if self._role == CONNECTOR else CONNECTOR
+        self._nonces[other] = nonce
+        if other == LISTENER:
+            self._check(LISTENER_KNOWS, "", hello.get("proof"))
 
-    def _require_loopback(self) -> None:
+    def _seal(self, step: str, body: str) -> str:
+        text = "\0".join((f"softmrc {VERSION}", step, self._nonces[CONNECTOR], self._nonces[LISTENER], body))
+        return hmac.new(self._secret or b"", text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
+
+    def _check(self, step: str, body: str, seal: object) -> None:
+        expected = self._seal(step, body).encode()
+        if not isinstance(seal, str) or not hmac.compare_digest(seal.encode(errors="surrogatepass"), expected):
+            raise Refusal("does not know the secret", "the secret is not the same")
+
+    def sealed(self, step: str, content: dict[str, Any]) -> dict[str, Any]:
+        body = json.dumps(content)
+        return {"body": body, "seal": self._seal(step, body)}
+
+    def opened(self, step: str, frame: dict[str, Any]) -> dict[str, Any]:
+        body = frame.get("body")
+        if not isinstance(body, str):
+            raise Refusal("sent no offer", "you sent no offer")
+        self._check(step, body, frame.get("seal"))
+        content = _object(body)
+        if content is None:
+            raise Refusal("sent an offer that is none", "your offer is none")
+        return content
+
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def welcome(proof: Proof, answer: Answer) -> Generator[dict[str, Any] | None, dict[str, Any], None]:
+    """The listener's part. It takes frames and yields those to send; `answer` makes our offer of the connector's."""
+    first = yield None
+    proof.hear(first)
+    offer = proof.opened(CONNECTOR_OFFERS, (yield proof.hello()))
+    proof.opened(CONNECTOR_IS_READY, (yield proof.sealed(LISTENER_OFFERS, answer(offer))))
+
+
+class Channel:
+    """A TCP connection between two nodes: for the handshake, and then to notice that the other one has left."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.peer_name = "the peer"
+        try:
+            host, port = sock.getpeername()[:2]
+            self.peer_name = f"{host} port {port}"
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE.items():
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        except OSError:  # it has left already, which whoever reads will see
+            pass
+        _channels.add(self)
+
+    def require_loopback(self) -> None:
+        """Without a secret, nothing leaves this machine."""
         hosts = (self.socket.getsockname()[0], self.socket.getpeername()[0])
         if not all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts):
             raise ConfigError("secret", None, "a shared secret, for connections that leave the machine")
-
-    def _seal(self, role: str, nonces: tuple[str, str], body: str) -> str:
-        text = "\0".join((role, *nonces, body))
-        return hmac.new(self.secret or b"", text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
-
-    def send_sealed(self, offer: dict[str, Any]) -> None:
-        body = json.dumps(offer)
-        self.send({"body": body, "seal": self._seal(self.role, (self.nonce, self.peer_nonce), body)})
-
-    def receive_sealed(self) -> dict[str, Any]:
-        frame = self.receive()
-        body, seal = frame.get("body"), frame.get("seal")
-        if not isinstance(body, str) or not isinstance(seal, str):
-            raise RemoteError(f"{self.peer_name} sent no offer")
-        other = "connector" if self.role == "listener" else "listener"
-        expected = self._seal(other, (self.peer_nonce, self.nonce), body)
-        if not hmac.compare_digest(seal.encode(errors="surrogatepass"), expected.encode()):
-            self.refuse("the secret is not the same")
-            raise RemoteError(f"{self.peer_name} does not know the secret")
-        offer = _object(body)
-        if offer is None:
-            raise RemoteError(f"{self.peer_name} sent an offer that is none")
-        return offer
-
-    def refuse(self, reason: str) -> None:
-        """Tell the peer why, as far as it still listens."""
-        try:
-            self.send({"error": reason})
-        except (OSError, RemoteError):
-            return
-
-    def send(self, frame: dict[str, Any]) -> None:
-        data = json.dumps(frame).encode()
-        try:
-            self.socket.sendall(len(data).to_bytes(4, "big") + data)
-        except OSError as error:
-            raise RemoteError(f"{self.peer_name} is gone: {error}") from None
-
-    def receive(self) -> dict[str, Any]:
-        size = int.from_bytes(self._exactly(4), "big")
-        if size > LARGEST_FRAME:
-            raise RemoteError(f"{self.peer_name} does not speak this protocol")
-        frame = _object(self._exactly(size))
-        if frame is None:
-            raise RemoteError(f"{self.peer_name} does not speak this protocol")
-        if "error" in frame:
-            raise RemoteError(f"{self.peer_name} refused: {frame['error']}")
-        return frame
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            try:
-                if self._until is not None:
-                    self.socket.settimeout(max(self._until - time.monotonic(), LAST_LOOK_S))
-                more = self.socket.recv(size - len(data))
-            except TimeoutError:
-                raise RemoteError(f"{self.peer_name} did not finish the handshake in time") from None
-            except OSError as error:
-                raise RemoteError(f"{self.peer_name} is gone: {error}") from None
-            if not more:
-                raise RemoteError(f"{self.peer_name} closed the connection during the handshake")
-            data += more
-        return data
 
     def is_closed_by_peer(self) -> bool:
         """Whether the other end hung up, found without blocking."""
@@ -161,3 +213,72 @@ class Channel:
 
     def close(self) -> None:
         self.socket.close()
+
+
+class Caller:
+    """The connector's part, which may wait: one frame after the other, and all of them by a point in time."""
+
+    def __init__(self, channel: Channel, secret: bytes | None, until: float) -> None:
+        self.channel = channel
+        self._proof = Proof(CONNECTOR, secret)
+        self._inbox = Inbox()
+        self._until = until
+
+    def greet(self) -> None:
+        """Until the listener has shown that it knows the secret."""
+        self._told(self._greet)
+
+    def exchange(self, offer: dict[str, Any], accept: Callable[[dict[str, Any]], None]) -> None:
+        """Make an offer, and take the listener's; `accept` may refuse it."""
+        self._told(lambda: self._exchange(offer, accept))
+
+    def _greet(self) -> None:
+        self.send(self._proof.hello())
+        self._proof.hear(self.receive())
+
+    def _exchange(self, offer: dict[str, Any], accept: Callable[[dict[str, Any]], None]) -> None:
+        self.send(self._proof.sealed(CONNECTOR_OFFERS, offer))
+        accept(self._proof.opened(LISTENER_OFFERS, self.receive()))
+        self.send(self._proof.sealed(CONNECTOR_IS_READY, {}))
+
+    def _told(self, part: Callable[[], None]) -> None:
+        """Do it, and tell both sides why it ended, if it did."""
+        try:
+            part()
+        except Refusal as refusal:
+            if refusal.told:
+                with suppress(Refusal):
+                    self.send({"error": refusal.told})
+            raise RemoteError(f"{self.channel.peer_name} {refusal}") from None
+
+    def send(self, frame: dict[str, Any]) -> None:
+        self._in_time(lambda sock: sock.sendall(framed(frame)))
+
+    def receive(self) -> dict[str, Any]:
+        while (frame := self._inbox.next()) is None:
+            data = self._in_time(lambda sock: sock.recv(1 << 16))
+            if not data:
+                raise Refusal("closed the connection during the handshake")
+            self._inbox.add(data)
+        return frame
+
+    def _in_time(self, act: Callable[[socket.socket], Any]) -> Any:
+        left_s = self._until - time.monotonic()
+        try:
+            if left_s <= 0:
+                raise TimeoutError
+            self.channel.socket.settimeout(left_s)
+            return act(self.channel.socket)
+        except TimeoutError:
+            raise Refusal("did not finish the handshake in time") from None
+        except OSError as error:
+            raise Refusal(f"is gone: {error.strerror or error}") from None
+
+
+def _in_child() -> None:
+    """A forked child lets go of its copies: else a parent that is killed would seem to be there while the child is."""
+    for channel in list(_channels):
+        channel.close()
+
+
+os.register_at_fork(after_in_child=_in_child)

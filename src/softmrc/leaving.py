@@ -34,7 +34,7 @@ def expect(device: Any) -> None:
 
 
 def expect_connection(connection: Any) -> None:
-    """This connection may have something under way when the interpreter ends: close it before its device."""
+    """This connection, or listener, may have something under way when the interpreter ends: it goes before devices."""
     _connected.add(connection)
 
 

@@ -84,7 +84,7 @@ class _Side:
         self.source = np.zeros((SLOTS, SLOT), dtype=np.uint8)
         self.target = np.zeros((SLOTS, SLOT), dtype=np.uint8)
         self.mine = qp.device.register(self.source)
-        self.open = qp.device.register(self.target)
+        self.open = qp.device.register(self.target, remote_write=True)
         self.posted = self.done = self.arrived = 0
         self.lengths: deque[int] = deque()
 
@@ -147,7 +147,7 @@ def soak(seconds: float, seed: int = 1) -> Report:
     """Run it and report; stops at the first problem."""
     rng = random.Random(seed)
     report = Report(seed=seed)
-    with Device(PLANES) as a, Device(PLANES) as b:
+    with Device(PLANES, trimming=True) as a, Device(PLANES, trimming=True) as b:
         sides = _connect(rng, (a, b))
         start = time.monotonic()
         resident = 0

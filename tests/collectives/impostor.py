@@ -39,12 +39,15 @@ class Impostor:
         """The key to some memory of its own."""
         memory, rkey = _core.Buffer(bytearray(size), True), secrets.randbits(31) | 1
         self._kept.append(memory)
-        self._device.add_region(rkey, 0, memory)
+        self._device.add_region(rkey, 0, memory, 0)
         return rkey
 
     # What a meeting asks of a group.
     def ring_rkey(self, peer: int) -> int:
         return self._ring_rkey
+
+    def domain(self, peer: int) -> int:
+        return 0
 
     def connect(self, peer: int, message_qpn: int, bulk_qpn: int, remote_rkey: int) -> None:
         self._qpn, self._remote_rkey = message_qpn, remote_rkey

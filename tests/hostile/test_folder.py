@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from softmrc.bench.allreduce import _gloos, _ours
+from softmrc.bench.flood import flood
 from softmrc.bench.ranks import Ranks
 from softmrc.bench.sim import _apart
-from softmrc.bench.udp import flood, sink
+from softmrc.bench.udp import sink
 from softmrc.child import command_of
 from softmrc.demo.ranks import Ranks as DemoRanks
 

@@ -63,9 +63,10 @@ CONTROL: dict[Opcode, dict[str, st.SearchStrategy[Any]]] = {
         "op": st.sampled_from(EndpointOp),
         "vendor": octets,
         "port_status_mask": unsigned(32),
+        "key": unsigned(64),
         "timestamp": timestamps,
     },
-    Opcode.ENDPOINT_RESPONSE: {"op": st.sampled_from(EndpointOp), "timestamp": timestamps},
+    Opcode.ENDPOINT_RESPONSE: {"op": st.sampled_from(EndpointOp), "key": unsigned(64), "timestamp": timestamps},
     Opcode.SACK: PEERS
     | {
         "mark": st.sampled_from(Mark),

@@ -31,8 +31,9 @@ def bth(opcode: int, dqp: int, psn: int, flags: int = 0, pad: int = 0) -> bytes:
     return struct.pack(">BBHII", opcode, pad << 4, 0xFFFF, dqp, flags << 24 | psn & 0xFFFFFF)
 
 
-def nack(dqp: int, psn: int, reason: int, ticks: int) -> bytes:
-    raw = bth(NACK, dqp, psn) + struct.pack(">HBBIHH", 0, reason, 0, 0, 0, dqp & 0xFFFF)
+def nack(dqp: int, psn: int, reason: int, ticks: int, source: int) -> bytes:
+    """`source` is the queue pair that it claims to come from."""
+    raw = bth(NACK, dqp, psn) + struct.pack(">HBBIHH", 0, reason, 0, 0, source & 0xFFFF, dqp & 0xFFFF)
     return raw + struct.pack(">IBBH", psn & 0xFFFFFF, 0, 0, ticks)
 
 
@@ -53,7 +54,7 @@ def write(rng: Random, dqp: int, psn: int) -> bytes:
 
 def sack(rng: Random, dqp: int, psn: int) -> bytes:
     raw = bth(SACK, dqp, psn) + struct.pack(">BBH", 0, rng.choice([0, 2, 0x20, 0x40]), rng.choice([0, 1, 0xFFFF]))
-    raw += struct.pack(">IHHI", rng.getrandbits(32), 0, dqp & 0xFFFF, psn & 0xFFFFFF)
+    raw += struct.pack(">IHHI", rng.getrandbits(32), rng.choice([NOBODY, 0]), dqp & 0xFFFF, psn & 0xFFFFFF)
     raw += struct.pack(">BBhQ", 0, rng.choice([0, 8, 255]), rng.choice([1, -3, 600]), rng.getrandbits(64))
     return raw + struct.pack(">HHI", rng.getrandbits(16), rng.randrange(9), rng.getrandbits(32))
 
@@ -66,12 +67,13 @@ def any_packet(rng: Random, dqp: int) -> bytes:
     if kind == SACK:
         return sack(rng, dqp, psn)
     if kind == NACK:
-        return nack(dqp, psn, rng.choice([*NACK_REASONS, FATAL]), rng.getrandbits(16))
+        return nack(dqp, psn, rng.choice([*NACK_REASONS, FATAL]), rng.getrandbits(16), rng.choice([NOBODY, 0]))
     if kind == ACK:
         syndrome = rng.choice([0x1F, 0x1F, 0x61, 0x62, 0x63, 0x20])
         return bth(ACK, dqp, psn) + struct.pack(">I", syndrome << 24 | rng.choice([0, 3, 0xFFFF]))
     if kind == PROBE:
-        return bth(PROBE, dqp, psn) + struct.pack(">HBBHHHHHBB", 0, 0, 0, rng.getrandbits(16), 0, 0, 0, 7, 0, 1)
+        pdcids = (rng.choice([NOBODY, 0]), dqp & 0xFFFF)
+        return bth(PROBE, dqp, psn) + struct.pack(">HBBHHHHHBB", 0, 0, 0, rng.getrandbits(16), 0, *pdcids, 7, 0, 1)
     # A node's own number answers; any other refuses. A port status would be believed, so only probes are asked for.
     to, number = rng.choice([NODE, dqp]), rng.getrandbits(16)
     if kind == REQUEST:
@@ -103,7 +105,7 @@ class Victims:
         elif step == "error":
             qp.error(now)
         else:
-            qp.destroy()
+            qp.destroy(now)
 
     def suffer(self, count: int, rng: Random) -> None:
         for _ in range(count):

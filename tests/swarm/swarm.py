@@ -322,7 +322,7 @@ class Run:
         rng, qp = Random(salt), self.qps[connection][side]
         for _ in range(count):
             psn = int(qp.query().get("next_psn", 0)) + rng.choice([-1, -2, -9, -200, 0, 5, 1 << 22])
-            raw = nack(qp.qpn, psn, rng.choice(NACK_REASONS), rng.getrandbits(16))
+            raw = nack(qp.qpn, psn, rng.choice(NACK_REASONS), rng.getrandbits(16), qp.query()["dest_qpn"])
             port = rng.randrange(self.plan.planes)
             self.pair.sides[side].handle_datagram(self.pair.now_ps, raw, peer=0, port=port, entropy=5)
         self.foreign_nacks += count
@@ -354,7 +354,7 @@ class Run:
             if how == "error":
                 qp.error(self.pair.now_ps)
             self.gone.update(qp.stats())
-            qp.destroy()
+            qp.destroy(self.pair.now_ps)
         self._connect_era(era, fresh=1 - survivor)
 
     def _take_completions(self) -> bool:

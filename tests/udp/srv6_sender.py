@@ -43,13 +43,14 @@ def destinations(seen: socket.socket, wanted: int, limit_s: float = 5.0) -> set[
 
 
 def send(seen: socket.socket, profile: EvProfile, replacement: bytes, refused: list[bytes]) -> dict[str, object]:
-    with Device([HERE], srv6=True, spin_us=0.0) as device:
-        region = device.register(bytearray(1 << 16))
+    with Device([HERE], srv6=True, spin_us=0.0, prove_addresses=False) as device:
+        region = device.register(bytearray(1 << 16), remote_write=True)
         peer = device.add_peer([PeerPlane(THERE, seen.getsockname()[1])])
         qp = device.create_qp(device.create_cq())
         qp.init(ev_profile=profile)
         qp.rtr(peer, dest_qpn=0x77, first_psn=0)
         qp.rts(timeout=10)
+        destinations(seen, 99, 0.2)  # what a device before this one sent last
         listed = {str(wire.path_of(value).destination) for value in qp.ev_values()}
         qp.post_write(region, 0, 1 << 16, remote_va=0, rkey=1)
         before = destinations(seen, len(listed))

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softmrc.bench.udp import Flow
+from softmrc.bench import crowd
+from softmrc.bench.udp import Flow, sink
+from softmrc.connection.reception import MOST_FROM_ONE_ADDRESS
 from softmrc.engine import COMPLETION
 from softmrc.errors import InternalError
 
@@ -60,3 +62,13 @@ def test_time_may_run_out_at_any_moment(at_once: int, looks: int) -> None:
 def test_writes_that_stop_are_an_error() -> None:
     with pytest.raises(InternalError, match="writes stopped"):
         flow_over(Queue(0)).write_while(lambda: True, message=1024, depth=4)
+
+
+def test_a_connect_in_a_crowd_is_measured() -> None:
+    """And the crowd was there: whoever did not speak was turned away, or still stands at the door."""
+    with sink() as other:
+        heard: list[dict[str, Any]] = []
+        listening = SimpleNamespace(order=other.order, hear=lambda: heard.append(other.hear()))
+        assert crowd.accept_ms(listening, tries=1, visitors=100) > 0
+        assert heard[0]["refused"] >= 100 - MOST_FROM_ONE_ADDRESS
+    assert [figure.key for figure in crowd.FIGURES] == ["accept_under_attack_ms"]

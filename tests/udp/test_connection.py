@@ -6,13 +6,14 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from loopback import eventually
 
 from softmrc import handshake
-from softmrc.connection import Connection, Listener, connect, listen
+from softmrc.connection import Connection, connect, connect_async, listen
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
 from softmrc.verbs import Device
 
@@ -75,69 +76,80 @@ def test_asyncio() -> None:
         assert memory[:20] == b"x" * 20
 
 
-def refused(client: dict[str, Any], server: dict[str, Any]) -> tuple[BaseException, BaseException]:
-    """What both sides raise."""
-    problems: dict[str, BaseException] = {}
-
-    def serve(listener: Listener) -> None:
-        try:
-            listener.accept(20).close()
-        except Exception as error:
-            problems["server"] = error
-
+def refused(client: dict[str, Any], server: dict[str, Any]) -> tuple[BaseException, str]:
+    """What the connector raises, and why the listener says that it turned it away."""
     with listen(memory=bytearray(64), **server) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        try:
+        with pytest.raises(RemoteError) as raised:
             connect("127.0.0.1", listener.port, **client).close()
-        except Exception as error:
-            problems["client"] = error
-        thread.join()
-    return problems["client"], problems["server"]
+        assert eventually(lambda: listener.refused.count == 1)
+        with pytest.raises(TimeoutError, match="yet"):
+            listener.accept(0)
+        return raised.value, listener.refused.reasons[-1]
 
 
 def test_wrong_secret() -> None:
+    """The connector learns it first, and says so."""
     client, server = refused({"secret": "right"}, {"secret": "wrong"})
-    assert isinstance(client, RemoteError) and "secret" in str(client)
-    assert isinstance(server, RemoteError) and "does not know the secret" in str(server)
+    assert "does not know the secret" in str(client)
+    assert "the secret is not the same" in server
 
 
 def test_secret_on_one_side_only() -> None:
-    client, server = refused({}, {"secret": "something"})
-    assert isinstance(client, RemoteError) and "secret" in str(client)
-    assert isinstance(server, RemoteError) and "secret" in str(server)
+    for given in ({}, {"secret": "something"}), ({"secret": "something"}, {}):
+        client, server = refused(*given)
+        assert "one side uses a secret and the other does not" in str(client)
+        assert "secret and this side does" in server and "give both the same" in server
 
 
-def test_wrong_version() -> None:
-    with listen(memory=bytearray(64)) as listener:
-        failure: list[BaseException] = []
+def test_the_secret_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTMRC_SECRET", "from outside")
+    with connected() as (a, b, _):
+        a.write(a.remote[0], 0, b"hello", imm=1)
+        assert b.recv(10).imm == 1
+    assert "does not know the secret" in str(refused({"secret": "another"}, {})[0])
+    monkeypatch.setenv("SOFTMRC_SECRET", "")  # is none
+    assert "one side uses a secret" in str(refused({"secret": "another"}, {})[0])
+    for bad in ("", b"", 5):
+        with pytest.raises(ConfigError, match="secret"):
+            listen(secret=bad)  # type: ignore[arg-type]
+
+
+def test_versions_are_told_on_both_sides() -> None:
+    with listen() as listener, socket.create_connection(("127.0.0.1", listener.port)) as sock:
+        sock.sendall(handshake.framed({"softmrc": 1, "nonce": "0" * 64, "sealed": False}))
+        told = sock.recv(1 << 16)
+        assert b"this side speaks version 2 of the handshake, yours is 1" in told
+        assert eventually(lambda: listener.refused.count == 1)
+        assert "speaks version 1 of the handshake, this side version 2" in listener.refused.reasons[0]
+
+
+def test_an_old_listener_is_told_and_blamed() -> None:
+    """It speaks first, as version 1 does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        heard: list[bytes] = []
 
         def serve() -> None:
-            try:
-                listener.accept(20)
-            except RemoteError as error:
-                failure.append(error)
+            with server.accept()[0] as sock:
+                sock.sendall(handshake.framed({"softmrc": 1, "nonce": "0" * 64, "sealed": False}))
+                while data := sock.recv(1 << 16):
+                    heard.append(data)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with socket.create_connection(("127.0.0.1", listener.port)) as sock:
-            channel = handshake.Channel(sock, "connector", None)
-            channel.send({"softmrc": 999, "nonce": channel.nonce, "sealed": False})
-            thread.join()
-            channel.receive()
-            with pytest.raises(RemoteError, match="version"):
-                channel.receive()
-        assert "version 999" in str(failure[0])
+        with pytest.raises(RemoteError, match="speaks version 1 of the handshake, this side version 2"):
+            connect("127.0.0.1", server.getsockname()[1])
+        thread.join(10)
+        assert b"this side speaks version 2 of the handshake, yours is 1" in b"".join(heard)
 
 
 def test_planes_must_match() -> None:
     client, server = refused({"planes": ["127.0.0.1"]}, {"planes": ["127.0.0.1", "127.0.0.2"]})
-    assert "planes" in str(client) and "planes" in str(server)
+    assert "you have 1 planes, this side 2" in str(client) and "has 1 planes, this device 2" in server
 
 
 def test_icrc_must_match() -> None:
-    client, _ = refused({"icrc": False}, {"icrc": True})
-    assert isinstance(client, RemoteError) and "ICRC" in str(client)
+    client, server = refused({"icrc": False}, {"icrc": True})
+    assert "ICRC" in str(client) and "ICRC" in server
 
 
 def test_without_a_secret_only_loopback() -> None:
@@ -169,9 +181,11 @@ def test_nobody_listens() -> None:
 
 def test_buffer_too_small() -> None:
     with connected(64) as (a, _, memory):
-        for offset, data in ((0, bytes(65)), (60, bytes(5)), (-1, b"x")):
+        for offset, data in ((0, bytes(65)), (60, bytes(5))):
             with pytest.raises(ConfigError, match="64"):
                 a.write(a.remote[0], offset, data)
+        with pytest.raises(ConfigError, match="offset = -1"):
+            a.write(a.remote[0], -1, b"x")
         assert memory == bytes(64)
 
 
@@ -217,3 +231,83 @@ def test_too_many_immediates_for_the_receives_posted() -> None:
             for i in range(4):
                 a.write(a.remote[0], 0, b"x", imm=i)
         assert b.recv(5).imm == 0
+
+
+def test_accept_asks_without_waiting() -> None:
+    with listen() as listener:
+        with pytest.raises(TimeoutError, match="nobody has connected yet"):
+            listener.accept(0)
+        with pytest.raises(TimeoutError, match=r"nobody connected within 0\.01 s"):
+            listener.accept(0.01)
+        with connect("127.0.0.1", listener.port):
+            found: list[Connection] = []
+
+            def is_there() -> bool:
+                with suppress(TimeoutError):
+                    found.append(listener.accept(0))
+                return bool(found)
+
+            assert eventually(is_there)
+            found[0].close()
+
+
+def test_accept_for_asyncio_loses_nobody_when_it_is_cancelled() -> None:
+    async def run() -> None:
+        with listen() as listener:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(listener.accept_async(), 0.05)
+            peers = [await connect_async("127.0.0.1", listener.port) for _ in range(3)]
+            accepted = await asyncio.wait_for(asyncio.gather(*(listener.accept_async() for _ in range(3))), 20)
+            assert len({id(one) for one in accepted}) == 3
+            for one in (*peers, *accepted):
+                one.close()
+
+    asyncio.run(run())
+
+
+def test_wrong_numbers_are_refused_in_our_words() -> None:
+    for wrong in (70000, -1, "http", 1.5, None, True):
+        with pytest.raises(ConfigError, match="port"):
+            listen(port=wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="port"):
+            connect("127.0.0.1", wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="timeout_s"):
+        connect("127.0.0.1", 1, timeout_s=0)
+    with connected() as (a, b, _):
+        for imm in (-1, 1 << 32, 1.5, "x"):
+            with pytest.raises(ConfigError, match="imm"):
+                a.write(a.remote[0], 0, b"x", imm=imm)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="offset"):
+            a.write(a.remote[0], 0.5, b"x")  # type: ignore[arg-type]
+        a.write(a.remote[0], 0, b"x", imm=7)
+        assert b.recv(10).imm == 7
+
+
+def test_memory_is_registered_for_as_long_as_it_is_offered() -> None:
+    with Device(["127.0.0.1"]) as near, Device(["127.0.0.1"]) as far:
+        own = far.register(bytearray(64), remote_write=True)
+        listener = listen(device=far, memory=[own, bytearray(128)])
+        assert [region.length for region in listener.regions] == [64, 128] and len(far._regions) == 2
+        with connect("127.0.0.1", listener.port, device=near, memory=bytearray(32)) as a:
+            assert len(near._regions) == 1
+            with listener.accept(10) as b:
+                listener.close()
+                a.write(a.remote[1], 0, b"still there", imm=1)
+                assert b.recv(10).imm == 1 and len(far._regions) == 2
+        assert far._regions == {own} and not near._regions
+        with pytest.raises(ConfigError, match="own device"):
+            listen(device=near, memory=own)
+
+
+def test_a_listener_that_is_dropped_ends() -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "softmrc-listener"]
+
+    before = len(threads())
+    listener = listen()
+    port = listener.port
+    assert len(threads()) == before + 1
+    del listener
+    assert len(threads()) == before
+    with pytest.raises(RemoteError, match="does not answer"):
+        connect("127.0.0.1", port)

@@ -9,6 +9,8 @@ import select
 import socket
 import threading
 import time
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:
     rng = random.Random(7)
     with pair() as (a, b):
         target = bytearray(1 << 20)
-        region = b.device.register(target)
+        region = b.device.register(target, remote_write=True)
         content = bytearray(rng.randbytes(1 << 20))
         source = a.device.register(content)
         ports = [(str(plane.address), plane.port) for plane in peer_planes(b.device)]
@@ -55,7 +57,7 @@ def test_a_peer_that_sends_garbage_is_refused_and_counted() -> None:
 
 def test_a_completion_queue_is_a_descriptor() -> None:
     with pair(("127.0.0.1",)) as (a, b):
-        region = b.device.register(bytearray(4096))
+        region = b.device.register(bytearray(4096), remote_write=True)
         source = a.device.register(bytearray(4096))
         poller = select.poll()
         poller.register(a.send_cq.fileno(), select.POLLIN)
@@ -70,7 +72,7 @@ def test_a_completion_queue_is_a_descriptor() -> None:
 def test_several_threads_wait_and_post() -> None:
     with Device(["127.0.0.1"]) as left, Device(["127.0.0.1"]) as right:
         pairs = [connect(left, right) for _ in range(4)]
-        region = right.register(bytearray(1 << 16))
+        region = right.register(bytearray(1 << 16), remote_write=True)
         source = left.register(bytearray(1 << 16))
         done: list[int] = []
 
@@ -110,7 +112,7 @@ def test_closing_wakes_whoever_waits() -> None:
 
 def test_memory_in_use_is_not_given_back() -> None:
     with pair(("127.0.0.1",)) as (a, b):
-        region = b.device.register(bytearray(1 << 20))
+        region = b.device.register(bytearray(1 << 20), remote_write=True)
         source = a.device.register(bytearray(1 << 20))
         for device in (a.device, b.device):
             device.set_faults(black_hole=True)
@@ -129,7 +131,7 @@ def test_only_writable_contiguous_memory_is_registered() -> None:
     with Device(["127.0.0.1"]) as device:
         for bad in (b"read only", np.zeros((4, 4))[:, 1], object(), bytearray(0), memoryview(b"x")):
             with pytest.raises(ConfigError):
-                device.register(bad)
+                device.register(bad, remote_write=True)
 
 
 def test_a_tensor_without_the_buffer_protocol_is_used_in_place() -> None:
@@ -147,7 +149,7 @@ def test_a_tensor_without_the_buffer_protocol_is_used_in_place() -> None:
 
     with pair(("127.0.0.1",)) as (a, b):
         tensor = Tensor()
-        region = b.device.register(tensor)
+        region = b.device.register(tensor, remote_write=True)
         source = a.device.register(np.arange(64, dtype=np.float32))
         a.post_write(source, 0, 256, remote_va=0, rkey=region.rkey)
         assert [c.ok for c in drain(a.send_cq, 1)] == [True]
@@ -169,10 +171,11 @@ def test_errors_are_events_too() -> None:
 
 def test_a_port_taken_out_of_service_is_left_by_both_sides() -> None:
     with pair() as (a, b):
-        region = b.device.register(bytearray(4 << 20))
+        region = b.device.register(bytearray(4 << 20), remote_write=True)
         source = a.device.register(bytearray(4 << 20))
         b.device.set_port(1, False)
-        assert eventually(lambda: any(e.type == EventType.peer_ports for e in a.device.poll_events()))
+        left = (EventType.peer_ports, 0b1101)
+        assert eventually(lambda: left in [(e.type, e.value) for e in a.device.poll_events()])
         before = a.device.planes()[1]["packets_sent"]
         a.post_write(source, 0, 4 << 20, remote_va=0, rkey=region.rkey)
         assert [c.ok for c in drain(a.send_cq, 1)] == [True]
@@ -190,7 +193,7 @@ def test_a_port_taken_out_of_service_is_left_by_both_sides() -> None:
 def test_a_capture_holds_what_was_sent(tmp_path: object) -> None:
     path = f"{tmp_path}/device.pcapng"
     with pair(mtu=1024) as (a, b):
-        region = b.device.register(bytearray(1 << 16))
+        region = b.device.register(bytearray(1 << 16), remote_write=True)
         source = a.device.register(bytearray(range(256)) * 256)
         with a.device.capture(path) as capture:
             a.post_write(source, 0, 1 << 16, remote_va=0, rkey=region.rkey)
@@ -202,7 +205,7 @@ def test_a_capture_holds_what_was_sent(tmp_path: object) -> None:
 
 def test_the_ecn_mark_reaches_the_sender() -> None:
     with pair() as (a, b):
-        region = b.device.register(bytearray(1 << 20))
+        region = b.device.register(bytearray(1 << 20), remote_write=True)
         source = a.device.register(bytearray(1 << 20))
         a.device.set_faults(mark=1.0)
         a.post_write(source, 0, 1 << 20, remote_va=0, rkey=region.rkey)
@@ -243,3 +246,49 @@ def test_a_carrier_must_leave_the_checksum_alone() -> None:
         device.add_peer([PeerPlane(final, 4791, (), 0, (neutral,))])
         with pytest.raises(ConfigError, match="checksum"):
             device.add_peer([PeerPlane(final, 4791, (), 0, (ipaddress.ip_address("fcbb:bb00:100:200:101:1001::"),))])
+
+
+def test_wrong_numbers_are_refused_by_name() -> None:
+    for settings in (
+        {"port": 70000},
+        {"port": -1},
+        {"port": 1.5},
+        {"sockets_per_plane": 0},
+        {"sockets_per_plane": 257},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(settings))):
+            Device(["127.0.0.1"], **settings)
+    with pair(("127.0.0.1",)) as (a, b):
+        source = a.device.register(bytearray(64))
+        region = b.device.register(bytearray(64), remote_write=True)
+        good: dict[str, Any] = {"offset": 0, "length": 64, "remote_va": 0, "rkey": region.rkey, "wr_id": 1, "imm": 1}
+        for field in good:
+            for wrong in (-1, 1 << 64, 0.5, "x"):
+                with pytest.raises(ConfigError, match=field):
+                    a.post_write(source, **good | {field: wrong})
+        with pytest.raises(ConfigError, match="source"):
+            a.post_write(bytearray(64), **good)  # type: ignore[arg-type]
+        for call in (
+            a.device.fault_stats,
+            lambda n: a.device.set_port(n, True),
+            lambda n: a.device.set_faults(n, drop=0.1),
+        ):
+            for wrong in (-1, 1, 0.5, "x", 1 << 32):
+                with pytest.raises(ConfigError, match="plane"):
+                    call(wrong)
+        for wrong in (-1, 0.5, 1 << 32):
+            with pytest.raises(ConfigError):
+                a.post_recv(count=wrong)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError):
+                a.send_cq.wait(0, most=wrong)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError):
+                a.device.probe(a.peer, 0, wrong, 1)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError):
+                a.device.add_peer([replace(peer_planes(b.device)[0], port=wrong)])
+        with pytest.raises(ConfigError, match="timeout_s"):
+            a.send_cq.wait(float("nan"))
+        with pytest.raises(ConfigError, match="drop"):
+            a.device.set_faults(drop="often")  # type: ignore[arg-type]
+        b.post_recv()
+        a.post_write(source, **good)
+        assert [c.ok for c in drain(a.send_cq, 1)] == [True]

@@ -96,15 +96,17 @@ def test_what_was_posted_arrives_though_the_program_ends(end: str) -> None:
 def owing() -> Iterator[tuple[QueuePair, QueuePair]]:
     """a's write has arrived at b, whose acknowledgement was dropped by hand."""
     with pair(FOUR) as (a, b):
-        region = b.device.register(bytearray(64))
+        region = b.device.register(bytearray(64), remote_write=True)
         source = a.device.register(bytearray(b"hello"))
         b.post_recv()
+        assert eventually(lambda: a.query()["data_ports"] == 0b1111)
+        received = sum(row["packets_received"] for row in a.device.planes())
         a.device.set_faults(delay_us=20_000)  # it leaves when a has become deaf
         a.post_write(source, 0, 5, remote_va=0, rkey=region.rkey, imm=1)
         a.device.set_faults(black_hole=True)
         assert drain(b.recv_cq, 1)[0].ok
         assert eventually(lambda: b.stats()["acks_sent"] > 0)
-        assert eventually(lambda: sum(row["packets_received"] for row in a.device.planes()) > 0)
+        assert eventually(lambda: sum(row["packets_received"] for row in a.device.planes()) > received)
         yield a, b
 
 
@@ -128,7 +130,7 @@ def test_a_device_that_is_merely_forgotten_leaves_in_the_same_way() -> None:
     def meet(a: Device) -> QueuePair:
         b = Device(["127.0.0.1"])
         near, far = connect(a, b)
-        region = b.register(bytearray(64))
+        region = b.register(bytearray(64), remote_write=True)
         far.post_recv()
         near.post_write(a.register(bytearray(b"hello")), 0, 5, remote_va=0, rkey=region.rkey, imm=1)
         assert drain(far.recv_cq, 1)[0].ok
@@ -220,7 +222,7 @@ from softmrc.verbs import Device, PeerPlane
 
 device = Device(json.loads(sys.argv[1]))
 qp = device.create_qp(device.create_cq())
-region = device.register(bytearray(1 << 20))
+region = device.register(bytearray(1 << 20), remote_write=True)
 planes = [[str(plane.address), ports] for plane, ports in zip(device.local_planes, device.source_ports)]
 print(json.dumps({"planes": planes, "qpn": qp.qpn, "psn": qp.first_psn, "rkey": region.rkey}), flush=True)
 its = json.loads(sys.stdin.readline())
@@ -285,7 +287,7 @@ def test_a_process_that_is_killed_is_missed_long_before_its_timers_run_out(plane
 def test_a_plane_that_swallows_everything_swallows_the_report_too() -> None:
     """Patience alone where nothing answers: the peer lives, and all planes are silent for longer than a doubt."""
     with pair(("127.0.0.1",), rts={"timeout": 14, "retry_linear": 7, "retry_exponential": 5}) as (a, b):
-        region = b.device.register(bytearray(64))
+        region = b.device.register(bytearray(64), remote_write=True)
         source = a.device.register(bytearray(64))
         for device in (a.device, b.device):
             device.set_faults(black_hole=True)

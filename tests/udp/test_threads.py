@@ -17,7 +17,7 @@ from softmrc.errors import UsageError
 def test_everything_may_be_asked_while_packets_fly() -> None:
     """Each thread asks for something else, or changes it, while two write to each other."""
     with pair() as (a, b):
-        regions = [qp.device.register(bytearray(1 << 16)) for qp in (a, b)]
+        regions = [qp.device.register(bytearray(1 << 16), remote_write=True) for qp in (a, b)]
         is_over = threading.Event()
         failures: list[BaseException] = []
 

@@ -263,7 +263,8 @@ def test_noise_beside_honest_traffic_does_not_stop_it() -> None:
 BAD_ENDPOINT = {"ports": [0, 17, -1, "x"], "sack_threshold_bytes": [0, 1 << 25], "probe_interval_us": [0.0, 1e9],
                 "probe_interval_max_us": [1.0, 1e12], "revival_answers": [0, 101], "max_events": [0, 1 << 21],
                 "timestamps": ["yes"], "trim_nack": [None], "peer_trim_nack": [2.5], "sack_first_packet": ["no"],
-                "announces_ports": ["yes"], "seed": [-1, 1 << 64]}  # fmt: skip
+                "announces_ports": ["yes"], "proves_addresses": ["yes"], "answers_per_s": [-1, 1 << 24],
+                "seed": [-1, 1 << 64]}  # fmt: skip
 BAD_EVS = {"count": [0, 1025, 3], "spares": [1, 2000], "min_active": [129], "value_bits": [0, 33],
            "skips_congested": ["no"], "leaves_slow_ports": [1.0], "spray_quantum": [0, 65], "mode": ["auto"],
            "format": ["srv6", EvFormat.SRV6], "widths": [(0,), (33,), ("x",)], "fields": [(EvField(8),), ("x",)],
@@ -274,10 +275,12 @@ BAD_CC = {"rate_bps": [0, 10**15], "base_rtt_us": [0.0, 1e8, float("nan"), float
           "gamma": [-0.1, 1.1, float("nan")], "max_md_jump": [-0.1, 1.1], "qa_gate": [17], "algorithm": ["nscc"],
           "learn_base_rtt": ["yes"], "trimming": ["no"], "min_base_rtt_us": [-1.0, 1e8],
           "min_reorder_window_us": [-1.0, 1e8]}  # fmt: skip
-BAD_INIT = {"ev_profile": [1], "cc_profile": [1], "send_cq": [1], "recv_cq": [1], "hint_qps_per_peer": [-1, 1 << 16],
-            "hint_send_peers": [1 << 16], "hint_receive_peers": [1 << 16]}  # fmt: skip
+BAD_INIT = {"ev_profile": [1], "cc_profile": [1], "send_cq": [1], "recv_cq": [1], "domain": [1],
+            "hint_qps_per_peer": [-1, 1 << 16], "hint_send_peers": [1 << 16],
+            "hint_receive_peers": [1 << 16]}  # fmt: skip
 BAD_RTR = {"peer": [1], "dest_qpn": [0, 2, 1 << 24], "first_psn": [1 << 24, -1], "mtu": [511, 514, 16385],
-           "max_wimm_dest": [0, 16385], "mpr_dest": [7, 256], "dynamic_mpr": ["x"]}  # fmt: skip
+           "max_wimm_dest": [0, 16385], "mpr_dest": [7, 256], "dynamic_mpr": ["x"], "port_key": [-1, 1 << 64],
+           "peer_port_key": [-1, 1 << 64]}  # fmt: skip
 BAD_RTS = {"first_psn": [1 << 24], "max_wimm": [0, 16385], "mpr": [7, 256], "timeout": [25], "retry_linear": [8],
            "retry_exponential": [26], "max_send_wr": [0, 32001]}  # fmt: skip
 

@@ -196,5 +196,5 @@ def test_a_queue_pair_counts_while_it_has_messages_and_no_longer() -> None:
     others[0].error(rig.now)
     assert rig.qp.query()["window_bytes"] == int(alone * 2 / 1.5 / 3)
     for other in others:
-        other.destroy()
+        other.destroy(rig.now)
     assert rig.qp.query()["window_bytes"] == alone

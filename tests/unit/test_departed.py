@@ -19,7 +19,7 @@ def write(rig: Rig, psn: int, msn: int, data: bytes = b"hello") -> bytes:
 def test_what_was_owed_when_the_queue_pair_went_is_sent() -> None:
     rig = Rig()
     rig.endpoint.handle_datagram(rig.now, write(rig, 0, 0), peer=rig.peer)
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     (ack,) = rig.drain()
     assert (ack.opcode, ack.dqp, ack.psn, ack.msn, ack.syndrome) == (ACK, 0x80, 0, 0, packer.SYN_ACK)
     assert not rig.drain(), "once"
@@ -29,7 +29,7 @@ def test_what_arrived_is_acknowledged_again_and_what_comes_later_is_refused() ->
     rig = Rig(ports=2)
     for psn in range(3):
         rig.receive(write(rig, psn, psn))
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     before = rig.memory.copy()
     (ack,) = rig.receive(write(rig, 1, 1), port=1)
     assert (ack.opcode, ack.psn, ack.msn) == (ACK, 2, 2) and rig.routes[-1][0] == 1
@@ -46,7 +46,7 @@ def test_what_arrived_is_acknowledged_again_and_what_comes_later_is_refused() ->
 def test_part_of_a_message_is_no_message() -> None:
     rig = Rig(mtu=512)
     rig.receive(packer.write(QPN, 0, bytes(512), opcode=packer.FIRST, dmalen=1024, va=rig.va, rkey=RKEY))
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     for _ in range(2):
         (nack,) = rig.receive(packer.write(QPN, 0, bytes(512), opcode=packer.FIRST, dmalen=1024, va=rig.va, rkey=RKEY))
         assert nack.opcode == NACK, "its packet had come, but it never will as a whole"
@@ -56,7 +56,7 @@ def test_an_immediate_that_found_no_receive_stays_refused() -> None:
     rig = Rig()
     rig.receive(write(rig, 0, 0))
     rig.receive(packer.write(QPN, 1, b"x", opcode=ONLY_IMM, va=rig.va, rkey=RKEY, msn=1))
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     ack, nack = rig.receive(packer.write(QPN, 1, b"x", opcode=ONLY_IMM, va=rig.va, rkey=RKEY, msn=1))
     assert (ack.opcode, ack.msn, nack.opcode, nack.nack_psn) == (ACK, 0, NACK, 1)
 
@@ -64,7 +64,7 @@ def test_an_immediate_that_found_no_receive_stays_refused() -> None:
 def test_only_questions_of_its_own_peer_are_answered() -> None:
     rig = Rig()
     rig.receive(write(rig, 0, 0))
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     stranger = rig.endpoint.add_peer()
     rig.refusals()
     assert not rig.receive(write(rig, 0, 0), peer=stranger)
@@ -75,14 +75,14 @@ def test_only_questions_of_its_own_peer_are_answered() -> None:
 
 def test_a_queue_pair_that_never_met_a_peer_leaves_nothing() -> None:
     rig = Rig()
-    rig.endpoint.create_qp(0x99).destroy()
+    rig.endpoint.create_qp(0x99).destroy(rig.now)
     assert not rig.receive(packer.write(0x99, 0, b"x", va=rig.va, rkey=RKEY))
 
 
 def test_a_number_that_is_used_again_belongs_to_the_new_one() -> None:
     rig = Rig()
     rig.receive(write(rig, 0, 0))
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     rig.endpoint.create_qp(QPN)
     assert not rig.receive(write(rig, 0, 0))
 
@@ -90,7 +90,7 @@ def test_a_number_that_is_used_again_belongs_to_the_new_one() -> None:
 def test_a_flood_of_questions_is_not_hoarded_nor_are_the_departed() -> None:
     rig = Rig()
     rig.receive(write(rig, 0, 0))
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     for _ in range(5000):
         rig.endpoint.handle_datagram(rig.now, write(rig, 0, 0), peer=rig.peer)
     assert len(rig.drain()) <= 1024
@@ -109,7 +109,7 @@ def test_whoever_leaves_with_everything_leaves_nobody_in_doubt(seed: int) -> Non
         imm = 1 if i == count - 1 else None
         a.post_write(pair.now_ps, 100 + 700 * (seed % 3), remote_va=0, rkey=remote.rkey, imm=imm)
     pair.run_until_completions(1, 1, 1e9, cq=Pair.RECV_CQ)
-    b.destroy()
+    b.destroy(pair.now_ps)
     pair.run_until_completions(0, count, 1e9)
     assert pair.a.poll_completions()["status"].tolist() == [CompletionStatus.SUCCESS.value] * count
 
@@ -124,7 +124,7 @@ def test_whoever_leaves_in_the_middle_says_so(seed: int) -> None:
     for _ in range(50):
         a.post_write(pair.now_ps, 20_000, remote_va=0, rkey=remote.rkey)
     pair.run_us(20 + seed)
-    b.destroy()
+    b.destroy(pair.now_ps)
     pair.run_until_completions(0, 50, 1e9)
     statuses = pair.a.poll_completions()["status"].tolist()
     failed = statuses.index(CompletionStatus.PEER_ERROR.value)
@@ -142,7 +142,7 @@ def test_what_the_controller_denied_carries_no_last_word_either() -> None:
             rig.qp.deny_ev(rig.now, index)
         else:
             allowed.add(int(ev["value"]))
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     rig.drain()
     rig.routes.clear()
     for _ in range(8):
@@ -157,7 +157,7 @@ def test_a_last_word_takes_a_port_on_which_the_peer_hears() -> None:
     rig.receive(packer.request(0, 5, mask=0b100))
     rig.endpoint.handle_datagram(rig.now, write(rig, 1, 1), peer=rig.peer)
     rig.routes.clear()
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     assert len(rig.drain()) == 1
     for _ in range(4):
         assert len(rig.receive(write(rig, 0, 0), port=0)) == 1
@@ -171,8 +171,8 @@ def test_one_that_may_not_speak_does_not_silence_the_others() -> None:
         rig.receive(packer.write(qpn, 0, b"x", va=rig.va, rkey=RKEY))
     for ev in range(4):
         rig.qp.deny_ev(rig.now, ev)
-    rig.qp.destroy()
-    other.destroy()
+    rig.qp.destroy(rig.now)
+    other.destroy(rig.now)
     rig.drain()
     for _ in range(50):
         assert not rig.receive(write(rig, 0, 0))

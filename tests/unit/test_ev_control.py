@@ -101,12 +101,12 @@ def test_a_value_that_never_lost_a_packet_is_never_blamed(seed: int) -> None:
     assert not any(value >> 16 == 0xC0DE for value in blamed)
 
 
-def fell(rig: Rig, entropy: int, psn: int, ticks: int) -> int:
-    """The peer says never to use the path of this packet; the id of the probe that follows at once."""
+def fell(rig: Rig, entropy: int, psn: int, ticks: int) -> bytes:
+    """The peer says never to use the path of this packet; the answer to the probe that follows at once."""
     mark = packer.sack(QPN, psn, ack_psn=psn, ticks=ticks, mark=ALWAYS_SKIP, rcvd_bytes=1024 * (psn + 1))
     (probe,) = only(rig.receive(mark), REQUEST)
     assert rig.routes[-1][1] == entropy
-    return probe.psn
+    return packer.response(EV_PROBE, probe.psn, probe.ticks)
 
 
 # spec: ev-replace
@@ -125,9 +125,9 @@ def test_an_answer_to_a_probe_of_the_old_path_does_not_revive_the_new() -> None:
         psn, ticks = packet.psn, packet.ticks or 0
     rig.now += 8 * US
     of_new = fell(rig, 0x1234, psn, ticks)
-    rig.receive(packer.response(EV_PROBE, of_old))
+    rig.receive(of_old)
     assert rig.qp.evs()["state"][index] == BAD
-    rig.receive(packer.response(EV_PROBE, of_new))
+    rig.receive(of_new)
     assert rig.qp.evs()["state"][index] == GOOD
 
 
@@ -173,7 +173,7 @@ OPS = st.one_of(
 def test_nothing_ever_leaves_on_what_the_controller_took_away(profile: str, early: list[Any], ops: list[Any]) -> None:
     """Data, SACKs, ACKs, NACKs, probes, answers and port updates, of queue pairs that send and that only receive."""
     rig = Rig(ports=2, evs=PROFILES[profile], cc=PATIENT)
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     rig.qp = rig.endpoint.create_qp(QPN)
     rig.qp.init(InitAttributes(send_cq=rig.send_cq, recv_cq=rig.recv_cq))
     numbers = iter(range(1 << 16, 1 << 17))

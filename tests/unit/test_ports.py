@@ -119,7 +119,7 @@ def test_a_restarted_peer_inherits_nothing(kept: bool) -> None:
     assert ports_used(rig) == {0, 1}
     rig.qp.error(rig.now)
     if not kept:
-        rig.qp.destroy()
+        rig.qp.destroy(rig.now)
     connect(rig, QPN + kept)
     told = only(rig.drain(), REQUEST)
     assert {(u.op, u.mask) for u in told} == {(PORT_STATUS, 0b01110)}, "it is told what is down here"
@@ -155,7 +155,7 @@ def test_a_peer_that_is_in_touch_keeps_what_it_said(failed: bool) -> None:
 def test_news_from_a_peer_that_we_are_not_connected_to_wait_until_we_are() -> None:
     """Taken and answered now, they would be forgotten at the connection, and not be said again."""
     rig = Rig(ports=4, mtu=512, evs={"count": 16})
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     assert not only(rig.receive(packer.request(PORT_STATUS, 5, mask=0b00110)), RESPONSE)
     connect(rig, QPN)
     assert only(rig.receive(packer.request(PORT_STATUS, 5, mask=0b00110)), RESPONSE)
@@ -167,8 +167,8 @@ def test_whoever_reconnects_second_learns_what_is_down(gap_us: int) -> None:
     pair = Pair(4, ev_profile=EvProfile(count=16))
     a, b = pair.connect()
     pair.run_us(10)
-    a.destroy()
-    b.destroy()
+    a.destroy(pair.now_ps)
+    b.destroy(pair.now_ps)
     pair.a.set_port(pair.now_ps, 1, False)
     ends = [side.create_qp(7) for side in pair.sides]
     for qp in ends:
@@ -198,7 +198,7 @@ def test_an_answer_that_finds_nobody_connected_starts_nothing() -> None:
     rig = Rig(ports=4)
     rig.endpoint.set_port(rig.now, 2, False)
     (update, *_) = only(rig.drain(), REQUEST)
-    rig.qp.destroy()
+    rig.qp.destroy(rig.now)
     rig.receive(packer.response(PORT_STATUS, update.psn))
     assert not rig.advance(10_000_000) and rig.endpoint.poll_timeout() is None
 
@@ -261,7 +261,7 @@ def test_a_callers_probe_comes_back_as_an_event() -> None:
     (probe,) = only(rig.drain(), REQUEST)
     assert rig.routes[-1] == (1, 0xAB)
     rig.now += 5_000_000
-    rig.receive(packer.response(EV_PROBE, probe.psn), port=1)
+    rig.receive(packer.response(EV_PROBE, probe.psn, probe.ticks), port=1)
     (event,) = [e for e in rig.endpoint.poll_events() if e["type"] == EventType.probe_answer.value]
     assert (event["psn"], event["ev"], event["port"], event["value"]) == (99, 0xAB, 1, 5_000_000)
 
@@ -282,8 +282,8 @@ def test_a_port_that_came_back_while_nobody_was_connected_is_told_too() -> None:
     a, b = pair.connect()
     pair.a.set_port(pair.now_ps, 0, False)
     pair.run_us(1000)
-    a.destroy()
-    b.destroy()
+    a.destroy(pair.now_ps)
+    b.destroy(pair.now_ps)
     pair.a.set_port(pair.now_ps, 0, True)
     pair.run_us(1000)
     _, b = pair.connect()

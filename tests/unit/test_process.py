@@ -94,7 +94,7 @@ def test_a_restarted_process_knows_nothing_and_can_be_connected_to() -> None:
     told = fresh.poll_events()
     assert (told["type"] == EventType.packet_refused.value).all() and len(told)
     a.error(pair.now_ps)
-    a.destroy()
+    a.destroy(pair.now_ps)
     assert len(pair.a.poll_completions(Pair.SEND_CQ)) == 1
     remote = fresh.register(length=1 << 20, rkey=1)
     again, _ = pair.connect(first_psn=1 << 20)

@@ -113,7 +113,7 @@ def test_every_packet_in_every_state(way: str, kind: str) -> None:
     node.live_on()
     node.endpoint.set_port(node.now, 1, True)
     node.live_on()
-    node.qp.destroy()
+    node.qp.destroy(node.now)
     node.endpoint.handle_datagram(node.now, PACKETS[kind], peer=0, port=0)
     stats = node.endpoint.stats()
     assert stats["refused_unknown_qp"] == 1 or stats["departed_answers"] == 1
@@ -135,7 +135,7 @@ def test_every_packet_in_every_state_of_a_batch(way: str, kind: str) -> None:
         assert node.endpoint.stats()["refused_wrong_state"] == 2
         assert len(node.endpoint.poll_events()) == 2
     if way.startswith("ERROR"):
-        node.qp.destroy()  # with the batch still open
+        node.qp.destroy(node.now)  # with the batch still open
     node.endpoint.end_batch(node.now)
     node.live_on()
 
@@ -185,14 +185,14 @@ def test_a_controller_may_speak_of_paths_in_any_state(way: str) -> None:
     if way in ("INIT", "RTR", "RTS"):
         node.qp.post_write(node.now, 4096, remote_va=0, rkey=1)
         assert node.live_on(1) >= 4
-    node.qp.destroy()
+    node.qp.destroy(node.now)
 
 
 @pytest.mark.parametrize("peers", [0, 1])
 @pytest.mark.parametrize("way", ["RESET", "INIT", "ERROR from INIT"])
 def test_a_queue_pair_without_a_peer_can_be_destroyed(way: str, peers: int) -> None:
     node = at(way, peers=peers)
-    node.qp.destroy()
+    node.qp.destroy(node.now)
     again = node.endpoint.create_qp(QPN)
     again.init(InitAttributes())
     assert again.state == QpState.INIT

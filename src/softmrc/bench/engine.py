@@ -79,7 +79,7 @@ def _endpoints(count: int, window_bytes: int) -> list[Endpoint]:
     # The tables that belong to the endpoint grow before the count, so that only queue pairs are counted.
     spare = [endpoint.create_qp(qpn) for endpoint in endpoints for qpn in range(3, 3 + 4 * count)]
     for qp in spare:
-        qp.destroy()
+        qp.destroy(0)
     return endpoints
 
 

@@ -62,7 +62,7 @@ class Mrc:
             qp.rts()
         self._senders[source] = ends[source]
         self._receivers.append((destination, ends[destination]))
-        target = self._devices[destination].register(bytearray(MESSAGE))
+        target = self._devices[destination].register(bytearray(MESSAGE), remote_write=True)
         memory = self._devices[source].register(bytearray(MESSAGE))
         self._regions += [target, memory]
         thread = threading.Thread(target=self._send, args=(source, memory, target), daemon=True)

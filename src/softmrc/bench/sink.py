@@ -1,6 +1,6 @@
 """The other process of a measurement: takes orders as JSON lines on stdin, answers on stdout, and receives.
 
-Run as `python -m softmrc.bench.sink`. Orders: mrc, tcp, raw, pong (MRC), tcp_pong; each serves one peer.
+Run as `python -m softmrc.bench.sink`. Orders: mrc, tcp, raw, pong (MRC), tcp_pong, crowd; each serves one peer.
 """
 
 from __future__ import annotations
@@ -77,6 +77,15 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: 
         connection.close()
 
 
+def crowd(host: str, **_: Any) -> None:
+    """Accept one peer, whoever else is at the door."""
+    with listen(host, planes=[host]) as listener:
+        answer(port=listener.port)
+        listener.accept(60).close()
+        refused = listener.refused.count
+    answer(refused=refused)
+
+
 def pattern(size: int) -> bytes:
     """What a buffer of this size must hold after every byte was written."""
     return random.Random(size).randbytes(1 << 20) * (size >> 20)
@@ -142,7 +151,15 @@ def raw(host: str, seconds: float, message: int, joins: bool, **_: Any) -> None:
         answer(bytes_per_s=_core.yardstick_receive(sock.fileno(), message, seconds + 5))
 
 
-ORDERS: dict[str, Any] = {"tcp": tcp, "mptcp": mptcp, "tcp_pong": tcp_pong, "mrc": mrc, "pong": pong, "raw": raw}
+ORDERS: dict[str, Any] = {
+    "tcp": tcp,
+    "mptcp": mptcp,
+    "tcp_pong": tcp_pong,
+    "mrc": mrc,
+    "pong": pong,
+    "raw": raw,
+    "crowd": crowd,
+}
 
 
 def main() -> None:

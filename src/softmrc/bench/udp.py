@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from softmrc import _core
+from softmrc.bench import crowd, spoofed
 from softmrc.bench.figures import Figure
+from softmrc.bench.flood import flood
 from softmrc.bench.sink import pattern
 from softmrc.bench.veth import address_of, planes_of, veth_planes
 from softmrc.child import command_of
@@ -30,7 +32,6 @@ MESSAGE = 1 << 20
 HOT = 4 << 20
 COLD = 64 << 20
 DEPTH = 16
-FLOOD_PER_S = 100_000
 LOOPBACK = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
 SECRET = "bench"  # for planes that are not on loopback
 RAW_PACKET = 4136  # what a payload of 4 096 bytes makes on the wire
@@ -58,6 +59,9 @@ FIGURES = (
     Figure("latency_ratio", "… over TCP's", "", 1.5, False),
     Figure("lossy_ratio", "1 % loss on every path, over no loss", "", 0.7, True),
     Figure("flood_ratio", "100 000 forged packets a second at our ports, over the same at another", "", 0.8, True),
+    Figure("flood_spoofed_ratio", "… from the peer's own address and port, the worst of three kinds", "", 0.8, True),
+    Figure("flood_spoofed_condemned", "… paths held to be broken at the end of a round", "", 0, False),
+    *crowd.FIGURES,
     Figure("idle_cpu", "share of a core that an idle device uses", "", 0.01, False),
 )
 
@@ -300,18 +304,12 @@ def _flood(rounds: int, seconds: float) -> dict[str, Any]:
     return {"flood_ratio": statistics.median(rows), "flood_strangers": told["strangers"]}
 
 
-@contextlib.contextmanager
-def flood(targets: list[tuple[str, int]], per_s: int = FLOOD_PER_S) -> Iterator[None]:
-    """Random datagrams at these addresses, from another process, until the context ends."""
-    command = command_of("softmrc.bench.flood", str(per_s), *(f"{host}:{port}" for host, port in targets))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+def _flood_spoofed(rounds: int, seconds: float) -> dict[str, Any]:
+    with sink() as one:
+        flow = Flow(one, LOOPBACK[0], HOT, LOOPBACK, LOOPBACK)
+        figures = spoofed.measure(flow, rounds, seconds)
+        device = flow.close()["device"]
+    return figures | {"flood_spoofed_taken": device["refused_bad_icrc"] + device["endpoint_requests"]}
 
 
 def _idle(seconds: float) -> dict[str, Any]:
@@ -360,6 +358,9 @@ def measure(quick: bool = False) -> dict[str, Any]:
     figures |= _latency(rounds, 500 if quick else 3000)
     figures |= _lossy(rounds, seconds)
     figures |= _flood(rounds, seconds)
+    figures |= _flood_spoofed(rounds, seconds)
+    with sink() as other:
+        figures |= crowd.measure(other, quick)
     figures |= _veth(rounds, seconds)
     figures |= _idle(1.0 if quick else 5.0)
     figures["rounds"] = rounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
@@ -22,6 +23,7 @@ Parts = Memory | Sequence[Memory]
 ANY_SOURCE = -1
 DEFAULT_PLANES = ("127.0.0.1",)
 LINGER_AFTER_FAILURE_S = 1.0
+_open: weakref.WeakSet[Group] = weakref.WeakSet()
 SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation
 
 
@@ -40,12 +42,13 @@ class Group:
         self.timeout_s = meeting.timeout_s  # of operations that have none of their own
         self.pairs: dict[int, Pairs] = meeting.pairs  # the queue pairs to every peer, for those who watch
         self._owns_device = owns_device
+        self._meeting = meeting
         self._native = meeting.meet(herald()._native)
         leave_to_parent(self, f"rank {self.rank} of the group")
         self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
         self._sweep_at = SWEEP_ALWAYS
         self._closed = False
-        atexit.register(_close_at_exit, weakref.ref(self))
+        _open.add(self)
 
     @classmethod
     def join(
@@ -260,6 +263,9 @@ class Group:
         # A rank that is gone acknowledges nothing; bad news reaches those who live within a few timeouts.
         self._native.close(min(linger_s, LINGER_AFTER_FAILURE_S) if self.error else linger_s)
         self._alive.clear()
+        _open.discard(self)
+        if not self.device._native.is_closed:
+            self._meeting.leave()
         if self._owns_device:
             self.device.close()
 
@@ -290,7 +296,7 @@ def _tag(tag: int) -> int:
     return tag
 
 
-def _close_at_exit(reference: weakref.ref[Group]) -> None:
-    group = reference()
-    if group is not None:
-        quietly(lambda: group.close(1.0))
+@atexit.register
+def _close_all() -> None:
+    for group in list(_open):
+        quietly(functools.partial(group.close, 1.0))

@@ -20,7 +20,16 @@ from softmrc import _core
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, whole_payload
-from softmrc.verbs import CompletionQueue, Device, PeerPlane, QueuePair
+from softmrc.verbs import (
+    CompletionQueue,
+    Device,
+    Peer,
+    PeerPlane,
+    ProtectionDomain,
+    QueuePair,
+    new_port_key,
+    port_keys,
+)
 
 VERSION = 1
 
@@ -52,6 +61,8 @@ class Meeting:
         self.timeout_s = timeout_s
         self.cq: CompletionQueue = device.create_cq()
         self.pairs: dict[int, Pairs] = {}
+        self._nodes: list[Peer] = []
+        self.port_keys: dict[int, int] = {}
         self.mtu = device.mtu  # the smallest of all ranks'
 
     def meet(self, port: Any) -> Any:
@@ -61,7 +72,9 @@ class Meeting:
         )
         try:
             for peer in self._others():
-                self.pairs[peer] = Pairs(self.device.create_qp(self.cq), self.device.create_qp(self.cq))
+                domain = ProtectionDomain(self.device, native.domain(peer))
+                self.pairs[peer] = Pairs(*(self.device.create_qp(self.cq, domain=domain) for _ in range(2)))
+                self.port_keys[peer] = new_port_key()
             if self.size > 1:
                 said = self.table.agree(json.dumps(self._offer(native)))
                 offers = {peer: self._parsed(peer, said[peer]) for peer in self._others()}
@@ -79,8 +92,15 @@ class Meeting:
             for pairs in self.pairs.values():
                 for pair in (pairs.messages, pairs.bulk):
                     pair.destroy()
+            self.leave()
             raise
         return native
+
+    def leave(self) -> None:
+        """Give back what the device kept for this group, whose queue pairs are gone."""
+        self.cq.destroy()
+        for node in self._nodes:
+            self.device.remove_peer(node)
 
     def _share_cores(self, ranks_here: int) -> None:
         """Where ranks share cores, one that spins takes the time of another that it waits for."""
@@ -110,6 +130,7 @@ class Meeting:
                     "messages": [pairs.messages.qpn, pairs.messages.first_psn],
                     "bulk": [pairs.bulk.qpn, pairs.bulk.first_psn],
                     "ring": native.ring_rkey(peer),
+                    "port_key": self.port_keys[peer],
                 }
                 for peer, pairs in self.pairs.items()
             },
@@ -141,10 +162,12 @@ class Meeting:
             for p in offer["planes"]
         ]
         node = device.add_peer(planes)
+        self._nodes.append(node)
         mine = offer["peers"][str(self.rank)]
         pairs = self.pairs[peer]
         for pair, (qpn, first_psn) in ((pairs.messages, mine["messages"]), (pairs.bulk, mine["bulk"])):
             pair.init(ev_profile=device.profile_for(node))
-            pair.rtr(node, dest_qpn=qpn, first_psn=first_psn, mtu=self.mtu)
+            keys = port_keys(self.port_keys[peer], mine.get("port_key", 0))
+            pair.rtr(node, dest_qpn=qpn, first_psn=first_psn, mtu=self.mtu, **keys)
             pair.rts(max_wimm=min(config.max_wimm, offer["max_wimm"]), mpr=min(config.mpr, offer["mpr"]))
         native.connect(peer, pairs.messages.qpn, pairs.bulk.qpn, mine["ring"])

@@ -211,10 +211,11 @@ class EndpointRequest(_Timestamped):
     op: EndpointOp = named(EndpointOp, EndpointOp.EV_PROBE)
     vendor: int = bits(8)
     port_status_mask: int = bits(32)
+    key: int = bits(64)  # 0: none follows
     timestamp: Timestamp = field(default_factory=Timestamp)
 
     def _native(self) -> tuple[object, ...]:
-        return (int(self.op), self.vendor, self.port_status_mask, self.timestamp._native())
+        return (int(self.op), self.vendor, self.port_status_mask, self.key, self.timestamp._native())
 
 
 @dataclass(frozen=True)
@@ -222,10 +223,11 @@ class EndpointResponse(_Timestamped):
     """EETH, the answer to an endpoint request."""
 
     op: EndpointOp = named(EndpointOp, EndpointOp.EV_PROBE)
+    key: int = bits(64)  # 0: none follows
     timestamp: Timestamp = field(default_factory=Timestamp)
 
     def _native(self) -> tuple[object, ...]:
-        return (int(self.op), self.timestamp._native())
+        return (int(self.op), self.key, self.timestamp._native())
 
 
 Body = Write | Ack | Sack | Nack | Probe | EndpointRequest | EndpointResponse

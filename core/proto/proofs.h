@@ -1,0 +1,128 @@
+// Planes of peers that have yet to answer. Where a peer is, it says itself, and may say somebody else's address: data goes
+// only where a question was answered that nobody can answer who did not get it. Until then a plane is like one that is down;
+// it carries questions, at growing intervals, and a few more when something comes from there. They end, unless work waits
+// for the answer or the peer has answered elsewhere: then they go on, one a second at most.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/time.h"
+
+namespace softmrc::proto {
+
+// spec: proof-of-address
+class Proofs {
+ public:
+  struct Ask {
+    std::uint32_t peer = 0;
+    std::uint8_t port = 0;
+    bool is_first = false;  // of this plane's
+  };
+
+  // Every peer has answered everywhere.
+  bool empty() const { return questions_.empty(); }
+
+  // Nothing that this peer has answered before counts.
+  void add(Time now, std::uint32_t peer, std::uint32_t ports) {
+    remove(peer);
+    questions_.push_back({peer, ports, ports, now});
+    refresh();
+  }
+  void remove(std::uint32_t peer) {
+    std::erase_if(questions_, [peer](const Question& q) { return q.peer == peer; });
+    refresh();
+  }
+
+  void on_answer(std::uint32_t peer, std::uint8_t port) {
+    Question* q = find(peer);
+    if (!q) return;
+    q->unproven &= ~(1u << port);
+    q->to_ask &= q->unproven;
+    q->has_answered = true;
+    if (q->unproven == 0) remove(peer);
+  }
+  // Something came from a plane that has not answered: if it is the peer, it hears us now.
+  void on_heard(Time now, std::uint32_t peer) {
+    Question* q = find(peer);
+    if (!q || q->hurries == 0 || q->asks_at <= now || now - q->asked_at < first_interval) return;
+    --q->hurries;
+    q->asks_at = now;
+    refresh();
+  }
+  // There is work for this peer, or a port of ours is back: what was given up is asked again.
+  void resume(Time now, std::uint32_t peer) {
+    if (Question* q = find(peer); q && q->asks_at == Time::never()) begin_anew(now, *q);
+  }
+  void resume_all(Time now) {
+    for (Question& q : questions_) begin_anew(now, q);
+  }
+
+  // The next question, on a port that has room. `is_worth_it` says of a peer whether work waits for its answer.
+  template <typename F>
+  std::optional<Ask> poll(Time now, std::uint32_t free_ports, std::uint32_t up_ports, F is_worth_it) {
+    for (Question& q : questions_) {
+      if (q.asks_at > now) continue;
+      if (q.to_ask == 0) q.to_ask = q.unproven;
+      const std::uint32_t ports = q.to_ask & free_ports;
+      if (ports == 0 && (q.to_ask & up_ports)) continue;
+      const Ask ask{q.peer, static_cast<std::uint8_t>(std::countr_zero(ports)), q.rounds == 0};
+      q.to_ask &= up_ports & ~(ports & ~(ports - 1));
+      q.asked_at = now;
+      if (q.to_ask == 0) end_round(now, q, is_worth_it);
+      if (ports) return ask;
+    }
+    return std::nullopt;
+  }
+
+  Time deadline() const { return deadline_; }
+
+ private:
+  static constexpr Duration first_interval = milliseconds(1);
+  static constexpr Duration longest_interval = seconds(1);
+  static constexpr std::uint8_t most_rounds = 12;
+  static constexpr std::uint8_t most_hurries = 8;
+
+  struct Question {
+    std::uint32_t peer = 0;
+    std::uint32_t unproven = 0;
+    std::uint32_t to_ask = 0;    // in this round
+    Time asks_at{};              // never: given up
+    Time asked_at = Time::long_ago();
+    Duration interval = first_interval;
+    std::uint8_t rounds = 0;
+    std::uint8_t hurries = most_hurries;
+    bool has_answered = false;   // on some plane
+  };
+
+  Question* find(std::uint32_t peer) {
+    const auto at = std::find_if(questions_.begin(), questions_.end(), [peer](const Question& q) { return q.peer == peer; });
+    return at == questions_.end() ? nullptr : &*at;
+  }
+  void begin_anew(Time now, Question& q) {
+    q.rounds = 0;
+    q.interval = first_interval;
+    q.asks_at = now;
+    refresh();
+  }
+  template <typename F>
+  void end_round(Time now, Question& q, F is_worth_it) {
+    if (q.rounds < most_rounds) ++q.rounds;
+    const bool goes_on = q.rounds < most_rounds || q.has_answered || is_worth_it(q.peer);
+    q.asks_at = goes_on ? now + q.interval : Time::never();
+    q.interval = std::min(q.interval * 2, longest_interval);
+    refresh();
+  }
+  void refresh() {
+    deadline_ = Time::never();
+    for (const Question& q : questions_) deadline_ = std::min(deadline_, q.asks_at);
+  }
+
+  std::vector<Question> questions_;
+  Time deadline_ = Time::never();
+};
+
+}  // namespace softmrc::proto

@@ -1,0 +1,310 @@
+"""One connection, once both sides know each other: writes, messages, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+import weakref
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
+
+from softmrc import _core, leaving
+from softmrc.config import whole_payload
+from softmrc.connection.memory import OfferedMemory
+from softmrc.connection.offer import Offer, RemoteRegion, offer_of
+from softmrc.engine import CompletionStatus
+from softmrc.errors import ConfigError, RemoteError, UsageError
+from softmrc.handshake import Channel, Refusal
+from softmrc.verbs import (
+    Completion,
+    Device,
+    MemoryRegion,
+    Peer,
+    QueuePair,
+    new_port_key,
+    port_keys,
+    writable_memory,
+)
+from softmrc.verbs.bounds import whole
+
+SLICE_S = 0.1  # how often who waits looks whether the peer is still there
+LAST_WORDS_S = 1.0  # what a peer that has left did not acknowledge by then, it never will
+
+HAS_LEFT = "has left: it closed the connection, or its process ended"
+ENDS_WITH_PEER = {CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, CompletionStatus.FLUSHED}
+
+
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _give_up_the_departed(device: Device) -> bool:
+    """Whether there was a connection of this device whose peer had left."""
+    departed = [one for one in list(_open) if one.device is device and one._has_lost_its_peer()]
+    for connection in departed:
+        with contextlib.suppress(UsageError):  # closed meanwhile
+            connection.qp.error()
+    return bool(departed)
+
+
+class Message(NamedTuple):
+    """A write with immediate of the peer has arrived, and everything before it."""
+
+    imm: int
+    length: int
+
+
+class Connection:
+    """One queue pair to one peer. Made by `connect` and `Listener.accept`."""
+
+    def __init__(self, device: Device, channel: Channel, memory: OfferedMemory, owns_device: bool) -> None:
+        self.device = device
+        self._channel = channel
+        self._owns_device = owns_device
+        self._closed = False
+        self._added: Peer | None = None
+        self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq(), domain=memory.domain)
+        self._memory = memory.hold()
+        self._port_key = new_port_key()
+        self.remote: tuple[RemoteRegion, ...] = ()
+        self.peer_name = channel.peer_name
+        self._numbers = itertools.count(1)
+        self._sources: dict[int, Any] = {}
+        self._done: dict[int, Completion] = {}
+        self._messages: list[Message] = []
+        self._payload = 0  # bytes of a full packet
+        self._left_at: float | None = None  # when it was noticed that the peer has left
+        leaving.expect_connection(self)
+        _open.add(self)
+
+    def _offer(self) -> dict[str, Any]:
+        return offer_of(self.device, self.qp, self._memory.regions, self._port_key)
+
+    def _accept(self, offer: Offer) -> None:
+        """Connect to a peer that offers this."""
+        try:
+            self._establish(offer)
+        except ConfigError as error:  # not on our map, or what else only the device knows
+            raise Refusal(
+                f"sent an offer that makes no sense: {error}", f"your offer makes no sense: {error}"
+            ) from None
+
+    def _establish(self, offer: Offer) -> None:
+        config = self.device.config
+        try:
+            peer = self.device.add_peer(offer.planes)
+        except ConfigError:
+            # Ports that are another peer's: who has left and starts again may have them back.
+            if not _give_up_the_departed(self.device):
+                raise
+            peer = self.device.add_peer(offer.planes)
+        self._added = peer
+        self._payload = whole_payload(min(self.device.mtu, offer.mtu))
+        self.qp.init(ev_profile=self.device.profile_for(peer))
+        self.qp.rtr(
+            peer,
+            dest_qpn=offer.qpn,
+            first_psn=offer.first_psn,
+            mtu=self._payload,
+            **port_keys(self._port_key, offer.port_key),
+        )
+        self.qp.rts(max_wimm=min(config.max_wimm, offer.max_wimm), mpr=min(config.mpr, offer.mpr))
+        self.qp.post_recv(count=config.max_wimm)
+        self.remote = offer.regions
+
+    @property
+    def peer(self) -> Peer:
+        if self.qp.peer is None:
+            raise UsageError("the connection is not established")
+        return self.qp.peer
+
+    def _source(self, buffer: Any, remote: RemoteRegion, offset: int) -> Any:
+        self._check_open()
+        whole("offset", offset, 64)
+        source = buffer.buffer if isinstance(buffer, MemoryRegion) else _core.Buffer(writable_memory(buffer), False)
+        if offset + source.size > remote.length:
+            room = f"at most {max(remote.length - offset, 0):,} bytes from offset {offset}"
+            raise ConfigError("buffer", f"{source.size:,} bytes", f"{room} of the peer's {remote.length:,}")
+        return source
+
+    def post(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> int:
+        """Start a write and return its number for `wait`. The buffer must not change until then."""
+        source = self._source(buffer, remote, offset)
+        number = next(self._numbers)
+        self._sources[number] = source
+        try:
+            self.qp._post(source, 0, source.size, remote.va + offset, remote.rkey, number, imm, True)
+        except BaseException as error:
+            del self._sources[number]
+            if isinstance(error, UsageError):
+                self._check_alive()
+            raise
+        return number
+
+    def wait(self, number: int, timeout_s: float | None = None) -> None:
+        """Until that write is in the peer's memory."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while number not in self._done:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
+            found = self.qp.send_cq.wait(SLICE_S if left is None else min(SLICE_S, left))
+            self._note(found)
+            if not found:
+                self._check_open()
+                self._judge_silence()
+        self._finish(number)
+
+    def write(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
+        """Put the buffer's bytes into the peer's memory; with `imm`, tell it so."""
+        self.wait(self.post(remote, offset, buffer, imm))
+
+    async def write_async(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
+        """`write` for asyncio."""
+        number = self.post(remote, offset, buffer, imm)
+        while number not in self._done:
+            # Other tasks may take this write's completion off the queue, so readiness is looked at by all of them.
+            self._note(self.qp.send_cq.poll())
+            if number in self._done:
+                break
+            try:
+                await asyncio.wait_for(self.qp.send_cq.readable(), SLICE_S)
+            except TimeoutError:
+                self._check_open()
+                self._judge_silence()
+        self._finish(number)
+
+    def _note(self, completions: list[Completion]) -> None:
+        for completion in completions:
+            self._sources.pop(completion.wr_id, None)
+            self._done[completion.wr_id] = completion
+
+    def _judge_silence(self) -> None:
+        """A peer that leaves still acknowledges what it took, for a while. After that nothing will come."""
+        if not self._sources or not self._channel.is_closed_by_peer():
+            return
+        if self._left_at is None:
+            self._left_at = time.monotonic()
+        elif time.monotonic() - self._left_at > LAST_WORDS_S:
+            self.qp.error()
+
+    def _finish(self, number: int) -> None:
+        completion = self._done.pop(number)
+        if completion.ok:
+            return
+        raise RemoteError(f"write {number} failed: peer {self.peer} {self._why(completion)}")
+
+    def _why(self, completion: Completion) -> str:
+        if completion.status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
+            return HAS_LEFT
+        if completion.status == CompletionStatus.RETRY_EXCEEDED:
+            return self._narrowed() or "stopped answering"
+        return {
+            CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
+            CompletionStatus.REMOTE_INVALID: "could not make sense of the request",
+            CompletionStatus.REMOTE_OPERATION: "had no receive posted: it does not call recv() fast enough",
+            CompletionStatus.PEER_ERROR: "takes nothing any more: it closed its end, or is in error",
+            CompletionStatus.FLUSHED: "was given up on before this write's turn",
+        }.get(completion.status, completion.status.name.lower().replace("_", " "))
+
+    def _narrowed(self) -> str:
+        """Links that carried our packets when the device was made, and are too narrow for them now."""
+        rows = zip(self.device.local_planes, self.device.planes(), strict=True)
+        now = [replace(plane, link_mtu=row["link_mtu"]) for plane, row in rows]
+        narrow = [
+            f"{one.link} (MTU {one.link_mtu:,})" for one in now if one.link_mtu and one.payload_mtu < self._payload
+        ]
+        if not narrow:
+            return ""
+        return f"was not reached: {self._payload:,} bytes a packet no longer fit {', '.join(narrow)}; make a new device"
+
+    def recv(self, timeout_s: float | None = None) -> Message:
+        """The next immediate from the peer, in the order it was sent.
+
+        As many as `max_wimm` (1 024, a setting of the device) may arrive between two calls. One more ends the
+        connection: the peer's write fails, and so does everything after it. Who sends many waits for answers, or
+        writes without `imm`.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._messages:
+            self._check_open()
+            left = SLICE_S if until is None else min(SLICE_S, until - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
+            if not self._receive(self.qp.recv_cq.wait(left)):
+                self._check_for_more()
+        return self._messages.pop(0)
+
+    async def recv_async(self) -> Message:
+        """`recv` for asyncio."""
+        while not self._messages:
+            self._check_open()
+            try:
+                completions = await asyncio.wait_for(self.qp.recv_cq.wait_async(), SLICE_S)
+            except TimeoutError:
+                self._check_for_more()
+                continue
+            self._receive(completions)
+        return self._messages.pop(0)
+
+    def _receive(self, completions: list[Completion]) -> bool:
+        fresh = [Message(c.imm, c.length) for c in completions if c.ok]
+        self._messages += fresh
+        if fresh:
+            # Refused once the queue pair is in error; what came before that is still good.
+            self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
+        if len(fresh) < len(completions) and not self._messages:
+            self._check_alive()
+            raise RemoteError(f"peer {self.peer}: the connection is in error")
+        return bool(completions)
+
+    def _check_for_more(self) -> None:
+        """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""
+        if self._channel.is_closed_by_peer() and not self._receive(self.qp.recv_cq.poll()):
+            self._check_alive()
+
+    def _has_lost_its_peer(self) -> bool:
+        return not self._closed and self._channel.is_closed_by_peer()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the connection is closed")
+
+    def _check_alive(self) -> None:
+        if self._channel.is_closed_by_peer():
+            raise RemoteError(f"peer {self.peer} {HAS_LEFT}")
+
+    def close(self, flush_s: float = leaving.FLUSH_S) -> None:
+        """Let go of the peer; it notices at once. Writes that were posted and not waited for are given `flush_s` to
+        arrive; what the peer has written is acknowledged, even if it asks a little later."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.device._native.flush(self.qp.qpn, flush_s)
+            self.qp.destroy()
+        finally:
+            self._channel.close()
+            self._sources.clear()
+            for queue in {self.qp.send_cq, self.qp.recv_cq}:
+                queue.retire()
+            if self._added is not None:
+                with contextlib.suppress(UsageError):  # of a parent process
+                    self.device.remove_peer(self._added)
+            self._memory.release()
+            if self._owns_device:
+                self.device.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # half made, or of a device that is gone
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(leaving.FLUSH_S if kind is None else 0.0)
+
+    def __repr__(self) -> str:
+        return "<Connection, closed>" if self._closed else f"<Connection over {self.qp!r}>"

@@ -1,0 +1,140 @@
+"""The side that waits to be called."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Self
+
+from softmrc import leaving
+from softmrc.connection.arrange import device_for, named, secret_of, tcp_port
+from softmrc.connection.connection import Connection
+from softmrc.connection.memory import OfferedMemory
+from softmrc.connection.reception import Reception, Refusals
+from softmrc.errors import ConfigError, DeviceError
+from softmrc.verbs import Device, MemoryRegion
+
+BACKLOG = 1024  # how many the kernel holds at the door; it is a moment
+
+
+class Listener:
+    """Receives connectors, in the background; `accept` returns those that have come through."""
+
+    def __init__(
+        self, device: Device, owns_device: bool, sock: socket.socket, secret: bytes | None, memory: Any
+    ) -> None:
+        self.device = device
+        self.port: int = sock.getsockname()[1]
+        self._owns_device = owns_device
+        self._is_closed = False
+        self._memory = OfferedMemory(device, memory)
+        try:
+            self._reception = Reception(sock, device, secret, self._memory)
+        except BaseException:
+            self._memory.release()
+            raise
+        leaving.expect_connection(self)
+
+    @property
+    def regions(self) -> tuple[MemoryRegion, ...]:
+        return self._memory.regions
+
+    @property
+    def refused(self) -> Refusals:
+        """Visitors that were turned away: how many, and the last reasons."""
+        return self._reception.refused()
+
+    def accept(self, timeout_s: float | None = None) -> Connection:
+        """The next peer that knows the secret and whose offer fits. Others are counted in `refused`, and are nobody's
+        exception. With `timeout_s=0`, one that is there already."""
+        before = self.refused.count
+        connection = self._reception.take(timeout_s)
+        if connection is not None:
+            return connection
+        now = self.refused
+        turned_away = now.count - before
+        why = f"; turned away: {turned_away}, the last of them {now.reasons[-1]}" if turned_away else ""
+        if not timeout_s:
+            raise TimeoutError("nobody has connected yet")
+        raise TimeoutError(f"nobody connected within {timeout_s} s{why}")
+
+    async def accept_async(self) -> Connection:
+        """`accept` for asyncio."""
+        loop = asyncio.get_running_loop()
+        while (connection := self._reception.take(0)) is None:
+            changed = asyncio.Event()
+            wake = partial(loop.call_soon_threadsafe, changed.set)
+            if self._reception.call_when_changed(wake):
+                try:
+                    await changed.wait()
+                finally:
+                    self._reception.forget(wake)
+        return connection
+
+    def close(self) -> None:
+        """Receive nobody any longer; whoever waits in `accept` is told. Accepted connections go on, unless the device
+        was made by `listen`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._reception.close()
+        self._memory.release()
+        if self._owns_device:
+            self.device.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # half made
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"on port {self.port}, {self.refused.count} turned away"
+        return f"<Listener, {state}>"
+
+
+def listen(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    memory: Any = None,
+    secret: str | bytes | None = None,
+    device: Device | None = None,
+    planes: Sequence[str] | None = None,
+    **settings: Any,
+) -> Listener:
+    """Be reachable. `memory` (a buffer, a region of `device`, or several) is what peers may write to, `settings` are
+    fields of `DeviceConfig`. Without `secret`, SOFTMRC_SECRET. `port` is the TCP port where connectors find this side;
+    packets have UDP ports of their own, which a device is given: `listen(device=Device(planes, port=4791))`."""
+    host, port, shared = named(host), tcp_port(port, 0), secret_of(secret)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+        if shared is None and not ipaddress.ip_address(sock.getsockname()[0]).is_loopback:
+            raise ConfigError("secret", None, f"a shared secret, to listen on {host}; without one only loopback")
+        made = device_for(host, device, planes, settings)
+        try:
+            return Listener(made, device is None, sock, shared, memory)
+        except BaseException:
+            if device is None:
+                made.close()
+            raise
+    except OSError as error:
+        sock.close()
+        if isinstance(error, DeviceError):
+            raise
+        raise DeviceError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from None
+    except BaseException:
+        sock.close()
+        raise

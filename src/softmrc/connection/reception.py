@@ -1,0 +1,346 @@
+"""Handshakes side by side: one thread that sleeps until somebody comes, and gives nobody more than his share.
+
+Who has not yet shown that it knows the secret costs a socket and a little memory, for a limited time, and there are
+only so many of them, in all and from one address: the oldest goes when another comes. So no number of silent visitors
+keeps an honest one out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from softmrc.connection.connection import Connection
+from softmrc.connection.memory import OfferedMemory
+from softmrc.connection.offer import Offer
+from softmrc.errors import MrcError, UsageError
+from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
+from softmrc.verbs import Device
+
+HANDSHAKE_S = 10.0  # for all of it, from the first byte to the last
+MOST_UNFINISHED = 256
+MOST_FROM_ONE_ADDRESS = 64
+MOST_WAITING = 128  # finished, and not yet accepted
+REASONS_KEPT = 16
+ADMITTED_AT_ONCE = 64
+PAUSE_S = 0.1  # when the system has no descriptors left
+OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+TOO_MANY = Refusal("made room for others: too many had not finished", "too many connect at once; try again")
+
+_receptions: weakref.WeakSet[Reception] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """How many visitors were turned away, and why the last ones were, oldest first."""
+
+    count: int
+    reasons: tuple[str, ...]
+
+
+def _origin(address: str) -> str:
+    """Whom visitors are counted by: an IPv4 address, or an IPv6 network, of which one host has all addresses."""
+    known = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is None:
+        return str(ipaddress.IPv6Network((known, 64), strict=False))
+    return str(known)
+
+
+class Visitor:
+    """Somebody who is not a peer yet."""
+
+    def __init__(self, sock: socket.socket, origin: str, secret: bytes | None, reception: Reception) -> None:
+        self.channel = Channel(sock)
+        self.origin = origin
+        self.until = time.monotonic() + reception.handshake_s
+        self.connection: Connection | None = None  # once it has shown that it knows the secret
+        self.is_finished = False
+        self._reception = reception
+        self._inbox = Inbox()
+        self._outbox = bytearray()
+        self._steps = welcome(Proof(LISTENER, secret), self._answer)
+        next(self._steps)
+
+    def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
+        offer = Offer.checked(said, self._reception.device)
+        self.connection = self._reception.make(self.channel)
+        self.connection._accept(offer)
+        return self.connection._offer()
+
+    @property
+    def wants(self) -> int:
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
+
+    def attend(self) -> None:
+        """Take what it has sent, and answer, without waiting."""
+        try:
+            data = self.channel.socket.recv(1 << 16)
+            if not data:
+                raise Refusal("closed the connection during the handshake")
+            self._inbox.add(data)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise Refusal(f"is gone: {error.strerror or error}") from None
+        while not self.is_finished and (frame := self._inbox.next()) is not None:
+            try:
+                answer = self._steps.send(frame)
+            except StopIteration:
+                self.is_finished = True
+            else:
+                self._outbox += framed(answer or {})
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            while self._outbox:
+                del self._outbox[: self.channel.socket.send(self._outbox)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise Refusal(f"is gone: {error.strerror or error}") from None
+
+    def leave(self, told: str) -> None:
+        """Show it out, with a word if there is one and it can be said without waiting."""
+        if told:
+            self._outbox += framed({"error": told})
+        with contextlib.suppress(Refusal):
+            self._send()
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with contextlib.suppress(MrcError):
+                connection.close(0.0)
+        self._steps.close()  # it knows this visitor, and would keep it
+        self.channel.close()
+
+
+class Reception:
+    """Receives visitors of one listening socket, until it is closed or its device is."""
+
+    def __init__(self, sock: socket.socket, device: Device, secret: bytes | None, memory: OfferedMemory) -> None:
+        self.handshake_s = HANDSHAKE_S
+        self._socket = sock
+        self.device = device
+        self._secret = secret
+        self._memory = memory
+        self._visitors: dict[socket.socket, Visitor] = {}  # in the order in which they came
+        self._changed = threading.Condition()
+        self._waiting: deque[Connection] = deque()
+        self._wakers: set[Callable[[], Any]] = set()
+        self._over = ""  # why nobody is received any longer
+        self._refused = 0
+        self._reasons: deque[str] = deque(maxlen=REASONS_KEPT)
+        self._resumes_at: float | None = None
+        self._open()
+        self._thread = threading.Thread(target=self._run, name="softmrc-listener", daemon=True)
+        self._thread.start()
+        _receptions.add(self)
+
+    def _open(self) -> None:
+        self._socket.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
+        self._selector.register(self._socket, selectors.EVENT_READ, self._admit)
+        self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+        self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
+
+    # What callers ask.
+
+    def take(self, timeout_s: float | None) -> Connection | None:
+        """The next connection that is finished; None when the time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
+            if self._waiting:
+                return self._waiting.popleft()
+            if self._over:
+                raise UsageError(self._over)
+            return None
+
+    def call_when_changed(self, wake: Callable[[], Any]) -> bool:
+        """Have it called as soon as `take` might find something, unless it would now: then False."""
+        with self._changed:
+            if self._waiting or self._over:
+                return False
+            self._wakers.add(wake)
+            return True
+
+    def forget(self, wake: Callable[[], Any]) -> None:
+        with self._changed:
+            self._wakers.discard(wake)
+
+    def refused(self) -> Refusals:
+        with self._changed:
+            return Refusals(self._refused, tuple(self._reasons))
+
+    def close(self, why: str = "the listener is closed") -> None:
+        """Show everybody out, and end the thread."""
+        self._end(why)
+        with self._changed:
+            wake, self._wake = self._wake, -1
+        if wake < 0:
+            return
+        os.eventfd_write(wake, 1)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        os.close(wake)
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is the parent's, and so is who comes. Only copies of descriptors are here."""
+        self._changed = threading.Condition()
+        self._over = "the listener belongs to the process that this one was forked from; make one here"
+        self._waiting.clear()
+        self._selector.close()
+        self._socket.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
+
+    # What the thread does.
+
+    def make(self, channel: Channel) -> Connection:
+        if len(self._waiting) >= MOST_WAITING:
+            raise Refusal(f"came when {MOST_WAITING} others waited to be accepted", "too many wait to be accepted")
+        return Connection(self.device, channel, self._memory, owns_device=False)
+
+    def _run(self) -> None:
+        try:
+            while not self._over:
+                for key, _ in self._selector.select(self._patience_s()):
+                    key.data()
+                self._expire()
+        except Exception as error:
+            self._end(f"the listener is closed: it failed ({type(error).__name__}: {error})")
+            raise
+        finally:
+            for visitor in list(self._visitors.values()):
+                self._dismiss(visitor, "the listener was closed")
+            self._selector.close()
+            self._socket.close()
+            self._watch.retire()
+
+    def _patience_s(self) -> float | None:
+        moments = [visitor.until for visitor in self._visitors.values()][:1]
+        if self._resumes_at is not None:
+            moments.append(self._resumes_at)
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        while self._visitors and (first := next(iter(self._visitors.values()))).until <= now:
+            self._turn_away(first, Refusal("did not finish the handshake in time", "you took too long"))
+        if self._resumes_at is not None and self._resumes_at <= now:
+            self._resumes_at = None
+            self._selector.register(self._socket, selectors.EVENT_READ, self._admit)
+
+    def _admit(self) -> None:
+        for _ in range(ADMITTED_AT_ONCE):
+            try:
+                sock, address = self._socket.accept()
+            except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    self._out_of_descriptors()
+                return
+            sock.setblocking(False)
+            visitor = Visitor(sock, _origin(address[0]), self._secret, self)
+            self._visitors[sock] = visitor
+            self._selector.register(sock, selectors.EVENT_READ, partial(self._attend, visitor))
+            self._keep_within_bounds(visitor.origin)
+
+    def _keep_within_bounds(self, origin: str) -> None:
+        from_there = [visitor for visitor in self._visitors.values() if visitor.origin == origin]
+        if len(from_there) > MOST_FROM_ONE_ADDRESS:
+            self._turn_away(_first_to_go(from_there), TOO_MANY)
+        elif len(self._visitors) > MOST_UNFINISHED:
+            self._turn_away(_first_to_go(list(self._visitors.values())), TOO_MANY)
+
+    def _out_of_descriptors(self) -> None:
+        """Somebody is at the door and cannot come in: another goes, or the door is closed for a moment."""
+        if self._visitors:
+            self._turn_away(_first_to_go(list(self._visitors.values())), TOO_MANY)
+            return
+        self._selector.unregister(self._socket)
+        self._resumes_at = time.monotonic() + PAUSE_S
+
+    def _attend(self, visitor: Visitor) -> None:
+        if self._visitors.get(visitor.channel.socket) is not visitor:
+            return  # turned away meanwhile
+        try:
+            visitor.attend()
+        except Refusal as refusal:
+            self._turn_away(visitor, refusal)
+        except MrcError as error:  # ours: it is no fault of the visitor's, nor a reason to receive nobody else
+            self._turn_away(visitor, Refusal(f"could not be connected: {error}", "something went wrong at this side"))
+        else:
+            if visitor.is_finished:
+                self._finish(visitor)
+            else:
+                self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
+
+    def _finish(self, visitor: Visitor) -> None:
+        connection, visitor.connection = visitor.connection, None  # the caller's alone, from here on
+        assert connection is not None
+        self._selector.unregister(visitor.channel.socket)
+        del self._visitors[visitor.channel.socket]
+        visitor.channel.socket.setblocking(True)
+        with self._changed:
+            if not self._over:
+                self._waiting.append(connection)
+                self._tell()
+                return
+        connection.close(0.0)
+
+    def _turn_away(self, visitor: Visitor, refusal: Refusal) -> None:
+        with self._changed:
+            self._refused += 1
+            self._reasons.append(f"{visitor.channel.peer_name} {refusal}")
+        self._dismiss(visitor, refusal.told)
+
+    def _dismiss(self, visitor: Visitor, told: str) -> None:
+        self._selector.unregister(visitor.channel.socket)
+        del self._visitors[visitor.channel.socket]
+        visitor.leave(told)
+
+    def _device_closed(self) -> None:
+        self._end("the listener is closed: its device is")
+
+    def _end(self, why: str) -> None:
+        with self._changed:
+            self._over = self._over or why
+            left, self._waiting = self._waiting, deque()
+            self._tell()
+        for connection in left:
+            with contextlib.suppress(MrcError):
+                connection.close(0.0)
+
+    def _tell(self) -> None:
+        self._changed.notify_all()
+        for wake in self._wakers:
+            with contextlib.suppress(RuntimeError):  # of an event loop that has ended
+                wake()
+
+
+def _first_to_go(visitors: list[Visitor]) -> Visitor:
+    """The oldest that has proved nothing; where all have, the oldest."""
+    return next((visitor for visitor in visitors if visitor.connection is None), visitors[0])
+
+
+def _in_child() -> None:
+    for reception in list(_receptions):
+        reception.abandon()
+
+
+os.register_at_fork(after_in_child=_in_child)

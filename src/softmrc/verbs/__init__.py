@@ -1,0 +1,52 @@
+"""MRC over real sockets, in the manner of verbs.
+
+    with Device(["10.0.0.1%eth0", "10.0.1.1%eth1"]) as device:
+        region = device.register(bytearray(1 << 20))
+        cq = device.create_cq()
+        qp = device.create_qp(cq)
+        qp.init()
+        qp.rtr(peer, dest_qpn=…, first_psn=…)
+        qp.rts()
+        qp.post_write(region, 0, 4096, remote_va=…, rkey=…, wr_id=7)
+        for completion in cq.wait(timeout_s=1):
+            …
+
+One native thread per device moves the packets; nothing here runs per packet. A thread that waits for a completion
+drives the device while it waits. `softmrc.connection` does the exchange of numbers for you.
+"""
+
+from __future__ import annotations
+
+from softmrc.engine import CompletionKind, CompletionStatus, EventType, PostStatus, QpState
+from softmrc.verbs.completion import FOREVER_S, Completion, CompletionQueue, iterate
+from softmrc.verbs.device import MAX_EVS, MOST_SOCKETS, Capture, Device, Event
+from softmrc.verbs.memory import ACCEPTED_MEMORY, MemoryRegion, ProtectionDomain, writable_memory
+from softmrc.verbs.peer import Peer, PeerPlane, check_carrier, new_port_key, port_keys
+from softmrc.verbs.queue_pair import QueuePair
+
+__all__ = [
+    "ACCEPTED_MEMORY",
+    "FOREVER_S",
+    "MAX_EVS",
+    "MOST_SOCKETS",
+    "Capture",
+    "Completion",
+    "CompletionKind",
+    "CompletionQueue",
+    "CompletionStatus",
+    "Device",
+    "Event",
+    "EventType",
+    "MemoryRegion",
+    "Peer",
+    "PeerPlane",
+    "PostStatus",
+    "ProtectionDomain",
+    "QpState",
+    "QueuePair",
+    "check_carrier",
+    "iterate",
+    "new_port_key",
+    "port_keys",
+    "writable_memory",
+]

@@ -1,0 +1,133 @@
+"""Where work requests end, and how to wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
+from softmrc.errors import ConfigError, UsageError
+from softmrc.verbs.bounds import whole
+
+if TYPE_CHECKING:
+    from softmrc.verbs.device import Device
+
+FOREVER_S = 1e9
+
+
+class Completion(NamedTuple):
+    """The end of one work request."""
+
+    wr_id: int
+    qpn: int
+    length: int
+    imm: int
+    status: CompletionStatus
+    kind: CompletionKind
+
+    @property
+    def ok(self) -> bool:
+        return self.status == CompletionStatus.SUCCESS
+
+
+class CompletionQueue:
+    """Where work requests end. Iterate over `poll` or `wait`, or `async for` over the queue itself."""
+
+    def __init__(self, device: Device, number: int) -> None:
+        self.device = device
+        self.number = number
+        self._readiness = Readiness()
+        self._is_retired = False
+
+    def poll_array(self, most: int = 256) -> np.ndarray:
+        """What is there now, as records."""
+        return np.frombuffer(self.device._native.poll(self.number, whole("most", most, 32)), dtype=COMPLETION)
+
+    def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
+        """The same, after at least one has come or the time is up."""
+        timeout = FOREVER_S if timeout_s is None else timeout_s
+        if not isinstance(timeout, int | float) or timeout != timeout:
+            raise ConfigError("timeout_s", timeout_s, "seconds, or None for ever")
+        return np.frombuffer(self.device._native.wait(self.number, whole("most", most, 32), timeout), dtype=COMPLETION)
+
+    def poll(self, most: int = 256) -> list[Completion]:
+        return _completions(self.poll_array(most))
+
+    def wait(self, timeout_s: float | None = None, most: int = 256) -> list[Completion]:
+        """Completions, as soon as there is one; an empty list when the time is up."""
+        return _completions(self.wait_array(timeout_s, most))
+
+    def fileno(self) -> int:
+        """A descriptor for event loops: readable when `poll` has something. Poll until empty, then wait again."""
+        return self.device._native.completion_fd(self.number)
+
+    async def wait_async(self, most: int = 256) -> list[Completion]:
+        """`wait` for asyncio: other tasks run meanwhile."""
+        while not (found := self.poll(most)):
+            self.device._check_open()
+            await self.readable()
+        return found
+
+    def destroy(self) -> None:
+        """Let go of it, and of what it holds. Refused while a queue pair uses it."""
+        self.device._native.destroy_cq(self.number)
+
+    async def readable(self) -> None:
+        """Until the queue may hold something, or another task has just emptied it."""
+        await self._readiness.wait(self.fileno())
+
+    async def __aiter__(self) -> AsyncIterator[Completion]:
+        while True:
+            for completion in await self.wait_async():
+                yield completion
+
+    def retire(self) -> None:
+        """Destroy it as soon as nobody holds it: whoever still waits for it must not be given another's completions."""
+        self._is_retired = True
+
+    def __del__(self) -> None:
+        if self._is_retired:
+            with suppress(UsageError):
+                self.destroy()
+
+    def __repr__(self) -> str:
+        return f"<CompletionQueue {self.number} of {self.device!r}>"
+
+
+class Readiness:
+    """A descriptor that several tasks may wait for, though an event loop has room for one reader of each."""
+
+    def __init__(self) -> None:
+        self._ready: asyncio.Event | None = None  # shared by all tasks that wait
+
+    async def wait(self, fd: int) -> None:
+        """Until there is something to read, or another task has just looked."""
+        if self._ready is not None:
+            await self._ready.wait()
+            return
+        ready = self._ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(fd, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(fd)
+            self._ready = None
+            ready.set()
+
+
+def _completions(records: np.ndarray) -> list[Completion]:
+    return [
+        Completion(wr_id, qpn, length, imm, CompletionStatus(status), CompletionKind(kind))
+        for wr_id, qpn, length, imm, status, kind, _ in records.tolist()
+    ]
+
+
+def iterate(queue: CompletionQueue, timeout_s: float | None = None) -> Iterator[Completion]:
+    """Completions one by one, for ever or until none comes for `timeout_s`."""
+    while found := queue.wait(timeout_s):
+        yield from found

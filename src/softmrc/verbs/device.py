@@ -1,0 +1,341 @@
+"""A node on real sockets: its planes, what belongs to it, what it tells."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from softmrc import _core, leaving
+from softmrc import planes as plane_names
+from softmrc.config import (
+    CcProfile,
+    DeviceConfig,
+    EndpointConfig,
+    EvFormat,
+    EvMode,
+    EvProfile,
+    to_native,
+)
+from softmrc.engine import EVENT, EventType
+from softmrc.errors import ConfigError, UsageError
+from softmrc.fork import leave_to_parent
+from softmrc.verbs.bounds import whole
+from softmrc.verbs.completion import CompletionQueue, Readiness
+from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
+from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
+from softmrc.verbs.queue_pair import QueuePair
+
+MAX_EVS = 1024  # of one queue pair
+MOST_SOCKETS = 256  # of one plane
+
+
+class Event(NamedTuple):
+    """Something worth telling that belongs to no work request. What the numbers mean depends on `type`."""
+
+    type: EventType
+    qpn: int
+    plane: int
+    ev: int
+    psn: int
+    code: int
+    value: int
+    at_ps: int
+
+
+class Device:
+    """A node on real sockets: one plane per address or interface."""
+
+    def __init__(
+        self,
+        planes: Sequence[str] = ("127.0.0.1",),
+        config: DeviceConfig | None = None,
+        *,
+        routes: Callable[[int, Any], Sequence[Any]] | None = None,
+        **more: Any,
+    ) -> None:
+        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
+        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does)."""
+        self._routes = routes
+        try:
+            self.config = config or DeviceConfig(**more)
+        except TypeError as error:
+            raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+        if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
+            raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
+        if isinstance(planes, str):
+            planes = [planes]
+        if not 1 <= len(planes) <= 16:
+            raise ConfigError("planes", len(planes), "1 to 16")
+        self.local_planes = [plane_names.resolve(text) for text in planes]
+        self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
+        self._regions: set[MemoryRegion] = set()
+        if self.config.port:
+            leaving.hurry(self.config.port)
+        self._native = _core.Device(self._plan())
+        self._events_ready = Readiness()
+        leave_to_parent(self, "the device")
+        leaving.expect(self)
+        self.source_ports = [tuple(row["source_ports"]) for row in self._native.planes()]
+        self._ev_profile = self._add_ev_profile(self._default_ev_profile())
+        self._cc_profile = self._add_cc_profile(self.config.cc_profile())
+        self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
+
+    def _plan(self) -> Any:
+        config = self.config
+        plan = _core.DevicePlan()
+        plan.engine = to_native(
+            EndpointConfig(
+                seed=secrets.randbits(63),
+                ports=len(self.local_planes),
+                sack_threshold_bytes=config.sack_threshold_bytes,
+                trim_nack=config.trimming,
+                peer_trim_nack=config.trimming,
+                announces_ports=True,
+                proves_addresses=config.prove_addresses,
+                probe_interval_us=config.probe_interval_us,
+                answers_per_s=config.answers_per_s,
+            )
+        )
+        plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn
+        plan.watches_links = config.watch_links
+        plan.spin_us = config.spin_us
+        if config.send_buffer_bytes:
+            plan.port_burst = max(1, config.send_buffer_bytes // self.mtu)
+        for plane in self.local_planes:
+            plan.add_plane(
+                plane.address.packed,
+                plane.scope_id,
+                whole("port", config.port, 16),
+                plane.interface,
+                plane.link,
+                config.sockets_per_plane,
+                config.srv6,
+                whole("buffer_bytes", config.buffer_bytes, 32),
+                whole("send_buffer_bytes", config.send_buffer_bytes, 32),
+            )
+        return plan
+
+    def _default_ev_profile(self) -> EvProfile:
+        """A path is a socket: its EV is the socket's source port."""
+        entries = [(port, plane) for plane, ports in enumerate(self.source_ports) for port in ports]
+        return self._profile_of(tuple(entries))
+
+    def _profile_of(self, entries: tuple[tuple[int | bytes, int], ...], format: Any = EvFormat.STEV) -> EvProfile:
+        planes = len(self.local_planes)
+        return EvProfile(
+            mode=EvMode.EXPLICIT,
+            format=format,
+            count=min(len(entries), MAX_EVS) // planes * planes,
+            spray_quantum=self.config.quantum_for(self.mtu),
+            leaves_slow_ports=self.config.leave_slow_planes,
+            entries=entries,
+        )
+
+    def profile_for(self, peer: Peer) -> EvProfile | None:
+        """What `QueuePair.init` should be given for this peer: its SRv6 paths, or None, the device's own sockets.
+
+        The first path of every plane, then the second: so an EV is the number that `softmrc.fabric` knows the path by.
+        """
+        rows = zip(*(plane.paths for plane in peer.planes), strict=False)
+        entries = tuple((path.packed, number) for row in rows for number, path in enumerate(row))
+        return self._profile_of(entries, EvFormat.SRV6) if entries else None
+
+    def _add_ev_profile(self, profile: EvProfile) -> int:
+        return self._native.add_ev_profile(to_native(profile))
+
+    def _add_cc_profile(self, profile: CcProfile) -> int:
+        return self._native.add_cc_profile(to_native(profile))
+
+    def _check_open(self) -> None:
+        if self._native.is_closed:
+            raise UsageError("the device is closed")
+
+    def create_domain(self) -> ProtectionDomain:
+        """Memory and queue pairs that have nothing to do with the device's others."""
+        self._check_open()
+        return ProtectionDomain(self, self._native.create_domain())
+
+    def register(
+        self, buffer: Any, *, remote_write: bool = False, domain: ProtectionDomain | None = None
+    ) -> MemoryRegion:
+        """Memory to send from: any contiguous buffer, or a torch CPU tensor. It is used in place. With `remote_write`
+        it must be writable, and the peers of the queue pairs of `domain` (without one, the device's) may write to it
+        if they know its key."""
+        self._check_open()
+        region = MemoryRegion(self, buffer, (domain or self.domain) if remote_write else None)
+        self._regions.add(region)
+        return region
+
+    def _forget(self, region: MemoryRegion) -> None:
+        if region not in self._regions:
+            raise UsageError(f"{region!r} is not registered")
+        if self._native.reads_from(region.buffer):
+            raise UsageError(f"{region!r} is still being sent from; wait for its completions first")
+        if region.domain is not None:
+            self._native.remove_region(region.rkey)
+        self._regions.remove(region)
+
+    def create_cq(self) -> CompletionQueue:
+        self._check_open()
+        return CompletionQueue(self, self._native.create_cq())
+
+    def create_qp(
+        self,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue | None = None,
+        *,
+        domain: ProtectionDomain | None = None,
+    ) -> QueuePair:
+        """A queue pair in RESET, with a number of the system's randomness. Its peer may write to the memory of
+        `domain`, or of the device's where there is none."""
+        self._check_open()
+        while True:
+            qpn = secrets.randbelow(0xFFFFFF - 3) + 3
+            try:
+                self._native.create_qp(qpn)
+            except UsageError:
+                continue
+            return QueuePair(self, qpn, send_cq, recv_cq or send_cq, domain or self.domain)
+
+    def add_peer(self, planes: Iterable[PeerPlane]) -> Peer:
+        """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
+        before are the same peer, which is then to be removed as often."""
+        self._check_open()
+        known = tuple(planes)
+        if self._routes is not None:
+            known = tuple(
+                plane if plane.paths else replace(plane, paths=tuple(self._routes(number, plane.address)))
+                for number, plane in enumerate(known)
+            )
+        if len(known) != len(self.local_planes):
+            raise ConfigError("planes", len(known), f"as many planes as this device has: {len(self.local_planes)}")
+        for plane in known:
+            for path in plane.paths:
+                check_carrier("paths", path.packed, plane)
+        native = [
+            _core.PeerPlane(
+                p.address.packed,
+                whole("scope_id", p.scope_id, 32),
+                whole("port", p.port, 16),
+                [whole("source_ports", port, 16) for port in p.source_ports],
+            )
+            for p in known
+        ]
+        return Peer(self._native.add_peer(native), known)
+
+    def remove_peer(self, peer: Peer) -> None:
+        """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its
+        packets are a stranger's."""
+        self._native.remove_peer(peer.id)
+
+    def poll_events(self, most: int = 4096) -> list[Event]:
+        """What happened to ports, paths and queue pairs since last asked, errors included."""
+        records = np.frombuffer(self._native.poll_events(most), dtype=EVENT)
+        return [
+            Event(EventType(kind), qpn, port, ev, psn, code, value, at_ps)
+            for at_ps, value, qpn, psn, ev, code, kind, port, _, _ in records.tolist()
+        ]
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The same as they come, for asyncio."""
+        while True:
+            for event in self.poll_events():
+                yield event
+            self._check_open()
+            await self._events_ready.wait(self._native.event_fd())
+
+    def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
+        """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
+        False when there will be none, because the plane is down or too many probes wait for it already."""
+        return self._native.probe(peer.id, self._plane(plane), whole("ev", ev, 32), whole("token", token, 32))
+
+    def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
+        """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
+        reorder_delay_us, black_hole. What is not named is off; no names at all means fair weather."""
+        native = _core.Faults()
+        for name, value in faults.items():
+            if not hasattr(native, name):
+                raise ConfigError("faults", name, "drop, duplicate, reorder, corrupt, mark, trim, delay_us, black_hole")
+            try:
+                setattr(native, name, value)
+            except TypeError:
+                raise ConfigError(f"faults.{name}", value, "a number, or true or false for black_hole") from None
+        for number in range(len(self.local_planes)) if plane is None else [plane]:
+            self._native.set_faults(self._plane(number), native)
+
+    def fault_stats(self, plane: int) -> dict[str, int]:
+        return self._native.fault_stats(self._plane(plane))
+
+    def _plane(self, plane: int) -> int:
+        if whole("plane", plane, 32) >= len(self.local_planes):
+            raise ConfigError("plane", plane, f"below {len(self.local_planes)}")
+        return plane
+
+    def set_port(self, plane: int, up: bool) -> None:
+        """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
+        self._native.set_port(self._plane(plane), bool(up))
+
+    def planes(self) -> list[dict[str, Any]]:
+        """Counters and settings of each plane."""
+        return self._native.planes()
+
+    def stats(self) -> dict[str, int]:
+        return self._native.stats()
+
+    def capture(self, path: str, most_bytes: int = 1 << 30) -> Capture:
+        """Write what is sent and received to a pcapng file, until the returned context ends."""
+        self._native.start_capture(str(path), whole("most_bytes", most_bytes, 64))
+        return Capture(self)
+
+    def close(self) -> None:
+        """Stop; from here on memory is the caller's again. In the background the device goes on for a moment to answer
+        peers: what they wrote is acknowledged, and what they write now fails at once as `PEER_ERROR`."""
+        leaving.let_go(self._native)
+        self._regions.clear()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_native"):
+            leaving.let_go(self._native)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._native.is_closed:
+            return "<Device, closed>"
+        rows = self.planes()
+        shown = ", ".join(f"{p}{'' if r['is_up'] else ' (down)'}" for p, r in zip(self.local_planes, rows, strict=True))
+        sent, received = (sum(r[key] for r in rows) for key in ("packets_sent", "packets_received"))
+        return f"<Device {shown}: {sent:,} packets sent, {received:,} received, payload {self.mtu:,} B>"
+
+
+class Capture:
+    """A running capture; leaving it closes the file."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.packets = 0
+        self._is_running = True
+
+    def stop(self) -> int:
+        """End it; the number of packets captured."""
+        if self._is_running:
+            self._is_running = False
+            self.packets = self.device._native.stop_capture()
+        return self.packets
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

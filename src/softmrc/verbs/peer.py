@@ -1,0 +1,58 @@
+"""Where a peer is, plane by plane, and which SRv6 paths may lead there."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from softmrc import _core, wire
+from softmrc.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class PeerPlane:
+    """Where one plane of a peer is."""
+
+    address: Any
+    port: int
+    source_ports: tuple[int, ...] = ()  # of its sockets; empty: any
+    scope_id: int = 0
+    paths: tuple[Any, ...] = ()  # SRv6 carriers towards it
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A node that this device talks to."""
+
+    id: int
+    planes: tuple[PeerPlane, ...]
+
+    def __str__(self) -> str:
+        first = self.planes[0]
+        more = f" and {len(self.planes) - 1} more planes" if len(self.planes) > 1 else ""
+        return f"{first.address} port {first.port}{more}"
+
+
+def new_port_key() -> int:
+    """What a peer is given to prove that a word about its ports is its own."""
+    return secrets.randbelow((1 << 64) - 1) + 1
+
+
+def port_keys(given: int, told: int) -> dict[str, int]:
+    """The keys of a queue pair, for `QueuePair.rtr`: both, or none where the peer did not tell one."""
+    return {"port_key": given, "peer_port_key": told} if told else {}
+
+
+def check_carrier(name: str, value: bytes, plane: PeerPlane) -> None:
+    """Refuse an SRv6 path that a datagram socket cannot send along to this plane.
+
+    Switches shorten the carrier on the way and nobody rewrites the UDP checksum, so it has to sum up like the final
+    address; and a socket writes no segment routing header.
+    """
+    path = wire.path_of(value)
+    if path.srh is not None:
+        raise ConfigError(name, str(path), "a path of one carrier: sockets write no segment routing header")
+    if _core.address_sum(path.destination.packed) != _core.address_sum(plane.address.packed):
+        allowed = f"a carrier that leaves the checksum towards {plane.address} as it is"
+        raise ConfigError(name, str(path.destination), allowed)

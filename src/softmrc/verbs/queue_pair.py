@@ -1,0 +1,226 @@
+"""One connection: a queue pair and its states."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from softmrc import wire
+from softmrc.config import (
+    CcProfile,
+    EvFormat,
+    EvProfile,
+    InitAttributes,
+    RtrAttributes,
+    RtsAttributes,
+    to_native,
+)
+from softmrc.engine import EV, PostStatus, QpState, ev_index, ev_value
+from softmrc.errors import ConfigError, UsageError
+from softmrc.verbs.bounds import blame, whole
+from softmrc.verbs.completion import CompletionQueue
+from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
+from softmrc.verbs.peer import Peer, check_carrier
+
+if TYPE_CHECKING:
+    from softmrc.verbs.device import Device
+
+
+class QueuePair:
+    """One connection. Created in RESET; `init`, `rtr` and `rts` take it to where it can send."""
+
+    def __init__(
+        self, device: Device, qpn: int, send_cq: CompletionQueue, recv_cq: CompletionQueue, domain: ProtectionDomain
+    ) -> None:
+        self.device = device
+        self.qpn = qpn
+        self.send_cq = send_cq
+        self.recv_cq = recv_cq
+        self.domain = domain
+        self.first_psn = secrets.randbits(24)
+        self.peer: Peer | None = None
+        self._ev_profile: EvProfile | None = None
+
+    def init(self, *, ev_profile: EvProfile | None = None, cc_profile: CcProfile | None = None) -> None:
+        """RESET → INIT. Profiles default to the device's."""
+        device = self.device
+        if ev_profile is not None and ev_profile.format == EvFormat.SRV6 and not device.config.srv6:
+            raise ConfigError("ev_profile.format", ev_profile.format.name, "UDP or STEV, or a device with srv6=True")
+        self._ev_profile = ev_profile
+        attributes = InitAttributes(
+            ev_profile=device._add_ev_profile(ev_profile) if ev_profile else device._ev_profile,
+            cc_profile=device._add_cc_profile(cc_profile) if cc_profile else device._cc_profile,
+            send_cq=self.send_cq.number,
+            recv_cq=self.recv_cq.number,
+            domain=self.domain.number,
+        )
+        try:
+            device._native.modify_init(self.qpn, to_native(attributes))
+        finally:  # the queue pair keeps what it was given
+            if ev_profile:
+                device._native.remove_ev_profile(attributes.ev_profile)
+            if cc_profile:
+                device._native.remove_cc_profile(attributes.cc_profile)
+
+    def rtr(self, peer: Peer, *, dest_qpn: int, first_psn: int, mtu: int | None = None, **more: Any) -> None:
+        """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`."""
+        config = self.device.config
+        settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
+        attributes = RtrAttributes(
+            peer=peer.id, dest_qpn=dest_qpn, first_psn=first_psn, mtu=mtu or self.device.mtu, **settings
+        )
+        if self._has_carriers:
+            for value, port in zip(self.ev_values(), self.evs()["port"], strict=True):
+                check_carrier("ev_profile.entries", value, peer.planes[port])
+        self.device._native.modify_rtr(self.qpn, to_native(attributes))
+        self.peer = peer
+
+    def rts(self, **more: Any) -> None:
+        """RTR → RTS: ready to send. `more` are fields of `RtsAttributes`."""
+        config = self.device.config
+        settings: dict[str, Any] = {
+            "mpr": config.mpr,
+            "max_wimm": config.max_wimm,
+            "timeout": config.timeout,
+            "retry_linear": config.retry_linear,
+            "retry_exponential": config.retry_exponential,
+            "max_send_wr": config.max_send_wr,
+            **more,
+        }
+        self.device._native.modify_rts(self.qpn, to_native(RtsAttributes(first_psn=self.first_psn, **settings)))
+
+    def modify(self, state: Any, **attributes: Any) -> None:
+        """Go to `state` with the attributes that this transition needs: `init`, `rtr`, `rts` or `error` by name."""
+        steps: dict[Any, Any] = {
+            QpState.INIT: self.init,
+            QpState.RTR: self.rtr,
+            QpState.RTS: self.rts,
+            QpState.ERROR: self.error,
+        }
+        if state not in steps:
+            raise ConfigError("state", state, "INIT, RTR, RTS or ERROR")
+        steps[state](**attributes)
+
+    def error(self) -> None:
+        """Give up: everything posted is flushed, and the peer is told when it next writes."""
+        self.device._native.modify_error(self.qpn)
+
+    def post_write(
+        self,
+        source: MemoryRegion,
+        offset: int,
+        length: int,
+        *,
+        remote_va: int,
+        rkey: int,
+        wr_id: int = 0,
+        imm: int | None = None,
+        signaled: bool = True,
+    ) -> None:
+        """Write bytes of `source` into the peer's memory. They must not change until the completion."""
+        if not isinstance(source, MemoryRegion):
+            raise ConfigError("source", type(source).__name__, "a region of this device: device.register(buffer)")
+        self._post(source.buffer, offset, length, remote_va, rkey, wr_id, imm, signaled)
+
+    def _post(
+        self,
+        source: Any,
+        offset: int,
+        length: int,
+        remote_va: int,
+        rkey: int,
+        wr_id: int,
+        imm: int | None,
+        signaled: bool,
+    ) -> None:
+        post = self.device._native.post_write
+        try:
+            status = post(self.qpn, wr_id, source, offset, length, remote_va, rkey, imm, signaled)
+        except TypeError:
+            blame(offset=(offset, 64), length=(length, 32), remote_va=(remote_va, 64), rkey=(rkey, 32))
+            blame(wr_id=(wr_id, 64), imm=(imm or 0, 32))
+            raise
+        if status != PostStatus.OK:
+            self._refused(status)
+
+    def post_write_imm(self, source: MemoryRegion, offset: int, length: int, imm: int, **more: Any) -> None:
+        """The same, and complete one receive of the peer with 32 bits of `imm`, after everything written before."""
+        self.post_write(source, offset, length, imm=imm, **more)
+
+    def post_recv(self, wr_id: int = 0, count: int = 1) -> None:
+        """Allow so many writes with immediate to complete here."""
+        status = self.device._native.post_receive(self.qpn, whole("wr_id", wr_id, 64), whole("count", count, 32))
+        if status != PostStatus.OK:
+            self._refused(status)
+
+    def _refused(self, status: Any) -> None:
+        if status == PostStatus.QUEUE_FULL:
+            raise UsageError(f"cannot post to queue pair {self.qpn}: its send queue is full (max_send_wr)")
+        raise UsageError(f"cannot post to queue pair {self.qpn}: it is in {self.state.name}")
+
+    @property
+    def state(self) -> Any:
+        return self.query()["state"]
+
+    def query(self) -> dict[str, Any]:
+        """State, windows, sequence numbers and round-trip times, now."""
+        return self.device._native.query_qp(self.qpn)
+
+    def stats(self) -> dict[str, int]:
+        return self.device._native.qp_stats(self.qpn)
+
+    def evs(self) -> np.ndarray:
+        """One record per path; `state` is an `EvState`, `value` the source port (or the number of an SRv6 path)."""
+        rows = self.device._native.query_evs(self.qpn)
+        return np.array([(v, p, s.value, d, damping, spare) for v, p, s, d, damping, spare in rows], dtype=EV)
+
+    def ev_values(self) -> list[bytes]:
+        """What the network reads of each EV, as `wire.expand` gives it; `wire.path_of` makes an SRv6 path of it."""
+        return self.device._native.query_ev_values(self.qpn)
+
+    @property
+    def _has_carriers(self) -> bool:
+        return self._ev_profile is not None and self._ev_profile.format == EvFormat.SRV6
+
+    def deny_ev(self, index: int) -> None:
+        """The controller's word: nothing takes this EV, not even an acknowledgement, until it is allowed again."""
+        self.device._native.deny_ev(self.qpn, ev_index(index))
+
+    def allow_ev(self, index: int) -> None:
+        self.device._native.allow_ev(self.qpn, ev_index(index))
+
+    def replace_ev(self, index: int, value: int | bytes) -> None:
+        """Another path in this one's place, without its history; a DENIED one stays so. Bytes are expanded."""
+        ports, checked, profile = self.evs()["port"], ev_value(value), self._ev_profile
+        fits = self._has_carriers and ev_index(index) < len(ports)
+        if fits and isinstance(checked, bytes) and profile is not None and self.peer is not None:
+            expanded = wire.expand(checked, profile.fields, profile.widths) if profile.fields else checked
+            check_carrier("value", expanded, self.peer.planes[ports[index]])
+        self.device._native.replace_ev(self.qpn, ev_index(index), checked)
+
+    def destroy(self) -> None:
+        """Let go of it and of all memory it uses. What the peer has written is still acknowledged if it asks; whatever
+        it writes from now on ends there as `PEER_ERROR`."""
+        self.device._native.destroy_qp(self.qpn)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+    def __repr__(self) -> str:
+        try:
+            q = self.query()
+        except UsageError:
+            return f"<QueuePair {self.qpn:#x}, destroyed>"
+        text = f"<QueuePair {self.qpn:#x} {q['state'].name}"
+        if self.peer is not None:
+            text += (
+                f" → {self.peer}, queue pair {q['dest_qpn']:#x}: {q['messages']} messages, "
+                f"{q['packets_in_flight']} packets in flight, window {q['window_bytes']:,} B, "
+                f"round trip {q['smoothed_rtt_us']:.0f} µs"
+            )
+        return text + ">"

@@ -1,0 +1,146 @@
+"""What comes and goes is forgotten: peers, queues, profiles and groups leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import threading
+from typing import Any
+
+import pytest
+
+import packer
+from rig import Rig, only
+from softmrc.collectives import DirectoryStore, Group
+from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes
+from softmrc.engine import Endpoint, RefusedPacket
+from softmrc.errors import UsageError
+from softmrc.verbs import Device
+from udp.loopback import connect, eventually
+
+S = 1_000_000
+CYCLES = 10_000
+GROUPS = 40
+
+
+# spec: peer-life
+def test_a_peer_is_known_until_its_last_queue_pair_has_said_its_last_word() -> None:
+    rig = Rig()
+    native = rig.endpoint._native
+    rig.receive(packer.write(0x40, 0, b"abcd", va=rig.va, rkey=0x77))
+    assert rig.endpoint.remove_peer(rig.peer) and not rig.endpoint.remove_peer(rig.peer), "added once"
+    assert native.peer_count == 1, "the queue pair holds it"
+    rig.qp.destroy(rig.now)
+    again = packer.write(0x40, 0, b"abcd", va=rig.va, rkey=0x77, rtx=True)
+    assert native.peer_count == 1 and only(rig.receive(again), packer.ACK), "what arrived is still acknowledged"
+    rig.advance(4 * S)
+    rig.refusals()
+    assert native.peer_count == 0 and not rig.receive(again) and not rig.receive(packer.request(1, 9))
+    assert rig.refusals() == [RefusedPacket.UNKNOWN_QP, RefusedPacket.UNKNOWN_PEER]
+
+
+def test_a_peers_number_is_given_again_without_anything_that_was_meant_for_the_last_one() -> None:
+    rig = Rig(ports=2, endpoint={"announces_ports": True, "proves_addresses": True})
+    rig.endpoint.probe(rig.now, rig.peer, 0, 7, 42)
+    rig.endpoint.handle_datagram(rig.now, packer.request(1, 5), peer=rig.peer)
+    rig.qp.post_write(rig.now, 512, remote_va=0, rkey=1, source=rig.source)
+    rig.endpoint.on_unreachable(rig.now, rig.peer)
+    rig.qp.destroy(rig.now)
+    rig.endpoint.remove_peer(rig.peer)
+    rig.now += 4 * S * 1_000_000
+    rig.endpoint.handle_timeout(rig.now)
+    assert rig.endpoint._native.peer_count == 0
+    assert rig.endpoint.add_peer() == rig.peer and not rig.drain() and not rig.advance(10 * S)
+
+
+def test_ten_thousand_connections_leave_an_endpoint_as_it_was() -> None:
+    endpoint = Endpoint(EndpointConfig(proves_addresses=True))
+    endpoint.add_ev_profile(EvProfile(count=4))
+    endpoint.add_cc_profile(CcProfile())
+    cqs = endpoint.create_cq(), endpoint.create_cq()
+    seen = set()
+    for cycle in range(CYCLES):
+        now = cycle * 1_000 * S  # a millisecond each
+        peer, qpn = endpoint.add_peer(), 3 + cycle
+        seen.add(peer)
+        qp = endpoint.create_qp(qpn)
+        qp.init(InitAttributes(send_cq=cqs[0], recv_cq=cqs[1]))
+        qp.rtr(now, RtrAttributes(peer=peer, dest_qpn=7))
+        qp.rts(now, RtsAttributes())
+        qp.destroy(now)
+        endpoint.remove_peer(peer)
+        endpoint.handle_timeout(now)
+        while endpoint.poll_transmit(now):
+            pass
+    assert len(seen) < 3_100, "no more are remembered than have left within three seconds"
+    endpoint.handle_timeout((CYCLES + 4_000) * 1_000 * S)
+    assert endpoint._native.peer_count == 0 and endpoint.poll_timeout() is None
+
+
+def test_a_completion_queue_goes_when_no_queue_pair_uses_it() -> None:
+    with Device() as device:
+        queue = device.create_cq()
+        qp = device.create_qp(queue)
+        qp.init()
+        with pytest.raises(UsageError, match="queue pair"):
+            queue.destroy()
+        qp.destroy()
+        queue.destroy()
+        assert device.create_cq().number == queue.number
+        with pytest.raises(UsageError):
+            device._native.destroy_cq(77)
+
+
+# spec: peer-life
+def test_over_sockets_a_peer_that_is_gone_is_a_stranger() -> None:
+    with Device() as near, Device() as far:
+        a, b = connect(near, far)
+        assert eventually(lambda: a.query()["data_ports"] == b.query()["data_ports"] == 1)
+        peer = a.peer
+        a.destroy()
+        near.remove_peer(peer)
+        before = near.planes()[0]["strangers"]
+
+        def is_a_stranger() -> bool:
+            far.probe(b.peer, 0, 0, 1)
+            return near.planes()[0]["strangers"] > before
+
+        assert eventually(is_a_stranger) and near._native.peer_count == 0
+
+
+def come_together(devices: list[Device], folder: str, name: str) -> list[Any]:
+    groups: list[Any] = [None] * len(devices)
+
+    def join(rank: int) -> None:
+        store = DirectoryStore(folder)
+        groups[rank] = Group.join(store, rank, len(devices), device=devices[rank], name=name, timeout_s=30)
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(len(devices))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return groups
+
+
+def test_groups_that_come_and_go_leave_their_devices_as_they_were() -> None:
+    with tempfile.TemporaryDirectory() as folder, Device() as one, Device() as two:
+        for number in range(GROUPS):
+            groups = come_together([one, two], folder, f"group {number}")
+            works = [group.barrier() for group in groups]
+            for work in works:
+                work.wait(30)
+            for group in groups:
+                group.close()
+        del groups, works, work, group
+        gc.collect()
+        for device in (one, two):
+            assert eventually(lambda device=device: device._native.peer_count == 0)
+            assert device._native.cq_count == 0 and device._native.region_count == 0
+
+
+def test_a_group_that_does_not_come_about_leaves_nothing() -> None:
+    with tempfile.TemporaryDirectory() as folder, Device() as device:
+        with pytest.raises(Exception, match="rank 1 did not join"):
+            Group.join(DirectoryStore(folder), 0, 2, device=device, timeout_s=0.2)
+        assert device._native.cq_count == device._native.region_count == device._native.peer_count == 0

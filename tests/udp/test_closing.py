@@ -1,0 +1,155 @@
+"""Whoever waits learns that what it waits for was closed: from another thread, from another task, at once."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback import drain, pair
+
+from softmrc.connection import listen
+from softmrc.errors import UsageError
+from softmrc.verbs import Device
+
+LIMIT_S = 10.0  # a bound, not a measurement: nobody should wait for more than a moment
+
+
+def outcome_of(waits: Callable[[], Any], close: Callable[[], None]) -> Any:
+    """What waiting ends with when another thread closes."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(waits())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    close()
+    thread.join(LIMIT_S)
+    return found[0] if found else "still waiting"
+
+
+def async_outcomes(waits: list[Callable[[], Awaitable[Any]]], close: Callable[[], None]) -> list[Any]:
+    """The same for tasks of one loop, which has to end after them."""
+
+    async def all_of_them() -> list[Any]:
+        tasks = [asyncio.ensure_future(wait()) for wait in waits]
+        await asyncio.sleep(0.05)
+        thread = threading.Thread(target=close)
+        thread.start()
+        done, late = await asyncio.wait(tasks, timeout=LIMIT_S)
+        for task in late:
+            task.cancel()
+        thread.join()
+        return ["still waiting" if task not in done else task.exception() or task.result() for task in tasks]
+
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(asyncio.run(all_of_them())), daemon=True)
+    thread.start()
+    thread.join(3 * LIMIT_S)
+    return found[0] if found else ["the loop does not end"]
+
+
+@pytest.mark.parametrize("timeout_s", [None, LIMIT_S, 0.15])
+def test_a_thread_that_waits_for_a_completion(timeout_s: float | None) -> None:
+    """With a short time too: that nothing came is not the whole truth."""
+    device = Device(["127.0.0.1"])
+    queue = device.create_cq()
+    outcome = outcome_of(lambda: queue.wait(timeout_s), device.close)
+    assert isinstance(outcome, UsageError) and "closed" in str(outcome), outcome
+
+
+def test_tasks_that_wait_for_completions_and_events() -> None:
+    device = Device(["127.0.0.1"])
+    one, two = device.create_cq(), device.create_cq()
+
+    async def next_event() -> Any:
+        return [event async for event in device.events()]
+
+    outcomes = async_outcomes([one.wait_async, one.wait_async, two.wait_async, next_event, next_event], device.close)
+    for outcome in outcomes:
+        assert isinstance(outcome, UsageError) and "closed" in str(outcome), outcomes
+
+
+def test_waiting_for_a_closed_device_does_not_begin() -> None:
+    with Device(["127.0.0.1"]) as device:
+        queue = device.create_cq()
+
+    async def next_event() -> Any:
+        return [event async for event in device.events()]
+
+    for outcome in async_outcomes([queue.wait_async, next_event], lambda: None):
+        assert isinstance(outcome, UsageError) and "closed" in str(outcome), outcome
+
+
+def test_threads_and_tasks_that_wait_for_a_connector() -> None:
+    listener = listen()
+    outcome = outcome_of(listener.accept, listener.close)
+    assert isinstance(outcome, UsageError) and "the listener is closed" in str(outcome), outcome
+    listener = listen()
+    for outcome in async_outcomes([listener.accept_async, listener.accept_async], listener.close):
+        assert isinstance(outcome, UsageError) and "the listener is closed" in str(outcome), outcome
+
+
+def test_a_listener_whose_device_is_closed() -> None:
+    with Device(["127.0.0.1"]) as device, listen(device=device) as listener:
+        outcome = outcome_of(listener.accept, device.close)
+        assert isinstance(outcome, UsageError) and "closed" in str(outcome), outcome
+
+
+def test_waiting_for_no_time_takes_what_is_there() -> None:
+    with pair(("127.0.0.1",)) as (a, b):
+        region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
+        a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey, wr_id=1)
+        assert drain(a.send_cq, 1)
+        a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey, wr_id=2)
+        until = time.monotonic() + LIMIT_S
+        while not (found := a.send_cq.wait(0)) and time.monotonic() < until:
+            time.sleep(0.001)
+        assert [c.wr_id for c in found] == [2]
+
+
+def test_a_capture_knows_its_packets_after_the_device_closed(tmp_path: Path) -> None:
+    with pair(("127.0.0.1",)) as (a, b):
+        region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
+        with a.device.capture(str(tmp_path / "it.pcapng")) as capture:
+            a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey)
+            assert drain(a.send_cq, 1)
+            a.device.close()
+        assert capture.packets >= 2 and capture.stop() == capture.packets
+
+
+FORKING = """
+import os
+from softmrc.connection import connect, listen
+from softmrc.errors import UsageError
+
+with listen(memory=bytearray(64)) as listener:
+    child = os.fork()
+    if child == 0:
+        try:
+            listener.accept(0)
+        except UsageError as error:
+            print("forked" in str(error), flush=True)
+        listener.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    with connect("127.0.0.1", listener.port) as peer, listener.accept(20) as other:
+        peer.write(peer.remote[0], 0, b"hello", imm=1)
+        print(other.recv(20).imm, flush=True)
+"""
+
+
+def test_a_forked_child_closes_its_copy_of_a_listener_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "True\n1\n", done.stderr
