@@ -230,9 +230,9 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   answers_.pop();
   QueuePair* pair = speaker_to(answer.peer);
   std::uint32_t open = pair ? pair->open_ports() : ~0u;
-  // Where the peer has yet to show that it is there, nothing goes but back where the question came from.
-  const std::uint32_t proven = live_ports(answer.peer) & peers_[answer.peer].proven_ports;
-  if (config_.proves_addresses) open &= proven ? proven : 1u << answer.port;
+  // Where the peer has yet to show that it is there, nothing goes but back where the question came from. That way is open
+  // even if others are proven: they may be dead by now at both ends, and each would wait for the other's answer.
+  open &= peers_[answer.peer].proven_ports | 1u << answer.port;
   free_ports &= open;
   if (free_ports == 0) {
     if (up_ports_ & open) answers_.push(answer);  // they are only busy; but where all EVs are denied, nothing is said

@@ -184,8 +184,7 @@ Time QueuePair::deadline(Time now) const {
 
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
-  std::uint32_t live = live_ports_ & proven_ports_;
-  if (live == 0) live = live_ports_ & 1u << responder_.reply_trigger_port();
+  const std::uint32_t live = live_ports_ & (proven_ports_ | 1u << responder_.reply_trigger_port());
   const std::uint32_t ports = free_ports & live & open_ports();
   if (ports == 0 || reverse_.should_wait(ports, live)) return false;
   address_reply(reply_port(responder_.take_reply(now, out), ports), false, out);
@@ -244,7 +243,7 @@ Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) 
 LastWord QueuePair::last_word() const {
   LastWord word = responder_.last_word();
   if (!reverse_.is_built()) return word;
-  word.open_ports = reverse_.open_ports() & (proven_ports_ ? proven_ports_ : ~0u);
+  word.open_ports = reverse_.open_ports();
   for (std::uint8_t port = 0; port < config_.ports; ++port) {
     word.entropies.push_back(reverse_.entropy(port));
     if (!ev_profile_->is_wide()) continue;

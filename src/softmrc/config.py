@@ -160,7 +160,7 @@ class DeviceConfig:
     reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
     sack_threshold_bytes: int = 64 * 1024
     probe_interval_us: float = 1_000.0
-    answers_per_s: int = 20_000  # to probes of all peers together, and a tenth of that to each besides; 0: any number
+    answers_per_s: int = 10_000  # to probes of all peers together, and a tenth of that to each besides; 0: any number
     mpr: int = 16
     max_wimm: int = 1024
     timeout: int = 16  # 1.024 µs · 2^16 = 67 ms

@@ -145,6 +145,7 @@ LIES |= {
     }.items()
 }
 LIES["port missing"] = changed_plane(port=MISSING)
+LIES |= {f"port key {n}": honest(port_key=lie) for n, lie in enumerate(lies_about_a_number(0, (1 << 64) - 1)[:-1])}
 LIES |= {f"icrc {lie!r}": honest(icrc=lie) for lie in (0, 1, "true", None, [], False, MISSING)}
 
 

@@ -37,7 +37,6 @@ class StatesMachine(RuleBasedStateMachine):
         self.qp = self.endpoint.create_qp(QPN)
         self.state = RESET
         self.sends: list[int] = []
-        self.has_sent = False  # since it was created
         self.receives: list[int] = []
         self.next_id = 0
 
@@ -82,9 +81,11 @@ class StatesMachine(RuleBasedStateMachine):
     @rule()
     def refused_by_the_peer(self) -> None:
         """Only a queue pair in RTS listens to acknowledgements, and to refusals only of what it has sent."""
+        while self.endpoint.poll_transmit(0) is not None:
+            pass
         raw = packer.ack(QPN, PSN_MASK, 0xFFFF, packer.SYN_INVALID)
         self.endpoint.handle_datagram(0, raw, peer=self.peer)
-        if self.state == RTS and self.has_sent:
+        if self.state == RTS and self.sends:
             self.state = ERROR
             self.expect_flush(CompletionStatus.REMOTE_INVALID)
 
@@ -127,7 +128,6 @@ class StatesMachine(RuleBasedStateMachine):
         """A queue pair sends nothing before RTS; its node may tell the peer how the ports are."""
         while (transmit := self.endpoint.poll_transmit(0)) is not None:
             assert packer.parse(transmit[0]).opcode == packer.REQUEST or self.state in (RTS, ERROR)
-        self.has_sent = self.has_sent or bool(self.sends)
 
     @precondition(lambda self: self.state != RESET)
     @rule()
@@ -138,7 +138,6 @@ class StatesMachine(RuleBasedStateMachine):
             self.qp.query()
         self.qp = self.endpoint.create_qp(QPN)
         self.state, self.sends, self.receives = RESET, [], []
-        self.has_sent = False
 
     @invariant()
     def states_agree(self) -> None:
