@@ -1,7 +1,9 @@
 // The only folder that includes nanobind. Each function below binds one room of the core.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include "proto/config.h"
 
@@ -19,6 +21,30 @@ void bind_collectives(nanobind::module_& m);
 void bind_allocations(nanobind::module_& m);
 void bind_parts(nanobind::module_& m);
 void bind_types(nanobind::module_& m);       // Python classes that Python cannot make
+
+// Runs what may lose the GIL. A daemon thread that wants it back when the interpreter is gone is ended by CPython (before
+// 3.14) as pthread_exit does it: its stack is unwound, through destructors and nanobind's `catch (...)`, and the process
+// aborts. Such a thread stays here for ever instead, which is also what CPython does from 3.14 on.
+template <typename F>
+auto stay_if_ended(F f) {
+  try {
+    return f();
+  } catch (const abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+}
+
+// Lets go of the GIL for as long as this lives.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { stay_if_ended([this] { PyEval_RestoreThread(state_); }); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
 
 // Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
 void raise_if(const proto::Verdict& verdict);

@@ -32,7 +32,7 @@ std::shared_ptr<Work> issue(Group& group, std::uint8_t kind, std::uint8_t dtype,
   Call call{static_cast<Kind>(kind), static_cast<DType>(dtype), static_cast<ReduceOp>(op), factor, root, parts_of(inputs), parts_of(outputs)};
   if (const std::string problem = check(call, group.place()); !problem.empty())
     raise_if(proto::Problem{proto::Problem::Kind::config, kind_names[kind], problem, "parts, types and roots that fit the group"});
-  nb::gil_scoped_release release;
+  WithoutGil release;
   return group.issue(call, timeout_s);
 }
 
@@ -46,7 +46,7 @@ bool wait(Group& group, const Work& work, double timeout_s) {
   constexpr double slice_s = 0.2;
   for (double left = timeout_s; !work.has_ended() && left > 0; left -= slice_s) {
     {
-      nb::gil_scoped_release release;
+      WithoutGil release;
       group.wait(work, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)});
     }
     if (work.has_ended()) break;
@@ -62,7 +62,7 @@ void combine(bool plain, std::uint8_t dtype, std::uint8_t op, std::uint64_t out,
   const Kernels& kernels = plain ? plain::kernels : best_kernels();
   const Combine fn = kernels.combine(static_cast<DType>(dtype), static_cast<ReduceOp>(op));
   if (!fn) raise_if(proto::Problem{proto::Problem::Kind::config, "op", std::to_string(op), "an operation that makes sense for the type"});
-  nb::gil_scoped_release release;
+  WithoutGil release;
   fn(reinterpret_cast<std::uint8_t*>(out), reinterpret_cast<const std::uint8_t*>(a), reinterpret_cast<const std::uint8_t*>(b), count);
 }
 
@@ -71,7 +71,7 @@ void combine(bool plain, std::uint8_t dtype, std::uint8_t op, std::uint64_t out,
 void bind_collectives(nb::module_& m) {
   nb::class_<Port>(m, "CompletionPort")
       .def(nb::init<>())
-      .def("take", &Port::take, nb::call_guard<nb::gil_scoped_release>())
+      .def("take", &Port::take, nb::call_guard<WithoutGil>())
       .def("shut", &Port::shut)
       .def("watch", &Port::watch);
   nb::class_<Work>(m, "CollectiveWork")
@@ -89,14 +89,14 @@ void bind_collectives(nb::module_& m) {
       .def("issue", &issue)
       .def("send", [](Group& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
         return g.send(part_of(address, bytes), static_cast<DType>(dtype), to, tag, timeout_s);
-      }, nb::call_guard<nb::gil_scoped_release>())
+      }, nb::call_guard<WithoutGil>())
       .def("receive", [](Group& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
         return g.receive(part_of(address, bytes), static_cast<DType>(dtype), source, tag, timeout_s);
-      }, nb::call_guard<nb::gil_scoped_release>())
+      }, nb::call_guard<WithoutGil>())
       .def("wait", &wait)
-      .def("abort", &Group::abort, nb::call_guard<nb::gil_scoped_release>())
+      .def("abort", &Group::abort, nb::call_guard<WithoutGil>())
       .def("close", [](Group& g, double linger_s) { g.close(Duration{static_cast<std::int64_t>(linger_s * 1e12)}); },
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<WithoutGil>())
       .def_prop_ro("error", [](Group& g) { return text_of(g.error()); })
       .def("stats", [](Group& g) {
         const GroupStats stats = g.stats();

@@ -66,7 +66,7 @@ proto::PostStatus post_write(Device& device, std::uint32_t qpn, std::uint64_t wr
   request.imm = imm.value_or(0);
   request.has_imm = imm.has_value();
   request.is_signaled = is_signaled;
-  nb::gil_scoped_release release;
+  WithoutGil release;
   return device.with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.post_write(now, qpn, request); });
 }
 
@@ -83,7 +83,7 @@ nb::bytes wait(Device& device, std::uint32_t cq, std::size_t most, double timeou
     check_alive(device);
     std::size_t count = 0;
     {
-      nb::gil_scoped_release release;
+      WithoutGil release;
       count = device.wait(cq, found, Duration{static_cast<std::int64_t>(std::clamp(left, 0.0, slice_s) * 1e12)});
     }
     if (count) return taken(found, count);
@@ -103,7 +103,7 @@ bool flush(Device& device, std::uint32_t qpn, double timeout_s) {
   constexpr double slice_s = 0.2;
   for (double left = timeout_s; left > 0; left -= slice_s) {
     {
-      nb::gil_scoped_release release;
+      WithoutGil release;
       if (device.wait_until(is_done, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)})) return true;
     }
     if (device.is_closed()) break;
@@ -235,15 +235,15 @@ void bind_plans(nb::module_& m) {
       rows.append(nb::make_tuple(a.interface, nb::bytes(reinterpret_cast<const char*>(a.address.bytes.data()), a.address.size()), a.mtu));
     return rows;
   });
-  m.def("yardstick_send", &yardstick_send, nb::call_guard<nb::gil_scoped_release>());
+  m.def("yardstick_send", &yardstick_send, nb::call_guard<WithoutGil>());
   m.def("yardstick_flood", [](const std::vector<int>& fds, const std::vector<nb::bytes>& payloads, double per_s, double seconds) {
     std::vector<std::vector<std::uint8_t>> copies;
     for (const nb::bytes& p : payloads)
       copies.emplace_back(reinterpret_cast<const std::uint8_t*>(p.c_str()), reinterpret_cast<const std::uint8_t*>(p.c_str()) + p.size());
-    nb::gil_scoped_release release;
+    WithoutGil release;
     yardstick_flood(fds, copies, per_s, seconds);
   });
-  m.def("yardstick_receive", &yardstick_receive, nb::call_guard<nb::gil_scoped_release>());
+  m.def("yardstick_receive", &yardstick_receive, nb::call_guard<WithoutGil>());
   m.def("address_sum", [](nb::bytes address) { return address_sum(address_of(address).bytes); });
 
   nb::class_<Faults> faults(m, "Faults");
@@ -369,13 +369,13 @@ void bind_device(nb::module_& m) {
     new (self) Device(plan);
   });
   bind_engine_calls(device);
-  device.def("close", &Device::close, nb::call_guard<nb::gil_scoped_release>())
+  device.def("close", &Device::close, nb::call_guard<WithoutGil>())
       .def_prop_ro("is_closed", &Device::is_closed)
       .def_prop_ro("is_over", &Device::is_over)
       .def("abandon", &Device::abandon)
-      .def("cut_short", &Device::cut_short, nb::call_guard<nb::gil_scoped_release>())
+      .def("cut_short", &Device::cut_short, nb::call_guard<WithoutGil>())
       .def("wait_until_over", [](Device& d, double timeout_s) { return d.wait_until_over(Duration{static_cast<std::int64_t>(timeout_s * 1e12)}); },
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<WithoutGil>())
       .def_prop_ro("has_gso", &Device::has_gso)
       .def("set_spin_us", [](Device& d, double us) { d.set_spin(Duration{static_cast<std::int64_t>(us * 1e6)}); })
       .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) {

@@ -171,7 +171,7 @@ void bind_network(nb::module_& m) {
   nb::class_<Network>(m, "Network")
       .def("__init__", [](Network* self, const NetworkConfig& config) {
         check(config);
-        nb::gil_scoped_release release;
+        WithoutGil release;
         new (self) Network(config);
       })
       .def("add_flows", &add_flows)
@@ -185,7 +185,7 @@ void bind_network(nb::module_& m) {
       })
       .def("sample_every", [](Network& n, std::int64_t bin_ps) { n.sample_every(Duration{bin_ps}); })
       .def("run", [](Network& n, std::int64_t until_ps, std::uint64_t max_events) { return n.run(Time{until_ps}, max_events); },
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<WithoutGil>())
       .def_prop_ro("now_ps", [](const Network& n) { return n.now().ps; })
       .def_prop_ro("is_idle", &Network::is_idle)
       .def_prop_ro("flows_completed", &Network::flows_completed)

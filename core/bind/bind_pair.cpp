@@ -104,11 +104,11 @@ void bind_pair(nb::module_& m) {
         p.restart(checked("side", side, 2), c);
       })
       .def("stall", [](Pair& p, std::uint32_t side, std::int64_t until) { p.stall(checked("side", side, 2), Time{until}); })
-      .def("flush", &Pair::flush, nb::call_guard<nb::gil_scoped_release>())
-      .def("run", [](Pair& p, std::int64_t until) { p.run(Time{until}); }, nb::call_guard<nb::gil_scoped_release>())
+      .def("flush", &Pair::flush, nb::call_guard<WithoutGil>())
+      .def("run", [](Pair& p, std::int64_t until) { p.run(Time{until}); }, nb::call_guard<WithoutGil>())
       .def("run_until_completions", [](Pair& p, std::int64_t until, std::uint32_t side, std::uint32_t cq, std::size_t count) {
         return p.run_until_completions(Time{until}, side, cq, count);
-      }, nb::call_guard<nb::gil_scoped_release>())
+      }, nb::call_guard<WithoutGil>())
       .def("pump", [](Pair& p, std::int64_t limit, std::uint32_t side, std::uint32_t qpn, std::uint32_t cq, std::uint32_t rkey,
                       std::uint64_t va, std::uint64_t region_length, const Buffer* source, std::uint32_t length,
                       std::uint64_t count, std::uint32_t depth) {
@@ -119,7 +119,7 @@ void bind_pair(nb::module_& m) {
         PumpPlan plan{side, qpn, cq, rkey, va, region_length, source ? source->data() : nullptr, length, count, depth};
         PumpResult result;
         {
-          nb::gil_scoped_release release;
+          WithoutGil release;
           result = pump(p, plan, Time{limit});
         }
         return nb::make_tuple(result.completed, result.failed, result.out_of_order);

@@ -73,7 +73,7 @@ std::uint32_t icrc_of_pieces(const nb::tuple& route, const std::vector<nb::bytes
 // no compiler can leave one out.
 std::uint32_t crc32_rounds(const nb::bytes& data, std::uint64_t rounds, unsigned method) {
   const wire::Bytes bytes = view(data);
-  nb::gil_scoped_release released;
+  WithoutGil released;
   std::uint32_t state = ~0u;
   for (; rounds; --rounds) state = wire::crc32_update(state, bytes, method_from(method));
   return ~state;

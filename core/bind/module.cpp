@@ -11,10 +11,10 @@ namespace softmrc::bind {
 
 void raise_if(const proto::Verdict& verdict) {
   if (!verdict) return;
-  const nb::object errors = nb::module_::import_("softmrc.errors");
+  const nb::object errors = stay_if_ended([] { return nb::object(nb::module_::import_("softmrc.errors")); });
   if (verdict->kind == proto::Problem::Kind::config) {
     const nb::object type = errors.attr("ConfigError");
-    const nb::object error = type(verdict->field, verdict->value, verdict->allowed);
+    const nb::object error = stay_if_ended([&] { return type(verdict->field, verdict->value, verdict->allowed); });
     PyErr_SetObject(type.ptr(), error.ptr());
   } else {
     const std::string text = verdict->field + " " + verdict->value + ": expected " + verdict->allowed;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "bind/bind.h"
+
 namespace softmrc::bind {
 namespace {
 
@@ -150,7 +152,7 @@ void raise_invalid(const wire::Invalid& invalid) {
   const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   nb::object value = is_number ? nb::int_(nb::str(text.c_str())) : nb::object(nb::str(text.c_str()));
   nb::object type = nb::module_::import_("softmrc.errors").attr("ConfigError");
-  nb::object error = type(invalid.field, value, invalid.allowed);
+  nb::object error = stay_if_ended([&] { return type(invalid.field, value, invalid.allowed); });
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();
 }

@@ -3,6 +3,9 @@
 A peer that missed the last acknowledgement asks again, and must not be left to believe that what arrived did not. The
 device's own thread answers, until nobody has asked for a fifth of a second and for three seconds at most. Here it is
 kept alive meanwhile, the interpreter from ending, and what was never closed is closed in the end.
+
+Daemon threads may wait for what is closed then. What they are told is no news to anybody, so their last words are not
+printed; and those that are still there hold what they hold for ever, which is no leak of anybody's.
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ import atexit
 import ctypes
 import os
 import sys
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from softmrc import _core
+from softmrc.errors import MrcError
 
 FLUSH_S = 3.0  # how long a side that leaves waits for what it has posted to be acknowledged
 LONGEST_S = 4.0  # of a device's goodbye; it ends by itself before that
@@ -23,6 +29,7 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 _connected: weakref.WeakSet[Any] = weakref.WeakSet()
 _leaving: set[Any] = set()
 _is_forked = False
+_is_ending = False
 
 
 def expect(device: Any) -> None:
@@ -62,10 +69,26 @@ def wait() -> None:
         _leaving.discard(native)
 
 
+def at_exit(fn: Callable[..., Any], *arguments: Any) -> None:
+    """Call it when the interpreter ends. What daemon threads say of it is not heard."""
+    atexit.register(_end, fn, *arguments)
+
+
+def _end(fn: Callable[..., Any], *arguments: Any) -> None:
+    global _is_ending
+    if not _is_ending:
+        _is_ending = True
+        before = threading.excepthook
+        threading.excepthook = lambda said: None if issubclass(said.exc_type, MrcError) else before(said)
+    fn(*arguments)
+
+
 def _at_exit() -> None:
     for one in [*_connected, *_open]:
         one.close()
     wait()
+    if threading.active_count() > 1:
+        _core.expect_leaks()
 
 
 def _in_child() -> None:
@@ -82,5 +105,5 @@ def _in_child() -> None:
     _connected.clear()
 
 
-atexit.register(_at_exit)
+at_exit(_at_exit)
 os.register_at_fork(after_in_child=_in_child)

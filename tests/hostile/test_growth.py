@@ -23,7 +23,7 @@ from softmrc.errors import RemoteError
 from softmrc.verbs import Device
 
 CYCLES = int(os.environ.get("SOFTMRC_CYCLES", "300"))
-FIRST_CYCLES = 100
+FIRST_CYCLES = max(100, CYCLES // 5)  # until as many peers are remembered for a while as ever will be
 SECRET = "the right one"
 PAGE = resource.getpagesize()
 SLACK_BYTES = 2 << 20  # what allocators keep, whatever the number of cycles

@@ -57,7 +57,15 @@ def is_left_as_it_was(listener: Listener) -> bool:
 
 # A liar who knows the secret.
 
-MISSING = object()
+
+class Missing:
+    """Stands for a field that is not there."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = Missing()
 NUMBERS = {
     "qpn": (3, 0xFFFFFF),
     "first_psn": (0, 0xFFFFFF),

@@ -45,7 +45,8 @@ struct Node {
       there.back().address = plane.plan.address;
       there.back().port = plane.sockets.front().port();
     }
-    const std::uint32_t peer = device->add_peer(there);
+    std::uint32_t peer = 0;
+    require(!device->add_peer(there, peer), "a peer");
     device->with_engine([&](proto::Endpoint& engine, Time now) {
       proto::InitAttributes init;
       init.send_cq = init.recv_cq = cq;

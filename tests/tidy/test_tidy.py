@@ -123,6 +123,11 @@ def test_only_one_file_makes_terminals(path: Path) -> None:
     assert not faults, f"{name(path)}: {faults}; softmrc.cli.terminal makes one that reads no markup"
 
 
+@pytest.mark.parametrize("path", [path for path in CORE if path.parent.name == "bind"], ids=name)
+def test_the_gil_is_let_go_of_in_one_way(path: Path) -> None:
+    assert "gil_scoped_release" not in path.read_text(), f"{name(path)}: WithoutGil (bind.h) survives the end of Python"
+
+
 # A heuristic, not a compiler: at namespace scope our code is not indented, and what is not const there is one of a few
 # shapes. Inside functions only `static` can outlive a call.
 CONSTANT = re.compile(r"\b(const|constexpr|constinit|consteval|using|typedef)\b")

@@ -44,7 +44,7 @@ def test_files_that_make_no_sense(tmp_path: Path, text: str, named: str) -> None
 
 
 def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="nowhere"):
+    with pytest.raises(ConfigError, match="nowhere"):
         settings.read({"SOFTMRC_CONFIG": "/nowhere.toml"})
     (tmp_path / "bad.toml").write_text("planes = [")
     with pytest.raises(ConfigError, match=r"bad\.toml"):

@@ -47,7 +47,7 @@ def test_the_environment_says_where_a_process_runs(tmp_path: Path, monkeypatch: 
         with pytest.raises(ConfigError, match=allowed):
             FabricHost.from_environment()
     monkeypatch.setenv(FILE, str(tmp_path / "none.toml"))
-    with pytest.raises(ConfigError, match="readable fabric file"):
+    with pytest.raises(ConfigError, match="a file that can be read"):
         FabricHost.from_environment()
 
 

@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from softmrc.cli.terminal import terminal
-from softmrc.errors import ConfigError, DeviceError
+from softmrc.errors import DeviceError
 from softmrc.fabric import Tier, link_name
 from softmrc.fabric.drawing import draw
+from softmrc.files import read_text
 from softmrc.lab import Lab, PortState
 from softmrc.lab.lab import take_down
 from softmrc.units import as_duration_ns, rate_text
@@ -24,19 +25,12 @@ Name = Annotated[str | None, typer.Option("--lab", help="Which lab, if several a
 Plane = Annotated[int, typer.Option(min=0, help="The plane of a name that does not say: leaf0 is p0.leaf0.")]
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("file", str(file), f"a readable lab file; {error}") from None
-
-
 @lab_app.command("up")
 def up(file: Annotated[Path, typer.Argument(help="A lab file (TOML).", show_default=False)]) -> None:
     """Build a lab; one that is up already is left as it is."""
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in file.stem)[:32] or "mrc"
     start = time.monotonic()
-    lab = Lab.up(_read(file), stem)
+    lab = Lab.up(read_text(file, "file"), stem)
     took = time.monotonic() - start
     shape, wanted = lab.shape, lab.description.switch
     print(

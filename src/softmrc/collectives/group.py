@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import weakref
 from collections.abc import Sequence
@@ -296,7 +295,9 @@ def _tag(tag: int) -> int:
     return tag
 
 
-@atexit.register
 def _close_all() -> None:
     for group in list(_open):
         quietly(functools.partial(group.close, 1.0))
+
+
+leaving.at_exit(_close_all)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import reprlib
 import secrets
 import socket
 import sys
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from softmrc import _core
+from softmrc.collectives.offer import Offer, check, read
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, whole_payload
+from softmrc.errors import ConfigError
+from softmrc.said import Nonsense, ends_of
 from softmrc.verbs import (
     CompletionQueue,
     Device,
@@ -61,6 +65,7 @@ class Meeting:
         self.timeout_s = timeout_s
         self.cq: CompletionQueue = device.create_cq()
         self.pairs: dict[int, Pairs] = {}
+        self._places: dict[int, tuple[PeerPlane, ...]] = {}
         self._nodes: list[Peer] = []
         self.port_keys: dict[int, int] = {}
         self.mtu = device.mtu  # the smallest of all ranks'
@@ -78,9 +83,10 @@ class Meeting:
             if self.size > 1:
                 said = self.table.agree(json.dumps(self._offer(native)))
                 offers = {peer: self._parsed(peer, said[peer]) for peer in self._others()}
+                self._check_places()
                 self.mtu = whole_payload(min(self.device.mtu, *(offer["mtu"] for offer in offers.values())))
                 for peer, offer in offers.items():
-                    self._connect(native, peer, offer)
+                    self._reach(native, peer, offer)
                 self._share_cores(1 + sum(offer.get("host") == host() for offer in offers.values()))
             native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
             if self.size > 1:
@@ -114,6 +120,7 @@ class Meeting:
         device = self.device
         return {
             "version": VERSION,
+            "rank": self.rank,
             "byteorder": sys.byteorder,
             "size": self.size,
             "host": host(),
@@ -136,32 +143,58 @@ class Meeting:
             },
         }
 
-    def _parsed(self, peer: int, offer: str) -> dict[str, Any]:
+    def _parsed(self, peer: int, text: str) -> Offer:
+        alike = {
+            "version": VERSION,
+            "byteorder": sys.byteorder,
+            "size": self.size,
+            "icrc": self.device.config.icrc,
+        }
         try:
-            theirs = json.loads(offer)
-            mine = {
-                "version": VERSION,
-                "byteorder": sys.byteorder,
-                "size": self.size,
-                "icrc": self.device.config.icrc,
-                "number of planes": len(self.device.local_planes),
-            }
-            its = {key: theirs[key] for key in ("version", "byteorder", "size", "icrc")}
-            its["number of planes"] = len(theirs["planes"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CollectiveError(f"rank {peer} said something that makes no sense: {error}") from None
-        for key, value in mine.items():
-            if its[key] != value:
-                raise CollectiveError(f"rank {peer} has {key} {its[key]}, rank {self.rank} has {value}; set them alike")
-        return theirs
+            offer = read(text)
+            self._compare(peer, offer, alike)
+            self._places[peer] = check(offer, peer, self.rank)
+        except Nonsense as error:
+            raise CollectiveError(f"rank {peer}: {self.table.key('says', peer)} makes no sense: {error}") from None
+        addresses = [plane.address for plane in self._places[peer]]
+        mine = [plane.address for plane in self.device.local_planes]
+        self._compare(peer, {"number of planes": len(addresses)}, {"number of planes": len(mine)})
+        self._compare(
+            peer, {"planes of IP": [a.version for a in addresses]}, {"planes of IP": [a.version for a in mine]}
+        )
+        return offer
 
-    def _connect(self, native: Any, peer: int, offer: dict[str, Any]) -> None:
+    def _compare(self, peer: int, its: Offer, mine: Offer) -> None:
+        for key, value in mine.items():
+            if type(its.get(key)) is not type(value) or its[key] != value:  # true is not 1
+                where, what = self.table.key("says", peer), reprlib.repr(its.get(key))
+                raise CollectiveError(
+                    f"rank {peer} has {key} {what}, rank {self.rank} has {value}; set them alike ({where})"
+                )
+
+    def _check_places(self) -> None:
+        """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
+        local = zip(self.device.local_planes, self.device.source_ports, strict=True)
+        taken = {(plane.address.packed, port): self.rank for plane, ports in local for port in ports}
+        for peer, planes in self._places.items():
+            for address, port in ends_of(planes):
+                if (other := taken.setdefault((address, port), peer)) != peer:
+                    where = self.table.key("says", peer)
+                    raise CollectiveError(
+                        f"rank {peer} is said to be at {ipaddress.ip_address(address)} port {port}, "
+                        f"where rank {other} is ({where})"
+                    )
+
+    def _reach(self, native: Any, peer: int, offer: Offer) -> None:
+        try:
+            self._connect(native, peer, offer)
+        except (ConfigError, TypeError) as error:  # numbers that fit their field and not each other
+            where = self.table.key("says", peer)
+            raise CollectiveError(f"rank {peer} cannot be reached as {where} says: {error}") from None
+
+    def _connect(self, native: Any, peer: int, offer: Offer) -> None:
         device, config = self.device, self.device.config
-        planes = [
-            PeerPlane(ipaddress.ip_address(p["address"]), int(p["port"]), tuple(p["source_ports"]))
-            for p in offer["planes"]
-        ]
-        node = device.add_peer(planes)
+        node = device.add_peer(list(self._places[peer]))
         self._nodes.append(node)
         mine = offer["peers"][str(self.rank)]
         pairs = self.pairs[peer]

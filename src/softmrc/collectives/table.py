@@ -3,14 +3,17 @@
 A store may still hold what an earlier run of the job said: `torchrun` restarts its workers on the same store, and a
 program may leave a group and make it again. So everybody adds a token of its own to what it says, and says which tokens
 it has heard; all is well when everybody has heard the same ones. A rank of the past cannot have heard a token of today.
+
+What makes no sense may also be of the past, and be replaced in a moment. So nobody fails of it before the time is up;
+then the rank is named, the key, and what was found there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +23,9 @@ from softmrc.errors import ConfigError
 LAST_LOOK_S = 0.01
 LOOK_AGAIN_S = 0.005
 LONGEST_S = 1e8  # stores count in types that overflow
+LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
+LONGEST_REASON = 300
+TOKEN = re.compile("[0-9a-f]{16}")
 
 
 class Table:
@@ -32,58 +38,111 @@ class Table:
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self._sitting = ""  # names those who agreed
+        self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
 
     def agree(self, text: str) -> list[str]:
         """What each rank says, by rank."""
-        self._set("says", f"{secrets.token_hex(8)} {text}")
+        mine = f"{secrets.token_hex(8)} {text}"
+        self._set("says", mine)
         while True:
-            said = [one.partition(" ") for one in self._all("says", "join")]
-            tokens = " ".join(one[0] for one in said)
-            self._set("heard", tokens)
-            others = [rank for rank, heard in enumerate(self._all("heard", "join")) if heard != tokens]
-            if not others:
-                self._sitting = hashlib.sha256(tokens.encode()).hexdigest()[:16]
-                return [one[2] for one in said]
-            self._check_time(others, "join")
+            self._faults.clear()
+            said = self._said(mine)
+            if len(said) == self._size and self._is_heard(" ".join(one[0] for one in said.values())):
+                return [one[2] for one in said.values()]
+            self._check_time("join")
             time.sleep(LOOK_AGAIN_S)
+
+    def _is_heard(self, tokens: str) -> bool:
+        """Whether everybody has heard the same."""
+        self._set("heard", tokens)
+        heard = self._all("heard", "join")
+        for rank in heard:
+            if heard[rank] != tokens:
+                self._faults[rank] = f"{self.key('heard', rank)} is of an earlier run or another group"
+        if not self._faults:
+            self._sitting = hashlib.sha256(tokens.encode()).hexdigest()[:16]
+        return not self._faults
+
+    def _said(self, mine: str) -> dict[int, tuple[str, str, str]]:
+        """Token, space and words of every rank that has said something. Ours must be there as we said it."""
+        texts = self._all("says", "join")
+        if texts.get(self._rank) != mine:
+            raise CollectiveError(
+                f"{self.key('says', self._rank)} does not hold what rank {self._rank} said:"
+                f" another process takes itself for rank {self._rank}, or the store is damaged"
+            )
+        said: dict[int, tuple[str, str, str]] = {}
+        for rank, text in texts.items():
+            one = text.partition(" ")
+            if not TOKEN.fullmatch(one[0]):
+                self._faults[rank] = f"{self.key('says', rank)} holds no token"
+            elif twin := [other for other in said if said[other][0] == one[0]]:
+                self._faults[rank] = f"{self.key('says', rank)} is a copy of what rank {twin[0]} said"
+            else:
+                said[rank] = one
+        return said
 
     def ready(self) -> None:
         """After `agree`: wait until all are. One that has failed meanwhile says why."""
-        self._set(f"ready/{self._sitting}", "")
-        for rank, why in enumerate(self._all(f"ready/{self._sitting}", "get ready")):
-            if why:
-                raise CollectiveError(f"rank {rank} did not get ready: {why}")
+        what = f"ready/{self._sitting}"
+        self._set(what, "")
+        self._faults.clear()
+        reasons = self._all(what, "get ready")
+        for rank in range(self._size):
+            if why := reasons.get(rank, self._faults.get(rank)):
+                raise CollectiveError(f"rank {rank} did not get ready: {why[:LONGEST_REASON]}")
 
     def give_up(self, why: str) -> None:
         """Tell those who wait for us to be ready."""
         if self._sitting:
-            self._set(f"ready/{self._sitting}", why)
+            self._set(f"ready/{self._sitting}", "".join(c if c.isprintable() else " " for c in why))
 
-    def _key(self, what: str, rank: int) -> str:
+    def key(self, what: str, rank: int) -> str:
+        """Under which the store holds it."""
         return f"softmrc/{self._name}/{what}/{rank}"
 
     def _set(self, what: str, text: str) -> None:
-        self._store.set(self._key(what, self._rank), text.encode())
+        self._store.set(self.key(what, self._rank), text.encode())
 
-    def _all(self, what: str, did: str) -> list[str]:
-        """What every rank said."""
-        texts: list[str] = []
-        missing: list[int] = []
+    def _all(self, what: str, did: str) -> dict[int, str]:
+        """What every rank said, by rank; those are not in it of whom the store holds no text."""
+        texts: dict[int, str] = {}
         for rank in range(self._size):
+            key = self.key(what, rank)
             left = min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S)
             try:
-                self._store.wait([self._key(what, rank)], timedelta(seconds=left))
-                texts.append(bytes(self._store.get(self._key(what, rank))).decode())
+                self._store.wait([key], timedelta(seconds=left))
+                data = self._store.get(key)
             except Exception as error:  # every store has its own type for "not in time"
                 if time.monotonic() < self._until:
                     raise CollectiveError(
-                        f"the store failed while rank {self._rank} waited for rank {rank}: {error}"
+                        f"the store failed while rank {self._rank} waited for rank {rank} ({key}): {error}"
                     ) from error
-                missing.append(rank)
-        self._check_time(missing, did)
+                self._faults[rank] = f"nothing is under {key}"
+                continue
+            try:
+                texts[rank] = _text(data)
+            except ValueError as error:
+                self._faults[rank] = f"{key} holds {error}"
+        if self._faults:
+            self._check_time(did)
         return texts
 
-    def _check_time(self, missing: Sequence[int], did: str) -> None:
-        if missing and time.monotonic() >= self._until:
-            names = ", ".join(f"rank {rank}" for rank in missing)
-            raise CollectiveError(f"{names} did not {did} the group of {self._size} within {self._timeout_s:g} s")
+    def _check_time(self, did: str) -> None:
+        if time.monotonic() >= self._until:
+            names = ", ".join(f"rank {rank}" for rank in sorted(self._faults))
+            faults = "; ".join(self._faults[rank] for rank in sorted(self._faults))
+            raise CollectiveError(
+                f"{names} did not {did} the group of {self._size} within {self._timeout_s:g} s ({faults})"
+            )
+
+
+def _text(data: object) -> str:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise ValueError(f"no bytes but {type(data).__name__}")
+    if len(data) > LONGEST_ENTRY:
+        raise ValueError(f"{len(data):,} bytes, of at most {LONGEST_ENTRY:,}")
+    text = bytes(data).decode(errors="replace")
+    if "\ufffd" in text or not text.isprintable():
+        raise ValueError(f"{len(data):,} bytes that are no text")
+    return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import os
@@ -12,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from softmrc import _core
+from softmrc import _core, leaving
 from softmrc.errors import RemoteError
 from softmrc.fork import leave_to_parent
 
@@ -120,7 +119,7 @@ def herald() -> Herald:
     with _making:
         if not _heralds or _heralds[-1].pid != os.getpid():
             _heralds.append(Herald())
-            atexit.register(_heralds[-1].stop)
+            leaving.at_exit(_heralds[-1].stop)
         return _heralds[-1]
 
 

@@ -6,26 +6,17 @@ it is told in words what was wrong.
 
 from __future__ import annotations
 
-import ipaddress
-import reprlib
 from dataclasses import dataclass
 from typing import Any
 
+from softmrc import said
 from softmrc.handshake import Refusal
 from softmrc.planes import LARGEST_MTU, SMALLEST_MTU
-from softmrc.verbs import MOST_SOCKETS, Device, MemoryRegion, PeerPlane, QueuePair
+from softmrc.said import Nonsense, ends_of
+from softmrc.verbs import Device, MemoryRegion, PeerPlane, QueuePair
 
-MOST_PLANES = 16
 MOST_REGIONS = 1024
 LONGEST_REGION = 1 << 63
-
-# Nobody's, or everybody's: unspecified, multicast, reserved, broadcast; then all that an IPv6 address may hide IPv4 in.
-NO_HOSTS = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "224.0.0.0/3", "ff00::/8"))) + tuple(
-    map(ipaddress.ip_network, ("::/80", "::ffff:0:0:0/96", "64:ff9b::/96", "2001::/32", "2002::/16"))
-)
-LOOPBACK = ipaddress.ip_address("::1")  # lies among them
-
-End = tuple[bytes, int]  # an address and a port
 
 
 @dataclass(frozen=True)
@@ -40,58 +31,16 @@ class RemoteRegion:
         return f"<RemoteRegion {self.length:,} bytes>"
 
 
-def _refusal(field: str, value: object, allowed: str) -> Refusal:
-    what = f"{field} = {reprlib.repr(value)} is not allowed: {allowed}"
-    return Refusal(f"sent an offer that makes no sense: {what}", f"your offer makes no sense: {what}")
-
-
-def _whole(field: str, value: object, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise _refusal(field, value, f"a whole number from {least:,} to {most:,}")
-    return value
-
-
-def _list(field: str, value: object, least: int, most: int) -> list[Any]:
-    if not isinstance(value, list) or not least <= len(value) <= most:
-        raise _refusal(field, value, f"a list of {least} to {most:,}")
-    return value
-
-
-def _address(field: str, value: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address that belongs to one host: what is sent there reaches nobody else, and is what it seems to be."""
-    try:
-        if not isinstance(value, str) or "%" in value:
-            raise ValueError
-        address = ipaddress.ip_address(value)
-    except ValueError:
-        raise _refusal(field, value, "an IPv4 or IPv6 address") from None
-    if any(address in network for network in NO_HOSTS) and address != LOOPBACK:
-        raise _refusal(field, value, "the unicast address of a host, and no IPv4 address dressed as IPv6")
-    return address
-
-
-def _plane(number: int, value: object) -> PeerPlane:
-    name = f"planes[{number}]"
-    if not isinstance(value, dict):
-        raise _refusal(name, value, "an address, a port and source ports")
-    port = _whole(f"{name}.port", value.get("port"), 1, 0xFFFF)
-    field = f"{name}.source_ports"
-    ports = tuple(_whole(field, one, 1, 0xFFFF) for one in _list(field, value.get("source_ports"), 1, MOST_SOCKETS))
-    if port not in ports or len(set(ports)) < len(ports):
-        raise _refusal(field, list(ports), f"each of its ports once, and {port} among them")
-    return PeerPlane(_address(f"{name}.address", value.get("address")), port, ports)
-
-
 def _region(number: int, value: object) -> RemoteRegion:
     name = f"regions[{number}]"
-    va, length, rkey = _list(name, value, 3, 3)
+    va, length, rkey = said.a_list(name, value, 3, 3)
     region = RemoteRegion(
-        _whole(f"{name}.va", va, 0, (1 << 64) - 1),
-        _whole(f"{name}.length", length, 1, LONGEST_REGION),
-        _whole(f"{name}.rkey", rkey, 0, 0xFFFFFFFF),
+        said.whole(f"{name}.va", va, 0, (1 << 64) - 1),
+        said.whole(f"{name}.length", length, 1, LONGEST_REGION),
+        said.whole(f"{name}.rkey", rkey, 0, 0xFFFFFFFF),
     )
     if region.va + region.length > 1 << 64:
-        raise _refusal(name, value, "memory that ends before 2^64")
+        raise Nonsense(name, value, "memory that ends before 2^64")
     return region
 
 
@@ -110,29 +59,32 @@ class Offer:
     regions: tuple[RemoteRegion, ...]
 
     @classmethod
-    def checked(cls, said: dict[str, Any], device: Device) -> Offer:
+    def checked(cls, words: dict[str, Any], device: Device) -> Offer:
         """What a peer said, if this device can believe it."""
-        offer = cls.parse(said)
+        try:
+            offer = cls.parse(words)
+        except Nonsense as error:
+            raise Refusal(
+                f"sent an offer that makes no sense: {error}", f"your offer makes no sense: {error}"
+            ) from None
         offer._check_match(device)
         return offer
 
     @classmethod
-    def parse(cls, said: dict[str, Any]) -> Offer:
-        planes = tuple(_plane(n, one) for n, one in enumerate(_list("planes", said.get("planes"), 1, MOST_PLANES)))
-        if len(ends_of(planes)) < sum(len(plane.source_ports) for plane in planes):
-            raise _refusal("planes", said["planes"], "each address and port once")
-        if type(said.get("icrc")) is not bool:
-            raise _refusal("icrc", said.get("icrc"), "true or false")
-        regions = _list("regions", said.get("regions"), 0, MOST_REGIONS)
+    def parse(cls, words: dict[str, Any]) -> Offer:
+        planes = said.planes(words.get("planes"))
+        if type(words.get("icrc")) is not bool:
+            raise Nonsense("icrc", words.get("icrc"), "true or false")
+        regions = said.a_list("regions", words.get("regions"), 0, MOST_REGIONS)
         return cls(
             planes=planes,
-            qpn=_whole("qpn", said.get("qpn"), 3, 0xFFFFFF),
-            first_psn=_whole("first_psn", said.get("first_psn"), 0, 0xFFFFFF),
-            mtu=_whole("mtu", said.get("mtu"), SMALLEST_MTU, LARGEST_MTU),
-            icrc=said["icrc"],
-            max_wimm=_whole("max_wimm", said.get("max_wimm"), 1, 16384),
-            mpr=_whole("mpr", said.get("mpr"), 8, 255),
-            port_key=_whole("port_key", said.get("port_key", 0), 0, (1 << 64) - 1),
+            qpn=said.whole("qpn", words.get("qpn"), 3, 0xFFFFFF),
+            first_psn=said.whole("first_psn", words.get("first_psn"), 0, 0xFFFFFF),
+            mtu=said.whole("mtu", words.get("mtu"), SMALLEST_MTU, LARGEST_MTU),
+            icrc=words["icrc"],
+            max_wimm=said.whole("max_wimm", words.get("max_wimm"), 1, 16384),
+            mpr=said.whole("mpr", words.get("mpr"), 8, 255),
+            port_key=said.whole("port_key", words.get("port_key", 0), 0, (1 << 64) - 1),
             regions=tuple(_region(n, one) for n, one in enumerate(regions)),
         )
 
@@ -165,11 +117,6 @@ class Offer:
                 f"offers this device's own address and port ({both})",
                 f"you offer this side's own address and port ({both})",
             )
-
-
-def ends_of(planes: tuple[PeerPlane, ...]) -> frozenset[End]:
-    """Every address and port that packets of such a peer come from."""
-    return frozenset((plane.address.packed, port) for plane in planes for port in plane.source_ports)
 
 
 def offer_of(device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...], port_key: int) -> dict[str, Any]:

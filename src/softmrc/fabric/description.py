@@ -13,7 +13,6 @@ A key that does not exist is refused with the nearest one that does.
 from __future__ import annotations
 
 import difflib
-import tomllib
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv6Network
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from softmrc.errors import ConfigError
 from softmrc.fabric.shape import Shape
+from softmrc.files import parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share
 
 T = TypeVar("T")
@@ -186,10 +186,7 @@ def _as_kind(where: str, value: object, kind: type) -> Any:
 
 def parse(text: str, default_name: str = "mrc") -> Description:
     """Read a description from TOML text."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError("file", default_name, f"TOML; {error}") from None
+    table = parse_toml(text, "file", default_name)
     types = get_type_hints(Description)
     known = [f.name for f in fields(Description)]
     parts: dict[str, Any] = {"name": default_name}
@@ -205,10 +202,6 @@ def parse(text: str, default_name: str = "mrc") -> Description:
 def load(path: Path | str) -> Description:
     """Read a fabric file; a fabric without a name has the file's."""
     path = Path(path)
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError("file", str(path), f"a readable fabric file; {reason}") from None
+    text = read_text(path, "file")
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.stem)[:32]
     return parse(text, stem or "mrc")

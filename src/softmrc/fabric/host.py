@@ -18,6 +18,7 @@ from softmrc.errors import ConfigError
 from softmrc.fabric.address import AddressPlan
 from softmrc.fabric.config.queues import LAB_RATE_BPS
 from softmrc.fabric.description import Description, parse
+from softmrc.files import read_text
 
 FILE, NUMBER = "SOFTMRC_FABRIC", "SOFTMRC_HOST"
 
@@ -54,11 +55,7 @@ class FabricHost:
             return None
         if not number.isdigit():
             raise ConfigError(NUMBER, number, "the number of a host")
-        try:
-            text = Path(file).read_text()
-        except OSError as error:
-            raise ConfigError(FILE, file, f"a readable fabric file; {error.strerror}") from None
-        return cls(parse(text, Path(file).stem), int(number))
+        return cls(parse(read_text(Path(file), FILE), Path(file).stem), int(number))
 
     @cached_property
     def plan(self) -> AddressPlan:

@@ -9,7 +9,6 @@ What costs what is read from a price file, whose defaults are assumptions.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from importlib import resources
@@ -18,6 +17,7 @@ from typing import Any
 
 from softmrc.errors import ConfigError
 from softmrc.fabric.description import read_section, unknown_key
+from softmrc.files import parse_toml, read_text
 from softmrc.units import rate_text
 
 OPTIC_BPS = 800_000_000_000
@@ -60,11 +60,8 @@ class Prices:
     @classmethod
     def load(cls, path: Path | None = None) -> Prices:
         """Read a price file, or the one that comes with SoftMRC."""
-        try:
-            text = path.read_text() if path else (resources.files(__package__) / "prices.toml").read_text()
-            table = tomllib.loads(text)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError("prices", str(path), f"a readable TOML file; {error}") from None
+        text = read_text(path, "prices") if path else (resources.files(__package__) / "prices.toml").read_text()
+        table = parse_toml(text, "prices", str(path))
         kinds = {"switch": SwitchPrice, "optic": OpticPrice, "cable": CablePrice, "energy": EnergyPrice}
         parts: dict[str, Any] = {}
         for key, value in table.items():

@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 import csv
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from softmrc.errors import ConfigError
+from softmrc.files import parse_toml, read_text
 from softmrc.sim.reader import refuse, unknown_key
 
 PS_PER_US = 1_000_000
@@ -36,11 +36,7 @@ def read_flow_file(path: Path, hosts: int) -> list[FlowLine]:
     readers = {".csv": _read_csv, ".toml": _read_toml, ".cm": _read_matrix}
     if path.suffix not in readers:
         raise ConfigError("workload.path", str(path), "a file that ends in " + ", ".join(readers))
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ConfigError("workload.path", str(path), f"a file that can be read ({error.strerror})") from None
-    flows = readers[path.suffix](text, str(path), hosts)
+    flows = readers[path.suffix](read_text(path, "workload.path"), str(path), hosts)
     if not flows:
         raise ConfigError("workload.path", str(path), "a file with at least one flow")
     return flows
@@ -58,15 +54,15 @@ def _number(text: Any, source: str, key: str, low: float, high: float, whole: bo
 
 def _read_csv(text: str, source: str, hosts: int) -> list[FlowLine]:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    return _from_rows(list(csv.DictReader(lines, skipinitialspace=True)), source, hosts)
+    try:
+        rows = list(csv.DictReader(lines, skipinitialspace=True))
+    except csv.Error as error:
+        raise ConfigError("workload.path", source, f"CSV ({error})") from None
+    return _from_rows(rows, source, hosts)
 
 
 def _read_toml(text: str, source: str, hosts: int) -> list[FlowLine]:
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError("workload.path", source, f"TOML ({error})") from None
-    rows = table.get("flow", [])
+    rows = parse_toml(text, "workload.path", source).get("flow", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise refuse(source, "flow", rows, "[[flow]] tables")
     return _from_rows(rows, source, hosts)

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from softmrc.errors import ConfigError
+from softmrc.files import parse_toml, read_text
 from softmrc.sim import workloads
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.faults import Faults, read_faults
@@ -146,15 +146,7 @@ _KEYS = ("question", "name", *_TABLES, "workload", "faults", "compare")
 def load(path: str | Path) -> Scenario:
     """A scenario from its file."""
     path = Path(path)
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError("scenario", str(path), f"a file that can be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise ConfigError("scenario", str(path), "a file of UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError("scenario", str(path), f"TOML ({error})") from None
-    return parse(table, str(path))
+    return parse(parse_toml(read_text(path, "scenario"), "scenario", str(path)), str(path))
 
 
 def parse(table: dict[str, Any], source: str = "") -> Scenario:

@@ -8,16 +8,16 @@ Whoever waits for the result makes its current stream wait for the copy in, not 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from softmrc.torch import limits
 from softmrc.torch.crew import Crew
 from softmrc.torch.memory import Flight
 from softmrc.torch.staging import Slot
-from softmrc.torch.work import Operation, Work
+from softmrc.torch.work import Operation, Work, renewed
 
 
 class Streams:
@@ -73,7 +73,7 @@ class Deferred:
             self._ready()
             self._operation = self._begin()
         except Exception as error:
-            self._error = error
+            self._error = renewed(error)
         del self._ready, self._begin  # they hold tensors
         with self._lock:
             self._begun.set()
@@ -103,13 +103,12 @@ class Deferred:
         return self._begun.is_set() and (self._operation is None or self._operation.done)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        start = time.monotonic()
-        if not self._begun.wait(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)):
+        until = limits.moment(timeout_s)
+        if not self._begun.wait(limits.left(until)):
             raise TimeoutError(f"the operation has not begun after {timeout_s} s")
         if self._operation is None:
-            raise self._error or RuntimeError("the operation did not begin")
-        left = None if timeout_s is None else max(timeout_s - (time.monotonic() - start), 0.0)
-        self._operation.wait(left)
+            raise renewed(self._error or RuntimeError("the operation did not begin"))
+        self._operation.wait(limits.left(until))
 
 
 class DeviceWork(Work):
@@ -126,11 +125,9 @@ class DeviceWork(Work):
     ) -> None:
         self._streams = streams
         self._copied: Any = None
-        super().__init__(operation, result, crew, lambda: self._copy_out(outputs, after))
+        super().__init__(operation, result, crew, lambda: self._copy_out(outputs), after)
 
-    def _copy_out(self, outputs: list[Slot], after: Sequence[Flight]) -> None:
-        for one in after:
-            one.wait()
+    def _copy_out(self, outputs: list[Slot]) -> None:
         self._copied = self._streams.copy_out(outputs)
 
     def _after_wait(self) -> None:

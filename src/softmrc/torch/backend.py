@@ -7,7 +7,6 @@ then comes back from C++ as another object, which never says that it is complete
 
 from __future__ import annotations
 
-import atexit
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -15,10 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from softmrc import leaving
 from softmrc.torch import hybrid, limits
 from softmrc.torch.crew import Crew
+from softmrc.torch.memory import order
 from softmrc.torch.ops import Ops
 from softmrc.torch.rendezvous import Membership
+from softmrc.torch.work import renewed
 
 _open: weakref.WeakSet[Member] = weakref.WeakSet()
 
@@ -27,7 +29,11 @@ class Left:
     """What is there of a group after it was left."""
 
     def __init__(self, group: Any) -> None:
-        self.rank, self.size, self.error = group.rank, group.size, group.error
+        self.rank, self.size, self._error = group.rank, group.size, group.error
+
+    @property
+    def error(self) -> Exception | None:
+        return self._error and renewed(self._error)
 
     def abort(self, reason: str) -> None:
         """There is nothing left to end."""
@@ -68,6 +74,8 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         membership.leave()
         self._starter.close()
         self._crew.close()
+        with order:
+            order.sweep()
         self._group = Left(self._group)  # torch may keep us until the process ends; the device need not wait for that
 
     def abort(self) -> None:
@@ -180,8 +188,10 @@ def _backend_of(group: Any, device: str) -> Any:
         return None
 
 
-@atexit.register
 def _leave_all() -> None:
     """Users forget `destroy_process_group`; threads inside torch at the interpreter's end would abort the process."""
     for member in list(_open):
         member.shutdown()
+
+
+leaving.at_exit(_leave_all)

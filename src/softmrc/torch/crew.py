@@ -6,13 +6,14 @@ never waits for a running one, a new thread takes it. A crew of one keeps jobs i
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+from softmrc import leaving
 
 Job = Callable[[], Any]
 JOIN_S = 5.0
@@ -88,8 +89,10 @@ def _forget_threads() -> None:
 os.register_at_fork(after_in_child=_forget_threads)
 
 
-@atexit.register
 def _close_all() -> None:
     """A thread that is inside torch when the interpreter ends brings the process down."""
     for crew in list(_crews):
         crew.close()
+
+
+leaving.at_exit(_close_all)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +29,16 @@ def of_operation(timeout: Any) -> float | None:
 def of_waiting(timeout: Any) -> float | None:
     """How long a caller waits. None: as long as it takes, which is what torch means by 0; below 0, not at all."""
     return max(_seconds(timeout), 0.0) if timeout else None
+
+
+def moment(limit_s: float | None) -> float | None:
+    """When a wait that begins now must be over, for `left`. None: never."""
+    return None if limit_s is None else time.monotonic() + limit_s
+
+
+def left(until: float | None) -> float | None:
+    """Seconds until then, as far as Python's locks can count."""
+    return None if until is None else min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
 
 def _seconds(timeout: Any) -> float:

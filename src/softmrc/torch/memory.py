@@ -111,12 +111,15 @@ class Flight:
     def is_over(self) -> bool:
         return bool(self._settled.is_set() if self._settled else self._operation.done)
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until it is over, well or not. `TimeoutError`: not in time."""
         if self._settled:
-            self._settled.wait()
-            return
-        with contextlib.suppress(Exception):  # whoever waits for it finds the group failed, too
-            self._operation.wait()
+            self._settled.wait(timeout_s)
+        else:
+            with contextlib.suppress(Exception):  # whoever waits for it finds the group failed, too
+                self._operation.wait(timeout_s)
+        if timeout_s is not None and not self.is_over:
+            raise TimeoutError
 
 
 class Order:
@@ -136,8 +139,7 @@ class Order:
     def place(self, group: Any, uses: list[Use], is_collective: bool) -> tuple[list[Flight], list[Flight]]:
         """Whom to wait for before it begins, and before it writes. Outputs that others still use get buffers."""
         if not SWEEP_ALWAYS <= len(self._flights) < self._sweep_at:
-            self._flights = [one for one in self._flights if not one.is_over]
-            self._sweep_at = SWEEP_ALWAYS + 2 * len(self._flights)
+            self.sweep()
         while True:
             is_plain = is_collective and not any(use.slot.is_staged for use in uses)
             rivals = [one for one in self._flights if not (is_plain and one.is_plain and one.group is group)]
@@ -152,6 +154,11 @@ class Order:
                 return before, list(dict.fromkeys(one for _, one in late))
             for slot in fresh.values():
                 slot.stage()
+
+    def sweep(self) -> None:
+        """Forget those that are over, and with them their groups."""
+        self._flights = [one for one in self._flights if not one.is_over]
+        self._sweep_at = SWEEP_ALWAYS + 2 * len(self._flights)
 
     def add(self, flight: Flight) -> None:
         self._flights.append(flight)

@@ -82,9 +82,7 @@ def begun(begins: list[Begin]) -> Any:
     return operations[0] if len(operations) == 1 else Several(operations)
 
 
-def finish(after: list[Flight], outputs: list[Slot]) -> None:
-    for one in after:
-        one.wait()
+def copy_out(outputs: list[Slot]) -> None:
     for slot in outputs:
         slot.copy_out()
 
@@ -111,7 +109,7 @@ class Ops:
             start = partial(begun, begins)
             if device is None:
                 operation = self._start(before, staged, start, is_collective)
-                work = Work(operation, result, self._crew, partial(finish, after, outputs) if outputs else None)
+                work = Work(operation, result, self._crew, partial(copy_out, outputs) if outputs else None, after)
             else:
                 streams = self._streams_of(device)
                 operation = self._start_on_device(streams, before, staged, start)

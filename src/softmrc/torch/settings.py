@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from softmrc import _core
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.host import FabricHost
+from softmrc.files import parse_toml, read_text
 
 LOOPBACK = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 MOST_PLANES = 16
@@ -57,12 +57,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise DeviceError(error.errno, f"cannot read {path} (SOFTMRC_CONFIG): {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError("SOFTMRC_CONFIG", str(path), f"a TOML file ({error})") from None
+    return parse_toml(read_text(path, "SOFTMRC_CONFIG"), "SOFTMRC_CONFIG", str(path))
 
 
 def _device(table: Any, path: str) -> dict[str, Any]:

@@ -1,10 +1,15 @@
-"""What torch holds while an operation is under way: a Work, and the future that goes with it."""
+"""What torch holds while an operation is under way: a Work, and the future that goes with it.
+
+An exception that was raised holds every frame that it went through, with the tensors and handles in them. A handle
+keeps its Work from C++, where no collector sees it; so a Work that kept such an exception would keep itself, its group
+and its device beyond the end of the process. What is kept here was never raised: whoever asks gets a copy.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -15,6 +20,7 @@ from torch.futures import Future
 
 from softmrc.torch import limits
 from softmrc.torch.crew import Crew
+from softmrc.torch.memory import Flight
 from softmrc.torch.untraced import untraced
 
 NO_TIMEOUT = timedelta(0)
@@ -29,6 +35,14 @@ class Operation(Protocol):
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None: ...
 
 
+def renewed(error: Exception) -> Exception:
+    """The same error without the frames that it went through."""
+    try:
+        return copy.copy(error)
+    except Exception:  # one whose class wants other arguments than it keeps
+        return RuntimeError(str(error))
+
+
 class Work(dist.Work):  # type: ignore[misc]
     """One operation of a group. It settles once: whoever comes first does what is left to do, others find it done."""
 
@@ -38,35 +52,36 @@ class Work(dist.Work):  # type: ignore[misc]
         result: list[torch.Tensor],
         crew: Crew,
         finish: Callable[[], None] | None = None,
+        after: Sequence[Flight] = (),
     ) -> None:
         super().__init__()
         self._operation = operation
         self._result = result
         self._crew = crew
-        self._finish = finish  # what is left to do here when the bytes are there
+        self._finish = finish  # what is left to do here when the bytes are there, and those before are past our memory
+        self._after = after
         self.settled = threading.Event() if finish else None
         self._lock = threading.Lock()
         self._is_settled = False
         self._error: Exception | None = None
         self._future: Future[Any] | None = None
+        self._told: threading.Event | None = None  # set when the future knows how it ended
         if finish is not None:  # it happens even if nobody waits
-            operation.add_done_callback(lambda _: crew.submit(self._settle))
+            operation.add_done_callback(lambda _: crew.submit(self._end))
 
     # What torch calls.
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Until the result is there; what went wrong is raised here."""
         limit_s = limits.of_waiting(timeout)
-        if not self._is_settled:
-            try:
-                self._operation.wait(limit_s)
-            except Exception as error:
-                if not self._operation.done:  # the caller's patience ended, not the operation
-                    raise dist.DistBackendError(str(error)) from None
-            self._settle()  # asks again how it ended, and keeps the answer
-        if self._future is not None:  # C++ asks it for its value next
-            with contextlib.suppress(Exception):
-                self._future.wait()
+        until = limits.moment(limit_s)
+        try:
+            self._end(until)
+            self._hear_of_end(until)
+        except TimeoutError:  # the caller's patience ended, not the operation
+            raise dist.DistBackendError(f"the operation is not done after {limit_s} s") from None
+        except Exception as error:
+            raise dist.DistBackendError(str(error)) from None
         self._raise_error()
         self._after_wait()
         return True
@@ -78,6 +93,7 @@ class Work(dist.Work):  # type: ignore[misc]
                 return self._future
             source: Future[None] = Future(devices=self._future_devices())
             # An error must be raised inside `then`: `set_exception` would hand the exception to C++ as a value.
+            self._told = threading.Event()
             self._future = future = source.then(self._outcome)
         if self._has_ended:
             source.set_result(None)
@@ -99,7 +115,7 @@ class Work(dist.Work):  # type: ignore[misc]
     def exception(self) -> Exception | None:
         if self._has_ended:
             self._settle()
-        return self._error
+        return self._error and renewed(self._error)
 
     def result(self) -> list[torch.Tensor]:
         return self._result
@@ -116,8 +132,22 @@ class Work(dist.Work):  # type: ignore[misc]
 
     # How it ends.
 
+    def _end(self, until: float | None = None) -> None:
+        """Wait until nothing stands between us and the end, and settle. `TimeoutError`: not in time."""
+        if self._is_settled:
+            return
+        try:
+            self._operation.wait(limits.left(until))
+        except Exception:
+            if not self._operation.done:
+                raise
+        else:
+            for one in self._after:
+                one.wait(limits.left(until))
+        self._settle()  # asks again how it ended, and keeps the answer
+
     def _settle(self) -> None:
-        """The operation is done: keep how it ended, and do what is left to do."""
+        """Keep how it ended, and do what is left to do. Waits for nobody: whoever wants the future needs the lock."""
         with self._lock:
             if self._is_settled:
                 return
@@ -126,21 +156,34 @@ class Work(dist.Work):  # type: ignore[misc]
                 if self._finish is not None:
                     self._finish()
             except Exception as error:
-                self._error = error
-            self._finish = None
+                self._error = renewed(error)
+            self._finish, self._after = None, ()
             self._is_settled = True
             if self.settled:
                 self.settled.set()
 
+    def _hear_of_end(self, until: float | None) -> None:
+        """A future that somebody has must be done when `wait` returns: C++ asks it for its value next."""
+        if self._future is None or self._told is None:
+            return
+        if not self._told.wait(limits.left(until)):
+            raise TimeoutError
+        with contextlib.suppress(Exception):
+            self._future.wait()
+
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise renewed(self._error)
 
     def _outcome(self, _: Future[None]) -> list[torch.Tensor]:
-        self._settle()
-        self._raise_error()
-        self._after_wait()
-        return self._result
+        try:
+            self._end()
+            self._raise_error()
+            self._after_wait()
+            return self._result
+        finally:
+            if self._told:
+                self._told.set()
 
     # What differs for results on an accelerator.
 
@@ -167,9 +210,9 @@ class Several:
         return all(one.done for one in self._operations)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = limits.moment(timeout_s)
         for one in self._operations:
-            one.wait(None if until is None else max(until - time.monotonic(), 0.0))
+            one.wait(limits.left(until))
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
         """Called when the last of them has ended, in whatever order they do."""

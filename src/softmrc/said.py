@@ -1,0 +1,77 @@
+"""What a peer says of itself, checked field by field: types and ranges first, before anything is made of it."""
+
+from __future__ import annotations
+
+import ipaddress
+import reprlib
+from typing import Any
+
+from softmrc.verbs import MOST_SOCKETS, PeerPlane
+
+MOST_PLANES = 16
+# Nobody's, or everybody's: unspecified, multicast, reserved, broadcast; then all that an IPv6 address may hide IPv4 in.
+NO_HOSTS = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "224.0.0.0/3", "ff00::/8"))) + tuple(
+    map(ipaddress.ip_network, ("::/80", "::ffff:0:0:0/96", "64:ff9b::/96", "2001::/32", "2002::/16"))
+)
+LOOPBACK = ipaddress.ip_address("::1")  # lies among them
+
+End = tuple[bytes, int]  # an address and a port
+
+
+class Nonsense(ValueError):
+    """Something that no honest peer says."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} = {reprlib.repr(value)} is not allowed: {allowed}")
+
+
+def whole(field: str, value: object, least: int, most: int) -> int:
+    """A whole number; true is none."""
+    if type(value) is not int or not least <= value <= most:
+        raise Nonsense(field, value, f"a whole number from {least:,} to {most:,}")
+    return value
+
+
+def a_list(field: str, value: object, least: int, most: int) -> list[Any]:
+    """A list of that many."""
+    if not isinstance(value, list) or not least <= len(value) <= most:
+        raise Nonsense(field, value, f"a list of {least} to {most:,}")
+    return value
+
+
+def address(field: str, value: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address that belongs to one host: what is sent there reaches nobody else, and is what it seems to be."""
+    try:
+        if not isinstance(value, str) or "%" in value:
+            raise ValueError
+        found = ipaddress.ip_address(value)
+    except ValueError:
+        raise Nonsense(field, value, "an IPv4 or IPv6 address") from None
+    if any(found in network for network in NO_HOSTS) and found != LOOPBACK:
+        raise Nonsense(field, value, "the unicast address of a host, and no IPv4 address dressed as IPv6")
+    return found
+
+
+def plane(name: str, value: object) -> PeerPlane:
+    """Where a peer is on one plane."""
+    if not isinstance(value, dict):
+        raise Nonsense(name, value, "an address, a port and source ports")
+    port = whole(f"{name}.port", value.get("port"), 1, 0xFFFF)
+    field = f"{name}.source_ports"
+    ports = tuple(whole(field, one, 1, 0xFFFF) for one in a_list(field, value.get("source_ports"), 1, MOST_SOCKETS))
+    if port not in ports or len(set(ports)) < len(ports):
+        raise Nonsense(field, list(ports), f"each of its ports once, and {port} among them")
+    return PeerPlane(address(f"{name}.address", value.get("address")), port, ports)
+
+
+def planes(value: object) -> tuple[PeerPlane, ...]:
+    """Where a peer is."""
+    found = tuple(plane(f"planes[{n}]", one) for n, one in enumerate(a_list("planes", value, 1, MOST_PLANES)))
+    if len(ends_of(found)) < sum(len(one.source_ports) for one in found):
+        raise Nonsense("planes", value, "each address and port once")
+    return found
+
+
+def ends_of(found: tuple[PeerPlane, ...]) -> frozenset[End]:
+    """Every address and port that packets of such a peer come from."""
+    return frozenset((one.address.packed, port) for one in found for port in one.source_ports)

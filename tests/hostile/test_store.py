@@ -1,0 +1,302 @@
+"""A store that holds something else than what ranks said: leftovers, lies, and bytes that mean nothing.
+
+Whatever it is, every rank ends within its timeout, with an error that names the rank and the key; never with an
+exception of the code that read it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from softmrc.collectives import CollectiveError, DirectoryStore, Group
+from softmrc.collectives.table import LONGEST_ENTRY, Table
+
+SIZE, LIAR = 3, 1
+PATIENCE_S = 60.0
+Damage = Callable[[bytes], Any]
+
+
+class Damaged:
+    """A store that shows something else under keys that end like this."""
+
+    def __init__(self, store: Any, damage: Damage, *keys: str) -> None:
+        self._store, self._damage, self._keys = store, damage, keys
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self._store.wait(keys, timeout)
+
+    def get(self, key: str) -> Any:
+        found = self._store.get(key)
+        return self._damage(found) if key.endswith(self._keys) else found
+
+
+def outcomes(live: Callable[[int], Any], ranks: range = range(SIZE)) -> list[Any]:
+    """What each rank returned or raised, in a thread each."""
+    with ThreadPoolExecutor(SIZE) as pool:
+        futures = [pool.submit(live, rank) for rank in ranks]
+        return [future.exception(PATIENCE_S) or future.result() for future in futures]
+
+
+def check(error: Any, *words: str) -> None:
+    assert isinstance(error, CollectiveError), repr(error)
+    for word in words:
+        assert word in str(error), f"{word} is not in: {error}"
+    assert str(error).isprintable() and len(str(error)) < 1000
+
+
+# What is no entry at all. Each might be replaced by its rank in a moment, so ranks look until their time is up.
+
+BYTES: dict[str, Damage] = {
+    "nothing": lambda _: b"",
+    "no text": lambda _: b"\xff\xfe\x00\x80",
+    "half a character": lambda found: found + "é".encode()[:1],
+    "zeros": lambda _: bytes(64),
+    "too much": lambda _: b"x" * (LONGEST_ENTRY + 1),
+    "no bytes": lambda _: 5,
+    "JSON alone": lambda _: b'{"version": 1}',
+    "the first half": lambda found: found[: len(found) // 2],
+    "commands to a terminal": lambda _: b"\x1b[2J\x07 \r\n",
+}
+
+
+CASES = [(entry, name) for entry in ("says", "heard") for name in BYTES]
+CASES.remove(("says", "the first half"))  # a token and half of the words are an entry; what is in it is checked below
+
+
+@pytest.mark.parametrize(("entry", "name"), CASES)
+def test_what_is_no_entry(tmp_path: Path, entry: str, name: str) -> None:
+    key = f"softmrc/table/{entry}/{LIAR}"
+
+    def sit(rank: int) -> list[str]:
+        store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank != LIAR else []))
+        return Table(store, "table", rank, SIZE, 0.5).agree("words")
+
+    found = outcomes(sit)
+    for rank in (0, 2):
+        check(found[rank], f"rank {LIAR} did not join", "within 0.5 s", key)
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_who_finds_its_own_entry_changed_says_so(tmp_path: Path, name: str) -> None:
+    key = f"softmrc/table/says/{LIAR}"
+
+    def sit(rank: int) -> list[str]:
+        store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank == LIAR else []))
+        return Table(store, "table", rank, SIZE, 0.5).agree("words")
+
+    check(outcomes(sit)[LIAR], key, f"rank {LIAR}")
+
+
+def test_two_processes_of_one_rank(tmp_path: Path) -> None:
+    """The one whose word was replaced says so; the other and the rest go on."""
+    store, key = DirectoryStore(tmp_path), "softmrc/table/says/1"
+
+    def sit(rank: int, words: str) -> list[str]:
+        return Table(store, "table", rank, 2, 20.0).agree(words)
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(sit, 1, "first")
+        said = store.get(key)
+        second = pool.submit(sit, 1, "second")
+        while store.get(key) == said:
+            time.sleep(0.01)
+        other = pool.submit(sit, 0, "other")
+        check(first.exception(PATIENCE_S), key, "another process takes itself for rank 1")
+        assert second.result(PATIENCE_S) == other.result(PATIENCE_S) == ["other", "second"]
+
+
+def test_leftovers_are_replaced(tmp_path: Path) -> None:
+    """What makes no sense at first harms nobody whose rank comes."""
+    store = DirectoryStore(tmp_path)
+    for rank in range(SIZE):
+        for entry in ("says", "heard"):
+            store.set(f"softmrc/table/{entry}/{rank}", b"\xff\xfe of an earlier run")
+
+    def sit(rank: int) -> list[str]:
+        time.sleep(0.05 * rank)
+        return Table(store, "table", rank, SIZE, 20.0).agree(f"words of {rank}")
+
+    assert outcomes(sit) == [[f"words of {rank}" for rank in range(SIZE)]] * SIZE
+
+
+@pytest.mark.parametrize("name", sorted({*BYTES} - {"nothing", "the first half"}))  # of nothing, which is right
+def test_a_word_that_nobody_gave_when_ready(tmp_path: Path, name: str) -> None:
+    def sit(rank: int) -> None:
+        store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([f"/{LIAR}"] if rank != LIAR else []))
+        table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
+        table.agree("words")
+        table._store = store
+        table.ready()
+
+    found = outcomes(sit)
+    for rank in (0, 2):
+        check(found[rank], f"rank {LIAR} did not get ready")
+
+
+# What is an entry, and says something that no rank says.
+
+JUNK = (None, True, -1, 1.5, 10**30, "x", "", [], [[]], {}, {"a": {}}, "1" * 5000, float("nan"))
+FIELDS = (
+    ("version",), ("rank",), ("byteorder",), ("size",), ("icrc",), ("mtu",), ("max_wimm",), ("mpr",),
+    ("planes",), ("planes", 0), ("planes", 0, "address"), ("planes", 0, "port"), ("planes", 0, "source_ports"),
+    ("planes", 0, "source_ports", 0), ("peers",), ("peers", "ME"), ("peers", "ME", "messages"),
+    ("peers", "ME", "messages", 0), ("peers", "ME", "bulk", 1), ("peers", "ME", "ring"),
+)  # fmt: skip
+
+
+def changed(field: tuple[Any, ...], value: Any, reader: int) -> Damage:
+    """The entry with another value in this field; the value may be a function of the right one."""
+
+    def damage(found: bytes) -> bytes:
+        token, _, text = found.decode().partition(" ")
+        offer = inner = json.loads(text)
+        *path, last = [str(reader) if part == "ME" else part for part in field]
+        for part in path:
+            inner = inner[part]
+        inner[last] = value(inner[last]) if callable(value) else value
+        return f"{token} {json.dumps(offer)}".encode()
+
+    return damage
+
+
+def joined(folder: Path, damage_of: Callable[[int], Damage], timeout_s: float = 20.0) -> list[Any]:
+    """Ranks that read what the liar said with this damage; the liar itself reads what it said."""
+
+    def live(rank: int) -> Any:
+        keys = [f"softmrc/group/says/{LIAR}"] if rank != LIAR else []
+        store = Damaged(DirectoryStore(folder), damage_of(rank), *keys)
+        with Group.join(store, rank, SIZE, timeout_s=timeout_s):
+            return "joined"
+
+    return outcomes(live)
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: ".".join(map(str, field)))
+def test_every_field_of_an_offer(tmp_path: Path, field: tuple[Any, ...]) -> None:
+    for number, value in enumerate(JUNK):
+        if (field, value) == (("icrc",), True):
+            continue  # which is what it is
+        found = joined(tmp_path / str(number), lambda rank, value=value: changed(field, value, rank))
+        if all(one == "joined" for one in found):
+            raise AssertionError(f"{field} = {value!r} was taken")
+        for rank in (0, 2):
+            check(found[rank], f"rank {LIAR}", f"softmrc/group/says/{LIAR}")
+        check(found[LIAR], "did not get ready", f"softmrc/group/says/{LIAR}")
+
+
+OFFERS: dict[str, Damage] = {
+    "no JSON": lambda found: found[:17] + b"{'version': 1}",
+    "half of it": lambda found: found[: len(found) // 2],
+    "brackets without end": lambda found: found[:17] + b"[" * 100_000,
+    "a list": lambda found: found[:17] + b"[1, 2]",
+    "nothing": lambda found: found[:17],
+    "no peers": changed(("peers",), {}, 0),
+    "a plane too many": changed(("planes",), lambda planes: planes * 2, 0),
+    "a plane of IPv6": changed(("planes", 0, "address"), "::1", 0),
+    "a plane that is many": changed(("planes", 0, "address"), "224.0.0.1", 0),
+    "an address with a zone": changed(("planes", 0, "address"), "127.0.0.1%lo", 0),
+    "port 0": changed(("planes", 0, "port"), 0, 0),
+    "too many ports": changed(("planes", 0, "source_ports"), list(range(1, 5000)), 0),
+    "another number of ranks": changed(("size",), 4, 0),
+    "another rank": changed(("rank",), 2, 0),
+}
+
+
+@pytest.mark.parametrize("name", OFFERS)
+def test_offers(tmp_path: Path, name: str) -> None:
+    found = joined(tmp_path, lambda rank: OFFERS[name])
+    for rank in (0, 2):
+        check(found[rank], f"rank {LIAR}", f"softmrc/group/says/{LIAR}")
+    check(found[LIAR], f"rank {LIAR}")
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_with_the_addresses_of_another(tmp_path: Path, victim: int) -> None:
+    """Also its own: whatever is sent there would reach the wrong one."""
+
+    def elsewhere(_: Any) -> Any:
+        text = DirectoryStore(tmp_path).get(f"softmrc/group/says/{victim}").decode().partition(" ")[2]
+        return json.loads(text)["planes"]
+
+    found = joined(tmp_path, lambda rank: changed(("planes",), elsewhere, rank))
+    for rank in (0, 2):
+        check(found[rank], "rank 1", f"rank {victim}", "127.0.0.1 port", "softmrc/group/says/")
+
+
+def test_a_copy_of_what_another_rank_said(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    found = joined(tmp_path, lambda _: lambda found: store.get("softmrc/group/says/0"), timeout_s=0.5)
+    for rank in (0, 2):
+        check(found[rank], f"rank {LIAR} did not join", f"softmrc/group/says/{LIAR} is a copy of what rank 0 said")
+
+
+def test_entries_of_another_run(tmp_path: Path) -> None:
+    """A whole run's, put back after it ended: nobody of it is there, and nobody is waited for longer than allowed."""
+    store = DirectoryStore(tmp_path)
+
+    def live(rank: int, timeout_s: float) -> str:
+        with Group.join(store, rank, SIZE, timeout_s=timeout_s):
+            return "joined"
+
+    assert outcomes(lambda rank: live(rank, 20.0)) == ["joined"] * SIZE
+    for error in outcomes(lambda rank: live(rank, 0.5), range(2)):
+        check(error, "rank 2 did not join", "softmrc/group/heard/2 is of an earlier run")
+
+
+# The same as a rank of torch meets it.
+
+TORCH_SAYS = {
+    "no text": b"\xff\xfe",
+    "nothing": b"",
+    "no token": b"somewhere else",
+    "of another run": b"0123456789abcdef host",
+}
+
+
+def member(store: Any, timeout_s: float) -> Any:
+    from softmrc.torch import backend
+
+    options = SimpleNamespace(store=store, group_rank=0, group_size=2, timeout=timedelta(seconds=timeout_s))
+    return backend.Member(options)
+
+
+@pytest.mark.parametrize("name", TORCH_SAYS)
+def test_a_rank_of_torch_that_finds_no_entry(name: str) -> None:
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    for entry in ("says", "heard"):
+        store.set(f"softmrc/mrc-hosts/{entry}/1", TORCH_SAYS[name])
+    with pytest.raises(RuntimeError) as raised:
+        member(store, 0.5)
+    check(raised.value, "rank 1 did not join the group of 2", "softmrc/mrc-hosts/")
+
+
+@pytest.mark.parametrize("offer", ["", "no JSON", "[]", "{}", '{"version": 1}', '{"version": 2, "planes": 7}'])
+def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+
+    def lie() -> None:
+        Table(store, "mrc-hosts", 1, 2, 20.0).agree("elsewhere")
+        Table(store, "mrc", 1, 2, 20.0).agree(offer)
+
+    with ThreadPoolExecutor(1) as pool:
+        liar = pool.submit(lie)
+        with pytest.raises(RuntimeError) as raised:
+            member(store, 20.0)
+        liar.result(PATIENCE_S)
+    check(raised.value, "rank 1", "softmrc/mrc/says/1")
