@@ -3,7 +3,7 @@ PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/pip --disable-pip-version-check -q
-NATIVE  := CMakeLists.txt pyproject.toml $(shell find core -name '*.h' -o -name '*.cpp')
+NATIVE  := CMakeLists.txt pyproject.toml cmake/qualify_stubs.cmake $(shell find core -name '*.h' -o -name '*.cpp')
 SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
@@ -11,11 +11,11 @@ SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives
 THREAD_TESTS ?= tests/udp tests/collectives
 
-.PHONY: help demo demo-lab test lint bench sanitize sanitize-threads fuzz swarm soak paper spec-map build clean paper
+.PHONY: help demo demo-lab test lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.torch ## Train on four ranks while their planes break, and show that nothing changed
 	@$(BIN)/softmrc demo
@@ -47,6 +47,9 @@ fuzz: ## Run the fuzzers, SECONDS each (needs clang)
 	  name=$${program##*/fuzz_}; mkdir -p build/fuzz/corpus-$$name; echo "== $$name"; \
 	  $$program -max_total_time=$(SECONDS) -print_final_stats=1 -verbosity=0 build/fuzz/corpus-$$name fuzz/corpus/$$name || exit 1; done
 
+arm64: ## Build the core for aarch64 too, run its tests under QEMU, and compare with this machine
+	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tools/portable.py $(JOBS)
+
 spec-map: $(VENV)/.built ## Write docs/spec-map.md
 	$(BIN)/python tools/spec_map.py
 
@@ -57,7 +60,7 @@ paper: build ## Run the published experiments, beside RoCE, and write docs/resul
 	$(BIN)/python tools/paper.py
 
 soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
-	$(BIN)/python -m softmrc.soak $(SOAK_SECONDS) $(SEED)
+	$(BIN)/python -P -m softmrc.soak $(SOAK_SECONDS) $(SEED)
 
 build: $(VENV)/.built ## Build the extension into .venv
 

@@ -286,7 +286,7 @@ class Machine {
     const std::uint8_t bits = in_.byte();
     if (bits & 1) endpoint_.post_receive(qpn, bits);
     WorkRequest request;
-    request.length = 1 + (bits & 2 ? in_.word() % source_.size() : in_.byte());
+    request.length = 1 + (bits & 2 ? in_.word() % static_cast<std::uint32_t>(source_.size()) : in_.byte());
     request.data = bits & 4 ? source_.data() : nullptr;
     if (bits & 32) request.length = 0;
     request.length = std::min<std::uint32_t>(request.length, static_cast<std::uint32_t>(source_.size()));

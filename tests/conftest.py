@@ -1,8 +1,12 @@
-"""What every test run ends with: the names of the tests that did not run, and why."""
+"""What holds for every test: its children import nothing from the folder they are started in. What every test run ends
+with: the names of the tests that did not run, and why."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

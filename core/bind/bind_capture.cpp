@@ -22,12 +22,12 @@ class Reader {
  public:
   explicit Reader(nb::bytes data) : data_(std::move(data)), reader_(view(data_)) {}
 
-  nb::object next() {
+  std::optional<nb::tuple> next() {
     wire::CaptureRecord r;
-    if (!reader_.next(r)) return nb::none();
+    if (!reader_.next(r)) return std::nullopt;
     return nb::make_tuple(r.interface, r.time_ns, to_bytes(r.frame), r.original_size, text(r.comment));
   }
-  nb::object interface(std::size_t i) const {
+  nb::tuple interface(std::size_t i) const {
     const auto& one = reader_.interfaces().at(i);
     return nb::make_tuple(text(one.name), text(one.description), one.linktype);
   }

@@ -39,9 +39,9 @@ PostStatus post_write(Endpoint& e, std::int64_t now_ps, std::uint32_t qpn, std::
 }
 
 // (bytes, peer, port, entropy, traffic class) of the next packet to send, or None.
-nb::object poll_transmit(Endpoint& e, std::int64_t now_ps, std::uint32_t free_ports) {
+std::optional<nb::tuple> poll_transmit(Endpoint& e, std::int64_t now_ps, std::uint32_t free_ports) {
   Transmit t;
-  if (!e.poll_transmit(Time{now_ps}, free_ports, t)) return nb::none();
+  if (!e.poll_transmit(Time{now_ps}, free_ports, t)) return std::nullopt;
   std::vector<std::uint8_t> bytes(wire::packet_size(t.packet));
   const std::size_t size = wire::emit(t.packet, bytes);
   return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(bytes.data()), size), t.peer, t.port, t.entropy, t.traffic_class);

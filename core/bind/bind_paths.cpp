@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -43,18 +44,18 @@ nb::bytes computed_destination(std::uint32_t block, const Usids& usids, const nb
   return to_bytes(address);
 }
 
-nb::object parse_srh(const nb::bytes& data) {
+std::variant<nb::tuple, std::string> parse_srh(const nb::bytes& data) {
   wire::Srh srh;
   std::size_t size = 0;
   switch (wire::parse_srh(view(data), srh, size)) {
     case wire::SrhRefusal::none: return nb::make_tuple(to_tuple(srh), size);
-    case wire::SrhRefusal::truncated: return nb::str("shorter than its own length");
-    case wire::SrhRefusal::not_srh: return nb::str("a routing header of another type");
-    case wire::SrhRefusal::too_many_segments: return nb::str("more than 8 segments");
-    case wire::SrhRefusal::bad_length: return nb::str("a length without room for its segments");
-    case wire::SrhRefusal::bad_segments_left: return nb::str("more segments left than there are");
+    case wire::SrhRefusal::truncated: return "shorter than its own length";
+    case wire::SrhRefusal::not_srh: return "a routing header of another type";
+    case wire::SrhRefusal::too_many_segments: return "more than 8 segments";
+    case wire::SrhRefusal::bad_length: return "a length without room for its segments";
+    case wire::SrhRefusal::bad_segments_left: return "more segments left than there are";
   }
-  return nb::none();
+  __builtin_unreachable();
 }
 
 void bind_entropy(nb::module_& m) {
@@ -107,9 +108,9 @@ void bind_srv6(nb::module_& m) {
     return to_tuple(path);
   }, "block"_a, "usids"_a);
   m.def("path_usids", [](const nb::tuple& path) { return wire::path_usids(path_from(path)); }, "path"_a);
-  m.def("advance_path", [](const nb::tuple& path) -> nb::object {
+  m.def("advance_path", [](const nb::tuple& path) -> std::optional<nb::tuple> {
     wire::Path moved = path_from(path);
-    if (!wire::advance_path(moved)) return nb::none();
+    if (!wire::advance_path(moved)) return std::nullopt;
     return to_tuple(moved);
   }, "path"_a);
   m.def("parse_srh", &parse_srh, "data"_a);

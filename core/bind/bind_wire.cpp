@@ -1,8 +1,10 @@
 // Packets, frames and the ICRC. Refused bytes come back as the reason in words; the Python side decides what to raise.
 #include "bind/bind.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/wire_tuples.h"
@@ -14,10 +16,13 @@ namespace {
 
 using namespace nb::literals;
 
-nb::object parse_packet(const nb::bytes& data, bool has_icrc, bool trimmed, std::uint32_t elided_payload) {
+// What the bytes mean, or why they are refused.
+using Parsed = std::variant<nb::tuple, std::string>;
+
+Parsed parse_packet(const nb::bytes& data, bool has_icrc, bool trimmed, std::uint32_t elided_payload) {
   wire::Packet packet;
   const wire::Refusal refusal = wire::parse(view(data), {has_icrc, trimmed, elided_payload}, packet);
-  if (refusal != wire::Refusal::none) return nb::cast(wire::reason_of(refusal));
+  if (refusal != wire::Refusal::none) return std::string(wire::reason_of(refusal));
   return to_tuple(packet);
 }
 
@@ -32,10 +37,10 @@ wire::FrameOptions options_from(bool has_link_header, std::uint16_t udp_port, co
   return {has_link_header, udp_port, dscp_from(dscp)};
 }
 
-nb::object parse_frame(const nb::bytes& data, bool has_link_header, std::uint16_t udp_port, const nb::tuple& dscp) {
+Parsed parse_frame(const nb::bytes& data, bool has_link_header, std::uint16_t udp_port, const nb::tuple& dscp) {
   wire::Frame frame;
   const auto verdict = wire::parse_frame(view(data), options_from(has_link_header, udp_port, dscp), frame);
-  if (!verdict.ok()) return nb::cast(wire::reason_of(verdict));
+  if (!verdict.ok()) return wire::reason_of(verdict);
   return to_tuple(frame);
 }
 
@@ -105,10 +110,11 @@ void bind_icrc(nb::module_& m) {
   }, "data"_a, "start"_a, "method"_a);
   m.def("crc32_rounds", &crc32_rounds, "data"_a, "rounds"_a, "method"_a);
   m.def("carryless_available", &wire::carryless_available);
-  m.def("seal", [](const nb::tuple& route, const nb::bytes& udp_payload, std::uint32_t ipv4_identity) {
+  m.def("seal", [](const nb::tuple& route, const nb::bytes& udp_payload, std::uint32_t ipv4_identity) -> std::optional<nb::bytes> {
     const wire::Bytes in = view(udp_payload);
     std::vector<std::uint8_t> out(in.begin(), in.end());
-    return wire::seal(route_from(route), out, ipv4_identity) ? nb::object(to_bytes(out)) : nb::none();
+    if (!wire::seal(route_from(route), out, ipv4_identity)) return std::nullopt;
+    return to_bytes(out);
   }, "route"_a, "udp_payload"_a, "ipv4_identity"_a);
   m.def("verify", [](const nb::tuple& route, const nb::bytes& udp_payload, std::uint32_t ipv4_identity) {
     return wire::verify(route_from(route), view(udp_payload), ipv4_identity);

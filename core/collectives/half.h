@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __F16C__
+#if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace softmrc::collectives::SOFTMRC_KERNELS {
@@ -60,17 +62,21 @@ inline std::uint16_t narrow_float16(float f) {
 struct Float16 {
   static void widen(float* out, const std::uint8_t* in, std::size_t count) {
     std::size_t i = 0;
-#ifdef __F16C__
+#if defined(__F16C__)
     for (; i + 8 <= count; i += 8)
       _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(in + 2 * i))));
+#elif defined(__aarch64__)
+    for (; i + 4 <= count; i += 4) vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(in + 2 * i))));
 #endif
     for (; i < count; ++i) out[i] = widen_float16(load16(in + 2 * i));
   }
   static void narrow(std::uint8_t* out, const float* in, std::size_t count) {
     std::size_t i = 0;
-#ifdef __F16C__
+#if defined(__F16C__)
     for (; i + 8 <= count; i += 8)
       _mm_storeu_si128(reinterpret_cast<__m128i_u*>(out + 2 * i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+    for (; i + 4 <= count; i += 4) vst1_u8(out + 2 * i, vreinterpret_u8_f16(vcvt_f16_f32(vld1q_f32(in + i))));
 #endif
     for (; i < count; ++i) {
       const std::uint16_t v = narrow_float16(in[i]);

@@ -1,12 +1,13 @@
 // What the driving thread does in one turn: receive, timers, send; and how it looks for work and sleeps.
 #include "udp/device_drive.h"
 
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <array>
 
+#include "base/pause.h"
 #include "udp/device_events.h"
+#include "udp/kernel.h"
 #include "wire/icrc.h"
 
 namespace softmrc::udp {
@@ -15,13 +16,7 @@ namespace softmrc::udp {
 // for, may be somebody else's at the moment.
 void Device::look(Duration timeout) {
   epoll_event events[24];
-  int count = 0;
-  if (timeout.ps > 0) {
-    const timespec span{timeout.ps / 1'000'000'000'000, timeout.ps % 1'000'000'000'000 / 1'000};
-    count = epoll_pwait2(epoll_fd_, events, 24, &span, nullptr);
-  } else {
-    count = epoll_wait(epoll_fd_, events, 24, 0);
-  }
+  const int count = wait_ready(epoll_fd_, events, timeout);
   for (int i = 0; i < count; ++i) {
     const std::uint32_t mark = events[i].data.u32;
     if (mark == mark_kick) {
@@ -291,7 +286,7 @@ void Device::notify() {
 void Device::let_visitors_in(Lock& lock) {
   if (knocking_.load(std::memory_order_relaxed) == 0) return;
   lock.unlock();
-  for (int i = 0; i < 2'000 && knocking_.load(std::memory_order_relaxed); ++i) __builtin_ia32_pause();
+  for (int i = 0; i < 2'000 && knocking_.load(std::memory_order_relaxed); ++i) pause_briefly();
   lock.lock();
 }
 

@@ -1,10 +1,11 @@
 #include "udp/receiver.h"
 
-#include <netinet/udp.h>
 #include <sys/mman.h>
 
 #include <cstring>
 #include <new>
+
+#include "udp/kernel.h"
 
 namespace softmrc::udp {
 namespace {

@@ -1,12 +1,11 @@
 #include "udp/sender.h"
 
-#include <netinet/udp.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "udp/capture.h"
+#include "udp/kernel.h"
 #include "wire/icrc.h"
 
 namespace softmrc::udp {

@@ -7,13 +7,13 @@
 #include <net/if.h>
 #include <netinet/icmp6.h>
 #include <netinet/ip_icmp.h>
-#include <netinet/udp.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstring>
 
 #include "udp/failure.h"
+#include "udp/kernel.h"
 
 namespace softmrc::udp {
 namespace {

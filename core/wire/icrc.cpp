@@ -4,6 +4,9 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#include <sys/auxv.h>
 #endif
 
 #include "wire/bth.h"
@@ -45,7 +48,7 @@ std::uint32_t update_table(std::uint32_t state, const std::uint8_t* p, std::size
   return state;
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 
 // x^n modulo the polynomial, bits reversed and shifted up by one, the form in which a carry-less multiply of reversed
 // numbers wants its constants.
@@ -56,43 +59,82 @@ constexpr std::uint64_t fold_constant(unsigned n) {
 }
 
 // To move 128 bits forward by d bits: the low half (which comes first) by x^(d+32), the high half by x^(d-32).
-constexpr std::uint64_t by_2048[2] = {fold_constant(2048 + 32), fold_constant(2048 - 32)};
+[[maybe_unused]] constexpr std::uint64_t by_2048[2] = {fold_constant(2048 + 32), fold_constant(2048 - 32)};
 constexpr std::uint64_t by_512[2] = {fold_constant(512 + 32), fold_constant(512 - 32)};
 constexpr std::uint64_t by_128[2] = {fold_constant(128 + 32), fold_constant(128 - 32)};
 
+// What the processor offers for that: sixteen bytes in a register, moved forward and added to what lies there.
+#if defined(__x86_64__)
+
 #define SOFTMRC_CARRYLESS __attribute__((target("pclmul,sse2")))
+using Lane = __m128i;
 
-SOFTMRC_CARRYLESS inline __m128i load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+SOFTMRC_CARRYLESS inline Lane load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+SOFTMRC_CARRYLESS inline void store128(void* p, Lane x) { _mm_storeu_si128(static_cast<__m128i*>(p), x); }
+SOFTMRC_CARRYLESS inline Lane add_state(Lane x, std::uint32_t state) {
+  return _mm_xor_si128(x, _mm_cvtsi32_si128(static_cast<int>(state)));
+}
 
-SOFTMRC_CARRYLESS inline __m128i fold(__m128i x, __m128i by, __m128i next) {
-  const __m128i low = _mm_clmulepi64_si128(x, by, 0x00);
-  const __m128i high = _mm_clmulepi64_si128(x, by, 0x11);
+SOFTMRC_CARRYLESS inline Lane fold(Lane x, Lane by, Lane next) {
+  const Lane low = _mm_clmulepi64_si128(x, by, 0x00);
+  const Lane high = _mm_clmulepi64_si128(x, by, 0x11);
   return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
+#else
+
+#if defined(__clang__)
+#define SOFTMRC_CARRYLESS __attribute__((target("aes")))
+#else
+#define SOFTMRC_CARRYLESS __attribute__((target("+crypto")))
+#endif
+using Lane = uint64x2_t;
+
+SOFTMRC_CARRYLESS inline Lane load128(const void* p) {
+  return vreinterpretq_u64_u8(vld1q_u8(static_cast<const std::uint8_t*>(p)));
+}
+SOFTMRC_CARRYLESS inline void store128(void* p, Lane x) {
+  vst1q_u8(static_cast<std::uint8_t*>(p), vreinterpretq_u8_u64(x));
+}
+SOFTMRC_CARRYLESS inline Lane add_state(Lane x, std::uint32_t state) { return veorq_u64(x, Lane{state, 0}); }
+
+// Written out: clang names these instructions only in files that are built for processors that have them.
+SOFTMRC_CARRYLESS inline Lane fold(Lane x, Lane by, Lane next) {
+  Lane low, high;
+  asm("pmull %0.1q, %1.1d, %2.1d" : "=w"(low) : "w"(x), "w"(by));
+  asm("pmull2 %0.1q, %1.2d, %2.2d" : "=w"(high) : "w"(x), "w"(by));
+  return veorq_u64(veorq_u64(low, high), next);
+}
+
+#endif
+
 // What is left of a message once everything before it is folded into `x`: sixteen bytes a step, then the table.
-SOFTMRC_CARRYLESS std::uint32_t finish_carryless(__m128i x, const std::uint8_t* p, std::size_t n) {
-  const __m128i near = load128(by_128);
+SOFTMRC_CARRYLESS std::uint32_t finish_carryless(Lane x, const std::uint8_t* p, std::size_t n) {
+  const Lane near = load128(by_128);
   for (; n >= 16; p += 16, n -= 16) x = fold(x, near, load128(p));
   std::uint8_t rest[16];
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(rest), x);
+  store128(rest, x);
   return update_table(update_table(0, rest, sizeof rest), p, n);
 }
 
 // Folds the message onto its own last 128 bits, four lanes at a time, and lets the table finish: those 128 bits leave
 // the same remainder as the whole. Needs n >= 64.
 SOFTMRC_CARRYLESS std::uint32_t update_carryless(std::uint32_t state, const std::uint8_t* p, std::size_t n) {
-  __m128i lane[4];
+  Lane lane[4];
   for (int i = 0; i < 4; ++i) lane[i] = load128(p + 16 * i);
-  lane[0] = _mm_xor_si128(lane[0], _mm_cvtsi32_si128(static_cast<int>(state)));
-  const __m128i far = load128(by_512);
+  lane[0] = add_state(lane[0], state);
+  const Lane far = load128(by_512);
   for (p += 64, n -= 64; n >= 64; p += 64, n -= 64)
     for (int i = 0; i < 4; ++i) lane[i] = fold(lane[i], far, load128(p + 16 * i));
-  const __m128i near = load128(by_128);
-  __m128i x = lane[0];
+  const Lane near = load128(by_128);
+  Lane x = lane[0];
   for (int i = 1; i < 4; ++i) x = fold(x, near, lane[i]);
   return finish_carryless(x, p, n);
 }
+
+#endif
+
+#if defined(__x86_64__)
 
 #define SOFTMRC_WIDE __attribute__((target("vpclmulqdq,avx512f,pclmul,sse2")))
 
@@ -121,8 +163,8 @@ SOFTMRC_WIDE std::uint32_t update_wide(std::uint32_t state, const std::uint8_t* 
   alignas(64) std::uint8_t quarters[64];
   _mm512_store_si512(quarters, all);
   _mm256_zeroupper();
-  const __m128i near = load128(by_128);
-  __m128i x = load128(quarters);
+  const Lane near = load128(by_128);
+  Lane x = load128(quarters);
   for (int i = 1; i < 4; ++i) x = fold(x, near, load128(quarters + 16 * i));
   return finish_carryless(x, p, n);
 }
@@ -177,6 +219,9 @@ std::uint32_t icrc_of(const Route& route, const Bytes* pieces, std::size_t count
 bool carryless_available() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("pclmul");
+#elif defined(__aarch64__)
+  static const bool has_pmull = getauxval(AT_HWCAP) & HWCAP_PMULL;
+  return has_pmull;
 #else
   return false;
 #endif
@@ -186,6 +231,8 @@ std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, [[maybe_unused]] Cr
 #if defined(__x86_64__)
   if (bytes.size() >= wide_from && method == CrcMethod::automatic && wide_available())
     return update_wide(state, bytes.data(), bytes.size());
+#endif
+#if defined(SOFTMRC_CARRYLESS)
   if (bytes.size() >= 64 && method != CrcMethod::table && carryless_available())
     return update_carryless(state, bytes.data(), bytes.size());
 #endif

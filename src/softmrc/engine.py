@@ -204,7 +204,7 @@ class QueuePair:
 class Endpoint:
     """One node: its ports, its queue pairs, its memory."""
 
-    def __init__(self, config: EndpointConfig | None = None, *, _native: Any = None) -> None:
+    def __init__(self, config: EndpointConfig | None = None, *, _native: _core.Endpoint | None = None) -> None:
         self._native = _native if _native is not None else _core.Endpoint(to_native(config or EndpointConfig()))
         self._regions: dict[int, MemoryRegion] = {}
 

@@ -36,8 +36,23 @@ class DeviceError(MrcError, OSError):
     """The machine underneath refused."""
 
 
+LONGEST_SAYING = 500  # characters
+
+
+def printable(text: str) -> str:
+    """What a stranger wrote, on one line and without commands to a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class RemoteError(MrcError, ConnectionError):
-    """The peer died, refused, or answered nonsense."""
+    """The peer died, refused, or answered nonsense.
+
+    Its own words may be in the text, and the text ends up in logs and on terminals: one line, printable, not too long.
+    """
+
+    def __init__(self, text: str) -> None:
+        shown = printable(text[:LONGEST_SAYING])
+        super().__init__(shown if len(text) <= LONGEST_SAYING else f"{shown} … ({len(text):,} characters)")
 
 
 class InternalError(MrcError, AssertionError):

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 
 from softmrc import _core
-from softmrc.config import whole_payload
+from softmrc.config import PAYLOAD_UNIT, whole_payload
 from softmrc.errors import ConfigError, DeviceError
 
 UDP_AND_MRC_BYTES = 8 + 40 + 4  # UDP header, the longest data header, ICRC
@@ -85,3 +85,17 @@ def payload_mtu(planes: list[LocalPlane]) -> int:
         names = [str(plane) for plane in planes]
         raise ConfigError("planes", names, f"links that carry {SMALLEST_MTU} bytes of payload")
     return mtu
+
+
+def chosen_mtu(planes: list[LocalPlane], wanted: int, limit: int) -> int:
+    """The payload of a device's full packets: what is wanted, or with 0 what fits every plane, up to a limit."""
+    largest = payload_mtu(planes)
+    if limit < SMALLEST_MTU:
+        raise ConfigError("mtu_limit", limit, f"at least {SMALLEST_MTU}")
+    if not wanted:
+        return whole_payload(min(largest, limit))
+    nearest = whole_payload(min(max(wanted, SMALLEST_MTU), largest))
+    if wanted != nearest:
+        allowed = f"a multiple of {PAYLOAD_UNIT}, such as {nearest}; at least {SMALLEST_MTU}"
+        raise ConfigError("mtu", wanted, f"{allowed}, and at most {largest}, which is what the links carry")
+    return wanted

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from softmrc.cli.ping import seen
+from softmrc.engine import EvState
+
 COMMAND = [sys.executable, "-c", "from softmrc.cli import main; main()"]
 PLANES = ["--plane", "127.0.0.1", "--plane", "127.0.0.2"]
 
@@ -36,7 +39,7 @@ def test_ping_perf_and_top() -> None:
     with server() as address:
         ping = softmrc("ping", address, *PLANES, "--count", "3", "--interval-ms", "20")
         assert ping.returncode == 0, ping.stderr
-        assert "8 paths" in ping.stdout and ping.stdout.count("GOOD") == 8
+        assert "8 paths" in ping.stdout and ping.stdout.count("answers") == 8
         assert ping.stdout.count(" 0%") == 8
         perf = softmrc("perf", address, *PLANES, "--seconds", "0.05")
         assert perf.returncode == 0, perf.stderr
@@ -44,6 +47,14 @@ def test_ping_perf_and_top() -> None:
         top = softmrc("top", address, *PLANES, "--seconds", "1", "--loss", "0.01")
         assert top.returncode == 0, top.stderr
         assert "127.0.0.2" in top.stdout and "window" in top.stdout
+
+
+def test_ping_says_what_it_saw() -> None:
+    for state in EvState:
+        words = [seen(answered, 10, state) for answered in range(11)]
+        assert words[0].startswith("silent") and words[10].startswith("answers")
+        assert all(word.startswith("loses") for word in words[1:10])
+        assert all((state.name in word) == (state != EvState.GOOD) for word in words)
 
 
 def test_a_mistake_is_one_line() -> None:

@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from .traces import RUNS
+
 ROOT = Path(__file__).parents[2]
 LEVELS = ("-O0", "-O2")
 SOURCES = [
     path for room in ("base", "wire", "proto", "sim") for path in sorted((ROOT / "core" / room).rglob("*.cpp"))
 ] + [ROOT / "tests" / "sim" / "native" / "trace.cpp"]
 HEADERS = [path for room in ("base", "wire", "proto", "sim") for path in (ROOT / "core" / room).rglob("*.h")]
-# transport, seed, planes, hosts, hosts a leaf, spines, Gb/s, message bytes, EVs, and whether links fail
-RUNS = {
-    "mrc": "mrc 7 4 32 4 4 100 400000 32 faults",
-    "mrc of one plane": "mrc 8 1 32 8 4 400 400000 16",
-    "roce": "roce 9 1 32 4 4 400 400000 16 faults",
-}
 
 
 def compiler() -> str:

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CORE = sorted(path for suffix in ("*.h", "*.cpp") for path in (ROOT / "core").rglob(suffix))
-FUZZ = sorted((ROOT / "fuzz").glob("*.cpp"))
+FUZZ = sorted((ROOT / "fuzz").glob("*.cpp")) + sorted((ROOT / "tests").rglob("*.cpp"))
 PYTHON = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
@@ -103,6 +103,26 @@ def test_imports_point_one_way(path: Path) -> None:
     assert not faults, f"{name(path)} imports {'; '.join(faults)}"
 
 
+def terminal_faults(module: str, text: str) -> list[str]:
+    """Ways to have a stranger's square brackets read as markup."""
+    if module == "cli/terminal.py":
+        return []
+    found = re.findall(r"\bConsole\(|\brich\.print\b|from_markup\(|\bLive\((?!console=)", text)
+    return found + re.findall(r"TextColumn\((?!.*markup=False)", text)
+
+
+def test_the_check_of_terminals_can_fail() -> None:
+    assert terminal_faults("cli/x.py", "Console().print(name)") == ["Console("]
+    assert terminal_faults("cli/x.py", "Live(auto_refresh=False)") and terminal_faults("x.py", "TextColumn('{x}')")
+    assert not terminal_faults("cli/x.py", "terminal().print(name)\ndef f(console: Console): ...\nLive(console=c)")
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name)
+def test_only_one_file_makes_terminals(path: Path) -> None:
+    faults = terminal_faults("/".join(path.relative_to(ROOT / "src" / "softmrc").parts), path.read_text())
+    assert not faults, f"{name(path)}: {faults}; softmrc.cli.terminal makes one that reads no markup"
+
+
 @pytest.mark.parametrize("path", [path for path in CORE if path.parent.name == "bind"], ids=name)
 def test_the_gil_is_let_go_of_in_one_way(path: Path) -> None:
     assert "gil_scoped_release" not in path.read_text(), f"{name(path)}: WithoutGil (bind.h) survives the end of Python"
@@ -173,6 +193,39 @@ def test_the_check_of_globals_lets_the_rest_pass(code: str) -> None:
 @pytest.mark.parametrize("path", CORE, ids=name)
 def test_core_has_no_mutable_globals(path: Path) -> None:
     found = mutable_globals(path.read_text())
+    assert not found, f"{name(path)}:{'; '.join(found)}"
+
+
+# Names that only compilers for x86 know, and conditions under which they may stand.
+OF_X86 = re.compile(r"__builtin_ia32|__builtin_cpu_supports|\b_mm\d*_|\b__m\d+|immintrin\.h|cpuid\.h")
+IF_X86 = re.compile(r"__x86_64__|__AVX2__|__F16C__")
+
+
+def unguarded_x86(text: str) -> list[str]:
+    """Lines that would not compile for another processor."""
+    found, guards = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if line.startswith("#if"):
+            guards.append(IF_X86.search(line) is not None and "||" not in line)
+        elif line.startswith(("#elif", "#else")):
+            guards[-1] = IF_X86.search(line) is not None
+        elif line.startswith("#endif"):
+            guards.pop()
+        elif words and not words[0].startswith("//") and OF_X86.search(line) and not any(guards):
+            found.append(f"{number}: {line.strip()}")
+    return found
+
+
+def test_the_check_of_x86_can_fail() -> None:
+    assert unguarded_x86("#include <immintrin.h>") and unguarded_x86("  __builtin_ia32_pause();")
+    assert unguarded_x86("#if defined(__x86_64__)\n#else\n__m128i x;\n#endif")
+    assert not unguarded_x86("#if defined(__x86_64__)\n#if 1\n__m128i x;\n#endif\n#endif\nint m1;")
+
+
+@pytest.mark.parametrize("path", CORE, ids=name)
+def test_core_compiles_for_other_processors(path: Path) -> None:
+    found = unguarded_x86(path.read_text())
     assert not found, f"{name(path)}:{'; '.join(found)}"
 
 

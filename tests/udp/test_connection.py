@@ -50,6 +50,18 @@ def test_many_writes_in_flight() -> None:
         assert memory == b"".join(bytes([i]) * 4096 for i in range(256))
 
 
+def test_as_many_immediates_as_max_wimm_may_wait_and_one_more_ends_the_connection() -> None:
+    with connected(max_wimm=16) as (a, b, _):
+        for turn in range(2):
+            for imm in range(16):
+                a.write(a.remote[0], 0, b"x", imm=16 * turn + imm)
+            if turn == 0:
+                assert [b.recv(10).imm for _ in range(16)] == list(range(16))
+        with pytest.raises(RemoteError, match="does not call recv"):
+            a.write(a.remote[0], 0, b"x", imm=32)
+        assert [b.recv(10).imm for _ in range(16)] == list(range(16, 32)), "what had arrived before is still good"
+
+
 def test_asyncio() -> None:
     async def both(a: Connection, b: Connection) -> list[int]:
         async def receive() -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import random
+import re
 import select
 import socket
 import threading
@@ -215,10 +216,15 @@ def test_the_ecn_mark_reaches_the_sender() -> None:
 def test_settings_are_checked_by_name() -> None:
     with pytest.raises(ConfigError, match="nonsense"):
         Device(["127.0.0.1"], nonsense=1)
-    with pytest.raises(ConfigError, match="mtu"):
-        Device(["127.0.0.1"], mtu=1 << 20)
-    with pytest.raises(ConfigError, match="a multiple of 128, such as 1408"):
-        Device(["127.0.0.1"], mtu=1428)
+    for mtu in (1, 100, 384, 513, 1428, 16_385, 1 << 20, -1):
+        with pytest.raises(ConfigError, match="a multiple of 128, such as") as refused:
+            Device(["127.0.0.1"], mtu=mtu)
+        proposed = re.search(r"such as (\d+);", str(refused.value))
+        assert proposed
+        with Device(["127.0.0.1"], mtu=int(proposed[1])) as device:
+            assert device.mtu == int(proposed[1])
+    with pytest.raises(ConfigError, match="mtu_limit = 100 is not allowed: at least 512"):
+        Device(["127.0.0.1"], mtu_limit=100)
     with pytest.raises(ConfigError, match="planes"):
         Device([])
     with Device(["127.0.0.1"]) as device, pytest.raises(ConfigError, match="faults"):

@@ -107,6 +107,36 @@ def test_an_interface_that_is_gone_is_down() -> None:
         assert far.planes([UP, DOWN]) == [UP, DOWN]
 
 
+SHRINKING = """
+import subprocess, threading
+from softmrc.connection import connect, listen
+from softmrc.errors import RemoteError
+
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+soon = {"timeout": 10, "retry_linear": 2, "retry_exponential": 1}
+with listen(memory=bytearray(1 << 20), **soon) as listener:
+    accepted = []
+    thread = threading.Thread(target=lambda: accepted.append(listener.accept(20)))
+    thread.start()
+    with connect("127.0.0.1", listener.port, **soon) as connection:
+        connection.write(connection.remote[0], 0, bytes(1 << 16))
+        subprocess.run(["ip", "link", "set", "lo", "mtu", "1400"], check=True)
+        try:
+            connection.write(connection.remote[0], 0, bytes(1 << 16))
+        except RemoteError as error:
+            print(error)
+    thread.join()
+"""
+
+
+def test_a_link_that_is_too_narrow_now_is_named() -> None:
+    """Its MTU shrank under a connection: the peer is not to blame."""
+    command = ["unshare", "-n", sys.executable, "-c", SHRINKING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "16,256 bytes a packet no longer fit lo (MTU 1,400)" in done.stdout, done
+    assert "stopped answering" not in done.stdout
+
+
 def test_ping_blames_only_the_plane_whose_link_is_down() -> None:
     program = [sys.executable, "-c", "from softmrc.cli import main; main()"]
     env = {**os.environ, "SOFTMRC_SECRET": "links", "COLUMNS": "120"}
@@ -128,8 +158,8 @@ def test_ping_blames_only_the_plane_whose_link_is_down() -> None:
                     capture_output=True, text=True, env=env, timeout=60,
                 )  # fmt: skip
                 assert done.returncode == 0, done.stderr
-                losses = re.findall(r"│ (\d) p\da .* (\d+)% │", done.stdout)
-                assert {loss for plane, loss in losses if plane == "0"} == {"0"}, done.stdout
-                assert {loss for plane, loss in losses if plane == "1"} == {"100"}, done.stdout
+                rows = re.findall(r"│ (\d) p\da .* (\d+)% │ +(\w+)", done.stdout)
+                assert {row[1:] for row in rows if row[0] == "0"} == {("0", "answers")}, done.stdout
+                assert {row[1:] for row in rows if row[0] == "1"} == {("100", "silent")}, done.stdout
             finally:
                 server.terminate()

@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import json
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +22,7 @@ from softmrc.bench.plug import Plug
 from softmrc.bench.ranks import Ranks
 from softmrc.bench.udp import LOOPBACK
 from softmrc.bench.veth import Lab, link_of, planes_of, veth_planes
+from softmrc.child import command_of
 from softmrc.errors import DeviceError
 
 MIB = 1 << 20
@@ -52,11 +52,11 @@ FIGURES = (
 
 
 def _ours(store: str, size: int, planes: Sequence[str]) -> list[list[str]]:
-    return [[sys.executable, "-m", "softmrc.bench.ranks", store, str(r), str(size), "{}", *planes] for r in range(size)]
+    return [command_of("softmrc.bench.ranks", store, str(r), str(size), "{}", *planes) for r in range(size)]
 
 
 def _gloos(store: str, size: int) -> list[list[str]]:
-    return [[sys.executable, "-m", "softmrc.torch.gloo_rank", store, str(r), str(size), "lo"] for r in range(size)]
+    return [command_of("softmrc.torch.gloo_rank", store, str(r), str(size), "lo") for r in range(size)]
 
 
 @contextlib.contextmanager
@@ -132,11 +132,11 @@ class _Links:
         # What one link's queue still holds when the other is gone: 1.6 ms of all links; half a train in a row.
         rate_bps = links * LINK_MBPS * 1_000_000
         settings = json.dumps({"rate_bps": rate_bps, "window_bytes": rate_bps // 8 // 625, "quantum": 22})
-        module = [sys.executable, "-m", "softmrc.bench.ranks", store]
+        module = command_of("softmrc.bench.ranks", store)
         return self._ranks([[*module, str(side), "2", settings, *planes_of(side, links)] for side in (0, 1)])
 
     def gloo(self, store: str) -> Ranks:
-        module = [sys.executable, "-m", "softmrc.torch.gloo_rank", store]
+        module = command_of("softmrc.torch.gloo_rank", store)
         return self._ranks([[*module, str(side), "2", link_of(side, 0)] for side in (0, 1)])
 
     def _ranks(self, commands: list[list[str]]) -> Ranks:

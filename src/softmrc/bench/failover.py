@@ -157,7 +157,8 @@ def _burn() -> None:
 @contextlib.contextmanager
 def busy_cores() -> Iterator[None]:
     """As many processes that want a core as there are cores."""
-    workers = [multiprocessing.Process(target=_burn, daemon=True) for _ in range(os.cpu_count() or 1)]
+    fork = multiprocessing.get_context("fork")
+    workers = [fork.Process(target=_burn, daemon=True) for _ in range(os.cpu_count() or 1)]
     for worker in workers:
         worker.start()
     try:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from softmrc import _core
+from softmrc.child import command_of
 from softmrc.errors import ConfigError, InternalError
 
 LONGEST_S = 600.0
@@ -24,7 +25,7 @@ PER_S = 100_000
 @contextlib.contextmanager
 def running(module: str, *arguments: object) -> Iterator[None]:
     """Another process that floods, until the context ends."""
-    command = [sys.executable, "-P", "-m", module, *map(str, arguments)]
+    command = command_of(module, *map(str, arguments))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -25,6 +25,7 @@ import numpy as np
 
 from softmrc import sim
 from softmrc.bench.figures import Figure
+from softmrc.child import command_of
 from softmrc.errors import InternalError
 from softmrc.sim.run import Run
 
@@ -249,7 +250,7 @@ def _finished(result: sim.Result) -> sim.Result:
 
 def _apart(name: str) -> dict[str, float]:
     """A measurement in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", __name__, name], capture_output=True, text=True, check=False)
+    done = subprocess.run(command_of(__name__, name), capture_output=True, text=True, check=False)
     if done.returncode:
         raise InternalError(f"run {name} failed: {done.stderr.strip()}")
     measured: dict[str, float] = json.loads(done.stdout)

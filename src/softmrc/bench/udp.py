@@ -24,6 +24,7 @@ from softmrc.bench.figures import Figure
 from softmrc.bench.flood import flood
 from softmrc.bench.sink import pattern
 from softmrc.bench.veth import address_of, planes_of, veth_planes
+from softmrc.child import command_of
 from softmrc.connection import Connection, connect
 from softmrc.errors import DeviceError, InternalError
 
@@ -69,7 +70,7 @@ class Sink:
     """The other process."""
 
     def __init__(self, prefix: tuple[str, ...] = ()) -> None:
-        command = [*prefix, sys.executable, "-m", "softmrc.bench.sink"]
+        command = [*prefix, *command_of("softmrc.bench.sink")]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.hear()
 

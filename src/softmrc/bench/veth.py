@@ -9,11 +9,11 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from softmrc.child import command_of
 from softmrc.errors import DeviceError
 
 # Two milliseconds of tokens, since a busy machine is late to hand them out; the queue holds six.
@@ -59,7 +59,7 @@ class Lab:
 
     def inside(self, side: int, module: str, *arguments: str) -> Any:
         """Run a module in a namespace and return the JSON it prints last."""
-        command = ["ip", "netns", "exec", self.names[side], sys.executable, "-m", module, *arguments]
+        command = ["ip", "netns", "exec", self.names[side], *command_of(module, *arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise DeviceError(f"{' '.join(command)}: {done.stderr.strip()[-2000:]}")

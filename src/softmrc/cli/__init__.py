@@ -32,10 +32,10 @@ app.add_typer(bench.benches, name="bench")
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on stderr, not a traceback."""
+    """Run the command; an error of ours is one line on stderr, not a traceback. So is a peer that takes too long."""
     heed_ctrl_c()
     try:
         app()
-    except MrcError as error:
+    except (MrcError, TimeoutError) as error:
         print(f"softmrc: {error}", file=sys.stderr)
         sys.exit(1)

@@ -13,6 +13,7 @@ from rich.table import Table
 from softmrc.bench import allreduce, engine, failover, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
+from softmrc.cli.terminal import check_mark, terminal
 
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
 
@@ -32,9 +33,9 @@ def _show(title: str, figures: Iterable[Figure], values: dict[str, Any]) -> None
             table.add_row(figure.meaning, "—", "", "")
             continue
         shown = f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-        mark = "[green]✓" if figure.holds(value) else "[red]✗"
-        table.add_row(figure.meaning, f"{shown} {figure.unit}".strip(), figure.bound, mark if figure.bound else "")
-    Console().print(table)
+        mark = check_mark(figure.holds(value)) if figure.bound else ""
+        table.add_row(figure.meaning, f"{shown} {figure.unit}".strip(), figure.bound, mark)
+    terminal().print(table)
 
 
 @benches.command("engine")
@@ -89,7 +90,7 @@ def bench_allreduce(
     _show("All-reduce of float32", allreduce.FIGURES, allreduce.shown(figures))
     for reason in (figures.get("not_measured"), figures["links"].get("refused")):
         if reason:
-            Console().print(reason, style="dim", highlight=False)
+            terminal().print(reason, style="dim", highlight=False)
 
 
 @benches.command("sim")
@@ -133,9 +134,9 @@ def bench_lab(
     for figure in lab_bench.FIGURES:
         value = figures[figure.key]
         shown = "not measured" if value is None else f"{value:.3g} {figure.unit}".strip()
-        verdict = "" if value is None else "[green]✓" if figure.holds(value) else "[red]✗"
+        verdict = "" if value is None else check_mark(figure.holds(value))
         table.add_row(figure.meaning, shown, f"{'≥' if figure.at_least else '≤'} {figure.target:g}", verdict)
-    console = Console()
+    console = terminal()
     console.print(table)
     _print_failures(console, "MRC", figures)
     _print_failures(console, "Multipath TCP, for comparison", figures["mptcp"])

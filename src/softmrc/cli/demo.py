@@ -12,9 +12,11 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from softmrc.cli.demo_engine import show as show_engine
 from softmrc.cli.demo_view import View, view_for
+from softmrc.cli.terminal import terminal
 from softmrc.demo import lab, report
 from softmrc.demo.ranks import Ranks
 from softmrc.demo.script import SCRIPT, STEPS, Director, Fault
@@ -37,7 +39,7 @@ def demo(
     if engine:
         show_engine(seed)
         return
-    console = Console()
+    console = terminal()
     try:
         story = lab_story(console, steps) if in_lab else loopback_story(console, steps)
     except KeyboardInterrupt:
@@ -47,7 +49,7 @@ def demo(
     show(console, story.runs, text, is_good)
     setting = f"{RANKS} ranks on one machine · DDP, {story.runs[-1].parameters:,} parameters · {story.network}"
     output.write_text(report.page(story.runs, setting, (is_good, text), story.title))
-    console.print(f"Everything in one page: [bold]{output}[/]")
+    console.print(Text.assemble("Everything in one page: ", (str(output), "bold")))
     if not is_good:
         raise typer.Exit(1)
 
@@ -83,8 +85,8 @@ def lab_story(console: Console, steps: int) -> Story:
 
 
 def greet(console: Console, network: str) -> None:
-    text = f"[bold]SoftMRC demo[/]: {RANKS} ranks train a transformer with DDP, three times; {network}.\n"
-    console.print(text, highlight=False)
+    text = f": {RANKS} ranks train a transformer with DDP, three times; {network}.\n"
+    console.print(Text.assemble(("SoftMRC demo", "bold"), text))
 
 
 def scaled(script: tuple[Fault, ...], share: float) -> tuple[Fault, ...]:
@@ -138,5 +140,5 @@ def show(console: Console, runs: list[Run], text: str, is_good: bool) -> None:
         f"{counters['evs_demoted']:,} times, trusted again {counters['evs_revived']:,} times.",
         highlight=False,
     )
-    mark = "[bold green]Weights bit-identical[/]" if is_good else "[bold red]Weights differ[/]"
-    console.print(f"{mark}: {text}.", highlight=False)
+    mark = ("Weights bit-identical", "bold green") if is_good else ("Weights differ", "bold red")
+    console.print(Text.assemble(mark, f": {text}."))

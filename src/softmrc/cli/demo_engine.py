@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from softmrc.cli.terminal import terminal
 from softmrc.demo import engine as story
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -47,26 +48,30 @@ def _facts(result: story.DemoResult) -> Table:
 
 def show(seed: int) -> None:
     """Move 64 MiB through 4 planes × 32 paths that lose, reorder, corrupt, trim and mark; then cut a plane."""
-    console = Console()
-    console.print(
-        f"[bold]SoftMRC demo[/]: {story.TOTAL_BYTES >> 20} MiB, one connection, {story.PLANES} planes × "
+    console = terminal()
+    about = (
+        f": {story.TOTAL_BYTES >> 20} MiB, one connection, {story.PLANES} planes × "
         f"{story.EVS_PER_PLANE} paths, {story.PLANE_RATE_BPS // 10**9} Gb/s a plane\n"
     )
+    console.print(Text.assemble(("SoftMRC demo", "bold"), about))
     result = story.run(seed, bins=48)
     for plane in range(story.PLANES):
         usable = result.ev_states["GOOD"][plane] + result.ev_states["SKIP"][plane]
         bars = _bars(list(result.goodput_bps[plane]), story.PLANE_RATE_BPS)
-        console.print(f"  plane {plane} [cyan]{bars}[/]  {usable:2d} of {story.EVS_PER_PLANE} paths")
+        console.print(
+            Text.assemble(f"  plane {plane} ", (bars, "cyan"), f"  {usable:2d} of {story.EVS_PER_PLANE} paths")
+        )
     mark = int(result.plane_lost_us / result.bin_us)
-    console.print(
-        f"          {'─' * mark}[red]▲[/]{'─' * (47 - mark)}  {result.simulated_us:,.0f} µs\n"
-        f"          {' ' * mark}[red]plane {story.LOST_PLANE} goes silent[/]\n"
-    )
+    indent = " " * 10
+    axis = (f"{indent}{'─' * mark}", ("▲", "red"), f"{'─' * (47 - mark)}  {result.simulated_us:,.0f} µs")
+    console.print(Text.assemble(*axis))
+    console.print(f"{indent}{' ' * mark}plane {story.LOST_PLANE} goes silent\n", style="red")
     console.print(_facts(result))
     before = result.rate_bps(0, result.plane_lost_us)
     after = result.rate_bps(result.plane_lost_us + 5 * story.BASE_RTT_US, result.simulated_us)
     console.print(f"\nGoodput {before / 1e9:.0f} Gb/s before the cut, {after / 1e9:.0f} Gb/s after it.")
     if not result.succeeded:
-        console.print(f"[bold red]Not every byte arrived where it belongs.[/] Please report this, with seed {seed}.")
+        words = ("Not every byte arrived where it belongs.", "bold red")
+        console.print(Text.assemble(words, f" Please report this, with seed {seed}."))
         raise typer.Exit(1)
-    console.print(f"[bold green]All {result.messages} writes completed, in order, every byte in its place.[/]")
+    console.print(f"All {result.messages} writes completed, in order, every byte in its place.", style="bold green")

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from softmrc.cli.terminal import MARKS
 from softmrc.demo.script import Director
 from softmrc.demo.story import Run, rates_gbps
 from softmrc.engine import EvState
@@ -18,7 +19,6 @@ BARS = " ▁▂▃▄▅▆▇█"
 REFRESH_S = 0.2
 LINE_EVERY = 40
 WIDTH = 72
-MARKS = {EvState.GOOD: "[green]●", EvState.SKIP: "[yellow]◐", EvState.ASSUMED_BAD: "[red]○", EvState.DENIED: "[dim]·"}
 
 
 class View(Protocol):
@@ -41,7 +41,7 @@ class Lines:
 
     def begin(self, run: Run, number: int, of: int) -> None:
         self._shown = 0
-        self._console.print(f"[{number}/{of}] {run.name}: {run.steps} steps", markup=False, highlight=False)
+        self._console.print(f"[{number}/{of}] {run.name}: {run.steps} steps", highlight=False)
 
     def watch(self, run: Run, director: Director) -> None:
         for fault, start, end in run.bands:
@@ -71,10 +71,10 @@ class Screen:
         self._console = console
         self._live: Live | None = None
         self._drawn_at = 0.0
-        self._head = ""
+        self._head = Text()
 
     def begin(self, run: Run, number: int, of: int) -> None:
-        self._head = f"[bold]{number}/{of} {run.name}[/]"
+        self._head = Text(f"{number}/{of} {run.name}", "bold")
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 
@@ -88,28 +88,22 @@ class Screen:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        self._console.print(
-            f"{self._head}: {run.steps} steps, median {run.median_ms:.0f} ms, worst {run.worst_ms:.0f} ms"
-        )
+        about = f": {run.steps} steps, median {run.median_ms:.0f} ms, worst {run.worst_ms:.0f} ms"
+        self._console.print(Text.assemble(self._head, about))
 
     def _draw(self, run: Run, director: Director) -> RenderableType:
-        parts: list[RenderableType] = [Text.from_markup(self._head)]
+        parts: list[RenderableType] = [self._head]
         if not run.step_ms:
             return Group(*parts, Text("  the ranks are meeting …"))
         recent = run.step_ms[-WIDTH:]
         top = max(max(recent), 1.0)
-        parts.append(
-            Text.from_markup(
-                f"  step {len(run.step_ms):3d} of {run.steps}   {run.step_ms[-1]:6.1f} ms   loss {run.losses[-1]:.3f}\n"
-                f"  [cyan]{bars(recent, top)}[/] {top:.0f} ms"
-            )
-        )
+        last = f"  step {len(run.step_ms):3d} of {run.steps}   {run.step_ms[-1]:6.1f} ms   loss {run.losses[-1]:.3f}\n"
+        parts.append(Text.assemble(last, ("  " + bars(recent, top), "cyan"), f" {top:.0f} ms"))
         if run.looks:
             parts.append(self._planes(run, director))
         names = ", ".join(fault.label for fault in director.active)
-        parts.append(
-            Text.from_markup(f"  [red]▲ {names}[/]" if names else "  [green]nothing is broken[/]" if run.script else "")
-        )
+        calm = Text("  nothing is broken" if run.script else "", "green")
+        parts.append(Text(f"  ▲ {names}", "red") if names else calm)
         return Group(*parts)
 
     def _planes(self, run: Run, director: Director) -> Table:
@@ -120,10 +114,12 @@ class Screen:
         top = max(float(rates.max()), 0.1) if rates.size else 1.0
         for plane, states in enumerate(run.looks[-1].states):
             history = list(rates[plane][-24:]) if rates.size else [0.0]
-            marks = "  ".join(f"{MARKS[EvState(i)]}[/] {int(n):3d}" for i, n in enumerate(states) if n or i == 0)
+            marks = Text("  ").join(
+                Text.assemble(MARKS[EvState(i)], f" {int(n):3d}") for i, n in enumerate(states) if n or i == 0
+            )
             is_broken = any(fault.plane in (plane, None) for fault in director.active)
-            name = f"[red]{plane}[/]" if is_broken else str(plane)
-            table.add_row(name, f"{history[-1]:.2f}", f"[cyan]{bars(history, top)}[/]", marks)
+            name = Text(str(plane), "red" if is_broken else "")
+            table.add_row(name, f"{history[-1]:.2f}", Text(bars(history, top), "cyan"), marks)
         return table
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from softmrc import wire
+from softmrc.errors import printable
 
 # How many bytes stand before the IP header, for the link types that tcpdump and we write. None: Ethernet, which the
 # frame reader knows.
@@ -83,7 +84,7 @@ def _print_lines(seen: Iterator[Seen]) -> None:
         record, frame = one.record, one.frame
         start = record.time_ns if start is None else start
         time = _seconds(record.time_ns - start)
-        plane = record.interface.name or str(record.interface.index)
+        plane = printable(record.interface.name) or str(record.interface.index)
         if frame is None:
             line = f"{time} {plane} not MRC: {one.reason}"
         else:
@@ -94,7 +95,7 @@ def _print_lines(seen: Iterator[Seen]) -> None:
                 f"icrc {_ICRC_WORDS[frame.icrc]}", frame.packet.describe(),
             )  # fmt: skip
         if record.comment:
-            line += f"  # {record.comment}"
+            line += f"  # {printable(record.comment)}"
         sys.stdout.write(line + "\n")
 
 
@@ -143,7 +144,7 @@ def _names(packet: wire.Packet) -> dict[str, str]:
 def _print_counts(seen: Iterator[Seen], as_json: bool) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     for one in seen:
-        plane = one.record.interface.name or str(one.record.interface.index)
+        plane = printable(one.record.interface.name) or str(one.record.interface.index)
         if one.frame is None:
             counts[plane, "not MRC", ""] += 1
         else:

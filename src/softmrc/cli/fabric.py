@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric import AddressPlan, Tier, link_name, load, table_of
 from softmrc.fabric import assess as judge
@@ -74,9 +76,9 @@ def plan(
     if as_json:
         print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
         return
-    console = Console(emoji=False)
+    console = terminal()
     designs = [d for d in found if isinstance(d, plans.Design)]
-    console.print(f"[bold]{reports.plan_title(question)}[/]", highlight=False)
+    console.print(reports.plan_title(question), style="bold", highlight=False)
     for start in range(0, len(designs), DESIGNS_A_TABLE):
         console.print(_plan_table(designs[start : start + DESIGNS_A_TABLE]))
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
@@ -111,8 +113,8 @@ def assess(
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
-    console = Console(emoji=False)
-    console.print(f"[bold]Fabric {found.description.name}[/]: {_summary(found)}\n", highlight=False)
+    console = terminal()
+    console.print(Text.assemble((f"Fabric {found.description.name}", "bold"), f": {_summary(found)}\n"))
     for title, head, rows in (
         ("Ways between two hosts", reports.DIVERSITY_HEAD, reports.diversity_rows(found)),
         ("Failure domains, the largest first", reports.DOMAIN_HEAD, reports.domain_rows(found)),
@@ -123,7 +125,7 @@ def assess(
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    console.print("\n[bold]A month of failures[/]")
+    console.print("\nA month of failures", style="bold")
     for line in reports.month_lines(found):
         console.print(line, highlight=False)
     console.print(reports.assess_note(found), style="dim", highlight=False)

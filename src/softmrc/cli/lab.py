@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from softmrc.cli.terminal import terminal
 from softmrc.errors import DeviceError
 from softmrc.fabric import Tier, link_name
 from softmrc.fabric.drawing import draw
@@ -72,9 +73,9 @@ def inspect(
     if as_json:
         print(json.dumps(_as_json(lab, states), indent=2))
         return
-    console = Console(emoji=False)
+    console = terminal()
     broken = ", ".join(f"{what} ({how})" for what, how in lab.record.failures.items()) or "nothing"
-    console.print(f"[bold]lab {lab.name}[/], built in {lab.record.up_s:.2f} s; broken: {broken}", highlight=False)
+    console.print(Text.assemble((f"lab {lab.name}", "bold"), f", built in {lab.record.up_s:.2f} s; broken: {broken}"))
     console.print(_ports_table(lab, states) if node is not None else _nodes_table(lab, states))
 
 
@@ -106,8 +107,9 @@ def _ports_table(lab: Lab, states: list[PortState]) -> Table:
     for s in states:
         to = lab.shape.name_of(lab.shape.ends(s.link)[1]).rpartition(".")[2]
         lost = s.counts.lost + s.counts.swallowed
+        state = Text("up") if s.is_up else Text("down", "red")
         table.add_row(
-            s.port, to, "up" if s.is_up else "[red]down", f"{s.packets:,}", f"{s.bytes / 1e6:,.2f}", f"{s.dropped:,}",
+            s.port, to, state, f"{s.packets:,}", f"{s.bytes / 1e6:,.2f}", f"{s.dropped:,}",
             f"{s.counts.marked:,}", f"{s.counts.trimmed:,}", f"{lost:,}",
         )  # fmt: skip
     return table
@@ -128,7 +130,7 @@ def _nodes_table(lab: Lab, states: list[PortState]) -> Table:
             table.add_section()
         last = group
         ready = sum(s.is_up for s in own)
-        shown = f"{ready}/{len(own)}" if ready == len(own) else f"[red]{ready}/{len(own)}"
+        shown = Text(f"{ready}/{len(own)}", "" if ready == len(own) else "red")
         counts = [s.counts for s in own]
         table.add_row(
             name, shown, f"{sum(s.packets for s in own):,}", f"{sum(s.bytes for s in own) / 1e6:,.2f}",

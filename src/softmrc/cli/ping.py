@@ -7,9 +7,9 @@ import statistics
 import time
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from softmrc.cli.terminal import terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
@@ -56,6 +56,13 @@ def probe_all(connection: Connection, count: int, interval_s: float) -> dict[tup
     return answers
 
 
+def seen(answered: int, asked: int, state: EvState) -> str:
+    """What the probes showed of a path, and what the connection holds against it. Probes by hand change no state, so a
+    path that is GOOD to the connection may be silent here."""
+    words = "answers" if answered == asked else "loses" if answered else "silent"
+    return words if state == EvState.GOOD else f"{words}, {state.name}"
+
+
 def ping(
     address: str = typer.Argument(help="Where a node listens: HOST:PORT."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
@@ -63,18 +70,18 @@ def ping(
     interval_ms: float = typer.Option(100.0, min=1.0, help="Pause between two rounds."),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
-    """Probe every path to a node: round trip, loss, state."""
+    """Probe every path to a node: round trip, loss, and whether it answers."""
     host, port = split_address(address)
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
         answers = probe_all(connection, count, interval_ms / 1000)
         states = {(int(ev["port"]), int(ev["value"])): EvState(int(ev["state"])) for ev in connection.qp.evs()}
         table = Table(title=f"{len(answers)} paths to {connection.peer}", title_justify="left")
-        for column in ("plane", "path", "round trip µs, median", "best", "worst", "loss", "state"):
+        for column in ("plane", "path", "round trip µs, median", "best", "worst", "loss", "seen"):
             table.add_column(column, justify="left" if column == "plane" else "right")
         for (number, ev), times in sorted(answers.items()):
             shown = [f"{f(times):,.0f}" for f in (statistics.median, min, max)] if times else ["—"] * 3
             loss = f"{1 - len(times) / count:.0%}"
             plane_here = connection.device.local_planes[number]
             name = f"{number} {plane_here.interface or plane_here}"
-            table.add_row(name, str(ev), *shown, loss, states[number, ev].name)
-        Console(emoji=False).print(table)
+            table.add_row(name, str(ev), *shown, loss, seen(len(times), count, states[number, ev]))
+        terminal().print(table)

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich import box
-from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from softmrc import sim as simulator
+from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.sim import report as reports
 from softmrc.sim import sweep as sweeps
@@ -28,11 +29,11 @@ class _Shown:
     """Progress on stderr: share done, simulated time, speed, and when it will be over."""
 
     def __init__(self, is_wanted: bool) -> None:
-        console = Console(stderr=True)
+        console = terminal(stderr=True)
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %  {task.fields[clock]}"),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[clock]}", markup=False),
             console=console,
             transient=True,
             disable=not is_wanted or not console.is_terminal,
@@ -96,8 +97,8 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 
 def _print_results(scenario: simulator.Scenario, results: list[Result], report: Path | None) -> None:
-    console = Console()
-    console.print(f"[bold]{scenario.question}[/]")
+    console = terminal()
+    console.print(scenario.question, style="bold")
     f = scenario.fabric
     console.print(
         f"{f.hosts:,} hosts, {f.planes} planes × {f.host_link_gbps:g}G, {f.leaves} leaves × {f.spines} spines a plane, "
@@ -122,7 +123,7 @@ def _print_results(scenario: simulator.Scenario, results: list[Result], report: 
             )
     for one in results:
         style = "green" if one.verdict else "yellow"
-        console.print(f"[{style}]{one.name}: {one.verdict.kind}[/]: {one.verdict.text}", highlight=False)
+        console.print(Text.assemble((f"{one.name}: {one.verdict.kind}", style), f": {one.verdict.text}"))
     console.print(f"trace {results[0].trace_hash:016x}", style="dim", highlight=False)
     if report is not None:
         console.print(f"Plots are in {report}.")
@@ -150,15 +151,15 @@ def sweep(
             raise typer.Exit(INTERRUPTED) from None
         return
     rows: list[dict[str, Any]] = []
-    console = Console()
-    console.print(f"[bold]{scenario.question}[/]")
+    console = terminal()
+    console.print(scenario.question, style="bold")
     try:
         with Live(console=console, refresh_per_second=4) as live:
             for row in sweeps.sweep(tasks, engine, workers):
                 rows.append(row)
                 live.update(_sweep_table(rows, [key for key, _ in varied], len(tasks)))
     except KeyboardInterrupt:
-        console.print(f"[yellow]Stopped by hand: {len(rows)} of {len(tasks)} runs are above.")
+        console.print(f"Stopped by hand: {len(rows)} of {len(tasks)} runs are above.", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -11,15 +11,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.cli.perf import END
+from softmrc.cli.perf import END, memory_of
 from softmrc.cli.ping import secret_from, split_address
+from softmrc.cli.terminal import MARKS, terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
 from softmrc.errors import RemoteError
 
 MESSAGE = 1 << 20
 DEPTH = 8
-MARKS = {EvState.GOOD: "[green]●", EvState.SKIP: "[yellow]◐", EvState.ASSUMED_BAD: "[red]○", EvState.DENIED: "[dim]·"}
 RATES = ("packets_sent", "packets_retransmitted", "loss_spurious", "evs_demoted", "evs_revived", "timeouts")
 
 
@@ -32,14 +32,15 @@ def view(connection: Connection, before: dict[str, Any], now: dict[str, Any], sp
     for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
         rate = (new["bytes_sent"] - old["bytes_sent"]) * 8 / span_s / 1e9
         packets = (new["packets_sent"] - old["packets_sent"]) / span_s
-        marks = " ".join(MARKS[EvState(int(ev["state"]))] for ev in evs[evs["port"] == number])
-        state = "[green]up" if new["is_up"] else "[red]down"
+        marks = Text(" ").join(MARKS[EvState(int(ev["state"]))] for ev in evs[evs["port"] == number])
+        state = Text("up", "green") if new["is_up"] else Text("down", "red")
         name = f"{number} {connection.device.local_planes[number]}"
         table.add_row(name, state, f"{rate:.3f}", f"{packets:,.0f}", marks)
     query = connection.qp.query()
-    head = Text.from_markup(
-        f"[bold]{connection.peer}[/]  window {query['window_bytes']:,} B, {query['bytes_in_flight']:,} in flight, "
-        f"round trip {query['smoothed_rtt_us']:,.0f} µs, {query['state'].name}"
+    head = Text.assemble(
+        (str(connection.peer), "bold"),
+        f"  window {query['window_bytes']:,} B, {query['bytes_in_flight']:,} in flight, "
+        f"round trip {query['smoothed_rtt_us']:,.0f} µs, {query['state'].name}",
     )
     deltas = [f"{name.replace('_', ' ')} {(now['qp'][name] - before['qp'][name]) / span_s:,.0f}/s" for name in RATES]
     return Group(head, table, Text("  ".join(deltas)))
@@ -62,12 +63,12 @@ def top(
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
         connection.device.set_faults(drop=loss)
         source = connection.device.register(bytearray(MESSAGE))
-        qp, remote = connection.qp, connection.remote[0]
+        qp, remote = connection.qp, memory_of(connection)
         start = shown_at = time.monotonic()
         before = _sample(connection)
         posted = done = 0
         try:
-            with Live(auto_refresh=False) as live:
+            with Live(console=terminal(), auto_refresh=False) as live:
                 while not seconds or time.monotonic() - start < seconds:
                     while posted - done < DEPTH:
                         qp.post_write(source, 0, MESSAGE, remote_va=0, rkey=remote.rkey)

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import time
 import weakref
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core, leaving
@@ -72,6 +73,7 @@ class Connection:
         self._sources: dict[int, Any] = {}
         self._done: dict[int, Completion] = {}
         self._messages: list[Message] = []
+        self._payload = 0  # bytes of a full packet
         self._left_at: float | None = None  # when it was noticed that the peer has left
         leaving.expect_connection(self)
         _open.add(self)
@@ -98,12 +100,13 @@ class Connection:
                 raise
             peer = self.device.add_peer(offer.planes)
         self._added = peer
+        self._payload = whole_payload(min(self.device.mtu, offer.mtu))
         self.qp.init(ev_profile=self.device.profile_for(peer))
         self.qp.rtr(
             peer,
             dest_qpn=offer.qpn,
             first_psn=offer.first_psn,
-            mtu=whole_payload(min(self.device.mtu, offer.mtu)),
+            mtu=self._payload,
             **port_keys(self._port_key, offer.port_key),
         )
         self.qp.rts(max_wimm=min(config.max_wimm, offer.max_wimm), mpr=min(config.mpr, offer.mpr))
@@ -195,8 +198,9 @@ class Connection:
     def _why(self, completion: Completion) -> str:
         if completion.status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
             return HAS_LEFT
+        if completion.status == CompletionStatus.RETRY_EXCEEDED:
+            return self._narrowed() or "stopped answering"
         return {
-            CompletionStatus.RETRY_EXCEEDED: "stopped answering",
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
             CompletionStatus.REMOTE_INVALID: "could not make sense of the request",
             CompletionStatus.REMOTE_OPERATION: "had no receive posted: it does not call recv() fast enough",
@@ -204,8 +208,24 @@ class Connection:
             CompletionStatus.FLUSHED: "was given up on before this write's turn",
         }.get(completion.status, completion.status.name.lower().replace("_", " "))
 
+    def _narrowed(self) -> str:
+        """Links that carried our packets when the device was made, and are too narrow for them now."""
+        rows = zip(self.device.local_planes, self.device.planes(), strict=True)
+        now = [replace(plane, link_mtu=row["link_mtu"]) for plane, row in rows]
+        narrow = [
+            f"{one.link} (MTU {one.link_mtu:,})" for one in now if one.link_mtu and one.payload_mtu < self._payload
+        ]
+        if not narrow:
+            return ""
+        return f"was not reached: {self._payload:,} bytes a packet no longer fit {', '.join(narrow)}; make a new device"
+
     def recv(self, timeout_s: float | None = None) -> Message:
-        """The next immediate from the peer, in the order it was sent."""
+        """The next immediate from the peer, in the order it was sent.
+
+        As many as `max_wimm` (1 024, a setting of the device) may arrive between two calls. One more ends the
+        connection: the peer's write fails, and so does everything after it. Who sends many waits for answers, or
+        writes without `imm`.
+        """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._messages:
             self._check_open()

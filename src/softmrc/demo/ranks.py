@@ -7,7 +7,6 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from softmrc.child import command_of
 from softmrc.errors import InternalError, UsageError
 
 PATIENCE_S = 120.0
@@ -56,14 +56,7 @@ class Ranks:
         self.stop()
 
     def _start(self, rank: int) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "softmrc.torch.demo_rank",
-            str(rank),
-            str(self.size),
-            f"{self._folder.name}/store",
-        ]
+        command = command_of("softmrc.torch.demo_rank", str(rank), str(self.size), f"{self._folder.name}/store")
         with open(self._errors_of(rank), "w") as errors:
             # A session of its own: Ctrl-C reaches us alone, and we end the ranks.
             process = subprocess.Popen(

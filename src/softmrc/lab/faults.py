@@ -19,6 +19,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from softmrc.child import command_of
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.fabric import Cable, Node, Tier, cable_name
 from softmrc.fabric.config.linux import LinuxPort, slow_lines
@@ -221,7 +222,7 @@ def _filter(port: str, share: float) -> None:
 def _start_flapper(lab: Lab, name: str, period_s: float) -> None:
     if not 0.001 <= period_s <= 60:
         raise ConfigError("mode flap", f"{period_s:g}s", "1ms to 60s")
-    command = [sys.executable, "-m", "softmrc.lab.faults", lab.name, name, f"{period_s:.6f}"]
+    command = command_of("softmrc.lab.faults", lab.name, name, f"{period_s:.6f}")
     # The flapper outlives this command; it ends when it is healed, when its lab goes, or after ten minutes.
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

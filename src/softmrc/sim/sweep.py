@@ -15,6 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
+from softmrc.child import safe_spawning
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.sim.run import Run, run
 from softmrc.sim.scenario import Scenario, parse
@@ -90,6 +91,11 @@ def sweep(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterato
 
 
 def _on_cores(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
+    with safe_spawning():
+        yield from _on_processes(tasks, workers)
+
+
+def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context)
     # Only a few tasks are handed out ahead, so that stopping early leaves little to wait for.

@@ -13,7 +13,6 @@ import numpy as np
 from softmrc import _core, leaving
 from softmrc import planes as plane_names
 from softmrc.config import (
-    PAYLOAD_UNIT,
     CcProfile,
     DeviceConfig,
     EndpointConfig,
@@ -21,7 +20,6 @@ from softmrc.config import (
     EvMode,
     EvProfile,
     to_native,
-    whole_payload,
 )
 from softmrc.engine import EVENT, EventType
 from softmrc.errors import ConfigError, UsageError
@@ -74,12 +72,7 @@ class Device:
         if not 1 <= len(planes) <= 16:
             raise ConfigError("planes", len(planes), "1 to 16")
         self.local_planes = [plane_names.resolve(text) for text in planes]
-        largest = plane_names.payload_mtu(self.local_planes)
-        self.mtu: int = self.config.mtu or whole_payload(min(largest, self.config.mtu_limit))
-        if self.mtu != whole_payload(self.mtu):
-            raise ConfigError("mtu", self.mtu, f"a multiple of {PAYLOAD_UNIT}, such as {whole_payload(self.mtu)}")
-        if self.mtu > largest:
-            raise ConfigError("mtu", self.mtu, f"at most {largest}, which is what the links carry")
+        self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         self._regions: set[MemoryRegion] = set()
         if self.config.port:
             leaving.hurry(self.config.port)

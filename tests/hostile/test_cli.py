@@ -1,0 +1,177 @@
+"""What strangers and clients can do to a person at a terminal: nothing but be named."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softmrc import wire
+from softmrc.cli.perf import ECHO
+from softmrc.connection import Connection, connect, listen
+from softmrc.errors import MrcError, RemoteError
+
+COMMAND = [sys.executable, "-P", "-c", "from softmrc.cli import main; main()"]
+WIDEST = 2_000  # characters that one refusal may put on a terminal
+# Markup that closes what was never opened, a link, a command to the terminal, a flood, and no text at all.
+SAID: list[Any] = ["[/x]", "[link=file:///]here", "\x1b[2J\x1b]0;x\x07", "x" * 500_000, {"[/x]": ["\x1b[2J"]}, 7, None]
+
+
+def frame(about: dict[str, Any]) -> bytes:
+    data = json.dumps(about).encode()
+    return len(data).to_bytes(4, "big") + data
+
+
+def is_fit_for_a_terminal(text: str) -> bool:
+    return len(text) < WIDEST and all(c.isprintable() or c == "\n" for c in text)
+
+
+class Server:
+    """A `softmrc perf` of its own process, and what it has said."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self.process, self.output = process, process.stdout
+        self.port = int(re.search(r"port (\d+)", self.line())[1])  # type: ignore[index]
+
+    def line(self) -> str:
+        found = self.output.readline()
+        assert found, f"the server ended with {self.process.wait(10)}"
+        return found
+
+    def text_until(self, words: str) -> str:
+        said = self.line()
+        while words not in said.replace("\n", " "):
+            said += self.line()
+        return said
+
+
+@contextmanager
+def perf_server() -> Iterator[Server]:
+    command = [*COMMAND, "perf", "--port", "0", "--plane", "127.0.0.1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield Server(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_served(server: Server) -> bool:
+    """Whether an honest client still gets an echo."""
+    with connect("127.0.0.1", server.port, memory=bytearray(64)) as connection:
+        connection.write(connection.remote[0], 0, b"hello", imm=ECHO)
+        return connection.recv(30).imm == ECHO
+
+
+def test_a_stranger_cannot_end_a_server_or_write_on_its_terminal() -> None:
+    with perf_server() as server:
+        for said in SAID:
+            for about in ({"error": said}, {"softmrc": said}):
+                with socket.create_connection(("127.0.0.1", server.port), 10) as stranger, suppress(ConnectionError):
+                    stranger.sendall(frame(about))
+                    while stranger.recv(1 << 16):
+                        pass
+        assert is_served(server)
+        heard = server.text_until("serving 127.0.0.1")
+        assert all(is_fit_for_a_terminal(line) for line in heard.splitlines())
+
+
+@contextmanager
+def fake_listener(about: dict[str, Any]) -> Iterator[int]:
+    """A port where everyone is told the same."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+
+        def answer() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.sendall(frame(about))
+                client.recv(1 << 16)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(30)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("said", SAID, ids=lambda said: repr(said)[:20])
+def test_a_fake_listener_gets_one_line(said: Any) -> None:
+    with fake_listener({"error": said}) as port:
+        done = run("ping", f"127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert is_fit_for_a_terminal(done.stderr) and len(done.stderr.splitlines()) == 1, done.stderr[:1000]
+
+
+def test_an_error_of_a_peer_is_one_short_printable_line() -> None:
+    for said in SAID:
+        text = str(RemoteError(f"10.0.0.2 port 7 refused: {said}"))
+        assert text.startswith("10.0.0.2 port 7 refused: ") and is_fit_for_a_terminal(text) and "\n" not in text
+    assert str(RemoteError("zwölf\nAffen")) == "zwölf\\nAffen"
+
+
+@pytest.mark.parametrize("command", ["ping", "perf", "top"])
+def test_a_listener_with_a_poisonous_address_gets_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An IPv6 address may carry a zone, and a zone any text."""
+    honest = Connection._offer
+
+    def poisoned(self: Connection) -> dict[str, Any]:
+        offer = honest(self)
+        for plane in offer["planes"]:
+            plane["address"] += "%[red]x\x1b[2J"
+        return offer
+
+    monkeypatch.setattr(Connection, "_offer", poisoned)
+    with listen("::1", memory=bytearray(64)) as listener:
+        done = run(command, f"[::1]:{listener.port}")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "[red]" in done.stderr and is_fit_for_a_terminal(done.stdout + done.stderr)
+
+
+def test_a_capture_cannot_write_on_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "capture.pcapng"
+    with wire.PcapngWriter(file) as capture:
+        plane = capture.add_interface("\x1b[2Jeth0\nx")
+        capture.write(plane, time_ns=1_000, frame=bytes(60), comment="\x1b]0;x\x07\nmore")
+    for more in ((), ("--count",)):
+        done = run("dissect", str(file), *more)
+        assert done.returncode == 0 and is_fit_for_a_terminal(done.stdout) and "eth0" in done.stdout
+
+
+def test_a_listener_without_memory_is_an_error_of_one_line() -> None:
+    for command in ("perf", "top"):
+        with listen("127.0.0.1") as listener:
+            thread = threading.Thread(target=lambda listener=listener: listener.accept(30).close())
+            thread.start()
+            done = run(command, f"127.0.0.1:{listener.port}")
+            thread.join(30)
+        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+        assert "no memory" in done.stderr
+
+
+def test_a_client_that_asks_for_too_much_is_refused_and_the_next_is_served() -> None:
+    with perf_server() as server:
+        with connect("127.0.0.1", server.port, memory=bytearray(64)) as greedy:
+            greedy.post(greedy.remote[0], 0, bytearray(20 << 20), imm=ECHO)
+            assert "20,971,520 bytes" in server.text_until("at most")
+        assert is_served(server)
+        # As many small ones as it likes, without ever taking an answer.
+        with connect("127.0.0.1", server.port, memory=bytearray(64)) as hurried, pytest.raises(MrcError):
+            for _ in range(200):
+                numbers = [hurried.post(hurried.remote[0], 0, b"", imm=ECHO) for _ in range(50)]
+                for number in numbers:
+                    hurried.wait(number, 30)
+        assert is_served(server)

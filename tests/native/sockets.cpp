@@ -1,0 +1,105 @@
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "base/prng.h"
+#include "portable.h"
+#include "udp/device.h"
+
+namespace softmrc::native {
+namespace {
+
+constexpr std::uint32_t planes = 2, qpn = 0x11, rkey = 7, writes = 64, write_bytes = 40'000, payload = 4096;
+
+struct Node {
+  std::unique_ptr<udp::Device> device;
+  std::uint32_t cq = 0;
+
+  explicit Node(const proto::Region& region) {
+    udp::DevicePlan plan;
+    for (std::uint8_t last = 1; last <= planes; ++last) {
+      plan.planes.emplace_back();
+      plan.planes.back().address = wire::Ipv4{127, 0, 0, last};
+      plan.planes.back().sockets = 2;
+    }
+    plan.engine.ports = planes;
+    plan.watches_links = false;
+    device = std::make_unique<udp::Device>(std::move(plan));
+    device->with_engine([&](proto::Endpoint& engine, Time) {
+      std::uint32_t id = 0;
+      auto evs = std::make_shared<proto::EvProfile>();
+      evs->count = 2 * planes;
+      auto cc = std::make_shared<proto::CcProfile>();
+      cc->algorithm = proto::CcAlgorithm::fixed_window;
+      require(!engine.add_ev_profile(evs, id) && !engine.add_cc_profile(cc, id), "profiles");
+      cq = engine.create_cq();
+      require(engine.add_region(region) && !engine.create_qp(qpn), "memory and a queue pair");
+      return true;
+    });
+  }
+
+  void connect(const Node& other) {
+    std::vector<udp::PeerPlane> there;
+    for (const udp::Plane& plane : other.device->planes()) {
+      there.emplace_back();
+      there.back().address = plane.plan.address;
+      there.back().port = plane.sockets.front().port();
+    }
+    std::uint32_t peer = 0;
+    require(!device->add_peer(there, peer), "a peer");
+    device->with_engine([&](proto::Endpoint& engine, Time now) {
+      proto::InitAttributes init;
+      init.send_cq = init.recv_cq = cq;
+      proto::RtrAttributes rtr;
+      rtr.peer = peer;
+      rtr.dest_qpn = qpn;
+      rtr.mtu = payload;
+      proto::RtsAttributes rts;
+      rts.timeout = 17;
+      require(!engine.modify_init(qpn, init) && !engine.modify_rtr(now, qpn, rtr) && !engine.modify_rts(now, qpn, rts), "connected");
+      return true;
+    });
+  }
+
+  // The next completions, which must all be good.
+  std::size_t wait() {
+    std::array<proto::Completion, 64> found;
+    const std::size_t count = device->wait(cq, found, seconds(20));
+    require(count > 0, "something completes within twenty seconds");
+    for (std::size_t i = 0; i < count; ++i) require(found[i].status == proto::CompletionStatus::success, "and does so well");
+    return count;
+  }
+};
+
+}  // namespace
+
+Hash sockets() {
+  Prng prng(1, "sockets");
+  std::vector<std::uint8_t> source(writes * write_bytes), target(source.size()), unused(1);
+  for (auto& byte : source) byte = static_cast<std::uint8_t>(prng.bits());
+  Node a({.data = unused.data(), .va = 0, .length = 1, .rkey = rkey});
+  Node b({.data = target.data(), .va = 0, .length = target.size(), .rkey = rkey});
+  a.connect(b);
+  b.connect(a);
+  b.device->with_engine([](proto::Endpoint& engine, Time) { return engine.post_receive(qpn, 1); });
+  for (std::uint32_t i = 0; i < writes; ++i) {
+    proto::WorkRequest request;
+    request.data = source.data() + i * write_bytes;
+    request.remote_va = i * write_bytes;
+    request.rkey = rkey;
+    request.length = write_bytes;
+    request.has_imm = i + 1 == writes;
+    const auto post = [&](proto::Endpoint& engine, Time now) { return engine.post_write(now, qpn, request); };
+    require(a.device->with_engine_and_send(post) == proto::PostStatus::ok, "a write is taken");
+  }
+  for (std::size_t done = 0; done < writes;) done += a.wait();
+  b.wait();
+  require(source == target, "every byte went over the sockets");
+  a.device->close();
+  b.device->close();
+  Hash hash;
+  hash.add(target);
+  return hash;
+}
+
+}  // namespace softmrc::native

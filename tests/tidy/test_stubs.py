@@ -1,0 +1,41 @@
+"""The types of the extension come out of its build, and are those of the extension that is imported."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import softmrc
+from softmrc import _core
+
+HERE = Path(softmrc.__file__).parent
+STUBS = {"__init__": _core, "parts": _core.parts, "wire": _core.wire}
+
+
+def declared(text: str) -> set[str]:
+    """The names that a stub gives, submodules included."""
+    found = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.ImportFrom) and node.module == "softmrc._core":
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_every_name_of_the_extension_has_a_type(name: str) -> None:
+    stub = HERE / "_core" / f"{name}.pyi"
+    if not stub.exists():
+        pytest.skip("this build wrote no stubs: it is instrumented, or for another processor")
+    module: ModuleType = STUBS[name]
+    assert {one for one in dir(module) if not one.startswith("_")} == declared(stub.read_text())
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (HERE / "py.typed").exists()
