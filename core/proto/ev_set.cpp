@@ -168,6 +168,13 @@ std::uint16_t EvSet::pick_again(EvSearch& search, std::uint32_t ports, std::uint
   return barred == no_ev && may_repeat ? search.avoid : barred;
 }
 
+std::uint16_t EvSet::pick_instead(const EvSearch& search, std::uint16_t ev) {
+  const std::uint32_t port = evs_[ev].port;
+  const std::uint16_t other = order_[port * per_port_ + prng_.below(ports_[port].in_rotation)];
+  const bool is_free = evs_[other].state == EvState::good && other != search.avoid && other != search.restored;
+  return is_free ? other : no_ev;
+}
+
 void EvSet::end_skip(Ev& ev) {
   ev.state = EvState::good;
   if (!ev.is_barred) return;

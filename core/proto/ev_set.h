@@ -67,6 +67,8 @@ class EvSet {
 
   // The EV for the next packet: good, and on one of `ports`.
   std::uint16_t pick(EvSearch& search, std::uint32_t ports);
+  // Another good EV of that one's port by chance, in its turn: the port sends no more for it. no_ev: found none.
+  std::uint16_t pick_instead(const EvSearch& search, std::uint16_t ev);
 
   // Any EV of these ports that is not denied, whatever was thought of it; no_ev when there is none.
   std::uint16_t pick_any(std::uint32_t ports);

@@ -102,17 +102,18 @@ std::uint16_t Requester::choose_ev(Time now, std::uint32_t free_ports, std::uint
 }
 
 // A path that holds more of what is in flight than its share is slower than the others, long before a verdict says so:
-// another one of its port goes first.
+// another one of its port takes its turn.
 // spec: ev-share-in-flight
 std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
   EvSearch search{now, avoid};
   std::uint16_t ev = evs_.pick(search, free_ports);
   if (ev == no_ev || !ev_profile_.skips_congested || sent_.in_flight_on(ev) <= ev_profile_.spray_quantum) return ev;
   const std::uint32_t share = sent_.in_flight() + evs_.usable() * ev_profile_.spray_quantum;
-  for (int draws = 1; draws < most_draws && sent_.in_flight_on(ev) * evs_.usable() >= share; ++draws) {
-    const std::uint16_t other = evs_.pick(search, 1u << evs_[ev].port);
-    if (other == no_ev) break;
-    ev = other;
+  const auto holds_too_much = [&](std::uint16_t one) { return sent_.in_flight_on(one) * evs_.usable() >= share; };
+  if (!holds_too_much(ev)) return ev;
+  for (int draws = 1; draws < most_draws; ++draws) {
+    const std::uint16_t other = evs_.pick_instead(search, ev);
+    if (other != no_ev && !holds_too_much(other)) return other;
   }
   return ev;
 }

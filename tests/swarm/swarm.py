@@ -36,6 +36,7 @@ from .draw import draw_plan
 from .plan import Connection, Fault, Message, Plan
 from .strangers import NACK_REASONS, Victims, nack
 
+SILENCES = 16  # one after the other, at the end of a transfer
 REPORTED = [
     "packets_retransmitted",
     "lost_same_ev",
@@ -190,7 +191,8 @@ class Run:
         """When the run must be over.
 
         After the last post and the last fault there is the transfer itself, eight times slower than ideal for the
-        planes and the window that faults may have cost, and a hundred round trips for its tails. A plan that took the
+        planes and the window that faults may have cost, and a hundred round trips for its tails, some of which may each
+        be lost and wait for the shortest silence that is allowed to mean anything. A plan that took the
         anchor away, or everything else, may have driven timers and probes to their caps of one second, of which two may
         follow each other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip.
@@ -198,6 +200,7 @@ class Run:
         plan = self.plan
         rtt_us = 2 * plan.network.one_way_delay_us + 4 * plan.turn_us
         limit = plan.last_change_us + 8 * plan.ideal_us + 100 * rtt_us + 20_000
+        limit += SILENCES * 1.5 * plan.cc_profile.min_base_rtt_us
         if plan.outages_us or plan.leaves_last_path:
             limit += 2_500_000
         if plan.anchors[0] != plan.anchors[1]:
