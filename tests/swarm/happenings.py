@@ -158,6 +158,8 @@ def draw_restart(rng: Random, plan: Plan, horizon_us: float, draw_connection: Dr
     if reaches_top:
         plan.va = (ADDRESS_SPACE - size, plan.va[1])
     plan.restarts = True
+    # As on sockets: a word of the one before, that was still under way, would otherwise be the last about its ports.
+    plan.endpoint = dataclasses.replace(plan.endpoint, announces_ports=True)
     writer = FaultWriter(rng, plan, trims=False, horizon_us=horizon_us)
     writer.add(at, "restart", side, rng.getrandbits(32))
     writer.add(again, "reconnect", 1 - side, era, rng.choice(["error", "destroy", "keep"]))

@@ -193,7 +193,7 @@ class Run:
         After the last post and the last fault there is the transfer itself, eight times slower than ideal for the
         planes and the window that faults may have cost, and a hundred round trips for its tails, some of which may each
         be lost and wait for the shortest silence that is allowed to mean anything. A plan that took the
-        anchor away, or everything else, may have driven timers and probes to their caps of one second, of which two may
+        anchor away, or everything else, may have driven timers and probes to their caps of one second, of which three may
         follow each other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip.
         """
@@ -202,7 +202,7 @@ class Run:
         limit = plan.last_change_us + 8 * plan.ideal_us + 100 * rtt_us + 20_000
         limit += SILENCES * 1.5 * plan.cc_profile.min_base_rtt_us
         if plan.outages_us or plan.leaves_last_path:
-            limit += 2_500_000
+            limit += 3_500_000
         if plan.anchors[0] != plan.anchors[1]:
             limit += 8_000_000 * plan.planes + (10_000 if plan.processes else 0) * plan.payload_bytes / plan.mtu
         if plan.network.trim_above_bytes:
