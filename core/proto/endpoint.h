@@ -157,6 +157,7 @@ class Endpoint {
     wire::Timestamp timestamp;
     std::uint64_t key = 0;
     bool is_copy = false;     // of one that took `port`, and is to take another
+    bool strays = false;      // even one that is not proven
   };
 
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);

@@ -232,14 +232,15 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
   std::uint32_t open = pair ? pair->open_ports() : ~0u;
   // Where the peer has yet to show that it is there, nothing goes but back where the question came from. That way is open
   // even if others are proven: they may be dead by now at both ends, and each would wait for the other's answer.
-  open &= peers_[answer.peer].proven_ports | 1u << answer.port;
+  Peer& peer = peers_[answer.peer];
+  if (!answer.strays) open &= peer.proven_ports | 1u << answer.port;
   free_ports &= open;
   if (free_ports == 0) {
     if (up_ports_ & open) answers_.push(answer);  // they are only busy; but where all EVs are denied, nothing is said
     return false;
   }
-  const std::uint32_t live = free_ports & live_ports(answer.peer);
-  const std::uint32_t ports = live ? live : free_ports;
+  const std::uint32_t live = free_ports & (live_ports(answer.peer) | 1u << answer.port);
+  const std::uint32_t ports = live && !answer.strays ? live : free_ports;
   std::uint8_t port = answer.port;
   if (answer.is_copy) {
     // The number of the request decides, through a hash, lest every copy take the same way.
@@ -252,9 +253,13 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
     port = pair->reply_port(port, ports);
   }
   if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
-  if (!answer.is_copy && pair && seems_unheard_by(answer.peer, now)) {
+  // Where no plane works both ways nothing would ever be proven, but for a few copies that may take any.
+  const bool is_unheard = !answer.is_copy && pair && (peer.proven_ports == 0 || seems_unheard_by(answer.peer, now));
+  const bool strays = is_unheard && ~peer.proven_ports & up_ports_ && peer.strays.take(now, strays_per_s);
+  if (strays || (is_unheard && peer.proven_ports)) {
     answers_.push(answer);
     answers_.back().is_copy = true;
+    answers_.back().strays = strays;
     answers_.back().port = port;
   }
   out.peer = answer.peer;

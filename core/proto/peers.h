@@ -42,11 +42,15 @@ class RecentUpdates {
   std::size_t count_ = 0;
 };
 
+// Copies of answers that may go to planes of a peer which it has not shown to be its own.
+constexpr std::uint32_t strays_per_s = 20;
+
 struct Peer {
   std::uint32_t holders = 0;
   std::uint32_t claims = 0;          // of these, how many added it
   std::uint32_t usable_ports = ~0u;  // as the peer reported them
   std::uint32_t proven_ports = ~0u;  // where it has answered, if that is asked for; see proofs.h
+  Allowance strays;                  // answers that go where neither a proof nor the question came from
   RecentUpdates heard;
   Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
   Time heard_at = Time::long_ago();  // ... and when it came

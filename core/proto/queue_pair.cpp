@@ -182,9 +182,19 @@ Time QueuePair::deadline(Time now) const {
   return state_ == QpState::rts ? std::min(requester_.deadline(now), reverse) : reverse;
 }
 
+// Proven ports, or where the cause came from if there are none. If there are and the peer seems not to hear, they may be
+// dead by now: then chance decides, since taking turns could always give the same to the ACK behind a SACK.
+std::uint32_t QueuePair::reply_ports(Time now) {
+  const std::uint32_t proven = live_ports_ & proven_ports_;
+  const std::uint32_t back = live_ports_ & 1u << responder_.reply_trigger_port();
+  if (proven == 0) return back;
+  if (!(back & ~proven) || !seems_unheard(now)) return proven;
+  return reverse_.toss() ? back : proven;
+}
+
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
   if (!responder_.has_reply()) return false;
-  const std::uint32_t live = live_ports_ & (proven_ports_ | 1u << responder_.reply_trigger_port());
+  const std::uint32_t live = reply_ports(now);
   const std::uint32_t ports = free_ports & live & open_ports();
   if (ports == 0 || reverse_.should_wait(ports, live)) return false;
   address_reply(reply_port(responder_.take_reply(now, out), ports), false, out);

@@ -141,6 +141,7 @@ class QueuePair {
   void enter(QpState state, Time now, CompletionStatus cause);
   void refuse(Time now, RefusedPacket why, const wire::Packet& packet, const Arrival& arrival);
   void note_reverse(Time now, const wire::Sack& sack);
+  std::uint32_t reply_ports(Time now);
 
   QpContext context_;
   const EndpointConfig& config_;

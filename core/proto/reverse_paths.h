@@ -32,6 +32,8 @@ class ReversePaths {
   // decides, in favour of the port of arrival: the verdict rests on probes whose own answers may have been lost, and a
   // fixed order could always give the SACK the port that works and the ACK behind it the one that does not.
   std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports);
+  // One way or the other.
+  bool toss() { return prng_.below(2); }
   // No free port is healthy, but a busy one is: better to wait for it than to answer into a hole.
   bool should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const;
   std::uint32_t entropy(std::uint8_t port) const { return paths_[port].value; }

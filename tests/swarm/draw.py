@@ -163,6 +163,7 @@ def draw_bare_plan(seed: int) -> tuple[Plan, float]:
         probe_interval_us=rng.choice([1_000.0, 1_000.0, 100.0]),
         probe_interval_max_us=rng.choice([1_000_000.0, 20_000.0]),
         revival_answers=rng.choice([3, 3, 1]),
+        proves_addresses=Random(f"proof {seed}").random() < 0.5,
     )
     dynamic_mpr = rng.random() < 0.3
     connections = []
