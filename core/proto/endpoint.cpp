@@ -137,7 +137,7 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
   if (const QueuePair* pair = at(*slot); pair && pair->has_peer()) {
     if (!departed_) departed_ = std::make_unique<Departed>();
     departed_->add(pair->last_word(), now);  // which holds the peer in the queue pair's place
-    if (pair->has_reply()) departed_->owe_ack(qpn, 0);
+    if (pair->has_reply()) departed_->owe_ack(qpn, pair->responder().reply_trigger_port());
     Peer& peer = peers_[pair->peer()];
     if (peer.first_qp == *slot) {
       peer.has_qp = false;
@@ -345,7 +345,7 @@ Time Endpoint::poll_timeout() {
   Time first = timers_.empty() ? Time::never() : timers_.front().at;
   if (!doubts_.empty()) first = std::min(first, doubts_.deadline(handled_at_));
   if (departed_) first = std::min(first, departed_->deadline());
-  if (proofs_.deadline() > handled_at_) first = std::min(first, proofs_.deadline());
+  if (!proofs_.empty()) first = std::min(first, proofs_.deadline(handled_at_));
   return peers_.deadline() > handled_at_ ? std::min(first, peers_.deadline()) : first;
 }
 
@@ -369,7 +369,7 @@ bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) 
   if (free_ports == 0) return false;
   if (!answers_.empty() && poll_answer(now, free_ports, out)) return true;
   if (departed_ && departed_->has_answer()) {
-    const auto live = [this](std::uint32_t peer) { return live_ports(peer); };
+    const auto live = [this](std::uint32_t peer) { return live_ports(peer) & peers_[peer].proven_ports; };
     if (departed_->poll(free_ports, live, out)) return true;
   }
   if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;

@@ -167,6 +167,7 @@ class Endpoint {
   void handle_request(Time now, const wire::Packet& packet, const Arrival& arrival);
   void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
+  bool send_answer(Time now, const Answer& answer, std::uint32_t free_ports, Transmit& out);
   QueuePair* speaker_to(std::uint32_t peer);
   bool may_answer(Time now, Peer& peer);
   const QueuePair* witness_of(std::uint32_t peer, std::uint64_t key);

@@ -226,8 +226,15 @@ bool Endpoint::seems_unheard_by(std::uint32_t peer, Time now) {
 // takes another way; the answer itself goes where it always does, lest a healthy path fail to prove itself.
 // spec: probe-answers
 bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
-  const Answer answer = answers_.front();
-  answers_.pop();
+  for (std::size_t turns = answers_.size(); turns; --turns) {
+    const Answer answer = answers_.front();
+    answers_.pop();
+    if (send_answer(now, answer, free_ports, out)) return true;
+  }
+  return false;
+}
+
+bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_ports, Transmit& out) {
   QueuePair* pair = speaker_to(answer.peer);
   std::uint32_t open = pair ? pair->open_ports() : ~0u;
   // Where the peer has yet to show that it is there, nothing goes but back where the question came from. That way is open
@@ -253,10 +260,11 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
     port = pair->reply_port(port, ports);
   }
   if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
-  // Where no plane works both ways nothing would ever be proven, but for a few copies that may take any.
-  const bool is_unheard = !answer.is_copy && pair && (peer.proven_ports == 0 || seems_unheard_by(answer.peer, now));
-  const bool strays = is_unheard && ~peer.proven_ports & up_ports_ && peer.strays.take(now, strays_per_s);
-  if (strays || (is_unheard && peer.proven_ports)) {
+  // Who asks us for proof, and hears nothing, leaves no other trace. Where no plane works both ways it would never end, but for
+  // a few copies that may take any.
+  const bool may_copy = !answer.is_copy && pair;
+  const bool strays = may_copy && config_.proves_addresses && peer.strays.take(now, strays_per_s);
+  if (strays || (may_copy && seems_unheard_by(answer.peer, now))) {
     answers_.push(answer);
     answers_.back().is_copy = true;
     answers_.back().strays = strays;
@@ -296,9 +304,14 @@ void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
   for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_ports(now, peer);
 }
 
+// Doubts about the one before it, and answers to what that was asked, say nothing of it.
 void Endpoint::renew_peer(Time now, std::uint32_t id) {
   Peer& peer = peers_[id];
   peers_.renew(peer);
+  doubts_.remove(id);
+  for (PendingProbe& probe : pending_probes_)
+    if (probe.peer == id && probe.owner != PendingProbe::Owner::caller) probe = PendingProbe{};
+  if (config_.proves_addresses) peer.proven_ports = 0;
   if (peer.has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   refresh_ports(now, id);
 }

@@ -79,6 +79,13 @@ class Proofs {
   }
 
   Time deadline() const { return deadline_; }
+  // The next after `now`: what is due already waits for a port.
+  Time deadline(Time now) const {
+    Time next = Time::never();
+    for (const Question& q : questions_)
+      if (q.asks_at > now) next = std::min(next, q.asks_at);
+    return next;
+  }
 
  private:
   static constexpr Duration first_interval = milliseconds(1);

@@ -203,9 +203,10 @@ class Channel:
             raise ConfigError("secret", None, "a shared secret, for connections that leave the machine")
 
     def is_closed_by_peer(self) -> bool:
-        """Whether the other end hung up, found without blocking."""
+        """Whether the other end hung up, found without blocking. Who speaks after the handshake has broken it off."""
         try:
-            return self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return True
         except BlockingIOError:
             return False
         except OSError:

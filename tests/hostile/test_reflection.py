@@ -316,3 +316,47 @@ def test_endpoints_of_the_simulator_need_no_proof() -> None:
     rig = Rig()
     assert len(data(rig.post(512))) == 1 and rig.now < US
     assert isinstance(rig.endpoint, Endpoint) and not EndpointConfig().proves_addresses
+
+
+def test_an_answer_that_waits_for_its_plane_holds_up_no_other() -> None:
+    rig = rig_that_asks(ports=2)
+    rig.drain()
+    for number in range(5):
+        rig.endpoint.handle_datagram(rig.now, packer.request(1, 100 + number), peer=rig.peer, port=0)
+    rig.endpoint.handle_datagram(rig.now, packer.request(1, 200), peer=rig.peer, port=1)
+    answers = only(rig.drain(free_ports=0b10), packer.RESPONSE)
+    assert 200 in {one.psn for one in answers}
+
+
+def test_a_question_that_waits_for_its_plane_takes_no_others_timer() -> None:
+    rig = rig_that_asks(ports=2)
+    rig.drain()
+    other = rig.endpoint.add_peer()
+    qp = rig.endpoint.create_qp(0x41)
+    qp.init(InitAttributes(send_cq=rig.send_cq, recv_cq=rig.recv_cq))
+    rig.now += 500 * US
+    qp.rtr(rig.now, RtrAttributes(peer=other, dest_qpn=9, mtu=rig.mtu))
+    rig.drain()
+    rig.now += 501 * US
+    rig.endpoint.handle_timeout(rig.now)
+    rig.drain(free_ports=0b10)
+    at = rig.endpoint.poll_timeout()
+    assert at is not None and at <= 1_500 * US
+
+
+@pytest.mark.parametrize("proves", [False, True])
+def test_a_doubt_about_the_process_before_is_none_about_the_next(proves: bool) -> None:
+    rig = Rig(ports=1, endpoint={"proves_addresses": proves})
+    for question in only(rig.drain(), packer.REQUEST):
+        rig.receive(packer.response(1, question.psn, question.ticks))
+    rig.post(1000)
+    rig.now += 1_000 * US
+    rig.endpoint.on_unreachable(rig.now, rig.peer)
+    rig.drain()
+    rig.advance(390_000)
+    rig.qp.error(rig.now)
+    new = rig.another_qp(0x41)
+    new.post_write(rig.now, 1000, remote_va=0, rkey=RKEY, source=rig.source)
+    rig.drain()
+    rig.advance(12_000)
+    assert new.query()["state"] == QpState.RTS

@@ -192,9 +192,9 @@ class Run:
 
         After the last post and the last fault there is the transfer itself, eight times slower than ideal for the
         planes and the window that faults may have cost, and a hundred round trips for its tails, some of which may each
-        be lost and wait for the shortest silence that is allowed to mean anything. A plan that took the
-        anchor away, or everything else, may have driven timers and probes to their caps of one second, of which three may
-        follow each other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
+        be lost and wait for the shortest silence that is allowed to mean anything. A plan that took the anchor away, or
+        everything else, may have driven timers and probes to their caps of one second, of which three may follow each
+        other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip.
         """
         plan = self.plan

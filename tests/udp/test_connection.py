@@ -60,6 +60,37 @@ def test_as_many_immediates_as_max_wimm_may_wait_and_one_more_ends_the_connectio
         with pytest.raises(RemoteError, match="does not call recv"):
             a.write(a.remote[0], 0, b"x", imm=32)
         assert [b.recv(10).imm for _ in range(16)] == list(range(16, 32)), "what had arrived before is still good"
+        with pytest.raises(RemoteError, match="in error"):
+            b.recv(10)
+        with pytest.raises(RemoteError, match="in error"):
+            asyncio.run(asyncio.wait_for(b.recv_async(), 10))
+
+
+def test_who_speaks_after_the_handshake_has_broken_it_off() -> None:
+    with connected() as (a, b, _):
+        a._channel.socket.sendall(b"x")
+        a.close()
+        with pytest.raises(RemoteError, match="has left"):
+            b.recv(10)
+
+
+def test_closing_under_a_thread_that_writes_is_told_as_that() -> None:
+    for _ in range(20):
+        with connected() as (a, _, _):
+            ends: list[BaseException] = []
+
+            def write(a: Connection = a, ends: list[BaseException] = ends) -> None:
+                try:
+                    while True:
+                        a.write(a.remote[0], 0, b"x")
+                except (UsageError, RemoteError) as error:
+                    ends.append(error)
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            a.close()
+            writer.join(20)
+            assert len(ends) == 1
 
 
 def test_asyncio() -> None:

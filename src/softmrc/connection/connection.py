@@ -14,7 +14,7 @@ from softmrc import _core, leaving
 from softmrc.config import whole_payload
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer, RemoteRegion, offer_of
-from softmrc.engine import CompletionStatus
+from softmrc.engine import CompletionStatus, QpState
 from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.handshake import Channel, Refusal
 from softmrc.verbs import (
@@ -32,6 +32,7 @@ from softmrc.verbs.bounds import whole
 SLICE_S = 0.1  # how often who waits looks whether the peer is still there
 LAST_WORDS_S = 1.0  # what a peer that has left did not acknowledge by then, it never will
 
+IN_ERROR = "the connection is in error"
 HAS_LEFT = "has left: it closed the connection, or its process ended"
 ENDS_WITH_PEER = {CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, CompletionStatus.FLUSHED}
 
@@ -136,8 +137,9 @@ class Connection:
         try:
             self.qp._post(source, 0, source.size, remote.va + offset, remote.rkey, number, imm, True)
         except BaseException as error:
-            del self._sources[number]
+            self._sources.pop(number, None)
             if isinstance(error, UsageError):
+                self._check_open()
                 self._check_alive()
             raise
         return number
@@ -256,13 +258,15 @@ class Connection:
             self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
         if len(fresh) < len(completions) and not self._messages:
             self._check_alive()
-            raise RemoteError(f"peer {self.peer}: the connection is in error")
+            raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
         return bool(completions)
 
     def _check_for_more(self) -> None:
         """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""
-        if self._channel.is_closed_by_peer() and not self._receive(self.qp.recv_cq.poll()):
+        is_over = self._channel.is_closed_by_peer() or self.qp.state == QpState.ERROR
+        if is_over and not self._receive(self.qp.recv_cq.poll()):
             self._check_alive()
+            raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
 
     def _has_lost_its_peer(self) -> bool:
         return not self._closed and self._channel.is_closed_by_peer()
