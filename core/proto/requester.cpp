@@ -348,6 +348,9 @@ void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entrop
 void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact) {
   if (!ev_profile_.leaves_slow_ports || evs_.is_retired(ev) || evs_.is_left(evs_[ev].port)) return;
   const std::uint8_t port = evs_[ev].port;
+  // While one is silent the others carry its share as well, and queue for it.
+  for (std::uint32_t silent = live_ports_ & ~evs_.usable_ports() & ((1u << config_.ports) - 1); silent; silent &= silent - 1)
+    if (!evs_.is_left(static_cast<std::uint8_t>(std::countr_zero(silent)))) return;
   const std::uint32_t others = evs_.usable_ports() & ~(1u << port);
   const bool is_slow = is_exact ? slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)
                                 : slow_ports_.on_longer_round_trip(now, port, took, rtt_.base(), others);

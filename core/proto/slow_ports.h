@@ -5,12 +5,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "base/time.h"
+#include "proto/config.h"
 
 namespace softmrc::proto {
 
@@ -33,16 +35,19 @@ class SlowPorts {
     return (facts.samples == 0 || least > facts.round_trip) && judge(facts, now, least, base, others);
   }
 
-  // How long a round trip may take where these ports, by answers to what was sent since then, are the measure.
+  // How long a round trip may take where these ports, by answers to what was sent since then, are the measure: their median,
+  // since one that has just come back has no queue yet, and all that carried its share meanwhile have.
   std::optional<Duration> limit(Duration base, std::uint32_t others, Time since = Time::long_ago()) const {
-    std::optional<Duration> least;
+    std::array<Duration, max_ports> found;
+    std::size_t count = 0;
     for (others &= (1u << ports_.size()) - 1; others; others &= others - 1) {
       const Facts& facts = ports_[static_cast<std::size_t>(std::countr_zero(others))];
       if (facts.samples < enough || facts.newest_sent_at < since) continue;
-      const Duration measure = std::max({facts.round_trip, facts.latest, base}) * factor;
-      least = least ? std::min(*least, measure) : measure;
+      found[count++] = std::max({facts.round_trip, facts.latest, base});
     }
-    return least;
+    if (count == 0) return std::nullopt;
+    std::nth_element(found.begin(), found.begin() + count / 2, found.begin() + count);
+    return found[count / 2] * factor;
   }
 
   // The port is left, and measured anew when it is back. How many times its wait is doubled: a port that answers probes in
@@ -76,8 +81,7 @@ class SlowPorts {
     facts.round_trip = facts.samples ? facts.round_trip + (took - facts.round_trip) / 16 : took;
     if (facts.samples < enough) ++facts.samples;
     const auto most = limit(base, others, now - took);
-    if (!most) return false;
-    const bool is_slow = facts.round_trip > base * factor && facts.round_trip > *most;
+    const bool is_slow = most && facts.round_trip > base * factor && facts.round_trip > *most;
     facts.in_a_row = is_slow && facts.samples == enough ? facts.in_a_row + 1 : 0;
     return facts.in_a_row == enough;
   }
