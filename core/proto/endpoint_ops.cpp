@@ -39,13 +39,20 @@ bool Endpoint::may_answer(Time now, Peer& peer) {
   return false;
 }
 
-// A working queue pair to this peer whose key this is, or that has none: it vouches for what is said about the peer's ports.
+// A working queue pair to this peer whose key this is: it vouches for what is said about the peer's ports. One without a key
+// vouches for anything, but only where none has one, or whoever connects without would unlock the others.
 // spec: port-keys
 const QueuePair* Endpoint::witness_of(std::uint32_t peer, std::uint64_t key) {
-  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) {
-    return s.qp && s.qp->peer() == peer && s.qp->is_working() && (s.qp->port_key() == 0 || s.qp->port_key() == key);
-  });
-  return slot == slots_.end() ? nullptr : slot->qp.get();
+  const QueuePair* keyless = nullptr;
+  bool has_keys = false;
+  for (const Slot& slot : slots_) {
+    const QueuePair* pair = slot.qp.get();
+    if (!pair || pair->peer() != peer || !pair->is_working()) continue;
+    if (pair->port_key() == 0) keyless = pair;
+    else if (pair->port_key() == key) return pair;
+    else has_keys = true;
+  }
+  return has_keys ? nullptr : keyless;
 }
 
 // The same at a glance, for what may be said at any rate: the first one's key.

@@ -139,6 +139,16 @@ def test_every_connection_vouches_and_each_of_their_keys_is_shown() -> None:
     assert set(shown) == {PEER_KEY, PEER_KEY + 1}
 
 
+# spec: port-keys
+def test_a_connection_without_a_key_does_not_unlock_those_that_have_one() -> None:
+    rig = Rig(ports=2, mtu=512, evs={"count": 8}, rtr=KEYS)
+    another_connection(rig, QPN + 1)
+    assert not only(rig.receive(packer.request(PORT_STATUS, 7, mask=0b010)), RESPONSE)
+    assert rig.endpoint.stats()["refused_unproven"] == 1
+    (answer,) = only(rig.receive(packer.request(PORT_STATUS, 8, mask=0b110, key=KEY)), RESPONSE)
+    assert answer.key == PEER_KEY
+
+
 # Answers that end a connection.
 
 
