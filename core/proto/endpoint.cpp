@@ -17,7 +17,8 @@ Verdict bad_value(const char* field, std::uint64_t value, std::string allowed) {
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config), journal_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1) {
+    : config_(config), journal_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1),
+      proofs_({config.secret, config.seed}) {
   // Another process at the same address would otherwise begin with the same ids.
   next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
 }

@@ -39,7 +39,7 @@ def questions(sent: list[Parsed]) -> list[Parsed]:
 
 
 def answer(rig: Rig, question: Parsed, port: int = 0) -> list[Parsed]:
-    return rig.receive(packer.response(1, question.psn, question.ticks), port=port)
+    return rig.receive(packer.response(1, question.psn, question.ticks, question.key), port=port)
 
 
 # spec: proof-of-address

@@ -135,6 +135,7 @@ def draw_plan(seed: int) -> Plan:
         if ZERO_LENGTH:
             empty_some(rng, plan)
         draw_happenings(rng, plan, horizon_us, draw_connection)
+        plan.has_keys = Random(f"with keys {seed}").random() < 0.4
     return plan
 
 

@@ -77,6 +77,7 @@ class Plan:
     leaves_last_path: bool = False
     restarts: bool = False
     reuses_numbers: bool = False  # a restarted process numbers its queue pairs as the one before it did
+    has_keys: bool = False  # both ends gave each other keys, as ends of our own make do
     has_victims: bool = False  # queue pairs in every state, which are sent packets of every kind
 
     @property

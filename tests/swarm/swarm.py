@@ -147,6 +147,8 @@ class Run:
                     max_wimm_dest=connection.max_wimm,
                     mpr_dest=connection.mpr_dest,
                     dynamic_mpr=plan.dynamic_mpr,
+                    port_key=qpns[side] if plan.has_keys else 0,
+                    peer_port_key=qpns[1 - side] if plan.has_keys else 0,
                 ),
             )
             qp.rts(
