@@ -346,10 +346,11 @@ class Machine {
   bool in_batch_ = false;
   std::uint32_t cq_ = 0;
   std::uint32_t rcvd_ = 0;
-  struct {
-    Psn id;
+  struct Asked {
+    std::uint32_t id = 0;
     wire::EndpointRequest request;
-  } asked_;  // the last request that was polled
+  };
+  Asked asked_;  // the last request that was polled
 };
 
 }  // namespace

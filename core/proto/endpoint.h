@@ -178,7 +178,7 @@ class Endpoint {
   std::uint64_t key_for(std::uint32_t peer) const;
   bool seems_unheard_by(std::uint32_t peer, Time now);
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
-  bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_port_words(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_doubt(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_proof(Time now, std::uint32_t free_ports, Transmit& out);
@@ -190,6 +190,8 @@ class Endpoint {
   bool poll_data(Time now, std::uint32_t free_ports, Transmit& out);
   void fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std::uint32_t peer, std::uint8_t port,
                     std::uint32_t entropy, Transmit& out);
+  void fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timestamp timestamp, std::uint64_t key, std::uint32_t peer,
+                     std::uint8_t port, Transmit& out);
   std::uint16_t register_probe(const PendingProbe& probe);
   std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
   void refresh_ports(Time now, std::uint32_t peer);

@@ -92,7 +92,8 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
   // after all, it comes again until it is answered.
   if (is_news && now - peer.heard_at < half_clock && ticks - peer.heard_ticks < 0) return;
-  const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
+  const std::uint32_t all = (1u << config_.ports) - 1;
+  const std::uint32_t ports = from_wire(request.port_status_mask) & all;
   // Nobody can say this who is right: it came by some port. If it is true of ports that are down here, it comes again.
   // spec: last-port
   if (is_news && (ports == 0 || (up_ports_ && !(ports & up_ports_))))
@@ -102,11 +103,9 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp, key});
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
   if (!is_news) return;
-  peer.heard.add({id, ports});
-  peer.heard_ticks = ticks;
-  peer.heard_at = now;
-  if (peer.usable_ports == ports) return;
-  peer.usable_ports = ports;
+  const bool is_change = peer.usable_ports != ports;
+  peers_.hear(peer, now, {id, ports}, ticks, all);
+  if (!is_change) return;
   Event e;
   e.at_ps = now.ps;
   e.type = EventType::peer_ports;
@@ -136,7 +135,7 @@ void Endpoint::handle_update_answer(Time now, const wire::Packet& packet, const 
   // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
   // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
   const bool is_unknown = meaning == Peers::Answer::to_nothing;
-  if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update_pending)) return;
+  if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update.is_pending())) return;
   if (peer.said.empty() || !has_working_qp(arrival.peer)) return;
   const Time at = is_unknown ? std::max(now, peer.may_repeat_at) : now;
   peer.may_repeat_at = at + seconds(1);
@@ -292,18 +291,23 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
     answers_.back().strays = strays;
     answers_.back().port = port;
   }
-  out.peer = answer.peer;
+  fill_response(answer.op, answer.id, answer.timestamp, answer.key, answer.peer, port, out);
+  if (pair) pair->address_reply(port, answer.is_copy, out);
+  return true;
+}
+
+void Endpoint::fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timestamp timestamp, std::uint64_t key,
+                             std::uint32_t peer, std::uint8_t port, Transmit& out) {
+  out.peer = peer;
   out.port = port;
   out.entropy = 0;
   out.wide = nullptr;
-  if (pair) pair->address_reply(port, answer.is_copy, out);
   out.traffic_class = TrafficClass::control;
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::endpoint_response;
   out.packet.bth.dqp = wire::endpoint_qpn;
-  out.packet.bth.psn = answer.id;
-  out.packet.body = wire::EndpointResponse{answer.op, answer.timestamp, answer.key};
-  return true;
+  out.packet.bth.psn = id;
+  out.packet.body = wire::EndpointResponse{op, timestamp, key};
 }
 
 // spec: port-status
@@ -364,23 +368,30 @@ void Endpoint::refresh_ports(Time now, std::uint32_t peer) {
   }
 }
 
-bool Endpoint::poll_port_update(Time now, std::uint32_t free_ports, Transmit& out) {
+// What there is to say about ports: how ours are, and what we believe of a peer's. Either goes by planes too that the peer
+// calls dead: the first is news to it, and the second may be wrong.
+// spec: port-beliefs
+bool Endpoint::poll_port_words(Time now, std::uint32_t free_ports, Transmit& out) {
+  constexpr auto op = wire::EndpointOp::port_status_update;
   for (std::uint32_t id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
-    if (!peer.update_pending || peer.update_at > now) continue;
-    QueuePair* pair = speaker_to(id);
-    const std::uint32_t ports = peer.update_ports & peer.proven_ports & free_ports & (pair ? pair->open_ports() : ~0u);
-    if (ports == 0) {
-      peers_.repeat(peer, now, up_ports_);
-      continue;
+    for (Repetition* words : {&peer.update, &peer.reminder}) {
+      if (words->at > now) continue;
+      QueuePair* pair = speaker_to(id);
+      std::uint32_t ports = words->ports & peer.proven_ports & free_ports & (pair ? pair->open_ports() : ~0u);
+      if (words == &peer.reminder && !has_working_qp(id)) ports = 0;
+      const auto port = static_cast<std::uint8_t>(std::countr_zero(ports));
+      words->ports = ports ? words->ports & ~(1u << port) : 0;
+      if (words == &peer.reminder && ports) {
+        fill_response(op, peer.heard_id, wire::Timestamp{static_cast<std::uint16_t>(peer.heard_ticks.value)}, key_for(id), id, port, out);
+      } else if (ports) {
+        fill_request(now, op, peer.update_id, id, port, 0, out);
+        ++journal_.stats.port_updates_sent;
+      }
+      if (pair && ports) pair->address_reply(port, words == &peer.reminder, out);
+      if (words->ports == 0) peers_.end_round(peer, *words, now, up_ports_);
+      if (ports) return true;
     }
-    const auto port = static_cast<std::uint8_t>(std::countr_zero(ports));
-    peer.update_ports &= ~(1u << port);
-    fill_request(now, wire::EndpointOp::port_status_update, peer.update_id, id, port, 0, out);
-    if (pair) pair->address_reply(port, false, out);
-    ++journal_.stats.port_updates_sent;
-    if (peer.update_ports == 0) peers_.repeat(peer, now, up_ports_);
-    return true;
   }
   return false;
 }
