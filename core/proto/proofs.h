@@ -1,7 +1,7 @@
 // Planes of peers that have yet to answer. Where a peer is, it says itself, and may say somebody else's address: data goes
 // only where a question was answered that nobody can answer who did not get it. Until then a plane is like one that is down;
 // it carries questions, at growing intervals, and a few more when something comes from there. They end, unless work waits
-// for the answer or the peer has answered elsewhere: then they go on, one a second at most.
+// for the answer, or the peer speaks or has answered elsewhere: then they go on, one a second at most.
 //
 // Each question carries numbers of its own that nobody can guess who sees other planes' or earlier ones: a nonce of 64 bits
 // where the peer sends it back, else the 32 bits that every peer does. Of those somebody might try all, so that a question
@@ -101,8 +101,9 @@ class Proofs {
   // Something came from a plane that has not answered: if it is the peer, it hears us now.
   void on_heard(Time now, std::uint32_t peer) {
     Question* q = find(peer);
-    if (!q || q->hurries == 0 || q->asks_at <= now || now - q->asked_at < first_interval) return;
-    --q->hurries;
+    if (!q || q->asks_at <= now || now - q->asked_at < (q->hurries ? first_interval : longest_interval)) return;
+    if (q->hurries) --q->hurries;
+    q->is_hurried = true;
     q->asks_at = now;
     refresh();
   }
@@ -166,6 +167,7 @@ class Proofs {
     Duration interval = first_interval;
     std::uint8_t rounds = 0;
     std::uint8_t hurries = most_hurries;
+    bool is_hurried = false;     // this round was brought forward
     bool has_answered = false;   // on some plane
   };
 
@@ -181,10 +183,11 @@ class Proofs {
   }
   template <typename F>
   void end_round(Time now, Question& q, F is_worth_it) {
-    if (q.rounds < most_rounds) ++q.rounds;
+    if (q.rounds < most_rounds && !q.is_hurried) ++q.rounds;
     const bool goes_on = q.rounds < most_rounds || q.has_answered || is_worth_it(q.peer);
     q.asks_at = goes_on ? now + q.interval : Time::never();
-    q.interval = std::min(q.interval * 2, longest_interval);
+    if (!q.is_hurried) q.interval = std::min(q.interval * 2, longest_interval);
+    q.is_hurried = false;
     refresh();
   }
   void refresh() {
