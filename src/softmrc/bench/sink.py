@@ -93,13 +93,14 @@ def pattern(size: int) -> bytes:
 
 def _obey(device: Device, qpn: int, memory: bytearray) -> None:
     """Orders during a flow: a series of placed bytes in 1 ms bins, and the count of bytes that are wrong."""
+    series = _core.Series(device._native, qpn, 1000.0, 0)
     for line in sys.stdin:
         order = json.loads(line)
         if "start" in order:
-            device._native.start_series(qpn, 1000.0, int(order["start"]))
-            answer(started_ns=device._native.series_started_ns)
+            series = _core.Series(device._native, qpn, 1000.0, int(order["start"]))
+            answer(started_ns=series.started_ns)
         elif "read" in order:
-            answer(bins=device._native.series())
+            answer(bins=series.bins)
         elif "check" in order:
             wanted = np.frombuffer(pattern(len(memory)), dtype=np.uint8)
             answer(corrupt=int(np.count_nonzero(np.frombuffer(memory, dtype=np.uint8) != wanted)))
