@@ -194,7 +194,7 @@ Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes) {
 
 bool Device::destroy_qp(std::uint32_t qpn) {
   Lane& lane = lane_of(qpn);
-  lane.with_engine_and_send([](proto::Endpoint&, Time) { return 0; });  // what is owed, while it still knows its paths
+  lane.send_owed();  // while it still knows its paths
   return lane.with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.destroy_qp(now, qpn); });
 }
 

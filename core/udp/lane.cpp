@@ -106,6 +106,11 @@ void Lane::close() {
   turns_.end();
 }
 
+void Lane::send_owed() {
+  const Turns::Visit visit(turns_);
+  if (!closed_) transmit();
+}
+
 void Lane::cut_short() {
   const Turns::Visit visit(turns_);
   is_cut_short_ = true;

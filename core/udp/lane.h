@@ -73,18 +73,25 @@ class Lane {
     const Turns::Visit visit(turns_);
     return f(engine_, clock_.now());
   }
-  // The same for calls that give the engine something to send: it leaves before this returns.
+  // The same for calls that give the engine something to send: it leaves before this returns, unless somebody drives and
+  // is awake, who then sends it with whatever else there is.
   template <typename F>
   auto with_engine_and_send(F f) {
     const Turns::Visit visit(turns_);
     auto result = f(engine_, clock_.now());
-    if (!closed_) {
-      transmit();
-      wake_sleeper_if_late();
-      notify();
+    if (closed_) return result;
+    if (turns_.is_driven() && sleeps_until_ == Time::long_ago()) {
+      has_posts_ = true;
+      return result;
     }
+    transmit();
+    wake_sleeper_if_late();
+    notify();
     return result;
   }
+
+  // What the engine has to send leaves before this returns.
+  void send_owed();
 
   // Waits until the queue holds something, and takes it. Zero when the time is up, the queue gone or the lane closed.
   std::size_t wait(std::uint32_t cq, const std::atomic<bool>& is_gone, std::span<proto::Completion> out, Duration timeout);
@@ -198,6 +205,7 @@ class Lane {
   std::atomic<bool> is_over_{false};
   bool is_cut_short_ = false;
   bool owes_ = false;                // the last driver left without sending
+  bool has_posts_ = false;           // visitors left something for the driver to send
   std::string failure_;
   Time sleeps_until_ = Time::long_ago();
   std::thread thread_;

@@ -164,7 +164,7 @@ void Lane::gather(Time now) {
 
 // Everything the engine has ready, batch by batch, until it has no more or no port has room.
 void Lane::transmit() {
-  owes_ = false;
+  owes_ = has_posts_ = false;
   const int most_batches = plan_.port_burst ? 64 : 4;
   for (int batches = 0; batches < most_batches; ++batches) {
     Time now = clock_.now();

@@ -27,12 +27,14 @@ void Lane::drive(Lock& lock, Time until, Done done) {
     // woken once instead of twice. If not, the next driver pays what is owed.
     if (done()) {
       owes_ = true;
+      if (has_posts_) transmit();
       notify();
       return;
     }
     transmit();
     notify();
     turns_.let_visitors_in(lock);
+    if (has_posts_) continue;
     const Time now = clock_.now();
     if (is_only_refusing_ && now < until) [[unlikely]] {
       ++stats_.rests;

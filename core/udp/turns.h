@@ -95,6 +95,7 @@ class Turns {
     standby_.notify_all();
   }
   void wake_all() { turn_.notify_all(); }
+  bool is_driven() const { return is_driven_; }
   // Callers wait for their turn.
   bool has_followers() const { return followers_ > 0; }
   std::uint64_t leads() const { return leads_; }
