@@ -30,7 +30,9 @@ BEFORE_MS, AFTER_MS = 150, 400
 FIGURES = (
     Figure("lanes_4_over_1", f"4 lanes over one (where there are {CORES} cores)", "", 3.4, True),
     Figure("lanes_4_ratio", "4 lanes over 4 TCP streams", "", 0.75, True),
-    Figure("lanes_blackhole_ms_p99", "a plane dies under 4 lanes at full load: back at 90 % of the others", "ms", 50, False),
+    Figure(
+        "lanes_blackhole_ms_p99", "a plane dies under 4 lanes at full load: back at 90 % of the others", "ms", 50, False
+    ),
 )
 
 
@@ -42,7 +44,9 @@ class Wide:
 
         host = LOOPBACK[0]
         self.other = other
-        ordered = other.order("mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings={"lanes": lanes}, flows=lanes)
+        ordered = other.order(
+            "mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings={"lanes": lanes}, flows=lanes
+        )
         self.device = Device(LOOPBACK, lanes=lanes)
         self.flows = []
         for lane in range(lanes):
