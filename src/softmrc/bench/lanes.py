@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from softmrc.bench.figures import Figure
@@ -58,7 +59,7 @@ class Wide:
         other.hear()
 
     def gbps(self, seconds: float) -> float:
-        return sum(side_by_side([lambda flow=flow: flow.gbps(seconds) for flow in self.flows]))
+        return sum(side_by_side([partial(flow.gbps, seconds) for flow in self.flows]))
 
     def blackhole_ms(self, plane: int) -> float | None:
         """From the death of a plane under full load until the others carry what they can."""
@@ -77,7 +78,7 @@ class Wide:
             return 0.0
 
         seconds = (BEFORE_MS + AFTER_MS) / 1e3
-        side_by_side([break_it, *(lambda flow=flow: flow.gbps(seconds) for flow in self.flows)])
+        side_by_side([break_it, *(partial(flow.gbps, seconds) for flow in self.flows)])
         self.other.say({"read": True})
         bins = self.other.hear()["bins"]
         self.device.set_faults(plane)
@@ -121,7 +122,7 @@ def _goodput(lanes: int, rounds: int, seconds: float) -> dict[str, float]:
         wide = Wide(stack.enter_context(sink()), lanes)
         rows = []
         for _ in range(rounds):
-            theirs = sum(side_by_side([lambda one=one: tcp_gbps(one, LOOPBACK[0], seconds, HOT) for one in streams]))
+            theirs = sum(side_by_side([partial(tcp_gbps, one, LOOPBACK[0], seconds, HOT) for one in streams]))
             rows.append((wide.gbps(seconds), theirs))
         wide.close()
     return {
