@@ -58,5 +58,6 @@ NB_MODULE(_core, m) {
   bind_allocations(m);
   nb::module_ parts = m.def_submodule("parts");
   bind_parts(parts);
+  bind_sim_parts(parts);
   bind_types(m);
 }
