@@ -36,8 +36,8 @@ void* one_or_null(std::size_t size, const std::nothrow_t& tag) noexcept { return
 void* many_or_null(std::size_t size, const std::nothrow_t& tag) noexcept { return counted(::operator new[](size, tag)); }
 void release_one(void* p) noexcept { ::operator delete(released(p)); }
 void release_many(void* p) noexcept { ::operator delete[](released(p)); }
-void release_sized(void* p, std::size_t size) noexcept { ::operator delete(released(p), size); }
-void release_sized_many(void* p, std::size_t size) noexcept { ::operator delete[](released(p), size); }
+void release_sized(void* p, std::size_t) noexcept { release_one(p); }  // clang offers no call with a size unless asked to
+void release_sized_many(void* p, std::size_t) noexcept { release_many(p); }
 
 // By the names that the C++ ABI gives the operators. std::size_t is `unsigned long` wherever we build.
 void* replacement_of(std::string_view name) {
