@@ -105,6 +105,7 @@ class LinkRig : private LinkObserver {
     std::vector<std::tuple<std::int64_t, std::uint32_t, std::uint32_t, bool, bool, bool>> seen;
     while (!scheduler_.empty()) {
       const Scheduler::Event event = scheduler_.pop();
+      if (event.kind == Happening::arrive) follow(event.what, event.who);
       if (event.kind == Happening::arrive && links_.on_arrive(event.who, event.what)) {
         const Parcel& p = parcels_[event.what];
         seen.emplace_back(event.at.ps, event.what, links_.end_of(event.who).index, p.trim != proto::Trim::none, p.congestion, p.is_corrupt);
@@ -121,11 +122,17 @@ class LinkRig : private LinkObserver {
     links_.apply({scheduler_.now(), kind, link, value});
   }
   const Links::Counters& counters() const { return links_.counters(); }
+  // Packets that went on by a link which does not begin where the one before it ends.
+  std::uint64_t leaps() const { return leaps_; }
   std::uint64_t under_way() const { return parcels_.in_use(); }
   std::uint64_t taken_by_faults() const { return taken_by_faults_; }
 
  private:
   void on_lost(const Parcel&) override { ++taken_by_faults_; }
+  void follow(std::uint32_t id, LinkId link) {
+    const LinkId before = parcels_[id].came_from;
+    if (before != no_link && fabric_.to(before) != fabric_.from(link)) ++leaps_;
+  }
 
   const NetworkConfig config_;
   const Fabric fabric_;
@@ -135,6 +142,7 @@ class LinkRig : private LinkObserver {
   Links links_;
   std::vector<bool> is_busy_ = std::vector<bool>(fabric_.links());
   std::uint64_t taken_by_faults_ = 0;
+  std::uint64_t leaps_ = 0;
 };
 
 void bind_links(nb::module_& m) {
@@ -150,6 +158,7 @@ void bind_links(nb::module_& m) {
       .def_prop_ro("hops", [](const LinkRig& l) { return l.counters().hops; })
       .def_prop_ro("dropped", [](const LinkRig& l) { return l.counters().dropped; })
       .def_prop_ro("lost", [](const LinkRig& l) { return l.counters().lost; })
+      .def_prop_ro("leaps", &LinkRig::leaps)
       .def_prop_ro("under_way", &LinkRig::under_way)
       .def_prop_ro("taken_by_faults", &LinkRig::taken_by_faults);
 }
