@@ -32,18 +32,18 @@ def run(command: list[str | Path], **more: str) -> int:
 
 
 def build(kind: str, folder: Path) -> None:
-    """The extension, and beside it links to the Python sources."""
+    """The extensions, and beside them links to the Python sources."""
     options = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", f"-DSOFTMRC_SANITIZE={kind}"]
     configure = ["cmake", "-S", ROOT, "-B", folder, *options, f"-DPython_EXECUTABLE={sys.executable}"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     if run([*configure, "-Wno-dev", "--log-level=WARNING"], PATH=path) or run(["cmake", "--build", folder], PATH=path):
-        sys.exit("the extension could not be built")
+        sys.exit("the extensions could not be built")
     package = folder / "site" / "softmrc"
     shutil.rmtree(package.parent, ignore_errors=True)
     package.mkdir(parents=True)
     for source in (ROOT / "src" / "softmrc").iterdir():
         (package / source.name).symlink_to(source)
-    for extension in folder.glob("_core*.so"):
+    for extension in [*folder.glob("_core*.so"), *folder.glob("_yardstick*.so")]:
         shutil.copy(extension, package)
     (package.parent / "sitecustomize.py").write_text(SITECUSTOMIZE)
 

@@ -138,29 +138,30 @@ struct FlowRow {
 nb::bytes flow_rows(const Network& n) {
   const auto or_minus = [](Time t) { return t == Time::never() ? -1 : t.ps; };
   std::vector<FlowRow> rows;
-  rows.reserve(n.flows().size());
-  for (const Flow& f : n.flows())
+  rows.reserve(n.workload().flows().size());
+  for (const Flow& f : n.workload().flows())
     rows.push_back({or_minus(f.start), or_minus(f.delivered), or_minus(f.completed), f.source, f.destination, f.bytes, 0});
   return raw(rows);
 }
 
 nb::dict counters(const Network& n) {
   nb::dict d;
-  const Network::Counters& c = n.counters();
-  d["events"] = c.events;
-  d["link_hops"] = c.link_hops;
-  d["data_packets"] = c.data_packets;
-  d["control_packets"] = c.control_packets;
-  d["trimmed"] = c.trimmed;
-  d["marked"] = c.marked;
-  d["dropped"] = c.dropped;
-  d["lost_to_faults"] = c.lost_to_faults;
-  d["corrupted"] = c.corrupted;
-  d["retransmitted"] = c.retransmitted;
-  d["pauses"] = c.pauses;
-  d["broken_connections"] = c.broken_connections;
-  d["bytes_placed"] = c.bytes_placed;
-  d["data_lost"] = c.data_lost;
+  const Links::Counters& links = n.links().counters();
+  const Hosts::Counters& hosts = n.hosts().counters();
+  d["events"] = n.events();
+  d["link_hops"] = links.hops;
+  d["data_packets"] = hosts.data_packets;
+  d["control_packets"] = hosts.control_packets;
+  d["trimmed"] = links.trimmed;
+  d["marked"] = links.marked;
+  d["dropped"] = links.dropped + hosts.dropped;
+  d["lost_to_faults"] = links.lost;
+  d["corrupted"] = links.corrupted;
+  d["retransmitted"] = hosts.retransmitted;
+  d["pauses"] = links.pauses;
+  d["broken_connections"] = hosts.broken_connections;
+  d["bytes_placed"] = n.checker().bytes_placed();
+  d["data_lost"] = n.recovery().lost();
   return d;
 }
 
@@ -188,8 +189,8 @@ void bind_network(nb::module_& m) {
            nb::call_guard<WithoutGil>())
       .def_prop_ro("now_ps", [](const Network& n) { return n.now().ps; })
       .def_prop_ro("is_idle", &Network::is_idle)
-      .def_prop_ro("flows_completed", &Network::flows_completed)
-      .def_prop_ro("trace_hash", &Network::trace_hash)
+      .def_prop_ro("flows_completed", [](const Network& n) { return n.workload().completed(); })
+      .def_prop_ro("trace_hash", [](const Network& n) { return n.hosts().trace_hash(); })
       .def_prop_ro("links", [](const Network& n) { return n.fabric().links(); })
       .def_prop_ro("leaves", [](const Network& n) { return n.fabric().leaves(); })
       .def("host_up", [](const Network& n, std::uint32_t p, std::uint32_t h) { return n.fabric().host_up(p, h); })
@@ -200,29 +201,29 @@ void bind_network(nb::module_& m) {
       .def("t1_down", [](const Network& n, std::uint32_t p, std::uint32_t t, std::uint32_t u) { return n.fabric().t1_down(p, t, u); })
       .def("flow_rows", &flow_rows)
       .def("counters", &counters)
-      .def("total_stats", [](const Network& n) { return stats_dict(n.total_stats()); })
+      .def("total_stats", [](const Network& n) { return stats_dict(n.hosts().total_stats()); })
       .def("link_bytes", [](const Network& n) {
         std::vector<std::uint64_t> bytes(n.fabric().links());
-        for (LinkId i = 0; i < bytes.size(); ++i) bytes[i] = n.bytes_on_link(i);
+        for (LinkId i = 0; i < bytes.size(); ++i) bytes[i] = n.links().bytes_on(i);
         return raw(bytes);
       })
       .def("link_max_queue", [](const Network& n) {
         std::vector<std::uint32_t> most(n.fabric().links());
-        for (LinkId i = 0; i < most.size(); ++i) most[i] = n.max_queue_on_link(i);
+        for (LinkId i = 0; i < most.size(); ++i) most[i] = n.links().max_queue_on(i);
         return raw(most);
       })
-      .def("goodput_series", [](const Network& n) { return raw(n.goodput_series()); })
-      .def("bad_ev_series", [](const Network& n) { return raw(n.bad_ev_series()); })
+      .def("goodput_series", [](const Network& n) { return raw(n.series().placed()); })
+      .def("bad_ev_series", [](const Network& n) { return raw(n.series().bad_evs()); })
       .def("ev_census", [](const Network& n) {
-        const auto states = n.ev_census();
+        const auto states = n.hosts().ev_census();
         return nb::make_tuple(states[0], states[1], states[2], states[3]);
       })
-      .def_prop_ro("bytes_placed", [](const Network& n) { return n.counters().bytes_placed; })
+      .def_prop_ro("bytes_placed", [](const Network& n) { return n.checker().bytes_placed(); })
       .def("recovery", [](const Network& n) {
-        const Network::Recovery r = n.recovery();
-        return nb::make_tuple(r.last_lost.ps, r.last_resent.ps, r.unsent);
+        const Recovery& r = n.recovery();
+        return nb::make_tuple(r.last_lost().ps, r.last_resent().ps, r.unsent());
       })
-      .def("stuck_flows", &Network::stuck_flows);
+      .def("stuck_flows", [](const Network& n) { return n.workload().stuck(); });
 }
 
 }  // namespace softmrc::bind

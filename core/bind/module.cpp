@@ -55,8 +55,8 @@ NB_MODULE(_core, m) {
   bind_network(m);
   bind_device(m);
   bind_collectives(m);
-  bind_allocations(m);
   nb::module_ parts = m.def_submodule("parts");
   bind_parts(parts);
+  bind_sim_parts(parts);
   bind_types(m);
 }

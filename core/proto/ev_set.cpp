@@ -41,9 +41,10 @@ void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
       ev.is_spare = i >= active_per_port_;
       evs_.push_back(ev);
       if (profile.is_wide()) wide_.push_back(path.wide);
-      if (!ev.is_spare) enter_rotation(static_cast<std::uint16_t>(evs_.size() - 1));
+      if (!ev.is_spare) append(static_cast<std::uint16_t>(evs_.size() - 1));
     }
   }
+  count_usable();
   for (std::uint32_t port = 0; port < ports; ++port) {
     Ev retired;
     retired.port = static_cast<std::uint8_t>(port);
@@ -208,9 +209,13 @@ std::uint16_t EvSet::pick_any(std::uint32_t ports) {
   return chosen;
 }
 
-void EvSet::enter_rotation(std::uint16_t ev) {
+void EvSet::append(std::uint16_t ev) {
   PortFacts& port = ports_[evs_[ev].port];
   put(evs_[ev].port * per_port_ + port.in_rotation++, ev);
+}
+
+void EvSet::enter_rotation(std::uint16_t ev) {
+  append(ev);
   count_usable();
 }
 

@@ -178,6 +178,7 @@ class EvSet {
   void end_skip(Ev& ev);
   void demote(std::uint16_t ev);
   void return_to_service(std::uint16_t ev);
+  void append(std::uint16_t ev);  // to the rotation of its port; whoever calls it counts what is usable
   void enter_rotation(std::uint16_t ev);
   void leave_rotation(std::uint16_t ev);
   bool activate_spare(std::uint8_t port);

@@ -83,11 +83,6 @@ Node Fabric::from(LinkId link) const {
   return {Tier::t2, plane, aggregation * config_.cores_per_spine + at % config_.cores_per_spine};
 }
 
-bool Fabric::is_last_hop(LinkId link) const {
-  const std::uint32_t at = link - base(plane_of(link));
-  return at >= config_.hosts && at < 2 * config_.hosts;
-}
-
 std::uint32_t Fabric::switches_between(std::uint32_t a, std::uint32_t b) const {
   if (leaf_of(a) == leaf_of(b)) return 1;
   if (!has_three_tiers() || pod_of_leaf(leaf_of(a)) == pod_of_leaf(leaf_of(b))) return 3;

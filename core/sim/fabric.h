@@ -46,6 +46,8 @@ struct Node {
 };
 
 using LinkId = std::uint32_t;
+constexpr LinkId no_link = 0xFFFFFFFF;
+constexpr std::uint32_t no_host = 0xFFFFFFFF;
 
 class Fabric {
  public:
@@ -83,7 +85,10 @@ class Fabric {
   LinkId twin(LinkId link) const;
   Node from(LinkId link) const;
   Node to(LinkId link) const { return from(twin(link)); }
-  bool is_last_hop(LinkId link) const;
+  bool is_first_hop(LinkId link) const { return place_in_plane(link) < config_.hosts; }
+  bool is_last_hop(LinkId link) const { return place_in_plane(link) - config_.hosts < config_.hosts; }
+  // The host where a first hop begins.
+  std::uint32_t host_before(LinkId link) const { return place_in_plane(link); }
   std::uint32_t plane_of(LinkId link) const { return link / links_per_plane_; }
 
   // Switches on the way between two hosts: 1 under the same leaf, 3 under the same spines, 5 across cores.
@@ -100,6 +105,7 @@ class Fabric {
 
  private:
   LinkId base(std::uint32_t plane) const { return plane * links_per_plane_; }
+  std::uint32_t place_in_plane(LinkId link) const { return link % links_per_plane_; }
 
   FabricConfig config_;
   std::uint32_t leaves_ = 0;

@@ -84,12 +84,14 @@ class Scheduler {
 
   void append(std::uint64_t span, const Event& event) {
     std::vector<Event>& events = spans_[span % span_count];
-    if (events.capacity() == 0 && !spare_.empty()) {
-      events = std::move(spare_.back());
-      spare_.pop_back();
+    if (events.empty()) {
+      occupied_[span % span_count / 64] |= 1ull << (span % 64);
+      if (events.capacity() == 0 && !spare_.empty()) {
+        events = std::move(spare_.back());
+        spare_.pop_back();
+      }
     }
     events.push_back(event);
-    occupied_[span % span_count / 64] |= 1ull << (span % 64);
   }
 
   // Opens the next span that holds anything, after drawing in what has come within reach of the wheel.

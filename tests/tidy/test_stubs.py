@@ -1,4 +1,4 @@
-"""The types of the extension come out of its build, and are those of the extension that is imported."""
+"""The types of the extensions come out of their build, and are those of the extensions that are imported."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from types import ModuleType
 import pytest
 
 import softmrc
-from softmrc import _core
+from softmrc import _core, _yardstick
 
 HERE = Path(softmrc.__file__).parent
-STUBS = {"__init__": _core, "parts": _core.parts, "wire": _core.wire}
+STUBS = {
+    "_core/__init__": _core,
+    "_core/parts": _core.parts,
+    "_core/wire": _core.wire,
+    "_yardstick": _yardstick,
+}
 
 
 def declared(text: str) -> set[str]:
@@ -29,8 +34,8 @@ def declared(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", STUBS)
-def test_every_name_of_the_extension_has_a_type(name: str) -> None:
-    stub = HERE / "_core" / f"{name}.pyi"
+def test_every_name_of_an_extension_has_a_type(name: str) -> None:
+    stub = HERE / f"{name}.pyi"
     if not stub.exists():
         pytest.skip("this build wrote no stubs: it is instrumented, or for another processor")
     module: ModuleType = STUBS[name]

@@ -23,7 +23,8 @@ MAY_INCLUDE = {
     "sim": {"base", "wire", "proto", "sim"},
     "udp": {"base", "wire", "proto", "udp"},
     "collectives": {"base", "proto", "udp", "collectives"},
-    "bind": {"base", "wire", "proto", "sim", "udp", "collectives", "bind"},
+    "yardstick": {"base", "yardstick"},
+    "bind": {"base", "wire", "proto", "sim", "udp", "collectives", "yardstick", "bind"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 MAX_LINES = 700
@@ -85,6 +86,8 @@ def import_faults(parts: tuple[str, ...], tree: ast.AST) -> list[str]:
             faults.append(f"{module}: nothing but the command itself imports softmrc.cli")
         if (module + ".").startswith("softmrc.torch.") and parts[:1] not in {("torch",), ("cli",)}:
             faults.append(f"{module}: importing it would import torch")
+        if (module + ".").startswith("softmrc._yardstick.") and parts[:1] != ("bench",):
+            faults.append(f"{module}: only softmrc.bench may measure with it")
     return faults
 
 
@@ -92,6 +95,8 @@ def test_the_check_of_imports_can_fail() -> None:
     assert import_faults(("wire", "x.py"), ast.parse("from softmrc import cli"))
     assert import_faults(("wire", "x.py"), ast.parse("def f():\n    import torch.nn"))
     assert import_faults(("sim", "x.py"), ast.parse("from softmrc.torch import backend"))
+    assert import_faults(("verbs", "x.py"), ast.parse("from softmrc import _core, _yardstick"))
+    assert not import_faults(("bench", "x.py"), ast.parse("from softmrc import _yardstick"))
     assert not import_faults(("torch", "x.py"), ast.parse("import torch"))
     assert not import_faults(("cli", "x.py"), ast.parse("from softmrc.cli import app"))
     assert not import_faults(("sim", "x.py"), ast.parse("from softmrc import client"))

@@ -1,4 +1,4 @@
-"""What the extension asks of the C library: nothing that glibc 2.28 does not have."""
+"""What the extensions ask of the C library: nothing that glibc 2.28 does not have. And what they leave alone."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
+from types import ModuleType
 
 import pytest
 
-from softmrc import _core
+from softmrc import _core, _yardstick
 
 # Newer by name only: functions that moved into libc itself with 2.34, and what a compiler's own headers take where the
 # library that they were built with has it. None of them is asked for when the extension is built on an older system.
-OLDER_THAN_THEY_LOOK = {"pthread_setname_np", "pthread_cond_clockwait", "__libc_single_threaded"}
+OLDER_THAN_THEY_LOOK = {
+    "pthread_setname_np", "pthread_cond_clockwait", "__libc_single_threaded", "dlopen", "dlclose", "dlinfo"
+}  # fmt: skip
 
 
 def newer_symbols(listing: str) -> set[str]:
@@ -21,15 +25,58 @@ def newer_symbols(listing: str) -> set[str]:
     return {name for minor, name in found if int(minor) > 28}
 
 
-def test_glibc_2_28_suffices() -> None:
+def symbols_of(extension: ModuleType) -> str:
+    """As objdump lists them, or a reason to skip."""
     if platform.libc_ver()[0] != "glibc" or not (objdump := shutil.which("objdump")):
         pytest.skip("needs glibc and objdump")
-    done = subprocess.run([objdump, "-T", _core.__file__], capture_output=True, text=True, timeout=60, check=True)
-    assert "GLIBC_2" in done.stdout
-    assert newer_symbols(done.stdout) <= OLDER_THAN_THEY_LOOK
+    assert extension.__file__ is not None
+    command = [objdump, "-T", extension.__file__]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.parametrize("extension", [_core, _yardstick])
+def test_glibc_2_28_suffices(extension: ModuleType) -> None:
+    listing = symbols_of(extension)
+    assert "GLIBC_2" in listing
+    assert newer_symbols(listing) <= OLDER_THAN_THEY_LOOK
 
 
 def test_the_check_can_fail() -> None:
     line = "0000000000000000      DF *UND*\t0000000000000000 (GLIBC_2.35) epoll_pwait2\n"
     assert newer_symbols(line) == {"epoll_pwait2"}
     assert not newer_symbols(line.replace("2.35", "2.2.5"))
+
+
+OPERATORS = re.compile(r"_Z(nw|na|dl|da)\w+$", re.MULTILINE)
+
+
+def own_operators(listing: str) -> set[str]:
+    """Operators new and delete that a library brings instead of asking for them."""
+    return {found[0] for line in listing.splitlines() if "*UND*" not in line and (found := OPERATORS.search(line))}
+
+
+@pytest.mark.parametrize("extension", [_core, _yardstick])
+def test_no_operator_new_is_replaced(extension: ModuleType) -> None:
+    listing = symbols_of(extension)
+    assert OPERATORS.search(listing), "the check would find nothing"
+    assert not own_operators(listing)
+
+
+def test_the_check_of_operators_can_fail() -> None:
+    theirs = "0000000000000000      DF *UND*\t0000000000000000 (GLIBCXX_3.4) _Znwm\n"
+    ours = "0000000000012345 g    DF .text\t0000000000000017  Base        _ZdlPvm\n"
+    assert own_operators(theirs + ours) == {"_ZdlPvm"}
+
+
+USED = ("collectives", "connection", "demo", "fabric", "lab", "pair", "sim", "verbs", "wire")
+
+
+def loads_yardstick(*modules: str) -> bool:
+    code = f"import sys, {', '.join(modules)}; print('softmrc._yardstick' in sys.modules)"
+    command = [sys.executable, "-P", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout == "True\n"
+
+
+def test_what_is_used_does_not_load_what_measures() -> None:
+    assert not loads_yardstick("softmrc", *(f"softmrc.{module}" for module in USED))
+    assert loads_yardstick("softmrc.bench.allocations"), "the check would find nothing"

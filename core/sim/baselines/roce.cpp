@@ -82,7 +82,7 @@ void RoceHost::on_data(Time now, Receiver& r, const RocePacket& packet, bool con
   if (packet.psn == r.expected) {
     ++r.expected;
     r.gap_reported = false;
-    observer_.on_roce_placed(packet.flow, packet.offset, packet.bytes, r.port);
+    observer_.on_roce_placed(packet, r.port);
     if (++r.unacknowledged >= config_.ack_every_packets || packet.is_last) owe(r.ack_due);
   } else if (packet.psn > r.expected) {
     if (!r.gap_reported) owe(r.nak_due);

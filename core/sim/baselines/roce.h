@@ -51,10 +51,10 @@ struct RoceSend {
   std::uint8_t port = 0;
 };
 
-// What a host tells its network.
+// What a host tells whoever runs it.
 struct RoceObserver {
   virtual ~RoceObserver() = default;
-  virtual void on_roce_placed(std::uint32_t flow, std::uint32_t offset, std::uint32_t bytes, std::uint8_t port) = 0;
+  virtual void on_roce_placed(const RocePacket& packet, std::uint8_t port) = 0;
   virtual void on_roce_acknowledged(std::uint32_t flow, std::uint32_t bytes) = 0;
   virtual void on_roce_broken(std::uint32_t qp) = 0;
 };

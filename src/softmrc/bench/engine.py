@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from softmrc import _core
+from softmrc.bench.allocations import allocations
 from softmrc.bench.figures import Figure
 from softmrc.config import (
     CcAlgorithm,
@@ -99,7 +99,7 @@ def qp_bytes(in_flight: int, count: int = 64) -> float:
     """Bytes that one queue pair holds with so many packets in flight both ways; the first of each is lost, so that the
     receiver holds its whole window out of order."""
     endpoints = _endpoints(count, window_bytes=1 << 30)
-    _, before = _core.allocations()
+    _, before = allocations()
     pairs = _connect(endpoints, count)
     if in_flight:
         for side in (0, 1):
@@ -122,7 +122,7 @@ def qp_bytes(in_flight: int, count: int = 64) -> float:
             while endpoint.poll_transmit(0) is not None:
                 pass
         sent.clear()
-    _, after = _core.allocations()
+    _, after = allocations()
     return (after - before) / (2 * count)
 
 

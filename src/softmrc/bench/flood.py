@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from softmrc import _core
+from softmrc import _yardstick
 from softmrc.child import command_of
 from softmrc.errors import ConfigError, InternalError
 
@@ -54,7 +54,7 @@ def end_of(text: str) -> tuple[str, int]:
 def send(sockets: Sequence[socket.socket], packets: list[bytes], per_s: int) -> None:
     """These packets by these sockets, in turns."""
     print("flooding", flush=True)
-    _core.yardstick_flood([sock.fileno() for sock in sockets], packets, per_s, LONGEST_S)
+    _yardstick.flood([sock.fileno() for sock in sockets], packets, per_s, LONGEST_S)
 
 
 def main() -> None:

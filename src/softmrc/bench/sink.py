@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from softmrc import _core
+from softmrc import _core, _yardstick
 from softmrc.connection import listen
 from softmrc.verbs import Device
 
@@ -150,7 +150,7 @@ def raw(host: str, seconds: float, message: int, joins: bool, **_: Any) -> None:
         sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, joins)
         sock.bind((host, 0))
         answer(port=sock.getsockname()[1])
-        answer(bytes_per_s=_core.yardstick_receive(sock.fileno(), message, seconds + 5))
+        answer(bytes_per_s=_yardstick.receive(sock.fileno(), message, seconds + 5))
 
 
 ORDERS: dict[str, Any] = {

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from softmrc import _core
+from softmrc import _yardstick
 from softmrc.bench import crowd, lanes, spoofed
 from softmrc.bench.figures import Figure
 from softmrc.bench.flood import flood
@@ -181,7 +181,7 @@ def raw_gbps(other: Sink, host: str, seconds: float, message: int = RAW_PACKET, 
         sock.connect((host, port))
         if segment:
             sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, segment)
-        _core.yardstick_send(sock.fileno(), message, seconds)
+        _yardstick.send(sock.fileno(), message, seconds)
     return other.hear()["bytes_per_s"] * 8 / 1e9
 
 

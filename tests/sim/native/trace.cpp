@@ -73,8 +73,7 @@ int main(int count, char** words) {
   while (network.run(Time{} + seconds(1), 1'000'000)) {
   }
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
-  const auto& counters = network.counters();
-  std::printf("%016llx %u of %zu flows, %llu data packets\n", static_cast<unsigned long long>(network.trace_hash()),
-              network.flows_completed(), network.flows().size(), static_cast<unsigned long long>(counters.data_packets));
-  std::fprintf(stderr, "%.3f s, %.0f hops/s\n", wall.count(), static_cast<double>(counters.link_hops) / wall.count());
+  std::printf("%016llx %u of %zu flows, %llu data packets\n", static_cast<unsigned long long>(network.hosts().trace_hash()),
+              network.workload().completed(), network.workload().flows().size(), static_cast<unsigned long long>(network.hosts().counters().data_packets));
+  std::fprintf(stderr, "%.3f s, %.0f hops/s\n", wall.count(), static_cast<double>(network.links().counters().hops) / wall.count());
 }

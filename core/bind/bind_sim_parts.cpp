@@ -1,0 +1,176 @@
+// Parts of the simulator by themselves, for tests that put one of them next to a plain model: `_core.parts`.
+// Times are picoseconds.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind/bind.h"
+#include "sim/checker.h"
+#include "sim/links.h"
+#include "sim/recovery.h"
+#include "sim/series.h"
+#include "sim/workload.h"
+
+namespace nb = nanobind;
+
+namespace softmrc::bind {
+
+using namespace sim;
+
+namespace {
+
+void bind_checker(nb::module_& m) {
+  nb::class_<Checker>(m, "Checker")
+      .def(nb::init<std::uint32_t>(), nb::arg("mtu"))
+      .def("plan", &Checker::plan, nb::arg("source"), nb::arg("destination"), nb::arg("bytes"))
+      .def("on_placed", &Checker::on_placed, nb::arg("flow"), nb::arg("source"), nb::arg("destination"), nb::arg("offset"), nb::arg("bytes"))
+      .def("on_delivered", &Checker::on_delivered)
+      .def_static("check_conserved", [](std::uint64_t sent, std::uint64_t arrived, std::uint64_t dropped, std::uint64_t lost, std::uint64_t under_way) {
+        Checker::check_conserved({sent, arrived, dropped, lost, under_way});
+      }, nb::arg("sent"), nb::arg("arrived") = 0, nb::arg("dropped") = 0, nb::arg("lost") = 0, nb::arg("under_way") = 0)
+      .def_prop_ro("bytes_placed", &Checker::bytes_placed);
+}
+
+void bind_workload(nb::module_& m) {
+  using Starts = std::vector<std::pair<std::int64_t, std::uint32_t>>;  // when, and which flow
+  const auto into = [](Starts& starts) { return [&starts](Time at, std::uint32_t flow) { starts.emplace_back(at.ps, flow); }; };
+  nb::class_<Workload>(m, "Workload")
+      .def(nb::init<bool>(), nb::arg("chain_on_acknowledgement") = false)
+      .def("add", [](Workload& w, std::int64_t start) { return w.add(0, 1, 1, start < 0 ? Time::never() : Time{start}); }, nb::arg("start"))
+      .def("add_dependency", [](Workload& w, std::uint32_t earlier, std::uint32_t later, std::int64_t think) {
+        w.add_dependency(earlier, later, Duration{think});
+      }, nb::arg("earlier"), nb::arg("later"), nb::arg("think") = 0)
+      .def("begin", [into](Workload& w) { Starts s; w.begin(into(s)); return s; })
+      .def("on_delivered", [into](Workload& w, std::int64_t now, std::uint32_t id) { Starts s; w.on_delivered(Time{now}, id, into(s)); return s; })
+      .def("on_completed", [into](Workload& w, std::int64_t now, std::uint32_t id) { Starts s; w.on_completed(Time{now}, id, into(s)); return s; })
+      .def_prop_ro("completed", &Workload::completed)
+      .def_prop_ro("is_done", &Workload::is_done)
+      .def("stuck", &Workload::stuck);
+}
+
+void bind_series(nb::module_& m) {
+  nb::class_<Series>(m, "Series")
+      .def(nb::init<std::uint32_t>(), nb::arg("planes"))
+      .def("sample_every", [](Series& s, std::int64_t bin) { s.sample_every(Duration{bin}); })
+      .def("on_placed", [](Series& s, std::int64_t now, std::uint8_t plane, std::uint32_t bytes) { s.on_placed(Time{now}, plane, bytes); })
+      .def("on_bad_evs", [](Series& s, std::int64_t now, std::int64_t change) { s.on_bad_evs(Time{now}, change); })
+      .def_prop_ro("placed", &Series::placed)
+      .def_prop_ro("bad_evs", &Series::bad_evs);
+}
+
+void bind_recovery(nb::module_& m) {
+  nb::class_<Recovery>(m, "Recovery")
+      .def(nb::init<>())
+      .def("on_lost", [](Recovery& r, std::int64_t now, std::uint64_t key, bool is_placed) { r.on_lost(Time{now}, key, is_placed); })
+      .def("on_sent", [](Recovery& r, std::int64_t now, std::uint64_t key) { r.on_sent(Time{now}, key); })
+      .def("on_placed", &Recovery::on_placed)
+      .def_prop_ro("lost", &Recovery::lost)
+      .def_prop_ro("unsent", &Recovery::unsent)
+      .def_prop_ro("last_lost", [](const Recovery& r) { return r.last_lost().ps; })
+      .def_prop_ro("last_resent", [](const Recovery& r) { return r.last_resent().ps; });
+}
+
+// Links and switches without hosts: packets are put on the first link and gathered behind the last one.
+class LinkRig : private LinkObserver {
+ public:
+  explicit LinkRig(const NetworkConfig& config)
+      : config_(config), fabric_(config.fabric), prng_(config.seed, "links"), links_(config_, fabric_, scheduler_, prng_, parcels_, *this) {}
+  LinkRig(const LinkRig&) = delete;
+  LinkRig& operator=(const LinkRig&) = delete;
+
+  std::uint32_t send(std::uint32_t source, std::uint32_t destination, std::uint32_t entropy, std::uint8_t plane, std::uint32_t bytes, bool is_control) {
+    const std::uint32_t id = parcels_.take();
+    Parcel& p = parcels_[id];
+    p.packet.body = wire::Write{};
+    p.entropy = entropy;
+    p.source = source;
+    p.destination = destination;
+    p.plane = plane;
+    p.bytes = bytes;
+    p.is_control = is_control;
+    p.is_trimmable = !is_control;
+    p.congestion = p.is_corrupt = false;
+    p.trim = proto::Trim::none;
+    p.came_from = no_link;
+    links_.router().address(p);
+    const LinkId link = fabric_.host_up(plane, source);
+    if (is_busy_[link]) links_.leave_later(link, id);
+    else links_.leave(link, id);
+    is_busy_[link] = true;
+    return id;
+  }
+
+  // Until nothing moves: when which packet reached which host, whether it was trimmed, marked, corrupted.
+  std::vector<std::tuple<std::int64_t, std::uint32_t, std::uint32_t, bool, bool, bool>> run() {
+    std::vector<std::tuple<std::int64_t, std::uint32_t, std::uint32_t, bool, bool, bool>> seen;
+    while (!scheduler_.empty()) {
+      const Scheduler::Event event = scheduler_.pop();
+      if (event.kind == Happening::arrive) follow(event.what, event.who);
+      if (event.kind == Happening::arrive && links_.on_arrive(event.who, event.what)) {
+        const Parcel& p = parcels_[event.what];
+        seen.emplace_back(event.at.ps, event.what, links_.end_of(event.who).index, p.trim != proto::Trim::none, p.congestion, p.is_corrupt);
+        parcels_.drop(event.what);
+      } else if (event.kind == Happening::ready && links_.on_ready(event.who)) {
+        is_busy_[event.who] = false;
+      }
+    }
+    return seen;
+  }
+
+  void apply(FaultKind kind, LinkId link, double value) {
+    if (link >= fabric_.links()) raise_if(proto::Problem{proto::Problem::Kind::config, "link", std::to_string(link), "below " + std::to_string(fabric_.links())});
+    links_.apply({scheduler_.now(), kind, link, value});
+  }
+  const Links::Counters& counters() const { return links_.counters(); }
+  // Packets that went on by a link which does not begin where the one before it ends.
+  std::uint64_t leaps() const { return leaps_; }
+  std::uint64_t under_way() const { return parcels_.in_use(); }
+  std::uint64_t taken_by_faults() const { return taken_by_faults_; }
+
+ private:
+  void on_lost(const Parcel&) override { ++taken_by_faults_; }
+  void follow(std::uint32_t id, LinkId link) {
+    const LinkId before = parcels_[id].came_from;
+    if (before != no_link && fabric_.to(before) != fabric_.from(link)) ++leaps_;
+  }
+
+  const NetworkConfig config_;
+  const Fabric fabric_;
+  Scheduler scheduler_;
+  Prng prng_;
+  Parcels parcels_;
+  Links links_;
+  std::vector<bool> is_busy_ = std::vector<bool>(fabric_.links());
+  std::uint64_t taken_by_faults_ = 0;
+  std::uint64_t leaps_ = 0;
+};
+
+void bind_links(nb::module_& m) {
+  nb::class_<LinkRig>(m, "Links")
+      .def("__init__", [](LinkRig* self, const NetworkConfig& config) {
+        if (const auto p = validate(config.fabric)) raise_if(proto::Problem{proto::Problem::Kind::config, p->field, p->value, p->allowed});
+        new (self) LinkRig(config);
+      })
+      .def("send", &LinkRig::send, nb::arg("source"), nb::arg("destination"), nb::arg("entropy") = 0, nb::arg("plane") = 0,
+           nb::arg("bytes") = 1000, nb::arg("is_control") = false)
+      .def("run", &LinkRig::run)
+      .def("apply", &LinkRig::apply, nb::arg("kind"), nb::arg("link"), nb::arg("value") = 0.0)
+      .def_prop_ro("hops", [](const LinkRig& l) { return l.counters().hops; })
+      .def_prop_ro("dropped", [](const LinkRig& l) { return l.counters().dropped; })
+      .def_prop_ro("lost", [](const LinkRig& l) { return l.counters().lost; })
+      .def_prop_ro("leaps", &LinkRig::leaps)
+      .def_prop_ro("under_way", &LinkRig::under_way)
+      .def_prop_ro("taken_by_faults", &LinkRig::taken_by_faults);
+}
+
+}  // namespace
+
+void bind_sim_parts(nb::module_& m) {
+  bind_checker(m);
+  bind_workload(m);
+  bind_series(m);
+  bind_recovery(m);
+  bind_links(m);
+}
+
+}  // namespace softmrc::bind

@@ -1,0 +1,51 @@
+// The oracle: what must be true of a run whatever the network, the hosts and the transport do. It keeps its own copy of the
+// plan and its own record of what arrived, and believes none of those that it judges. What it finds wrong is our bug, and
+// stops the run.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace softmrc::sim {
+
+class Checker {
+ public:
+  explicit Checker(std::uint32_t mtu) : mtu_(mtu) {}
+
+  // The next flow of the plan; flows are known by their order.
+  void plan(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes);
+
+  // A connection between these two carried so many bytes of a flow, which were placed at this offset. That happens exactly
+  // once to every packet of the plan, and to nothing else.
+  void on_placed(std::uint32_t flow, std::uint32_t source, std::uint32_t destination, std::uint64_t offset, std::uint32_t bytes);
+  // Somebody was told that all of it is there.
+  void on_delivered(std::uint32_t flow) const;
+
+  // Packets do not come from nothing, nor vanish uncounted.
+  struct Packets {
+    std::uint64_t sent = 0, arrived = 0, dropped = 0, lost = 0, under_way = 0;
+  };
+  static void check_conserved(const Packets& packets);
+
+  bool is_placed(std::uint32_t flow, std::uint64_t offset) const { return has(bit_of(flow, offset)); }
+  std::uint64_t bytes_placed() const { return bytes_placed_; }
+
+ private:
+  struct Planned {
+    std::uint64_t first_packet = 0;
+    std::uint32_t source = 0;
+    std::uint32_t destination = 0;
+    std::uint32_t bytes = 0;
+  };
+
+  std::uint64_t bit_of(std::uint32_t flow, std::uint64_t offset) const { return flows_[flow].first_packet + offset / mtu_; }
+  bool has(std::uint64_t bit) const { return placed_[bit / 64] >> (bit % 64) & 1; }
+
+  std::uint32_t mtu_;
+  std::vector<Planned> flows_;
+  std::uint64_t packets_ = 0;          // of all flows
+  std::vector<std::uint64_t> placed_;  // a bit for each of them
+  std::uint64_t bytes_placed_ = 0;
+};
+
+}  // namespace softmrc::sim

@@ -1,0 +1,119 @@
+// The hosts of a network, whichever transport they speak. A host is known by its number. It is told what happens to it,
+// sends what its free ports allow at that moment, and says when it wants to be called; everything that it finds out goes
+// to the observer.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/prng.h"
+#include "proto/stats.h"
+#include "sim/network_config.h"
+#include "sim/parcel.h"
+#include "sim/scheduler.h"
+#include "sim/workload.h"
+
+namespace softmrc::sim {
+
+// A host as its links know it.
+struct Nic {
+  std::uint32_t busy_ports = 0;
+  std::uint32_t paused_ports = 0;  // by PFC: replies only
+  Time timer_at = Time::never();   // when the host is called
+};
+
+// Part of a flow lies in the memory of the host that it was for.
+struct Placement {
+  std::uint32_t flow = 0;
+  std::uint32_t source = 0;       // the ends of the connection that carried it
+  std::uint32_t destination = 0;
+  std::uint64_t offset = 0;
+  std::uint32_t bytes = 0;
+  std::uint8_t port = 0;
+  std::uint64_t packet = 0;       // of MRC: the packet, as Recovery names it
+};
+
+// What hosts tell the network that they stand in.
+struct HostObserver {
+  virtual ~HostObserver() = default;
+  // A packet leaves by the port of its plane.
+  virtual void on_leave(std::uint32_t host, std::uint32_t parcel) = 0;
+  virtual void on_placed(const Placement& placement) = 0;
+  virtual void on_bad_evs(std::int64_t change) = 0;
+  virtual void on_delivered(std::uint32_t flow) = 0;
+  virtual void on_completed(std::uint32_t flow) = 0;
+  virtual bool is_port_down(std::uint32_t host, std::uint32_t plane) const = 0;
+};
+
+class Hosts {
+ public:
+  // Where they stand; all of it outlives them.
+  struct Place {
+    const NetworkConfig& config;
+    const Scheduler& clock;
+    Prng& prng;
+    Parcels& parcels;
+    std::span<const Nic> nics;
+    HostObserver& network;
+  };
+  struct Counters {
+    std::uint64_t data_packets = 0, control_packets = 0, retransmitted = 0, arrived = 0, dropped = 0, broken_connections = 0;
+  };
+
+  virtual ~Hosts() = default;
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  // Before the first flow starts.
+  virtual void begin(const std::vector<Flow>&) {}
+  // The source of a flow is given it to send.
+  virtual void start(std::uint32_t id, const Flow& flow) = 0;
+  virtual void handle(std::uint32_t host, std::uint32_t parcel) = 0;
+  virtual void handle_timeout(std::uint32_t host) = 0;
+  // More of its ports are free, or may carry data again.
+  virtual void handle_free_port(std::uint32_t host) = 0;
+  // False: that is nothing to this host.
+  virtual bool set_port(std::uint32_t host, std::uint32_t plane, bool is_up) = 0;
+  // When handle_timeout wants to be called.
+  virtual Time deadline(std::uint32_t host) = 0;
+
+  // Asks for the memory of a host that has an engine: first its row, then the engine that it points to, then what that
+  // will work on. `arriving` is the packet that it will get; without one it will send.
+  bool have_engines() const { return have_engines_; }
+  virtual void fetch_row(std::uint32_t) const {}
+  virtual void fetch_engine(std::uint32_t, const Parcel*) const {}
+  virtual void fetch_work(std::uint32_t, const Parcel*) const {}
+
+  // EVs of all queue pairs that send, by state; sums of the counters of every queue pair.
+  virtual std::array<std::uint64_t, 4> ev_census() const { return {}; }
+  virtual proto::QpStats total_stats() const { return {}; }
+
+  const Counters& counters() const { return counters_; }
+  // What arrived where and when, as a number.
+  std::uint64_t trace_hash() const { return hash_; }
+
+ protected:
+  Hosts(const Place& place, bool have_engines)
+      : place_(place), all_ports_((1u << place.config.fabric.planes) - 1), have_engines_(have_engines) {}
+
+  Time now() const { return place_.clock.now(); }
+  std::uint32_t free_ports(std::uint32_t host) const { return all_ports_ & ~place_.nics[host].busy_ports; }
+
+  void count_arrival(std::uint32_t host, std::uint32_t psn) {
+    ++counters_.arrived;
+    const std::uint64_t value = static_cast<std::uint64_t>(now().ps) ^ static_cast<std::uint64_t>(host) << 40 ^ psn;
+    hash_ = (hash_ ^ value) * 0x100000001B3u ^ (hash_ >> 29);
+  }
+
+  Place place_;
+  Counters counters_;
+
+ private:
+  std::uint32_t all_ports_;
+  bool have_engines_;
+  std::uint64_t hash_ = 0xCBF29CE484222325u;
+};
+
+}  // namespace softmrc::sim

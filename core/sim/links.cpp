@@ -1,0 +1,246 @@
+#include "sim/links.h"
+
+#include <algorithm>
+
+#include "base/fetch.h"
+
+namespace softmrc::sim {
+namespace {
+
+std::uint32_t scaled(std::uint32_t bytes, float share) {
+  return share == 1 ? bytes : static_cast<std::uint32_t>(static_cast<double>(bytes) * static_cast<double>(share));
+}
+
+}  // namespace
+
+Links::Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& scheduler, Prng& prng, Parcels& parcels, LinkObserver& observer)
+    : config_(config), fabric_(fabric), scheduler_(scheduler), prng_(prng), parcels_(parcels), observer_(observer),
+      links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()), router_(config, fabric, faults_, scheduler),
+      is_lossless_(config.transport == Transport::roce && config.roce.pfc),
+      xoff_bytes_(config.roce.pfc_xoff_bytes ? config.roce.pfc_xoff_bytes : config.queue.data_bytes / 2),
+      xon_bytes_(config.roce.pfc_xon_bytes ? config.roce.pfc_xon_bytes : xoff_bytes_ / 4 * 3) {
+  for (LinkId at = 0; at < fabric.links(); ++at) {
+    ends_[at] = fabric.to(at);
+    links_[at].is_first_hop = fabric.is_first_hop(at);
+    links_[at].is_last_hop = fabric.is_last_hop(at);
+    links_[at].ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time_q8(at) + 0.5);
+  }
+}
+
+// As it is when nothing is wrong with it.
+double Links::byte_time_q8(LinkId at) const {
+  const bool at_host = links_[at].is_first_hop || links_[at].is_last_hop;
+  const std::uint64_t bps = at_host ? config_.fabric.host_link_bps : config_.fabric.fabric_link_bps;
+  return 8e12 * 256 / static_cast<double>(bps);
+}
+
+void Links::apply(const Fault& f) {
+  faults_.apply(now(), f);
+  Link& link = links_[f.link];
+  const bool is_slow = f.kind == FaultKind::slow || f.kind == FaultKind::slow_scaled;
+  if (!is_slow && f.kind != FaultKind::heal) return;
+  const double share = is_slow ? f.value : 1;
+  link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time_q8(f.link) / share + 0.5);
+  link.queue_share = f.kind == FaultKind::slow_scaled ? static_cast<float>(share) : 1;
+}
+
+void Links::lose(std::uint32_t id) {
+  ++counters_.lost;
+  observer_.on_lost(parcels_[id]);
+  parcels_.drop(id);
+}
+
+void Links::drop(std::uint32_t id) {
+  ++counters_.dropped;
+  parcels_.drop(id);
+}
+
+bool Links::should_mark(const Link& link) {
+  const QueueConfig& q = config_.queue;
+  const std::uint32_t low = scaled(q.ecn_low_bytes, link.queue_share);
+  const std::uint32_t high = scaled(q.ecn_high_bytes, link.queue_share);
+  if (high == 0 || link.data_bytes <= low) return false;
+  if (link.is_last_hop && !q.ecn_on_last_hop) return false;
+  if (link.data_bytes >= high) return true;
+  const double share = static_cast<double>(link.data_bytes - low) / (high - low);
+  return prng_.chance(share);
+}
+
+// The payload goes, the header goes on as control traffic.
+void Links::cut(Parcel& p, bool last_hop) {
+  p.trim = last_hop ? proto::Trim::trimmed_last_hop : proto::Trim::trimmed;
+  p.is_control = true;
+  p.is_trimmable = false;
+  p.bytes = config_.trimmed_packet_bytes;
+  auto& write = std::get<wire::Write>(p.packet.body);
+  write.payload = nullptr;
+  write.payload_size = 0;
+  ++counters_.trimmed;
+}
+
+// Finds the packet a place in one of the link's queues, or says that there is none. On overflow either the arriving or
+// the newest waiting packet is trimmed, whichever a coin says, so that flows which burst do not always pay.
+bool Links::admit(Link& link, std::uint32_t id) {
+  const QueueConfig& q = config_.queue;
+  Parcel* p = &parcels_[id];
+  if (!p->is_control) {
+    const std::uint32_t full = link.is_last_hop && q.last_hop_trim_bytes ? q.last_hop_trim_bytes : q.trim_bytes;
+    const std::uint32_t limit = scaled(full, link.queue_share);
+    if (limit && p->is_trimmable && link.data_bytes + p->bytes > limit) {
+      if (!link.data.empty() && parcels_[link.data.tail].is_trimmable && prng_.chance(0.5)) {
+        Parcel& newest = parcels_[link.data.tail];
+        link.data_bytes += p->bytes - newest.bytes;
+        std::swap(*p, newest);
+        std::swap(p->next, newest.next);
+      }
+      cut(*p, link.is_last_hop);
+    } else if (q.data_bytes && link.data_bytes + p->bytes > scaled(q.data_bytes, link.queue_share) && !is_lossless_) {
+      return false;
+    }
+  }
+  if (p->is_control) {
+    if (q.control_bytes && link.control_bytes + p->bytes > q.control_bytes) return false;
+    link.control_bytes += p->bytes;
+    link.control.push(parcels_, id);
+  } else {
+    link.data_bytes += p->bytes;
+    link.max_queue = std::max(link.max_queue, link.data_bytes);
+    link.data.push(parcels_, id);
+    count_buffered(p->came_from, p->bytes);
+  }
+  return true;
+}
+
+void Links::enqueue(LinkId at, std::uint32_t id) {
+  Link& link = links_[at];
+  if (faults_.is_down(at)) return lose(id);
+  const bool may_go = !link.is_paused || parcels_[id].is_control;
+  if (!link.is_ready_armed && link.busy_until <= now() && may_go) return transmit(at, id);
+  if (!admit(link, id)) return drop(id);
+  kick(at);
+}
+
+// Makes sure that a link with something to send will be looked at when it is free.
+void Links::kick(LinkId at) {
+  Link& link = links_[at];
+  const bool has_work = !link.control.empty() || (!link.data.empty() && !link.is_paused);
+  if (link.is_ready_armed || !has_work) return;
+  link.is_ready_armed = true;
+  scheduler_.push(std::max(link.busy_until, now()), Happening::ready, at, 0);
+}
+
+bool Links::on_ready(LinkId at) {
+  Link& link = links_[at];
+  if (link.is_first_hop) {
+    if (link.data.empty()) return true;
+    transmit(at, link.data.pop(parcels_));
+    return false;
+  }
+  link.is_ready_armed = false;
+  std::uint32_t id;
+  if (!link.control.empty()) {
+    id = link.control.pop(parcels_);
+    link.control_bytes -= parcels_[id].bytes;
+  } else if (link.data.empty() || link.is_paused) {
+    return false;
+  } else {
+    id = link.data.head;
+    Parcel& p = parcels_[id];
+    if (should_mark(link)) {
+      p.congestion = true;
+      ++counters_.marked;
+    }
+    link.data.pop(parcels_);
+    link.data_bytes -= p.bytes;
+    count_buffered(p.came_from, -static_cast<std::int64_t>(p.bytes));
+  }
+  transmit(at, id);
+  kick(at);
+  return false;
+}
+
+void Links::transmit(LinkId at, std::uint32_t id) {
+  Link& link = links_[at];
+  Parcel& p = parcels_[id];
+  link.busy_until = now() + Duration{static_cast<std::int64_t>(static_cast<std::uint64_t>(p.bytes) * link.ps_per_byte_q8 >> 8)};
+  link.bytes += p.bytes;
+  ++counters_.hops;
+  if (link.is_first_hop) scheduler_.push(link.busy_until, Happening::ready, at, 0);
+  if (faults_.is_faulty(at)) [[unlikely]] {
+    if (faults_.swallows(at, p, prng_)) return lose(id);
+    if (faults_.corrupts(at, prng_)) {
+      p.is_corrupt = true;
+      ++counters_.corrupted;
+    }
+  }
+  scheduler_.push(link.busy_until + config_.fabric.link_delay, Happening::arrive, at, id);
+}
+
+bool Links::on_arrive(LinkId at, std::uint32_t id) {
+  if (faults_.is_down(at)) {
+    lose(id);
+    return false;
+  }
+  const Node& node = ends_[at];
+  if (node.tier == Tier::host) return true;
+  Parcel& p = parcels_[id];
+  p.came_from = at;
+  const LinkId next = router_.next_link(node, p);
+  if (next == no_link) {
+    drop(id);
+    return false;
+  }
+  p.route.shift();
+  enqueue(next, id);
+  return false;
+}
+
+// PFC: the switch at the end of `came_from` holds so much that arrived by it; past a limit the sender must pause.
+void Links::count_buffered(LinkId came_from, std::int64_t bytes) {
+  if (!is_lossless_ || came_from == no_link) return;
+  Link& link = links_[came_from];
+  link.buffered = static_cast<std::uint32_t>(link.buffered + bytes);
+  if (!link.pause_asked && link.buffered > xoff_bytes_) {
+    link.pause_asked = true;
+    ++counters_.pauses;
+    scheduler_.push(now() + config_.fabric.link_delay, Happening::pause, came_from, 1);
+  } else if (link.pause_asked && link.buffered < xon_bytes_) {
+    link.pause_asked = false;
+    scheduler_.push(now() + config_.fabric.link_delay, Happening::pause, came_from, 0);
+  }
+}
+
+bool Links::on_pause(LinkId at, bool is_paused) {
+  links_[at].is_paused = is_paused;
+  if (links_[at].is_first_hop) return true;
+  kick(at);
+  return false;
+}
+
+void Links::fetch_link(const Scheduler::Event& event) const {
+  if (event.kind == Happening::arrive) {
+    fetch(&parcels_[event.what]);
+    fetch(&ends_[event.who]);
+  } else if (event.kind == Happening::ready) {
+    fetch(&links_[event.who]);
+  }
+}
+
+bool Links::fetch_behind(const Scheduler::Event& event) const {
+  if (event.kind == Happening::arrive) {
+    const Node& node = ends_[event.who];
+    if (node.tier == Tier::host) {
+      fetch(&parcels_[event.what].packet);
+      return false;
+    }
+    if (const LinkId next = router_.next_link(node, parcels_[event.what]); next != no_link) fetch(&links_[next]);
+  } else if (event.kind == Happening::ready) {
+    const Link& link = links_[event.who];
+    const std::uint32_t head = link.control.empty() ? link.data.head : link.control.head;
+    if (head == no_parcel) return !link.is_first_hop;
+    fetch(&parcels_[head]);
+  }
+  return true;
+}
+
+}  // namespace softmrc::sim

@@ -1,0 +1,87 @@
+// Hosts that run the production endpoint and nothing else: driven at once, as a NIC does it, or by a process. Packets travel
+// as structs; the engine does not know the difference, which a test of Pair proves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "proto/endpoint.h"
+#include "sim/hosts.h"
+#include "sim/process.h"
+
+namespace softmrc::sim {
+
+class MrcHosts final : public Hosts, private proto::TraceSink {
+ public:
+  explicit MrcHosts(const Place& place) : Hosts(place, true), hosts_(place.config.fabric.hosts) {}
+
+  void begin(const std::vector<Flow>& flows) override;
+  void start(std::uint32_t id, const Flow& flow) override;
+  void handle(std::uint32_t host, std::uint32_t parcel) override;
+  void handle_timeout(std::uint32_t host) override;
+  void handle_free_port(std::uint32_t host) override { drain(host); }
+  bool set_port(std::uint32_t host, std::uint32_t plane, bool is_up) override;
+  Time deadline(std::uint32_t host) override;
+
+  void fetch_row(std::uint32_t host) const override;
+  void fetch_engine(std::uint32_t host, const Parcel* arriving) const override;
+  void fetch_work(std::uint32_t host, const Parcel* arriving) const override;
+
+  std::array<std::uint64_t, 4> ev_census() const override;
+  proto::QpStats total_stats() const override;
+
+ private:
+  static constexpr std::uint32_t first_qpn = 16;
+
+  struct RemotePeer {
+    std::uint32_t host = 0;
+    std::uint32_t our_id_there = 0;
+  };
+  // A host whose endpoint is driven by a process, and what that process sees.
+  struct Driven : Process::Surroundings {
+    Driven(MrcHosts& all, std::uint32_t which);
+    void hand_in(std::uint32_t parcel) override { hosts.hand_in(host, parcel); }
+    void leave(const proto::Transmit& transmit) override { hosts.leave(host, transmit); }
+    std::uint32_t free_ports() override { return hosts.free_ports(host); }
+    Time next_free_port() const override { return Time::never(); }  // a port that has room again kicks it
+
+    MrcHosts& hosts;
+    std::uint32_t host;
+    Process process;
+  };
+  struct Host {
+    std::unique_ptr<proto::Endpoint> endpoint;
+    std::unique_ptr<Driven> driven;
+    std::vector<RemotePeer> peers;
+    const proto::QueuePair* last_sender = nullptr;  // likely to send next, too: its memory is fetched ahead
+  };
+  // One queue pair, or as many as are asked for, per ordered pair of hosts that talk; flows between them are its messages.
+  struct Connection {
+    std::uint32_t source = 0;
+    std::uint32_t destination = 0;
+    const proto::QueuePair* sender = nullptr;
+    const proto::QueuePair* receiver = nullptr;
+  };
+
+  void on(const proto::Event& event) override;
+  proto::Endpoint& endpoint_of(std::uint32_t host);
+  std::uint32_t connection(std::uint32_t source, std::uint32_t destination, std::uint32_t lane);
+  void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init);
+  proto::InitAttributes hints_for(std::uint32_t source, std::uint32_t destination) const;
+  void hand_in(std::uint32_t host, std::uint32_t parcel);
+  void leave(std::uint32_t host, const proto::Transmit& transmit);
+  void drain(std::uint32_t host);
+  void collect_completions(std::uint32_t host);
+  const proto::QueuePair* pair_of(const Host& host, const Parcel* arriving) const;
+
+  std::vector<Host> hosts_;
+  std::vector<Connection> connections_;  // by queue pair number, which both ends share
+  std::unordered_map<std::uint64_t, std::uint32_t> connection_ids_;
+  std::unordered_map<std::uint64_t, std::uint32_t> next_lane_;  // by pair of hosts, where they have several
+  std::vector<std::uint16_t> send_peers_, receive_peers_;       // by host, where there are hints
+  proto::Transmit scratch_;
+};
+
+}  // namespace softmrc::sim

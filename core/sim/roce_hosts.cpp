@@ -1,0 +1,99 @@
+#include "sim/roce_hosts.h"
+
+#include <algorithm>
+
+namespace softmrc::sim {
+
+RoceHost& RoceHosts::host_of(std::uint32_t host) {
+  if (!hosts_[host]) {
+    RoceConfig config = place_.config.roce;
+    if (config.line_rate_bps == 0) config.line_rate_bps = place_.config.fabric.host_link_bps;
+    RoceObserver& observer = *this;
+    hosts_[host] = std::make_unique<RoceHost>(config, place_.config.mtu, observer);
+  }
+  return *hosts_[host];
+}
+
+// A pair of hosts has its queue pairs from its first flow on.
+std::uint32_t RoceHosts::first_qp(std::uint32_t source, std::uint32_t destination) {
+  const std::uint64_t key = static_cast<std::uint64_t>(source) << 32 | destination;
+  const auto [found, is_new] = connection_ids_.try_emplace(key, static_cast<std::uint32_t>(connections_.size()));
+  const std::uint32_t first = found->second * max_qps;
+  if (!is_new) return first;
+  connections_.push_back({source, destination});
+  for (std::uint32_t qp = first; qp < first + place_.config.roce.qps_per_pair; ++qp) {
+    const auto entropy = static_cast<std::uint32_t>(place_.prng.bits() >> 32);
+    const auto port = static_cast<std::uint8_t>(qp % place_.config.fabric.planes);
+    host_of(source).open(qp, destination, entropy, port);
+    host_of(destination).accept(qp, source, entropy, port);
+  }
+  return first;
+}
+
+// Each flow is cut into one part for each queue pair.
+void RoceHosts::start(std::uint32_t id, const Flow& flow) {
+  const std::uint32_t mtu = place_.config.mtu;
+  const std::uint32_t qps = place_.config.roce.qps_per_pair;
+  const std::uint32_t first = first_qp(flow.source, flow.destination);
+  left_[id] = {flow.bytes, flow.bytes};
+  const std::uint32_t packets = (flow.bytes + mtu - 1) / mtu;
+  const std::uint32_t share = (packets + qps - 1) / qps * mtu;
+  std::uint32_t offset = 0;
+  for (std::uint32_t i = 0; offset < flow.bytes; ++i) {
+    const std::uint32_t bytes = std::min(share, flow.bytes - offset);
+    hosts_[flow.source]->post(now(), first + i, id, offset, bytes);
+    offset += bytes;
+  }
+  drain(flow.source);
+}
+
+void RoceHosts::drain(std::uint32_t host) {
+  RoceSend send;
+  for (std::uint32_t ports; (ports = free_ports(host)) &&
+                            hosts_[host]->poll(now(), ports, ports & ~place_.nics[host].paused_ports, send);)
+    leave(host, send);
+}
+
+void RoceHosts::leave(std::uint32_t host, const RoceSend& send) {
+  const std::uint32_t id = place_.parcels.take();
+  Parcel& p = place_.parcels[id];
+  p.roce = send.packet;
+  p.entropy = send.entropy;
+  p.source = host;
+  p.destination = send.destination;
+  p.plane = send.port;
+  p.is_control = send.packet.kind != RocePacket::Kind::data;
+  p.is_trimmable = p.congestion = p.is_corrupt = false;
+  p.trim = proto::Trim::none;
+  p.came_from = no_link;
+  p.bytes = p.is_control ? place_.config.control_packet_bytes : send.packet.bytes + place_.config.data_overhead_bytes;
+  ++(p.is_control ? counters_.control_packets : counters_.data_packets);
+  place_.network.on_leave(host, id);
+}
+
+void RoceHosts::handle(std::uint32_t host, std::uint32_t id) {
+  const Parcel& p = place_.parcels[id];
+  count_arrival(host, p.roce.psn);
+  if (!p.is_corrupt) hosts_[host]->handle(now(), p.roce, p.congestion);
+  place_.parcels.drop(id);
+  drain(host);
+}
+
+void RoceHosts::handle_timeout(std::uint32_t host) {
+  hosts_[host]->handle_timeout(now());
+  drain(host);
+}
+
+void RoceHosts::on_roce_placed(const RocePacket& p, std::uint8_t port) {
+  const Connection& connection = connections_[p.qp / max_qps];
+  place_.network.on_placed({p.flow, connection.source, connection.destination, p.offset, p.bytes, port, 0});
+  if ((left_[p.flow].to_place -= p.bytes) == 0) place_.network.on_delivered(p.flow);
+}
+
+void RoceHosts::on_roce_acknowledged(std::uint32_t flow, std::uint32_t bytes) {
+  if ((left_[flow].to_acknowledge -= bytes) == 0) place_.network.on_completed(flow);
+}
+
+void RoceHosts::on_roce_broken(std::uint32_t) { ++counters_.broken_connections; }
+
+}  // namespace softmrc::sim

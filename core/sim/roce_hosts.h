@@ -1,0 +1,53 @@
+// Hosts that run the RoCE baseline.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/baselines/roce.h"
+#include "sim/hosts.h"
+
+namespace softmrc::sim {
+
+class RoceHosts final : public Hosts, private RoceObserver {
+ public:
+  explicit RoceHosts(const Place& place) : Hosts(place, false), hosts_(place.config.fabric.hosts) {}
+
+  void begin(const std::vector<Flow>& flows) override { left_.resize(flows.size()); }
+  void start(std::uint32_t id, const Flow& flow) override;
+  void handle(std::uint32_t host, std::uint32_t parcel) override;
+  void handle_timeout(std::uint32_t host) override;
+  void handle_free_port(std::uint32_t host) override { drain(host); }
+  bool set_port(std::uint32_t, std::uint32_t, bool) override { return false; }  // a queue pair keeps its only path
+  Time deadline(std::uint32_t host) override { return hosts_[host]->deadline(now()); }
+
+ private:
+  static constexpr std::uint32_t max_qps = 16;  // per pair of hosts
+
+  struct Connection {
+    std::uint32_t source = 0;
+    std::uint32_t destination = 0;
+  };
+  // Of a flow, whose parts go by several queue pairs.
+  struct Left {
+    std::uint32_t to_place = 0;
+    std::uint32_t to_acknowledge = 0;
+  };
+
+  void on_roce_placed(const RocePacket& packet, std::uint8_t port) override;
+  void on_roce_acknowledged(std::uint32_t flow, std::uint32_t bytes) override;
+  void on_roce_broken(std::uint32_t qp) override;
+  RoceHost& host_of(std::uint32_t host);
+  std::uint32_t first_qp(std::uint32_t source, std::uint32_t destination);
+  void drain(std::uint32_t host);
+  void leave(std::uint32_t host, const RoceSend& send);
+
+  std::vector<std::unique_ptr<RoceHost>> hosts_;
+  std::vector<Connection> connections_;  // queue pairs are numbered by them, max_qps each
+  std::unordered_map<std::uint64_t, std::uint32_t> connection_ids_;
+  std::vector<Left> left_;               // by flow
+};
+
+}  // namespace softmrc::sim

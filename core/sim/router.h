@@ -1,0 +1,44 @@
+// Which link a packet takes next: the tables of all switches, and the source routes that hosts write for them.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/fabric.h"
+#include "sim/link_faults.h"
+#include "sim/network_config.h"
+#include "sim/parcel.h"
+#include "sim/scheduler.h"
+
+namespace softmrc::sim {
+
+class Router {
+ public:
+  // What these refer to outlives it.
+  Router(const NetworkConfig& config, const Fabric& fabric, const LinkFaults& faults, const Scheduler& clock)
+      : forwarding_(config.forwarding), convergence_delay_(config.convergence_delay), fabric_(fabric), faults_(faults), clock_(clock) {}
+
+  // Writes the route of a packet that leaves its source, where the forwarding needs one.
+  void address(Parcel& parcel) const {
+    if (forwarding_ == Forwarding::srv6) parcel.route = route_of(parcel);
+  }
+
+  // The link by which this switch sends it on, or none.
+  LinkId next_link(const Node& at, const Parcel& parcel) const {
+    return forwarding_ == Forwarding::srv6 ? by_usid(at, parcel) : by_choice(at, parcel);
+  }
+
+ private:
+  Route route_of(const Parcel& parcel) const;
+  LinkId by_usid(const Node& at, const Parcel& parcel) const;
+  LinkId by_choice(const Node& at, const Parcel& parcel) const;
+  LinkId choose_uplink(const Node& at, const Parcel& parcel) const;
+  bool is_routable(LinkId link) const { return faults_.is_routable(link, clock_.now(), convergence_delay_); }
+
+  Forwarding forwarding_;
+  Duration convergence_delay_;
+  const Fabric& fabric_;
+  const LinkFaults& faults_;
+  const Scheduler& clock_;
+};
+
+}  // namespace softmrc::sim

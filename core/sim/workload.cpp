@@ -1,0 +1,31 @@
+#include "sim/workload.h"
+
+namespace softmrc::sim {
+
+std::uint32_t Workload::add(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start) {
+  SOFTMRC_CHECK(source != destination && bytes > 0);
+  Flow flow;
+  flow.source = source;
+  flow.destination = destination;
+  flow.bytes = bytes;
+  flow.start = start;
+  flows_.push_back(flow);
+  ++left_;
+  return static_cast<std::uint32_t>(flows_.size() - 1);
+}
+
+void Workload::add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) {
+  SOFTMRC_CHECK(earlier < later && later < flows_.size());
+  dependencies_.push_back({earlier, later, think});
+  ++flows_[later].waits_for;
+  flows_[later].start = Time::never();
+}
+
+std::vector<std::uint32_t> Workload::stuck() const {
+  std::vector<std::uint32_t> stuck;
+  for (std::uint32_t i = 0; i < flows_.size(); ++i)
+    if (flows_[i].completed == Time::never()) stuck.push_back(i);
+  return stuck;
+}
+
+}  // namespace softmrc::sim

@@ -1,0 +1,85 @@
+// Flows, and which of them wait for which. Who carries them, and whether their bytes arrived, is left to others.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/check.h"
+#include "base/time.h"
+
+namespace softmrc::sim {
+
+// A flow is one write-with-immediate. It starts at `start`, or when the last of the flows it waits for was delivered (or
+// acknowledged, where flows are chained on that).
+struct Flow {
+  std::uint32_t source = 0;
+  std::uint32_t destination = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t waits_for = 0;     // flows still to be delivered before this one starts
+  Time start = Time::never();
+  Time delivered = Time::never();  // the immediate reached the destination's completion queue
+  Time completed = Time::never();  // the source saw its completion
+};
+
+class Workload {
+ public:
+  explicit Workload(bool chain_on_acknowledgement) : chain_on_acknowledgement_(chain_on_acknowledgement) {}
+
+  std::uint32_t add(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start);
+  // `later` starts only `think` after `earlier` was delivered.
+  void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think);
+
+  // Every call below tells `start(at, flow)` of the flows whose moment is known now. First those that wait for none.
+  template <typename Start>
+  void begin(Start start) {
+    std::stable_sort(dependencies_.begin(), dependencies_.end(), [](const Dependency& a, const Dependency& b) { return a.earlier < b.earlier; });
+    for (std::uint32_t i = 0; i < flows_.size(); ++i)
+      if (flows_[i].start != Time::never()) start(flows_[i].start, i);
+  }
+  const Flow& on_started(Time now, std::uint32_t id) {
+    flows_[id].start = now;
+    return flows_[id];
+  }
+  template <typename Start>
+  void on_delivered(Time now, std::uint32_t id, Start start) {
+    SOFTMRC_CHECK(flows_[id].delivered == Time::never());
+    flows_[id].delivered = now;
+    if (!chain_on_acknowledgement_) release(now, id, start);
+  }
+  template <typename Start>
+  void on_completed(Time now, std::uint32_t id, Start start) {
+    SOFTMRC_CHECK(flows_[id].completed == Time::never());
+    flows_[id].completed = now;
+    --left_;
+    if (chain_on_acknowledgement_) release(now, id, start);
+  }
+
+  const std::vector<Flow>& flows() const { return flows_; }
+  std::uint32_t completed() const { return static_cast<std::uint32_t>(flows_.size()) - left_; }
+  bool is_done() const { return left_ == 0; }
+  // Flows that are not complete, under way or not.
+  std::vector<std::uint32_t> stuck() const;
+
+ private:
+  struct Dependency {
+    std::uint32_t earlier = 0;
+    std::uint32_t later = 0;
+    Duration think{0};
+  };
+
+  template <typename Start>
+  void release(Time now, std::uint32_t id, Start start) {
+    const auto by_earlier = [](const Dependency& d, std::uint32_t earlier) { return d.earlier < earlier; };
+    for (auto it = std::lower_bound(dependencies_.begin(), dependencies_.end(), id, by_earlier);
+         it != dependencies_.end() && it->earlier == id; ++it)
+      if (--flows_[it->later].waits_for == 0) start(now + it->think, it->later);
+  }
+
+  std::vector<Flow> flows_;
+  std::vector<Dependency> dependencies_;  // sorted by `earlier` before the first event
+  std::uint32_t left_ = 0;  // to be completed
+  bool chain_on_acknowledgement_;
+};
+
+}  // namespace softmrc::sim
