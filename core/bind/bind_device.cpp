@@ -11,7 +11,6 @@
 #include "udp/device.h"
 #include "udp/failure.h"
 #include "udp/series.h"
-#include "udp/yardstick.h"
 
 namespace nb = nanobind;
 
@@ -281,15 +280,6 @@ void bind_plans(nb::module_& m) {
       rows.append(nb::make_tuple(a.interface, nb::bytes(reinterpret_cast<const char*>(a.address.bytes.data()), a.address.size()), a.mtu));
     return rows;
   });
-  m.def("yardstick_send", &yardstick_send, nb::call_guard<WithoutGil>());
-  m.def("yardstick_flood", [](const std::vector<int>& fds, const std::vector<nb::bytes>& payloads, double per_s, double seconds) {
-    std::vector<std::vector<std::uint8_t>> copies;
-    for (const nb::bytes& p : payloads)
-      copies.emplace_back(reinterpret_cast<const std::uint8_t*>(p.c_str()), reinterpret_cast<const std::uint8_t*>(p.c_str()) + p.size());
-    WithoutGil release;
-    yardstick_flood(fds, copies, per_s, seconds);
-  });
-  m.def("yardstick_receive", &yardstick_receive, nb::call_guard<WithoutGil>());
   m.def("address_sum", [](nb::bytes address) { return address_sum(address_of(address).bytes); });
 
   nb::class_<Faults> faults(m, "Faults");

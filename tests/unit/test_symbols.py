@@ -68,6 +68,12 @@ def test_the_check_of_operators_can_fail() -> None:
     assert own_operators(theirs + ours) == {"_ZdlPvm"}
 
 
+def test_what_measures_is_not_in_what_is_used() -> None:
+    theirs = {name for name in dir(_yardstick) if not name.startswith("_")}
+    assert theirs, "the check would find nothing"
+    assert not [name for name in dir(_core) if name in theirs or name.startswith("yardstick")]
+
+
 USED = ("collectives", "connection", "demo", "fabric", "lab", "pair", "sim", "verbs", "wire")
 
 

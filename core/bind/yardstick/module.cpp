@@ -4,8 +4,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
-#include "udp/yardstick.h"
 #include "yardstick/allocations.h"
+#include "yardstick/sockets.h"
 
 namespace nb = nanobind;
 using namespace softmrc;
@@ -18,13 +18,13 @@ NB_MODULE(_yardstick, m) {
     const yardstick::Allocations found = yardstick::allocations();
     return nb::make_tuple(found.count, found.bytes);
   }, "How often the watched libraries have allocated so far, and how many bytes they hold more than when it began.");
-  m.def("send", &udp::yardstick_send, nb::call_guard<bind::WithoutGil>(), nb::arg("fd"), nb::arg("message_bytes"), nb::arg("seconds"));
-  m.def("receive", &udp::yardstick_receive, nb::call_guard<bind::WithoutGil>(), nb::arg("fd"), nb::arg("message_bytes"), nb::arg("seconds"));
+  m.def("send", &yardstick::send, nb::call_guard<bind::WithoutGil>(), nb::arg("fd"), nb::arg("message_bytes"), nb::arg("seconds"));
+  m.def("receive", &yardstick::receive, nb::call_guard<bind::WithoutGil>(), nb::arg("fd"), nb::arg("message_bytes"), nb::arg("seconds"));
   m.def("flood", [](const std::vector<int>& fds, const std::vector<nb::bytes>& payloads, double per_s, double seconds) {
     std::vector<std::vector<std::uint8_t>> copies;
     for (const nb::bytes& p : payloads)
       copies.emplace_back(reinterpret_cast<const std::uint8_t*>(p.c_str()), reinterpret_cast<const std::uint8_t*>(p.c_str()) + p.size());
     bind::WithoutGil release;
-    udp::yardstick_flood(fds, copies, per_s, seconds);
+    yardstick::flood(fds, copies, per_s, seconds);
   }, nb::arg("fds"), nb::arg("payloads"), nb::arg("per_s"), nb::arg("seconds"));
 }
