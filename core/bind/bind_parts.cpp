@@ -4,7 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
-#include "proto/congestion/nscc.h"
+#include "proto/congestion/controller.h"
 #include "proto/ev_probe.h"
 #include "proto/ev_set.h"
 #include "proto/loss.h"
@@ -122,29 +122,31 @@ void bind_loss(nb::module_& m) {
       }, nb::arg("base_rtt"), nb::arg("smoothed_rtt"), nb::arg("target"), nb::arg("least") = 0);
 }
 
-void bind_nscc(nb::module_& m) {
-  nb::class_<Nscc>(m, "Nscc")
-      .def("__init__", [](Nscc* self, const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
+void bind_controller(nb::module_& m) {
+  nb::class_<Controller>(m, "Controller")
+      .def("__init__", [](Controller* self, const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
         raise_if(validate(profile));
-        new (self) Nscc(profile, nominal_mtu, sharers);
+        new (self) Controller(profile, nominal_mtu, sharers);
       }, nb::arg("profile"), nb::arg("nominal_mtu"), nb::arg("sharers") = 1)
-      .def("on_ack", [](Nscc& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
+      .def("on_ack", [](Controller& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
                         std::optional<std::int64_t> delay, std::uint64_t in_flight, std::uint8_t penalty, bool restore) {
         AckFacts facts;
+        facts.base_rtt = Duration{base_rtt};
         facts.new_bytes = new_bytes;
         facts.marked = marked;
         if (delay) facts.delay = Duration{*delay};
         facts.in_flight = in_flight;
         facts.penalty = penalty;
         facts.restore = restore;
-        c.on_ack(Time{now}, Duration{base_rtt}, facts);
+        c.on_ack(Time{now}, facts);
       }, nb::arg("now"), nb::arg("base_rtt"), nb::arg("new_bytes"), nb::arg("marked"), nb::arg("delay").none(),
          nb::arg("in_flight"), nb::arg("penalty") = 0, nb::arg("restore") = false)
-      .def("on_trim", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_trim(Time{now}, bytes, in_flight); })
-      .def("on_loss", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_loss(Time{now}, bytes, in_flight); })
-      .def("on_loss_undone", &Nscc::on_loss_undone)
-      .def("window_of", [](const Nscc& c, std::uint32_t senders) { return c.window(senders); })
-      .def_prop_ro("window", [](const Nscc& c) { return c.window(); });
+      .def("on_trim", [](Controller& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_trim(Time{now}, {bytes, in_flight}); })
+      .def("on_loss", [](Controller& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_loss(Time{now}, {bytes, in_flight}); })
+      .def("on_loss_undone", &Controller::on_loss_undone)
+      .def("window_of", [](const Controller& c, std::uint32_t senders) { return c.window(senders); })
+      .def("target", [](const Controller& c, std::int64_t base_rtt) { return c.target(Duration{base_rtt}).ps; })
+      .def_prop_ro("window", [](const Controller& c) { return c.window(1); });
 }
 
 }  // namespace
@@ -153,7 +155,7 @@ void bind_parts(nb::module_& m) {
   bind_ev_set(m);
   bind_ev_probe(m);
   bind_loss(m);
-  bind_nscc(m);
+  bind_controller(m);
 }
 
 }  // namespace softmrc::bind

@@ -102,7 +102,7 @@ class Requester {
   Prng ev_stream() const { return Prng(config_.seed, "ev", context_.qpn); }
   const Rtt& rtt() const { return rtt_; }
   std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
-  std::uint64_t window() const { return controller_.window(context_.journal->senders); }
+  std::uint64_t window() const { return static_cast<std::uint64_t>(controller_.window(context_.journal->senders)); }
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   std::uint32_t packets_in_flight() const { return sent_.in_flight(); }
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
@@ -197,7 +197,7 @@ class Requester {
   void judge_accused(Time now);
   std::optional<Accusation> withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
   Duration reorder_window() const {
-    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
+    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), controller_.target(rtt_.base()), cc_profile_.min_reorder_window);
   }
   // How long a path stays barred the first time.
   Duration bar_span() const { return rtt_.base() * 5; }
@@ -223,10 +223,6 @@ class Requester {
   }
   bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }
   Message& message_of(std::uint16_t msn) { return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)]; }
-  Duration target() const {
-    if (cc_profile_.target_delay.ps) return cc_profile_.target_delay;
-    return cc_profile_.trimming ? rtt_.base() * 3 / 4 : rtt_.base();
-  }
 
   QpContext& context_;
   const EndpointConfig& config_;

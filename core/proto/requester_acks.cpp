@@ -104,10 +104,11 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   if (is_newest && sent_.in_flight()) convict(sack);
   if (!context_.journal->in_batch) pass_verdicts(now);
 
+  facts.base_rtt = rtt_.base();
   facts.in_flight = bytes_in_flight_;
   facts.penalty = sack.cc.rcv_cwnd_pen;
   facts.restore = sack.cc.restore_cwnd;
-  controller_.on_ack(now, rtt_.base(), facts);
+  controller_.on_ack(now, facts);
   drain_ev_changes(now);
   if (context_.journal->traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
@@ -296,7 +297,7 @@ void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::Nack
   ++context_.stats.trims_reported;
   evs_.on_acked(ev, sent_at);
   if (reason == wire::NackReason::trimmed) evs_.bar(ev, now, bar_span());
-  controller_.on_trim(now, bytes, bytes_in_flight_);
+  controller_.on_trim(now, {bytes, bytes_in_flight_});
   drain_ev_changes(now);
 }
 

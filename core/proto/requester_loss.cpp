@@ -133,7 +133,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   }
   blame_path(now, psn, r, cause);
   r.window_paid = cause != LossCause::nacked;
-  if (r.window_paid) controller_.on_loss(now, r.bytes, bytes_in_flight_);
+  if (r.window_paid) controller_.on_loss(now, {r.bytes, bytes_in_flight_});
   if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
     e.psn = psn.value;
