@@ -1,6 +1,7 @@
 // Parts of the engine by themselves, for tests that put one of them next to a plain model: `_core.parts`.
 // Times are picoseconds.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
@@ -8,6 +9,7 @@
 #include "proto/ev_probe.h"
 #include "proto/ev_set.h"
 #include "proto/loss.h"
+#include "proto/silence.h"
 
 namespace nb = nanobind;
 
@@ -149,6 +151,52 @@ void bind_controller(nb::module_& m) {
       .def_prop_ro("window", [](const Controller& c) { return c.window(1); });
 }
 
+void bind_silence(nb::module_& m) {
+  nb::enum_<Silence::Wish>(m, "Wish")
+      .value("NONE", Silence::Wish::none)
+      .value("COPY", Silence::Wish::copy)
+      .value("PROBE", Silence::Wish::probe)
+      .value("SOLICITATION", Silence::Wish::solicitation);
+  nb::enum_<Silence::Due>(m, "Due")
+      .value("NOTHING", Silence::Due::nothing)
+      .value("QUESTION", Silence::Due::question)
+      .value("TIMEOUT", Silence::Due::timeout);
+  nb::class_<Silence>(m, "Silence")
+      .def("__init__", [](Silence* self, const RtsAttributes& attributes, bool timestamps) {
+        raise_if(validate(attributes));
+        new (self) Silence();
+        self->start(attributes, timestamps);
+      }, nb::arg("attributes"), nb::arg("timestamps") = true)
+      .def("on_work", [](Silence& s, std::int64_t now) { s.on_work(Time{now}); })
+      .def("on_first_sent", [](Silence& s, std::int64_t now) { s.on_first_sent(Time{now}); })
+      .def("on_sent", [](Silence& s, std::int64_t now) { s.on_sent(Time{now}); })
+      .def("on_new_sent", &Silence::on_new_sent)
+      .def("on_progress", [](Silence& s, std::int64_t now) { s.on_progress(Time{now}); })
+      .def("due", [](const Silence& s, std::int64_t now, std::int64_t span) { return s.due(Time{now}, Duration{span}); })
+      .def("deadline", [](const Silence& s, std::int64_t now, std::int64_t span) { return s.deadline(Time{now}, Duration{span}).ps; })
+      .def("ask", [](Silence& s, std::int64_t now, bool in_flight, bool open) { return s.ask(Time{now}, in_flight, open); },
+           nb::arg("now"), nb::arg("has_packets_in_flight") = true, nb::arg("has_open_operation") = true)
+      .def("on_timeout", [](Silence& s, std::int64_t now) { return s.on_timeout(Time{now}); })
+      .def("timeout", [](const Silence& s, std::int64_t span) { return s.timeout(Duration{span}).ps; })
+      .def("next_wish", &Silence::next_wish, nb::arg("has_packets_in_flight") = true, nb::arg("can_solicit") = false)
+      .def("on_granted", &Silence::on_granted)
+      .def("solicit", &Silence::solicit)
+      .def("on_probe_sent", [](Silence& s, std::int64_t now, std::uint16_t ev) { return s.on_probe_sent(Time{now}, ev); })
+      .def("on_probe_answer", [](Silence& s, std::uint16_t id) -> std::optional<std::pair<std::int64_t, std::uint16_t>> {
+        const auto probe = s.on_probe_answer(id);
+        if (!probe) return std::nullopt;
+        return std::pair{probe->sent_at.ps, probe->ev};
+      })
+      .def("on_retired", &Silence::on_retired)
+      .def("unasked", &Silence::unasked)
+      .def("on_asked", [](Silence& s, std::uint8_t port) { s.on_asked(port); })
+      .def("on_not_taken", [](Silence& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) { s.on_not_taken(Time{now}, tx_count, Duration{span}); })
+      .def("holds", [](const Silence& s, std::int64_t now) { return s.holds(Time{now}); })
+      .def_prop_ro("is_any", &Silence::is_any)
+      .def_prop_ro("is_long", &Silence::is_long)
+      .def_prop_ro("has_wishes", &Silence::has_wishes);
+}
+
 }  // namespace
 
 void bind_parts(nb::module_& m) {
@@ -156,6 +204,7 @@ void bind_parts(nb::module_& m) {
   bind_ev_probe(m);
   bind_loss(m);
   bind_controller(m);
+  bind_silence(m);
 }
 
 }  // namespace softmrc::bind

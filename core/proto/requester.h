@@ -15,6 +15,7 @@
 #include "proto/loss.h"
 #include "proto/rtt.h"
 #include "proto/sent_ring.h"
+#include "proto/silence.h"
 #include "proto/slow_ports.h"
 #include "proto/transmit.h"
 
@@ -70,7 +71,7 @@ class Requester {
   // An answer to a probe of `entropy`, which may have been replaced meanwhile.
   void on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took);
   // Nothing that was sent has been answered for a while.
-  bool hears_nothing() const { return silences_ || retries_; }
+  bool hears_nothing() const { return silence_.is_any(); }
 
   // Ports that may carry data.
   void set_live_ports(Time now, std::uint32_t mask);
@@ -175,13 +176,11 @@ class Requester {
   std::optional<Duration> sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks);
   void apply_mark(Psn psn, const wire::Sack& sack);
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
-  void on_progress(Time now);
   void refuse_acknowledgement(Time now, Psn cack);
   bool is_credible(const wire::Aeth& aeth, Psn cack) const;
   void report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes);
   bool explains_accusation(Time now, const wire::Nack& nack);
   void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);
-  void on_not_taken(Time now, std::uint8_t tx_count);
 
   // loss
   bool is_late(const SentRecord& record) const;
@@ -201,9 +200,7 @@ class Requester {
   }
   // How long a path stays barred the first time.
   Duration bar_span() const { return rtt_.base() * 5; }
-  Duration timeout() const;
   CompletionStatus on_timeout(Time now);
-  void on_silence(Time now);
   void drain_ev_changes(Time now);
   void send_scouts(Time now);
   void retire(std::uint16_t ev);
@@ -266,20 +263,7 @@ class Requester {
   Loss loss_;
   Rtt rtt_;
   Controller controller_;
-  Time progress_at_{};
-  Time active_at_{};
-  std::uint32_t retries_ = 0;
-  std::uint32_t silences_ = 0;     // tail probes sent since the last progress
-  std::uint32_t holds_ = 0;        // since the last progress, because the peer did not take what was sent twice
-  Time held_until_ = Time::long_ago();
-  std::uint16_t probe_id_ = 0;
-  std::uint16_t probe_ev_ = no_ev;
-  Time probe_sent_at_ = Time::never();
-  std::uint32_t asked_ports_ = 0;  // by what silence asked for, since the last answer
-  bool tail_resend_ = false;
-  bool tail_resent_ = false;       // and nothing new has been sent since
-  bool probe_wanted_ = false;
-  bool solicitation_wanted_ = false;
+  Silence silence_;
 };
 
 }  // namespace softmrc::proto
