@@ -4,6 +4,7 @@
 #include "bind/bind.h"
 #include "bind/wire_tuples.h"
 #include "proto/congestion/controller.h"
+#include "proto/transmit.h"
 
 namespace nb = nanobind;
 
@@ -73,11 +74,15 @@ void bind_config(nb::module_& m) {
         p.entries.push_back({static_cast<std::uint32_t>(p.entries.size()), port});
         p.evs.push_back(ev_bytes_from(ev));
       });
-  bind_settings<CcProfile>(m, declared, "CcProfile", "Congestion control: which controller, what each is told, and what is set for each.");
+  bind_settings<CcProfile>(m, declared, "CcProfile", "Congestion control: which controller, what each is told, and what is set for each.")
+      .def("limit_window", &CcProfile::limit_window, "As much as the network needs, but no more than so many bytes.");
   bind_settings<InitAttributes>(m, declared, "InitAttributes", "RESET → INIT.");
   bind_settings<RtrAttributes>(m, declared, "RtrAttributes", "INIT → RTR: what is needed to receive.");
   bind_settings<RtsAttributes>(m, declared, "RtsAttributes", "RTR → RTS: what is needed to send.");
   m.def("settings", [declared] { return declared; }, "Every setting, as declared: by class, its meaning and rows of (name, default, bounds, meaning).");
+  m.attr("RETRY_FOREVER") = retry_forever;
+  m.attr("PACKET_OVERHEAD") = data_headers + static_cast<std::uint32_t>(wire::icrc_size);
+  m.attr("LONGEST_PACKET_OVERHEAD") = longest_data_headers + static_cast<std::uint32_t>(wire::icrc_size);
   m.def("controllers", &Controllers::names, "The congestion controllers there are.");
 
   nb::class_<Buffer>(m, "Buffer")

@@ -131,7 +131,7 @@ struct RtrAttributes {
     return std::tuple{
         setting("peer", &A::peer, "the number that adding it gave"),
         setting("dest_qpn", &A::dest_qpn, 3, 0xFFFFFF, "the queue pair there"),
-        setting("first_psn", &A::first_psn, "the first PSN that the peer will send"),
+        setting("first_psn", &A::first_psn, Psn(0), Psn(Psn::mask), "the first PSN that the peer will send"),
         setting("mtu", &A::mtu, 512, 16384, "payload bytes of a full packet, a multiple of 4"),
         setting("max_wimm_dest", &A::max_wimm_dest, 1, 16384, "immediates that may wait here for their turn"),
         setting("mpr_dest", &A::mpr_dest, smallest_mpr, 255, "window offered, in units of 128 PSNs"),
@@ -155,7 +155,7 @@ struct RtsAttributes {
   static auto settings() {
     using A = RtsAttributes;
     return std::tuple{
-        setting("first_psn", &A::first_psn, "the first PSN that is sent"),
+        setting("first_psn", &A::first_psn, Psn(0), Psn(Psn::mask), "the first PSN that is sent"),
         setting("max_wimm", &A::max_wimm, 1, 16384, "immediates under way at once"),
         setting("mpr", &A::mpr, smallest_mpr, 255, "window that the peer offered, in units of 128 PSNs"),
         setting("timeout", &A::timeout, 0, 24, "1.024 µs · 2^timeout"),

@@ -25,8 +25,7 @@ constexpr std::uint32_t proven_quantum = 64;
 
 void Requester::start(const RtsAttributes& attributes) {
   attributes_ = attributes;
-  constexpr std::uint32_t data_headers = wire::Bth::size + wire::Meth::size + wire::Timestamp::size + wire::Reth::size + 4;
-  nominal_mtu_ = context_.mtu + data_headers + nominal_overhead;
+  nominal_mtu_ = context_.mtu + longest_data_headers + nominal_overhead;
   next_psn_ = attributes.first_psn;
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
   sent_.start(next_psn_, evs_.size());  // the controller may have had a word before

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from softmrc import _core, settings
-from softmrc._core import EvFormat, EvMode
+from softmrc._core import PACKET_OVERHEAD, RETRY_FOREVER, EvFormat, EvMode
 from softmrc.errors import ConfigError
 from softmrc.settings import CcProfile, EndpointConfig, InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.wire.entropy import EvField, layout
 
 __all__ = [
+    "PACKET_OVERHEAD",
+    "PAYLOAD_UNIT",
     "RETRY_FOREVER",
+    "TRAIN_BYTES",
     "CcProfile",
     "DeviceConfig",
     "EndpointConfig",
@@ -27,14 +30,13 @@ __all__ = [
     "InitAttributes",
     "RtrAttributes",
     "RtsAttributes",
+    "bounds",
     "to_native",
     "whole_payload",
 ]
 
-RETRY_FOREVER = 25
 PAYLOAD_UNIT = 128  # full packets carry a multiple of it, so that no word of a message is split between two
 TRAIN_BYTES = 65_480  # what the kernel takes in one send, to cut into packets itself
-PACKET_OVERHEAD = 40  # headers and ICRC of a data packet
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class EvProfile(settings.EvProfile):
     widths: tuple[int, ...] = ()  # of the format's fields, in bits
     fields: tuple[EvField, ...] = ()
     entries: tuple[tuple[int | bytes, int], ...] = field(default=(), repr=False)  # (EV, port), for EXPLICIT
+
+
+def bounds(kind: type, setting: str) -> tuple[int, int]:
+    """The least and the most that the core allows."""
+    _, rows = _core.settings()[kind.__name__]
+    least, most = next(limits for name, _, limits, _ in rows if name == setting)
+    return least, most
 
 
 def whole_payload(room_bytes: int) -> int:
@@ -98,18 +107,19 @@ class DeviceConfig:
 
     def cc_profile(self) -> CcProfile:
         """Congestion control for this device: the window follows the rate, up to `window_bytes`."""
-        bdp_bytes = self.rate_bps / 8 * self.base_rtt_us / 1e6
-        return CcProfile(
-            algorithm=self.congestion_control,
-            window_bytes=self.window_bytes,
-            max_window_bdp=min(max(self.window_bytes / bdp_bytes, 0.1), 1.5),
-            shared_window_bdp=0.0,  # the kernel's queues are no fabric's; a collective sends to all at once
-            rate_bps=self.rate_bps,
-            base_rtt_us=self.base_rtt_us,
-            min_base_rtt_us=self.base_rtt_us,
-            min_reorder_window_us=self.reorder_us,
-            trimming=self.trimming,
+        native = to_native(
+            CcProfile(
+                algorithm=self.congestion_control,
+                shared_window_bdp=0.0,  # the kernel's queues are no fabric's; a collective sends to all at once
+                rate_bps=self.rate_bps,
+                base_rtt_us=self.base_rtt_us,
+                min_base_rtt_us=self.base_rtt_us,
+                min_reorder_window_us=self.reorder_us,
+                trimming=self.trimming,
+            )
         )
+        native.limit_window(self.window_bytes)
+        return CcProfile(**{one.name: getattr(native, one.name) for one in fields(CcProfile)})
 
 
 def to_native(config: Any, native: Any = None) -> Any:

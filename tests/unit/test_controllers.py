@@ -80,6 +80,23 @@ def test_a_device_chooses_by_name(name: str) -> None:
     assert a.query()["window_bytes"] == 2_000_000, "either way it is the largest"
 
 
+@pytest.mark.parametrize(("field", "value"), [("rate_bps", 0), ("base_rtt_us", 0.0), ("congestion_control", "cubic")])
+def test_a_device_set_to_nonsense_is_told_what_was_wrong(field: str, value: Any) -> None:
+    profile = DeviceConfig(**{field: value}).cc_profile()
+    with pytest.raises(ConfigError) as caught:
+        Endpoint(EndpointConfig()).add_cc_profile(profile)
+    assert caught.value.field == {"congestion_control": "algorithm"}.get(field, field)
+
+
+@pytest.mark.parametrize("rate_bps", [1_000_000_000, 40_000_000_000, 400_000_000_000])
+@pytest.mark.parametrize("window_bytes", [1_000, 100_000, 2 << 20, 1 << 30])
+def test_a_limit_on_the_window_never_asks_for_more_than_the_network_needs(rate_bps: int, window_bytes: int) -> None:
+    profile = DeviceConfig(rate_bps=rate_bps, window_bytes=window_bytes).cc_profile()
+    bdp = rate_bps / 8 * 2_000 / 1e6
+    assert profile.max_window_bdp == min(max(window_bytes / bdp, 0.1), 1.5)
+    assert profile.window_bytes == window_bytes
+
+
 def scenario(**transport: Any) -> Any:
     table = {
         "question": "Which one?",

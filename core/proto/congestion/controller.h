@@ -22,6 +22,8 @@ struct ControllerList {
   struct Profile : CcBasis, C::Settings... {
     std::string algorithm = names().front();
 
+    void limit_window(std::uint64_t bytes) { (C::Settings::limit_window(*this, bytes), ...); }
+
     static auto settings() {
       return std::tuple_cat(std::tuple{setting("algorithm", &Profile::algorithm, "the congestion controller")},
                             CcBasis::settings(), C::Settings::settings()...);

@@ -51,6 +51,7 @@ struct CcBasis {
   Duration target_delay{0};
 
   DelayTarget target() const { return {target_delay, trimming}; }
+  double bdp_bytes() const { return static_cast<double>(rate_bps) / 8 * (static_cast<double>(base_rtt.ps) / 1e6) / 1e6; }
 
   static auto settings() {
     return std::tuple{
@@ -71,9 +72,10 @@ struct CcBasis {
 // CcProfile, so their names are its own.
 template <typename C>
 concept CongestionController = requires(C c, const C& seen, Time now, const AckFacts& ack, const LossFacts& loss,
-                                        const CcBasis& basis, const typename C::Settings& own) {
+                                        const CcBasis& basis, typename C::Settings own) {
   { C::name } -> std::convertible_to<const char*>;
   C::Settings::settings();
+  own.limit_window(basis, std::uint64_t{});  // as much as this network needs, but no more than so many bytes
   C(basis, own, std::uint32_t{}, std::uint32_t{});  // bytes of a full packet; how many queue pairs share the first window
   c.on_ack(now, ack);
   c.on_trim(now, loss);

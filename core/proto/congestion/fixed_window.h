@@ -12,6 +12,8 @@ class FixedWindow {
   struct Settings {
     std::uint64_t window_bytes = 1 << 20;
 
+    void limit_window(const CcBasis&, std::uint64_t bytes) { window_bytes = bytes; }
+
     static auto settings() {
       return std::tuple{setting("window_bytes", &Settings::window_bytes, 512, 1ull << 40, "fixed_window: the window")};
     }

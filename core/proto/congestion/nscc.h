@@ -21,6 +21,8 @@ class Nscc {
  public:
   static constexpr const char* name = "nscc";
 
+  static constexpr double least_window_bdp = 0.1;
+
   struct Settings {
     double max_window_bdp = 1.5;
     double shared_window_bdp = 2.0;
@@ -28,9 +30,13 @@ class Nscc {
     double max_md_jump = 0.5;
     std::uint32_t qa_gate = 3;
 
+    void limit_window(const CcBasis& basis, std::uint64_t bytes) {
+      max_window_bdp = std::clamp(static_cast<double>(bytes) / basis.bdp_bytes(), least_window_bdp, max_window_bdp);
+    }
+
     static auto settings() {
       return std::tuple{
-          setting("max_window_bdp", &Settings::max_window_bdp, 0.1, 1000, "nscc: the largest window, in bandwidth-delay products"),
+          setting("max_window_bdp", &Settings::max_window_bdp, least_window_bdp, 1000, "nscc: the largest window, in bandwidth-delay products"),
           setting("shared_window_bdp", &Settings::shared_window_bdp, 0, 1000,
                   "nscc: in flight from all queue pairs of an endpoint that have something to send; 0: no limit"),
           setting("gamma", &Settings::gamma, 0, 1, "nscc: how much of the excess delay a decrease answers"),
