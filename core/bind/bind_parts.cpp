@@ -9,6 +9,7 @@
 #include "proto/ev_probe.h"
 #include "proto/ev_set.h"
 #include "proto/loss.h"
+#include "proto/send_queue.h"
 #include "proto/silence.h"
 
 namespace nb = nanobind;
@@ -151,6 +152,37 @@ void bind_controller(nb::module_& m) {
       .def_prop_ro("window", [](const Controller& c) { return c.window(1); });
 }
 
+void bind_send_queue(nb::module_& m) {
+  nb::class_<SendQueue>(m, "SendQueue")
+      .def(nb::init<>())
+      .def("push", [](SendQueue& q, std::uint64_t wr_id, std::uint32_t packets, bool has_imm) {
+        WorkRequest request;
+        request.wr_id = wr_id;
+        request.has_imm = has_imm;
+        q.push(request, packets);
+      })
+      .def("cut", [](SendQueue& q, std::uint32_t psn) {
+        if (q.is_cut()) raise_if(Problem{Problem::Kind::usage, "cut", "an empty queue", "a message that is left to cut"});
+        return q.cut(Psn(psn)).wr_id;
+      })
+      .def("confirm", [](SendQueue& q) {
+        if (!q.has_sent_operation()) raise_if(Problem{Problem::Kind::usage, "confirm", "the oldest", "a message that was sent"});
+        q.confirm();
+      })
+      .def("waits_for_immediates", [](const SendQueue& q, std::uint32_t most) { return !q.is_cut() && q.waits_for_immediates(most); })
+      .def_prop_ro("is_cut", &SendQueue::is_cut)
+      .def_prop_ro("is_at_first", &SendQueue::is_at_first)
+      .def_prop_ro("has_begun", &SendQueue::has_begun)
+      .def_prop_ro("has_sent_operation", &SendQueue::has_sent_operation)
+      .def("__len__", &SendQueue::size)
+      .def("rows", [](const SendQueue& q) {
+        nb::list rows;
+        for (std::size_t i = 0; i < q.size(); ++i)
+          rows.append(nb::make_tuple(q[i].wr_id, q[i].msn, q[i].rqmsn, q[i].is_sent, q.of(q[i].msn).wr_id));
+        return rows;
+      }, "One row a message: wr_id, MSN, RQMSN, is sent, and the wr_id of the one that has this MSN.");
+}
+
 void bind_silence(nb::module_& m) {
   nb::enum_<Silence::Wish>(m, "Wish")
       .value("NONE", Silence::Wish::none)
@@ -204,6 +236,7 @@ void bind_parts(nb::module_& m) {
   bind_ev_probe(m);
   bind_loss(m);
   bind_controller(m);
+  bind_send_queue(m);
   bind_silence(m);
 }
 

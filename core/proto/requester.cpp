@@ -46,24 +46,11 @@ void Requester::build_evs() {
 PostStatus Requester::post(Time now, const WorkRequest& request) {
   if (messages_.size() >= attributes_.max_send_wr) return PostStatus::queue_full;
   build_evs();
-  Message m;
-  m.wr_id = request.wr_id;
-  m.data = request.data;
-  m.remote_va = request.remote_va;
-  m.rkey = request.rkey;
-  m.length = request.length;
-  m.imm = request.imm;
-  m.packets = packets_of(request.length, context_.mtu);
-  m.msn = next_msn_++;
-  m.rqmsn = next_rqmsn_;
-  m.has_imm = request.has_imm;
-  m.is_signaled = request.is_signaled;
-  if (request.has_imm) ++next_rqmsn_;
   if (messages_.empty()) {
     silence_.on_work(now);
     ++context_.journal->senders;
   }
-  messages_.push(m);
+  messages_.push(request, packets_of(request.length, context_.mtu));
   ++context_.stats.messages_posted;
   return PostStatus::ok;
 }
@@ -71,13 +58,12 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
 // spec: mpr-gate
 bool Requester::window_allows() const {
   if (next_psn_ - window_edge_ >= 0) return false;
-  const Message& m = messages_[sending_];
-  return !(m.has_imm && packets_cut_ == 0 && immediates_outstanding_ >= attributes_.max_wimm);
+  return !messages_.waits_for_immediates(attributes_.max_wimm);
 }
 
 // Ask for a SACK when nothing will follow that could push the receiver's byte counter over its threshold.
 bool Requester::is_last_for_now() const {
-  if (sending_ == messages_.size() || next_psn_ == window_edge_) return true;
+  if (messages_.is_cut() || next_psn_ == window_edge_) return true;
   const std::uint64_t window = this->window();
   return window < 2 * config_.sack_threshold_bytes && bytes_in_flight_ + nominal_mtu_ > window;
 }
@@ -204,12 +190,8 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   const std::uint32_t span = static_cast<std::uint32_t>(psn - sent_.first()) + 1;
   if (span > room_) [[unlikely]] make_room(span);
 
-  Message& message = messages_[sending_];
-  if (packets_cut_ == 0) {
-    message.first_psn = psn;
-    if (message.has_imm) ++immediates_outstanding_;
-    if (sent_.in_flight() == 0 && lost_count_ == 0) silence_.on_first_sent(now);
-  }
+  if (messages_.is_at_first() && sent_.in_flight() == 0 && lost_count_ == 0) silence_.on_first_sent(now);
+  const Message& message = messages_.cut(psn);
   fill(now, message, psn, ev, false, out);
   context_.stats.bytes_sent += std::get<wire::Write>(out.packet.body).payload_size;
 
@@ -219,11 +201,6 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   record_sent(now, psn, ev, out);
   ++next_psn_;
   silence_.on_new_sent();
-  if (++packets_cut_ == message.packets) {
-    message.is_sent = true;
-    ++sending_;
-    packets_cut_ = 0;
-  }
   out.packet.bth.ack_request = is_last_for_now();
   return Poll::sent;
 }
@@ -246,7 +223,7 @@ Requester::Poll Requester::resend(Time now, Psn psn, std::uint16_t ev, Transmit&
   if (r.answers != Answers::newest || !r.was_nacked) r.answers = Answers::unknown;
   r.was_nacked = false;
   r.previous_ev = r.ev;
-  fill(now, message_of(r.msn), psn, ev, true, out);
+  fill(now, messages_.of(r.msn), psn, ev, true, out);
   record_sent(now, psn, ev, out);
   ++context_.stats.packets_retransmitted;
   return Poll::sent;
@@ -283,7 +260,7 @@ Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_p
 
 // What silence wishes goes out whatever the congestion window says; a wish that finds no port stays a wish.
 std::optional<Requester::Poll> Requester::poll_urgent(Time now, std::uint32_t free_ports, Transmit& out) {
-  const bool all_settled = has_unacknowledged_operation() && messages_.front().last_psn() - sent_.first() < 0;
+  const bool all_settled = messages_.has_sent_operation() && messages_.front().last_psn() - sent_.first() < 0;
   const Silence::Wish wish = silence_.next_wish(sent_.in_flight(), all_settled);
   Poll result = Poll::no_port;
   switch (wish) {
@@ -313,7 +290,7 @@ Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& ou
     SOFTMRC_CHECK(sent_[psn].state == SentState::lost);
     return resend(now, psn, choose_ev(now, free_ports, sent_[psn].ev), out);
   }
-  if (sending_ == messages_.size() || !window_allows()) return Poll::idle;
+  if (messages_.is_cut() || !window_allows()) return Poll::idle;
   return send_new(now, free_ports, out);
 }
 
@@ -455,21 +432,16 @@ void Requester::complete(const Message& message, CompletionStatus status) {
   completions_.push(c);
 }
 
-void Requester::pop_message() {
-  messages_.pop();
-  if (messages_.empty()) --context_.journal->senders;
-}
-
 void Requester::fail(CompletionStatus status) {
+  if (has_work()) --context_.journal->senders;
   while (!messages_.empty()) {
     complete(messages_.front(), status);
-    pop_message();
+    messages_.give_up();
     status = CompletionStatus::flushed;
   }
   lost_count_ = suspect_count_ = convicted_count_ = 0;
   accusations_.clear();
   bytes_in_flight_ = 0;
-  sending_ = packets_cut_ = 0;
 }
 
 }  // namespace softmrc::proto

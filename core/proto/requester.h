@@ -14,23 +14,13 @@
 #include "proto/journal.h"
 #include "proto/loss.h"
 #include "proto/rtt.h"
+#include "proto/send_queue.h"
 #include "proto/sent_ring.h"
 #include "proto/silence.h"
 #include "proto/slow_ports.h"
 #include "proto/transmit.h"
 
 namespace softmrc::proto {
-
-struct WorkRequest {
-  std::uint64_t wr_id = 0;
-  const std::uint8_t* data = nullptr;  // null: a message without bytes, for simulators
-  std::uint64_t remote_va = 0;
-  std::uint32_t rkey = 0;
-  std::uint32_t length = 0;
-  std::uint32_t imm = 0;
-  bool has_imm = false;
-  bool is_signaled = true;
-};
 
 enum class PostStatus : std::uint8_t { ok, wrong_state, queue_full };
 
@@ -89,7 +79,7 @@ class Requester {
     if (!evs_.is_built()) return;
     fetch(&sent_[next_psn_]);
     fetch(&sent_[sent_.first()]);
-    fetch(messages_.front_slot());
+    messages_.fetch_ahead();
     evs_.fetch_ahead();
   }
 
@@ -112,29 +102,11 @@ class Requester {
   bool uses(const CompletionQueue& cq) const { return &completions_ == &cq; }
   // Whether some message not yet completed takes its bytes from here.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
-    for (std::size_t i = 0; i < messages_.size(); ++i)
-      if (messages_[i].data && messages_[i].data < end && messages_[i].data + messages_[i].length > begin) return true;
-    return false;
+    return messages_.reads_from(begin, end);
   }
 
  private:
-  struct Message {
-    std::uint64_t wr_id = 0;
-    const std::uint8_t* data = nullptr;
-    std::uint64_t remote_va = 0;
-    std::uint32_t rkey = 0;
-    std::uint32_t length = 0;
-    std::uint32_t imm = 0;
-    std::uint32_t packets = 0;
-    Psn first_psn;
-    std::uint16_t msn = 0;
-    std::uint16_t rqmsn = 0;
-    bool has_imm = false;
-    bool is_signaled = true;
-    bool is_sent = false;  // its last packet has gone out at least once
-
-    Psn last_psn() const { return first_psn + (packets - 1); }
-  };
+  using Message = SendQueue::Message;
 
   // A path on which a packet is missing that a switch may have trimmed: the NACK that would say so has until `due`.
   struct Accusation {
@@ -207,19 +179,16 @@ class Requester {
   void note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact);
   void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
-  void pop_message();
 
   bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }
   // Its operation has not been confirmed, though the packet may have been.
   bool is_unconfirmed(Psn psn) const {
-    return (sending_ || packets_cut_) && psn - messages_.front().first_psn >= 0 && psn - next_psn_ < 0;
+    return messages_.has_begun() && psn - messages_.front().first_psn >= 0 && psn - next_psn_ < 0;
   }
   // Something is under way, or cannot be because no port is left: the timer runs.
   bool waits() const {
-    return sent_.in_flight() || lost_count_ || has_unacknowledged_operation() || (live_ports_ == 0 && has_work());
+    return sent_.in_flight() || lost_count_ || messages_.has_sent_operation() || (live_ports_ == 0 && has_work());
   }
-  bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }
-  Message& message_of(std::uint16_t msn) { return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)]; }
 
   QpContext& context_;
   const EndpointConfig& config_;
@@ -229,12 +198,7 @@ class Requester {
 
   RtsAttributes attributes_;
   std::uint32_t nominal_mtu_ = 0;
-  Ring<Message> messages_;         // front: the oldest that the peer has not confirmed
-  std::uint32_t sending_ = 0;      // index in messages_ of the one being cut
-  std::uint32_t packets_cut_ = 0;  // of that one
-  std::uint16_t next_msn_ = 0;
-  std::uint16_t next_rqmsn_ = 0;
-  std::uint32_t immediates_outstanding_ = 0;
+  SendQueue messages_;
 
   Psn next_psn_;
   Psn window_edge_;                // the first PSN that may not be sent yet

@@ -333,7 +333,7 @@ bool Requester::is_credible(const wire::Aeth& aeth, Psn cack) const {
   if (!evs_.is_built() || cack - next_psn_ >= 0) return false;
   const std::int32_t ahead = messages_.empty() ? -1 : Msn(aeth.msn) - Msn(messages_.front().msn);
   if (aeth.syndrome != wire::Syndrome::ack) {
-    const bool is_under_way = (sending_ || packets_cut_) && cack + 1 - messages_.front().first_psn >= 0;
+    const bool is_under_way = messages_.has_begun() && cack + 1 - messages_.front().first_psn >= 0;
     if (!is_under_way || ahead < -1) return false;
   }
   if (ahead < 0) return true;
@@ -352,14 +352,12 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   if (messages_.empty() || Msn(aeth.msn) - Msn(messages_.front().msn) < -1) return CompletionStatus::success;
   acknowledge_through(now, cack);
   const Msn confirmed(aeth.msn);
-  while (has_unacknowledged_operation() && confirmed - Msn(messages_.front().msn) >= 0 &&
+  while (messages_.has_sent_operation() && confirmed - Msn(messages_.front().msn) >= 0 &&
          messages_.front().last_psn() - sent_.first() < 0) {
-    const Message& m = messages_.front();
-    complete(m, CompletionStatus::success);
+    complete(messages_.front(), CompletionStatus::success);
     ++context_.stats.messages_completed;
-    if (m.has_imm) --immediates_outstanding_;
-    pop_message();
-    --sending_;
+    messages_.confirm();
+    if (messages_.empty()) --context_.journal->senders;
     silence_.on_progress(now);
   }
   // A refusal confirms what came before the request that it refuses.

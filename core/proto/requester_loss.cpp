@@ -192,7 +192,7 @@ CompletionStatus Requester::on_timer(Time now) {
   switch (silence_.due(now, rtt_.silence())) {
     case Silence::Due::timeout: return on_timeout(now);
     case Silence::Due::question:
-      if (silence_.ask(now, sent_.in_flight(), has_unacknowledged_operation())) ++context_.stats.tail_probes;
+      if (silence_.ask(now, sent_.in_flight(), messages_.has_sent_operation())) ++context_.stats.tail_probes;
       break;
     case Silence::Due::nothing: break;
   }
@@ -204,7 +204,7 @@ CompletionStatus Requester::on_timeout(Time now) {
   if (!silence_.on_timeout(now)) return CompletionStatus::retry_exceeded;
   for (std::uint32_t left = sent_.in_flight(); left && sent_[sent_.oldest()].sent_at + rtt_.silence() <= now; --left)
     declare_lost(now, sent_.oldest(), LossCause::timeout);
-  if (has_unacknowledged_operation()) silence_.solicit();
+  if (messages_.has_sent_operation()) silence_.solicit();
   drain_ev_changes(now);
   if (silence_.is_long()) send_scouts(now);
   return CompletionStatus::success;
