@@ -36,6 +36,11 @@ int new_descriptor(bool is_readable) {
   return fd;
 }
 
+void make_readable(int fd) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = fd < 0 ? 0 : write(fd, &one, sizeof one);
+}
+
 void quieten(int fd) {
   std::uint64_t seen = 0;
   [[maybe_unused]] const ssize_t got = fd < 0 ? 0 : read(fd, &seen, sizeof seen);
@@ -307,12 +312,15 @@ Verdict Device::destroy_cq(std::uint32_t cq) {
 
 std::size_t Device::take(Queue& queue, std::span<proto::Completion> out) {
   std::vector<Queue::Part> parts;
+  int fd = -1;
   {
     const std::lock_guard lock(mutex_);
     parts = queue.parts;
-    // First quiet, then look: what comes in between makes it readable again.
-    if (!is_closed()) quieten(queue.fd);
+    if (!is_closed()) fd = queue.fd;
   }
+  // First quiet, then look: what comes in between makes it readable again. One lane alone can be looked at first.
+  const bool is_one = parts.size() == 1;
+  if (!is_one) quieten(fd);
   std::size_t count = 0;
   bool has_more = false;
   for (const Queue::Part& part : parts) {
@@ -320,10 +328,10 @@ std::size_t Device::take(Queue& queue, std::span<proto::Completion> out) {
       if (queue.is_gone) return;
       count += e.poll_completions(part.cq, out.subspan(count));
       has_more |= e.completions_waiting(part.cq) > 0;
+      if (is_one && !has_more) quieten(fd);
     });
   }
-  const std::uint64_t one = 1;
-  if (has_more && queue.fd >= 0) [[maybe_unused]] const ssize_t written = write(queue.fd, &one, sizeof one);
+  if (!is_one && has_more) make_readable(fd);
   return count;
 }
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from softmrc.bench.figures import Figure
@@ -30,7 +31,9 @@ BEFORE_MS, AFTER_MS = 150, 400
 FIGURES = (
     Figure("lanes_4_over_1", f"4 lanes over one (where there are {CORES} cores)", "", 3.4, True),
     Figure("lanes_4_ratio", "4 lanes over 4 TCP streams", "", 0.75, True),
-    Figure("lanes_blackhole_ms_p99", "a plane dies under 4 lanes at full load: back at 90 % of the others", "ms", 50, False),
+    Figure(
+        "lanes_blackhole_ms_p99", "a plane dies under 4 lanes at full load: back at 90 % of the others", "ms", 50, False
+    ),
 )
 
 
@@ -42,7 +45,9 @@ class Wide:
 
         host = LOOPBACK[0]
         self.other = other
-        ordered = other.order("mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings={"lanes": lanes}, flows=lanes)
+        ordered = other.order(
+            "mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings={"lanes": lanes}, flows=lanes
+        )
         self.device = Device(LOOPBACK, lanes=lanes)
         self.flows = []
         for lane in range(lanes):
@@ -54,7 +59,7 @@ class Wide:
         other.hear()
 
     def gbps(self, seconds: float) -> float:
-        return sum(side_by_side([lambda flow=flow: flow.gbps(seconds) for flow in self.flows]))
+        return sum(side_by_side([partial(flow.gbps, seconds) for flow in self.flows]))
 
     def blackhole_ms(self, plane: int) -> float | None:
         """From the death of a plane under full load until the others carry what they can."""
@@ -73,7 +78,7 @@ class Wide:
             return 0.0
 
         seconds = (BEFORE_MS + AFTER_MS) / 1e3
-        side_by_side([break_it, *(lambda flow=flow: flow.gbps(seconds) for flow in self.flows)])
+        side_by_side([break_it, *(partial(flow.gbps, seconds) for flow in self.flows)])
         self.other.say({"read": True})
         bins = self.other.hear()["bins"]
         self.device.set_faults(plane)
@@ -117,7 +122,7 @@ def _goodput(lanes: int, rounds: int, seconds: float) -> dict[str, float]:
         wide = Wide(stack.enter_context(sink()), lanes)
         rows = []
         for _ in range(rounds):
-            theirs = sum(side_by_side([lambda one=one: tcp_gbps(one, LOOPBACK[0], seconds, HOT) for one in streams]))
+            theirs = sum(side_by_side([partial(tcp_gbps, one, LOOPBACK[0], seconds, HOT) for one in streams]))
             rows.append((wide.gbps(seconds), theirs))
         wide.close()
     return {
