@@ -169,6 +169,7 @@ struct RtsAttributes {
 // One node.
 struct EndpointConfig {
   std::uint64_t seed = 1;
+  std::uint64_t secret = 0;
   std::uint32_t ports = 1;
   std::uint32_t sack_threshold_bytes = 16 * 1024;
   bool sack_first_packet = false;
@@ -187,6 +188,7 @@ struct EndpointConfig {
     using C = EndpointConfig;
     return std::tuple{
         setting("seed", &C::seed, "of everything that is drawn"),
+        setting("secret", &C::secret, "what proofs of addresses rest on; a device draws its own, and nothing on the wire may tell it"),
         setting("ports", &C::ports, 1, max_ports, "of this node, each on a plane of its own"),
         setting("sack_threshold_bytes", &C::sack_threshold_bytes, 1, 1 << 24, "that arrive before a SACK is sent unasked"),
         setting("sack_first_packet", &C::sack_first_packet, "acknowledge a queue pair's very first packet at once"),

@@ -5,7 +5,7 @@ Durations end in `_us` and are microseconds; rates are bits per second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from softmrc._core import EvFormat, EvMode
 
@@ -15,6 +15,8 @@ class EndpointConfig:
     """One node."""
 
     seed: int = 1  # of everything that is drawn
+    # what proofs of addresses rest on; a device draws its own, and nothing on the wire may tell it
+    secret: int = field(default=0, repr=False)
     ports: int = 1  # of this node, each on a plane of its own
     sack_threshold_bytes: int = 16_384  # that arrive before a SACK is sent unasked
     sack_first_packet: bool = False  # acknowledge a queue pair's very first packet at once

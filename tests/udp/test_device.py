@@ -179,7 +179,9 @@ def test_a_port_taken_out_of_service_is_left_by_both_sides() -> None:
         before = a.device.planes()[1]["packets_sent"]
         a.post_write(source, 0, 4 << 20, remote_va=0, rkey=region.rkey)
         assert [c.ok for c in drain(a.send_cq, 1)] == [True]
-        assert a.device.planes()[1]["packets_sent"] == before
+        # A word now and then that this is what is believed, at intervals that double up to a second; and no data.
+        rows = a.device.planes()
+        assert rows[1]["packets_sent"] - before <= 30 < rows[0]["packets_sent"]
         assert "(down)" in repr(b.device)
         b.device.set_port(1, True)
 
