@@ -11,7 +11,7 @@ SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives
 THREAD_TESTS ?= tests/udp tests/collectives
 
-.PHONY: help demo demo-lab test lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map build clean
+.PHONY: help demo demo-lab test lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -52,6 +52,9 @@ arm64: ## Build the core for aarch64 too, run its tests under QEMU, and compare 
 
 spec-map: $(VENV)/.built ## Write docs/spec-map.md
 	$(BIN)/python tools/spec_map.py
+
+settings: $(VENV)/.built ## Write src/softmrc/settings.py and docs/settings.md
+	$(BIN)/python tools/settings.py
 
 swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
 	$(BIN)/python -m tests.swarm.swarm --seed $(SEED)

@@ -88,7 +88,7 @@ std::uint32_t set_up(proto::Endpoint& engine) {
   auto evs = std::make_shared<proto::EvProfile>();
   evs->count = 2;
   auto window = std::make_shared<proto::CcProfile>();
-  window->algorithm = proto::CcAlgorithm::fixed_window;
+  window->algorithm = "fixed_window";
   std::uint32_t id = 0;
   expect(!engine.add_ev_profile(evs, id) && !engine.add_cc_profile(window, id));
   return engine.create_cq();

@@ -41,7 +41,7 @@ class Machine {
     evs->spares = ports;
     auto nscc = std::make_shared<CcProfile>();
     auto fixed = std::make_shared<CcProfile>();
-    fixed->algorithm = CcAlgorithm::fixed_window;
+    fixed->algorithm = "fixed_window";
     std::uint32_t id = 0;
     if (endpoint_.add_ev_profile(evs, id) || endpoint_.add_cc_profile(nscc, id) || endpoint_.add_cc_profile(fixed, id)) std::abort();
     cq_ = endpoint_.create_cq();

@@ -10,7 +10,6 @@ import numpy as np
 import packer
 from packer import Parsed
 from softmrc.config import (
-    CcAlgorithm,
     CcProfile,
     EndpointConfig,
     EvProfile,
@@ -50,7 +49,7 @@ class Rig:
         self.mtu = mtu
         self.endpoint = Endpoint(EndpointConfig(ports=ports, **(endpoint or {})))
         self.endpoint.add_ev_profile(EvProfile(**{"count": 4 * ports, **(evs or {})}))
-        self.endpoint.add_cc_profile(CcProfile(**{"algorithm": CcAlgorithm.FIXED_WINDOW, **(cc or {})}))
+        self.endpoint.add_cc_profile(CcProfile(**{"algorithm": "fixed_window", **(cc or {})}))
         self.send_cq, self.recv_cq = self.endpoint.create_cq(), self.endpoint.create_cq()
         self.peer = self.endpoint.add_peer()
         self.whole = np.full(memory + 2 * GUARD, FILL, dtype=np.uint8)

@@ -51,10 +51,10 @@ void raise_if(const proto::Verdict& verdict);
 
 // Durations cross the boundary as microseconds.
 template <typename Class, typename Struct>
-void def_us(Class& c, const char* name, Duration Struct::*member) {
+void def_us(Class& c, const char* name, Duration Struct::*member, const char* meaning = "") {
   c.def_prop_rw(
       name, [member](const Struct& s) { return static_cast<double>((s.*member).ps) / 1e6; },
-      [member](Struct& s, double us) { s.*member = Duration{static_cast<std::int64_t>(us * 1e6 + 0.5)}; });
+      [member](Struct& s, double us) { s.*member = Duration{static_cast<std::int64_t>(us * 1e6 + 0.5)}; }, meaning);
 }
 
 // A Python object's memory, held by the buffer protocol for as long as this lives.

@@ -1,13 +1,16 @@
 // Parts of the engine by themselves, for tests that put one of them next to a plain model: `_core.parts`.
 // Times are picoseconds.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
-#include "proto/congestion/nscc.h"
+#include "proto/congestion/controller.h"
 #include "proto/ev_probe.h"
 #include "proto/ev_set.h"
 #include "proto/loss.h"
+#include "proto/send_queue.h"
+#include "proto/silence.h"
 
 namespace nb = nanobind;
 
@@ -122,29 +125,108 @@ void bind_loss(nb::module_& m) {
       }, nb::arg("base_rtt"), nb::arg("smoothed_rtt"), nb::arg("target"), nb::arg("least") = 0);
 }
 
-void bind_nscc(nb::module_& m) {
-  nb::class_<Nscc>(m, "Nscc")
-      .def("__init__", [](Nscc* self, const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
+void bind_controller(nb::module_& m) {
+  nb::class_<Controller>(m, "Controller")
+      .def("__init__", [](Controller* self, const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
         raise_if(validate(profile));
-        new (self) Nscc(profile, nominal_mtu, sharers);
+        new (self) Controller(profile, nominal_mtu, sharers);
       }, nb::arg("profile"), nb::arg("nominal_mtu"), nb::arg("sharers") = 1)
-      .def("on_ack", [](Nscc& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
+      .def("on_ack", [](Controller& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
                         std::optional<std::int64_t> delay, std::uint64_t in_flight, std::uint8_t penalty, bool restore) {
         AckFacts facts;
+        facts.base_rtt = Duration{base_rtt};
         facts.new_bytes = new_bytes;
         facts.marked = marked;
         if (delay) facts.delay = Duration{*delay};
         facts.in_flight = in_flight;
         facts.penalty = penalty;
         facts.restore = restore;
-        c.on_ack(Time{now}, Duration{base_rtt}, facts);
+        c.on_ack(Time{now}, facts);
       }, nb::arg("now"), nb::arg("base_rtt"), nb::arg("new_bytes"), nb::arg("marked"), nb::arg("delay").none(),
          nb::arg("in_flight"), nb::arg("penalty") = 0, nb::arg("restore") = false)
-      .def("on_trim", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_trim(Time{now}, bytes, in_flight); })
-      .def("on_loss", [](Nscc& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_loss(Time{now}, bytes, in_flight); })
-      .def("on_loss_undone", &Nscc::on_loss_undone)
-      .def("window_of", [](const Nscc& c, std::uint32_t senders) { return c.window(senders); })
-      .def_prop_ro("window", [](const Nscc& c) { return c.window(); });
+      .def("on_trim", [](Controller& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_trim(Time{now}, {bytes, in_flight}); })
+      .def("on_loss", [](Controller& c, std::int64_t now, std::uint64_t bytes, std::uint64_t in_flight) { c.on_loss(Time{now}, {bytes, in_flight}); })
+      .def("on_loss_undone", &Controller::on_loss_undone)
+      .def("window_of", [](const Controller& c, std::uint32_t senders) { return c.window(senders); })
+      .def("target", [](const Controller& c, std::int64_t base_rtt) { return c.target(Duration{base_rtt}).ps; })
+      .def_prop_ro("window", [](const Controller& c) { return c.window(1); });
+}
+
+void bind_send_queue(nb::module_& m) {
+  nb::class_<SendQueue>(m, "SendQueue")
+      .def(nb::init<>())
+      .def("push", [](SendQueue& q, std::uint64_t wr_id, std::uint32_t packets, bool has_imm) {
+        WorkRequest request;
+        request.wr_id = wr_id;
+        request.has_imm = has_imm;
+        q.push(request, packets);
+      })
+      .def("cut", [](SendQueue& q, std::uint32_t psn) {
+        if (q.is_cut()) raise_if(Problem{Problem::Kind::usage, "cut", "an empty queue", "a message that is left to cut"});
+        return q.cut(Psn(psn)).wr_id;
+      })
+      .def("confirm", [](SendQueue& q) {
+        if (!q.has_sent_operation()) raise_if(Problem{Problem::Kind::usage, "confirm", "the oldest", "a message that was sent"});
+        q.confirm();
+      })
+      .def("waits_for_immediates", [](const SendQueue& q, std::uint32_t most) { return !q.is_cut() && q.waits_for_immediates(most); })
+      .def_prop_ro("is_cut", &SendQueue::is_cut)
+      .def_prop_ro("is_at_first", &SendQueue::is_at_first)
+      .def_prop_ro("has_begun", &SendQueue::has_begun)
+      .def_prop_ro("has_sent_operation", &SendQueue::has_sent_operation)
+      .def("__len__", &SendQueue::size)
+      .def("rows", [](const SendQueue& q) {
+        nb::list rows;
+        for (std::size_t i = 0; i < q.size(); ++i)
+          rows.append(nb::make_tuple(q[i].wr_id, q[i].msn, q[i].rqmsn, q[i].is_sent, q.of(q[i].msn).wr_id));
+        return rows;
+      }, "One row a message: wr_id, MSN, RQMSN, is sent, and the wr_id of the one that has this MSN.");
+}
+
+void bind_silence(nb::module_& m) {
+  nb::enum_<Silence::Wish>(m, "Wish")
+      .value("NONE", Silence::Wish::none)
+      .value("COPY", Silence::Wish::copy)
+      .value("PROBE", Silence::Wish::probe)
+      .value("SOLICITATION", Silence::Wish::solicitation);
+  nb::enum_<Silence::Due>(m, "Due")
+      .value("NOTHING", Silence::Due::nothing)
+      .value("QUESTION", Silence::Due::question)
+      .value("TIMEOUT", Silence::Due::timeout);
+  nb::class_<Silence>(m, "Silence")
+      .def("__init__", [](Silence* self, const RtsAttributes& attributes, bool timestamps) {
+        raise_if(validate(attributes));
+        new (self) Silence();
+        self->start(attributes, timestamps);
+      }, nb::arg("attributes"), nb::arg("timestamps") = true)
+      .def("on_work", [](Silence& s, std::int64_t now) { s.on_work(Time{now}); })
+      .def("on_first_sent", [](Silence& s, std::int64_t now) { s.on_first_sent(Time{now}); })
+      .def("on_sent", [](Silence& s, std::int64_t now) { s.on_sent(Time{now}); })
+      .def("on_new_sent", &Silence::on_new_sent)
+      .def("on_progress", [](Silence& s, std::int64_t now) { s.on_progress(Time{now}); })
+      .def("due", [](const Silence& s, std::int64_t now, std::int64_t span) { return s.due(Time{now}, Duration{span}); })
+      .def("deadline", [](const Silence& s, std::int64_t now, std::int64_t span) { return s.deadline(Time{now}, Duration{span}).ps; })
+      .def("ask", [](Silence& s, std::int64_t now, bool in_flight, bool open) { return s.ask(Time{now}, in_flight, open); },
+           nb::arg("now"), nb::arg("has_packets_in_flight") = true, nb::arg("has_open_operation") = true)
+      .def("on_timeout", [](Silence& s, std::int64_t now) { return s.on_timeout(Time{now}); })
+      .def("timeout", [](const Silence& s, std::int64_t span) { return s.timeout(Duration{span}).ps; })
+      .def("next_wish", &Silence::next_wish, nb::arg("has_packets_in_flight") = true, nb::arg("can_solicit") = false)
+      .def("on_granted", &Silence::on_granted)
+      .def("solicit", &Silence::solicit)
+      .def("on_probe_sent", [](Silence& s, std::int64_t now, std::uint16_t ev) { return s.on_probe_sent(Time{now}, ev); })
+      .def("on_probe_answer", [](Silence& s, std::uint16_t id) -> std::optional<std::pair<std::int64_t, std::uint16_t>> {
+        const auto probe = s.on_probe_answer(id);
+        if (!probe) return std::nullopt;
+        return std::pair{probe->sent_at.ps, probe->ev};
+      })
+      .def("on_retired", &Silence::on_retired)
+      .def("unasked", &Silence::unasked)
+      .def("on_asked", [](Silence& s, std::uint8_t port) { s.on_asked(port); })
+      .def("on_not_taken", [](Silence& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) { s.on_not_taken(Time{now}, tx_count, Duration{span}); })
+      .def("holds", [](const Silence& s, std::int64_t now) { return s.holds(Time{now}); })
+      .def_prop_ro("is_any", &Silence::is_any)
+      .def_prop_ro("is_long", &Silence::is_long)
+      .def_prop_ro("has_wishes", &Silence::has_wishes);
 }
 
 }  // namespace
@@ -153,7 +235,9 @@ void bind_parts(nb::module_& m) {
   bind_ev_set(m);
   bind_ev_probe(m);
   bind_loss(m);
-  bind_nscc(m);
+  bind_controller(m);
+  bind_send_queue(m);
+  bind_silence(m);
 }
 
 }  // namespace softmrc::bind

@@ -25,14 +25,14 @@ constexpr std::uint32_t proven_quantum = 64;
 
 void Requester::start(const RtsAttributes& attributes) {
   attributes_ = attributes;
-  constexpr std::uint32_t data_headers = wire::Bth::size + wire::Meth::size + wire::Timestamp::size + wire::Reth::size + 4;
-  nominal_mtu_ = context_.mtu + data_headers + nominal_overhead;
+  nominal_mtu_ = context_.mtu + longest_data_headers + nominal_overhead;
   next_psn_ = attributes.first_psn;
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
   sent_.start(next_psn_, evs_.size());  // the controller may have had a word before
   rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
   controller_ = Controller(cc_profile_, nominal_mtu_, context_.sharers);
   ev_probe_.configure(config_);
+  silence_.start(attributes, config_.timestamps);
 }
 
 void Requester::build_evs() {
@@ -46,24 +46,11 @@ void Requester::build_evs() {
 PostStatus Requester::post(Time now, const WorkRequest& request) {
   if (messages_.size() >= attributes_.max_send_wr) return PostStatus::queue_full;
   build_evs();
-  Message m;
-  m.wr_id = request.wr_id;
-  m.data = request.data;
-  m.remote_va = request.remote_va;
-  m.rkey = request.rkey;
-  m.length = request.length;
-  m.imm = request.imm;
-  m.packets = packets_of(request.length, context_.mtu);
-  m.msn = next_msn_++;
-  m.rqmsn = next_rqmsn_;
-  m.has_imm = request.has_imm;
-  m.is_signaled = request.is_signaled;
-  if (request.has_imm) ++next_rqmsn_;
   if (messages_.empty()) {
-    progress_at_ = active_at_ = now;
+    silence_.on_work(now);
     ++context_.journal->senders;
   }
-  messages_.push(m);
+  messages_.push(request, packets_of(request.length, context_.mtu));
   ++context_.stats.messages_posted;
   return PostStatus::ok;
 }
@@ -71,13 +58,12 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
 // spec: mpr-gate
 bool Requester::window_allows() const {
   if (next_psn_ - window_edge_ >= 0) return false;
-  const Message& m = messages_[sending_];
-  return !(m.has_imm && packets_cut_ == 0 && immediates_outstanding_ >= attributes_.max_wimm);
+  return !messages_.waits_for_immediates(attributes_.max_wimm);
 }
 
 // Ask for a SACK when nothing will follow that could push the receiver's byte counter over its threshold.
 bool Requester::is_last_for_now() const {
-  if (sending_ == messages_.size() || next_psn_ == window_edge_) return true;
+  if (messages_.is_cut() || next_psn_ == window_edge_) return true;
   const std::uint64_t window = this->window();
   return window < 2 * config_.sack_threshold_bytes && bytes_in_flight_ + nominal_mtu_ > window;
 }
@@ -91,8 +77,7 @@ std::uint16_t Requester::choose_ev(Time now, std::uint32_t free_ports, std::uint
       return quantum_ev_;
     }
   }
-  // Nothing has answered for two timers: what was thought of the paths is worth nothing.
-  if (retries_ > 1) return evs_.pick_any(free_ports);
+  if (silence_.is_long()) return evs_.pick_any(free_ports);
   const std::uint16_t ev = draw_ev(now, free_ports, avoid);
   if (ev_profile_.spray_quantum > 1 && ev != no_ev) {
     quantum_ev_ = ev;
@@ -118,15 +103,15 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
   return ev;
 }
 
-// Silence may be a whole port's: each question goes by a port not yet asked, where there is one. After two timers scouts ask
-// them all, and what answered one leads.
+// Each question goes by a port not yet asked, where there is one. After two timers scouts ask them all, and what answered one
+// leads.
 std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
-  if (retries_ > 1) return choose_ev(now, free_ports, avoid);
+  if (silence_.is_long()) return choose_ev(now, free_ports, avoid);
   EvSearch search{now, avoid};
-  std::uint16_t ev = evs_.pick(search, free_ports & ~asked_ports_);
+  std::uint16_t ev = evs_.pick(search, silence_.unasked(free_ports));
   if (ev == no_ev) ev = evs_.pick(search, free_ports);
   if (ev == no_ev) return no_ev;
-  asked_ports_ |= 1u << evs_[ev].port;
+  silence_.on_asked(evs_[ev].port);
   quantum_left_ = 0;
   return ev;
 }
@@ -178,7 +163,7 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
   holes_.clear(psn.value);
   evs_.on_sent(ev, now);
   bytes_in_flight_ += r.bytes;
-  active_at_ = now;
+  silence_.on_sent(now);
   ++context_.stats.packets_sent;
   if (context_.journal->traces(EventType::packet_sent)) [[unlikely]] {
     Event e = context_.event(EventType::packet_sent, now);
@@ -205,12 +190,8 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   const std::uint32_t span = static_cast<std::uint32_t>(psn - sent_.first()) + 1;
   if (span > room_) [[unlikely]] make_room(span);
 
-  Message& message = messages_[sending_];
-  if (packets_cut_ == 0) {
-    message.first_psn = psn;
-    if (message.has_imm) ++immediates_outstanding_;
-    if (sent_.in_flight() == 0 && lost_count_ == 0) progress_at_ = now;
-  }
+  if (messages_.is_at_first() && sent_.in_flight() == 0 && lost_count_ == 0) silence_.on_first_sent(now);
+  const Message& message = messages_.cut(psn);
   fill(now, message, psn, ev, false, out);
   context_.stats.bytes_sent += std::get<wire::Write>(out.packet.body).payload_size;
 
@@ -219,12 +200,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   r.msn = message.msn;
   record_sent(now, psn, ev, out);
   ++next_psn_;
-  tail_resent_ = false;
-  if (++packets_cut_ == message.packets) {
-    message.is_sent = true;
-    ++sending_;
-    packets_cut_ = 0;
-  }
+  silence_.on_new_sent();
   out.packet.bth.ack_request = is_last_for_now();
   return Poll::sent;
 }
@@ -247,7 +223,7 @@ Requester::Poll Requester::resend(Time now, Psn psn, std::uint16_t ev, Transmit&
   if (r.answers != Answers::newest || !r.was_nacked) r.answers = Answers::unknown;
   r.was_nacked = false;
   r.previous_ev = r.ev;
-  fill(now, message_of(r.msn), psn, ev, true, out);
+  fill(now, messages_.of(r.msn), psn, ev, true, out);
   record_sent(now, psn, ev, out);
   ++context_.stats.packets_retransmitted;
   return Poll::sent;
@@ -260,7 +236,7 @@ Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports,
   if (ev == no_ev) return Poll::no_port;
   const Message& message = messages_.front();
   fill(now, message, message.last_psn(), ev, true, out);
-  active_at_ = now;
+  silence_.on_sent(now);
   ++context_.stats.packets_sent;
   ++context_.stats.packets_retransmitted;
   return Poll::sent;
@@ -275,53 +251,46 @@ Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_p
   out.packet.bth.opcode = wire::Opcode::probe;
   out.packet.bth.dqp = context_.dest_qpn;
   wire::Probe& probe = out.packet.body.emplace<wire::Probe>();
-  probe.probe_id = ++probe_id_;
+  probe.probe_id = silence_.on_probe_sent(now, ev);
   probe.spdcid = static_cast<std::uint16_t>(context_.qpn);
   probe.dpdcid = static_cast<std::uint16_t>(context_.dest_qpn);
   probe.timestamp.ticks = timestamp_ticks(now);
-  probe_sent_at_ = now;
-  probe_ev_ = ev;
-  active_at_ = now;
   return Poll::sent;
 }
 
-// What silence asked for goes out whatever the congestion window says; a wish that finds no port stays a wish.
+// What silence wishes goes out whatever the congestion window says; a wish that finds no port stays a wish.
 std::optional<Requester::Poll> Requester::poll_urgent(Time now, std::uint32_t free_ports, Transmit& out) {
-  if (tail_resend_ && sent_.in_flight() == 0) tail_resend_ = false;
-  if (tail_resend_) {
-    const Psn newest = sent_.newest();
-    asked_ports_ |= 1u << evs_[sent_[newest].ev].port;
-    const Poll result = resend(now, newest, choose_to_ask(now, free_ports, sent_[newest].ev), out);
-    tail_resend_ = result == Poll::no_port;
-    tail_resent_ = !tail_resend_;
-    return result;
+  const bool all_settled = messages_.has_sent_operation() && messages_.front().last_psn() - sent_.first() < 0;
+  const Silence::Wish wish = silence_.next_wish(sent_.in_flight(), all_settled);
+  Poll result = Poll::no_port;
+  switch (wish) {
+    case Silence::Wish::none: return std::nullopt;
+    case Silence::Wish::copy: {
+      const Psn newest = sent_.newest();
+      const std::uint16_t before = sent_[newest].ev;
+      silence_.on_asked(evs_[before].port);
+      result = resend(now, newest, choose_to_ask(now, free_ports, before), out);
+      break;
+    }
+    case Silence::Wish::probe: result = send_reliability_probe(now, free_ports, out); break;
+    case Silence::Wish::solicitation: result = send_solicitation(now, free_ports, out); break;
   }
-  if (probe_wanted_) {
-    const Poll result = send_reliability_probe(now, free_ports, out);
-    probe_wanted_ = result == Poll::no_port;
-    return result;
-  }
-  const bool all_settled = has_unacknowledged_operation() && messages_.front().last_psn() - sent_.first() < 0;
-  if (solicitation_wanted_ && all_settled) {
-    const Poll result = send_solicitation(now, free_ports, out);
-    solicitation_wanted_ = result == Poll::no_port;
-    return result;
-  }
-  solicitation_wanted_ = false;
-  return std::nullopt;
+  if (result == Poll::sent) silence_.on_granted(wish);
+  return result;
 }
 
 Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& out) {
   if (messages_.empty()) return Poll::idle;
-  if (const auto urgent = poll_urgent(now, free_ports, out)) return *urgent;
-  if (!cwnd_allows() || now < held_until_) return Poll::idle;
+  if (silence_.has_wishes()) [[unlikely]]
+    if (const auto urgent = poll_urgent(now, free_ports, out)) return *urgent;
+  if (!cwnd_allows() || silence_.holds(now)) return Poll::idle;
   if (lost_count_) {
     const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
     const Psn psn = sent_.first() + lost_.distance_to_set(sent_.first().value, window);
     SOFTMRC_CHECK(sent_[psn].state == SentState::lost);
     return resend(now, psn, choose_ev(now, free_ports, sent_[psn].ev), out);
   }
-  if (sending_ == messages_.size() || !window_allows()) return Poll::idle;
+  if (messages_.is_cut() || !window_allows()) return Poll::idle;
   return send_new(now, free_ports, out);
 }
 
@@ -335,7 +304,7 @@ std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_
 void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took) {
   if (ev >= evs_.size() || evs_[ev].value != entropy || !ev_probe_.contains(ev)) return;
   ++context_.stats.ev_probes_answered;
-  if (ev_profile_.leaves_slow_ports && retries_ <= 1) {
+  if (ev_profile_.leaves_slow_ports && !silence_.is_long()) {
     const auto most = slow_ports_.limit(rtt_.base(), evs_.usable_ports());
     if (most && took > *most) return;
   }
@@ -368,7 +337,7 @@ void Requester::on_proof(std::uint16_t ev) {
   } else {
     ev_probe_.remove(ev);
   }
-  if (retries_ <= 1) return;
+  if (!silence_.is_long()) return;
   evs_.unskip(ev);
   quantum_ev_ = ev;
   quantum_left_ = proven_quantum;
@@ -424,7 +393,7 @@ void Requester::retire(std::uint16_t ev) {
   }
   for (std::size_t i = 0; i < accusations_.size(); ++i)
     if (accusations_[i].ev == ev) accusations_[i].ev = no_ev;
-  if (probe_ev_ == ev) probe_ev_ = retired;
+  silence_.on_retired(ev, retired);
 }
 
 // Turns state changes into events, and keeps the prober in step with them.
@@ -447,7 +416,7 @@ void Requester::drain_ev_changes(Time now) {
     context_.journal->note(event);
   }
   // Two timers without any answer: the EVs that are left have proved no better than those that are gone.
-  ev_probe_.set_desperate(evs_.usable() == 0 || retries_ > 1, now);
+  ev_probe_.set_desperate(evs_.usable() == 0 || silence_.is_long(), now);
 }
 
 void Requester::complete(const Message& message, CompletionStatus status) {
@@ -463,21 +432,16 @@ void Requester::complete(const Message& message, CompletionStatus status) {
   completions_.push(c);
 }
 
-void Requester::pop_message() {
-  messages_.pop();
-  if (messages_.empty()) --context_.journal->senders;
-}
-
 void Requester::fail(CompletionStatus status) {
+  if (has_work()) --context_.journal->senders;
   while (!messages_.empty()) {
     complete(messages_.front(), status);
-    pop_message();
+    messages_.give_up();
     status = CompletionStatus::flushed;
   }
   lost_count_ = suspect_count_ = convicted_count_ = 0;
   accusations_.clear();
   bytes_in_flight_ = 0;
-  sending_ = packets_cut_ = 0;
 }
 
 }  // namespace softmrc::proto

@@ -14,22 +14,13 @@
 #include "proto/journal.h"
 #include "proto/loss.h"
 #include "proto/rtt.h"
+#include "proto/send_queue.h"
 #include "proto/sent_ring.h"
+#include "proto/silence.h"
 #include "proto/slow_ports.h"
 #include "proto/transmit.h"
 
 namespace softmrc::proto {
-
-struct WorkRequest {
-  std::uint64_t wr_id = 0;
-  const std::uint8_t* data = nullptr;  // null: a message without bytes, for simulators
-  std::uint64_t remote_va = 0;
-  std::uint32_t rkey = 0;
-  std::uint32_t length = 0;
-  std::uint32_t imm = 0;
-  bool has_imm = false;
-  bool is_signaled = true;
-};
 
 enum class PostStatus : std::uint8_t { ok, wrong_state, queue_full };
 
@@ -70,7 +61,7 @@ class Requester {
   // An answer to a probe of `entropy`, which may have been replaced meanwhile.
   void on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took);
   // Nothing that was sent has been answered for a while.
-  bool hears_nothing() const { return silences_ || retries_; }
+  bool hears_nothing() const { return silence_.is_any(); }
 
   // Ports that may carry data.
   void set_live_ports(Time now, std::uint32_t mask);
@@ -88,7 +79,7 @@ class Requester {
     if (!evs_.is_built()) return;
     fetch(&sent_[next_psn_]);
     fetch(&sent_[sent_.first()]);
-    fetch(messages_.front_slot());
+    messages_.fetch_ahead();
     evs_.fetch_ahead();
   }
 
@@ -102,7 +93,7 @@ class Requester {
   Prng ev_stream() const { return Prng(config_.seed, "ev", context_.qpn); }
   const Rtt& rtt() const { return rtt_; }
   std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
-  std::uint64_t window() const { return controller_.window(context_.journal->senders); }
+  std::uint64_t window() const { return static_cast<std::uint64_t>(controller_.window(context_.journal->senders)); }
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   std::uint32_t packets_in_flight() const { return sent_.in_flight(); }
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
@@ -111,29 +102,11 @@ class Requester {
   bool uses(const CompletionQueue& cq) const { return &completions_ == &cq; }
   // Whether some message not yet completed takes its bytes from here.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
-    for (std::size_t i = 0; i < messages_.size(); ++i)
-      if (messages_[i].data && messages_[i].data < end && messages_[i].data + messages_[i].length > begin) return true;
-    return false;
+    return messages_.reads_from(begin, end);
   }
 
  private:
-  struct Message {
-    std::uint64_t wr_id = 0;
-    const std::uint8_t* data = nullptr;
-    std::uint64_t remote_va = 0;
-    std::uint32_t rkey = 0;
-    std::uint32_t length = 0;
-    std::uint32_t imm = 0;
-    std::uint32_t packets = 0;
-    Psn first_psn;
-    std::uint16_t msn = 0;
-    std::uint16_t rqmsn = 0;
-    bool has_imm = false;
-    bool is_signaled = true;
-    bool is_sent = false;  // its last packet has gone out at least once
-
-    Psn last_psn() const { return first_psn + (packets - 1); }
-  };
+  using Message = SendQueue::Message;
 
   // A path on which a packet is missing that a switch may have trimmed: the NACK that would say so has until `due`.
   struct Accusation {
@@ -175,13 +148,11 @@ class Requester {
   std::optional<Duration> sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks);
   void apply_mark(Psn psn, const wire::Sack& sack);
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
-  void on_progress(Time now);
   void refuse_acknowledgement(Time now, Psn cack);
   bool is_credible(const wire::Aeth& aeth, Psn cack) const;
   void report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes);
   bool explains_accusation(Time now, const wire::Nack& nack);
   void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);
-  void on_not_taken(Time now, std::uint8_t tx_count);
 
   // loss
   bool is_late(const SentRecord& record) const;
@@ -197,35 +168,26 @@ class Requester {
   void judge_accused(Time now);
   std::optional<Accusation> withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
   Duration reorder_window() const {
-    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), target(), cc_profile_.min_reorder_window);
+    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), controller_.target(rtt_.base()), cc_profile_.min_reorder_window);
   }
   // How long a path stays barred the first time.
   Duration bar_span() const { return rtt_.base() * 5; }
-  Duration timeout() const;
   CompletionStatus on_timeout(Time now);
-  void on_silence(Time now);
   void drain_ev_changes(Time now);
   void send_scouts(Time now);
   void retire(std::uint16_t ev);
   void note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact);
   void on_proof(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
-  void pop_message();
 
   bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }
   // Its operation has not been confirmed, though the packet may have been.
   bool is_unconfirmed(Psn psn) const {
-    return (sending_ || packets_cut_) && psn - messages_.front().first_psn >= 0 && psn - next_psn_ < 0;
+    return messages_.has_begun() && psn - messages_.front().first_psn >= 0 && psn - next_psn_ < 0;
   }
   // Something is under way, or cannot be because no port is left: the timer runs.
   bool waits() const {
-    return sent_.in_flight() || lost_count_ || has_unacknowledged_operation() || (live_ports_ == 0 && has_work());
-  }
-  bool has_unacknowledged_operation() const { return !messages_.empty() && messages_.front().is_sent; }
-  Message& message_of(std::uint16_t msn) { return messages_[static_cast<std::uint16_t>(msn - messages_.front().msn)]; }
-  Duration target() const {
-    if (cc_profile_.target_delay.ps) return cc_profile_.target_delay;
-    return cc_profile_.trimming ? rtt_.base() * 3 / 4 : rtt_.base();
+    return sent_.in_flight() || lost_count_ || messages_.has_sent_operation() || (live_ports_ == 0 && has_work());
   }
 
   QpContext& context_;
@@ -236,12 +198,7 @@ class Requester {
 
   RtsAttributes attributes_;
   std::uint32_t nominal_mtu_ = 0;
-  Ring<Message> messages_;         // front: the oldest that the peer has not confirmed
-  std::uint32_t sending_ = 0;      // index in messages_ of the one being cut
-  std::uint32_t packets_cut_ = 0;  // of that one
-  std::uint16_t next_msn_ = 0;
-  std::uint16_t next_rqmsn_ = 0;
-  std::uint32_t immediates_outstanding_ = 0;
+  SendQueue messages_;
 
   Psn next_psn_;
   Psn window_edge_;                // the first PSN that may not be sent yet
@@ -270,20 +227,7 @@ class Requester {
   Loss loss_;
   Rtt rtt_;
   Controller controller_;
-  Time progress_at_{};
-  Time active_at_{};
-  std::uint32_t retries_ = 0;
-  std::uint32_t silences_ = 0;     // tail probes sent since the last progress
-  std::uint32_t holds_ = 0;        // since the last progress, because the peer did not take what was sent twice
-  Time held_until_ = Time::long_ago();
-  std::uint16_t probe_id_ = 0;
-  std::uint16_t probe_ev_ = no_ev;
-  Time probe_sent_at_ = Time::never();
-  std::uint32_t asked_ports_ = 0;  // by what silence asked for, since the last answer
-  bool tail_resend_ = false;
-  bool tail_resent_ = false;       // and nothing new has been sent since
-  bool probe_wanted_ = false;
-  bool solicitation_wanted_ = false;
+  Silence silence_;
 };
 
 }  // namespace softmrc::proto

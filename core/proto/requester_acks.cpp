@@ -53,15 +53,6 @@ void Requester::apply_mark(Psn psn, const wire::Sack& sack) {
   else evs_.on_congestion(ev);
 }
 
-void Requester::on_progress(Time now) {
-  progress_at_ = active_at_ = now;
-  retries_ = 0;
-  silences_ = 0;
-  asked_ports_ = 0;
-  holds_ = 0;
-  held_until_ = Time::long_ago();
-}
-
 // spec: mpr-dynamic
 CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   ++context_.stats.sacks_received;
@@ -77,13 +68,10 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
 
   const Psn trigger = cack + sack.ack_psn_offset;
   if (sack.answers_probe) {
-    if (sack.probe_id() == probe_id_ && probe_sent_at_ != Time::never()) {
-      loss_.on_probe_answered(probe_sent_at_);
-      rtt_.on_sample(now - probe_sent_at_);
-      if (retries_ > 1) on_proof(probe_ev_);
-      probe_sent_at_ = Time::never();
-      silences_ = 0;
-      asked_ports_ = 0;
+    if (const auto probe = silence_.on_probe_answer(sack.probe_id())) {
+      loss_.on_probe_answered(probe->sent_at);
+      rtt_.on_sample(now - probe->sent_at);
+      if (silence_.is_long()) on_proof(probe->ev);
     }
   } else {
     if (is_outstanding(trigger) && sent_[trigger].in_doubt) [[unlikely]] judge_first_copy(trigger, sack.cc.tx_timestamp);
@@ -104,10 +92,11 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   if (is_newest && sent_.in_flight()) convict(sack);
   if (!context_.journal->in_batch) pass_verdicts(now);
 
+  facts.base_rtt = rtt_.base();
   facts.in_flight = bytes_in_flight_;
   facts.penalty = sack.cc.rcv_cwnd_pen;
   facts.restore = sack.cc.restore_cwnd;
-  controller_.on_ack(now, rtt_.base(), facts);
+  controller_.on_ack(now, facts);
   drain_ev_changes(now);
   if (context_.journal->traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
@@ -132,7 +121,7 @@ bool Requester::acknowledge_through(Time now, Psn cack) {
   sent_.advance(cack + 1);
   // Where SACKs carry the window, cack alone promises no more than the smallest.
   widen_window(sent_.first() + (context_.dynamic_mpr ? smallest_mpr : attributes_.mpr) * mpr_unit);
-  on_progress(now);
+  silence_.on_progress(now);
   return true;
 }
 
@@ -152,7 +141,7 @@ void Requester::acknowledge_bits(Time now, Psn base, std::uint64_t bits) {
     fresh &= fresh - 1;
     acked_.set(psn.value);
     settle(now, psn);
-    on_progress(now);
+    silence_.on_progress(now);
   }
 }
 
@@ -180,7 +169,7 @@ void Requester::settle(Time now, Psn psn) {
   bytes_in_flight_ -= r.bytes;
   r.state = SentState::settled;
   if (!is_evidence) return;
-  if (retries_ > 1) on_proof(r.ev);
+  if (silence_.is_long()) on_proof(r.ev);
   evs_.on_acked(r.ev, r.sent_at);
   loss_.on_acked(now, r.sent_at, rtt_.smoothed());
 }
@@ -283,9 +272,9 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   declare_lost(now, psn, LossCause::nacked);
   if (is_trim) {
     report_trim(now, r.ev, r.sent_at, nack.reason, bytes);
-    on_progress(now);
+    silence_.on_progress(now);
   } else {
-    on_not_taken(now, r.tx_count);
+    silence_.on_not_taken(now, r.tx_count, rtt_.silence());
     drain_ev_changes(now);
   }
   return CompletionStatus::success;
@@ -296,7 +285,7 @@ void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::Nack
   ++context_.stats.trims_reported;
   evs_.on_acked(ev, sent_at);
   if (reason == wire::NackReason::trimmed) evs_.bar(ev, now, bar_span());
-  controller_.on_trim(now, bytes, bytes_in_flight_);
+  controller_.on_trim(now, {bytes, bytes_in_flight_});
   drain_ev_changes(now);
 }
 
@@ -338,24 +327,13 @@ void Requester::on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::Nac
   report_trim(now, ev, is_waiting ? r.sent_at : Time::long_ago(), reason, 0);
 }
 
-// The packet arrived and the peer could not take it. The first time it is sent again at once; when that was in vain nothing
-// is sent for a while, twice as long each time until something gets through. This is no progress: the timer and the budget
-// of retries run on.
-// spec: nack-backoff
-void Requester::on_not_taken(Time now, std::uint8_t tx_count) {
-  active_at_ = now;
-  if (tx_count == 1 || now < held_until_) return;
-  held_until_ = now + std::min(rtt_.silence() * (1 << std::min(holds_, 12u)), timeout());
-  ++holds_;
-}
-
 // Whether an acknowledgement can be of what is under way: of packets that were sent, and of operations whose last packet it
 // covers. A refusal ends the connection, so it has to be about the oldest operation that is not confirmed, or a later one.
 bool Requester::is_credible(const wire::Aeth& aeth, Psn cack) const {
   if (!evs_.is_built() || cack - next_psn_ >= 0) return false;
   const std::int32_t ahead = messages_.empty() ? -1 : Msn(aeth.msn) - Msn(messages_.front().msn);
   if (aeth.syndrome != wire::Syndrome::ack) {
-    const bool is_under_way = (sending_ || packets_cut_) && cack + 1 - messages_.front().first_psn >= 0;
+    const bool is_under_way = messages_.has_begun() && cack + 1 - messages_.front().first_psn >= 0;
     if (!is_under_way || ahead < -1) return false;
   }
   if (ahead < 0) return true;
@@ -374,15 +352,13 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
   if (messages_.empty() || Msn(aeth.msn) - Msn(messages_.front().msn) < -1) return CompletionStatus::success;
   acknowledge_through(now, cack);
   const Msn confirmed(aeth.msn);
-  while (has_unacknowledged_operation() && confirmed - Msn(messages_.front().msn) >= 0 &&
+  while (messages_.has_sent_operation() && confirmed - Msn(messages_.front().msn) >= 0 &&
          messages_.front().last_psn() - sent_.first() < 0) {
-    const Message& m = messages_.front();
-    complete(m, CompletionStatus::success);
+    complete(messages_.front(), CompletionStatus::success);
     ++context_.stats.messages_completed;
-    if (m.has_imm) --immediates_outstanding_;
-    pop_message();
-    --sending_;
-    on_progress(now);
+    messages_.confirm();
+    if (messages_.empty()) --context_.journal->senders;
+    silence_.on_progress(now);
   }
   // A refusal confirms what came before the request that it refuses.
   if (aeth.syndrome != wire::Syndrome::ack) return status_of(aeth.syndrome);

@@ -5,11 +5,6 @@
 #include "proto/requester.h"
 
 namespace softmrc::proto {
-namespace {
-
-constexpr std::int64_t timer_unit_ps = 1'024'000;
-
-}  // namespace
 
 // Something sent more than W later has been acknowledged.
 bool Requester::is_late(const SentRecord& r) const {
@@ -133,7 +128,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   }
   blame_path(now, psn, r, cause);
   r.window_paid = cause != LossCause::nacked;
-  if (r.window_paid) controller_.on_loss(now, r.bytes, bytes_in_flight_);
+  if (r.window_paid) controller_.on_loss(now, {r.bytes, bytes_in_flight_});
   if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
     e.psn = psn.value;
@@ -149,7 +144,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
 // spec: trim-late-nack
 void Requester::blame_path(Time now, Psn psn, SentRecord& r, LossCause cause) {
   r.path_blamed = cause == LossCause::same_ev || cause == LossCause::across_evs ||
-                  (cause == LossCause::timeout && retries_ > 1);
+                  (cause == LossCause::timeout && silence_.is_long());
   if (!r.path_blamed) return;
   // A later packet of this path came through. Where switches trim, so may the header of this one have, and the NACK that
   // it caused be slower than the SACK on another plane. The packet is sent again at once; the path is given that long.
@@ -182,25 +177,10 @@ std::optional<Requester::Accusation> Requester::withdraw_accusation(Psn psn, std
   return std::nullopt;
 }
 
-// spec: timer
-Duration Requester::timeout() const {
-  const Duration base = std::max(Duration{timer_unit_ps << attributes_.timeout}, rtt_.silence() * 2);
-  if (retries_ < attributes_.retry_linear) return base;
-  const std::uint32_t doublings = std::min(retries_ - attributes_.retry_linear + 1, 24u);
-  const Duration cap = attributes_.retry_exponential == retry_forever ? seconds(1) : Duration{timer_unit_ps << 24};
-  const Duration longest = std::max(base, cap);
-  // Compared the other way round, since the longest timers would overflow if doubled first.
-  return base.ps > longest.ps >> doublings ? longest : Duration{base.ps << doublings};
-}
-
 Time Requester::deadline(Time now) const {
   Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
   if (!accusations_.empty()) at = std::min(at, accusations_.front().due);
-  if (!waits()) return at;
-  if (held_until_ > now) at = std::min(at, held_until_);
-  at = std::min(at, progress_at_ + timeout());
-  if (silences_ < 3) at = std::min(at, active_at_ + rtt_.silence() * (1 << silences_));
-  return at;
+  return waits() ? std::min(at, silence_.deadline(now, rtt_.silence())) : at;
 }
 
 CompletionStatus Requester::on_timer(Time now) {
@@ -209,39 +189,24 @@ CompletionStatus Requester::on_timer(Time now) {
     drain_ev_changes(now);
   }
   if (!waits()) return CompletionStatus::success;
-  if (now >= progress_at_ + timeout()) return on_timeout(now);
-  if (silences_ < 3 && now >= active_at_ + rtt_.silence() * (1 << silences_)) on_silence(now);
-  return CompletionStatus::success;
-}
-
-// Nothing has been sent or acknowledged for a while: send the newest packet again, then bare probes. Without timestamps
-// the answer to a copy proves nothing about other packets, so there it is done once: many lost at the end would come back
-// one a silence.
-// spec: tail-probe
-void Requester::on_silence(Time now) {
-  active_at_ = now;
-  if (sent_.in_flight()) {
-    ++context_.stats.tail_probes;
-    if (silences_ == 0 && (config_.timestamps || !tail_resent_)) tail_resend_ = true;
-    else probe_wanted_ = true;
-  } else if (has_unacknowledged_operation()) {
-    solicitation_wanted_ = true;
+  switch (silence_.due(now, rtt_.silence())) {
+    case Silence::Due::timeout: return on_timeout(now);
+    case Silence::Due::question:
+      if (silence_.ask(now, sent_.in_flight(), messages_.has_sent_operation())) ++context_.stats.tail_probes;
+      break;
+    case Silence::Due::nothing: break;
   }
-  ++silences_;
+  return CompletionStatus::success;
 }
 
 CompletionStatus Requester::on_timeout(Time now) {
   ++context_.stats.timeouts;
-  ++retries_;
-  const bool forever = attributes_.retry_exponential == retry_forever;
-  if (!forever && retries_ > attributes_.retry_linear + attributes_.retry_exponential) return CompletionStatus::retry_exceeded;
-  progress_at_ = active_at_ = now;
-  silences_ = 0;
+  if (!silence_.on_timeout(now)) return CompletionStatus::retry_exceeded;
   for (std::uint32_t left = sent_.in_flight(); left && sent_[sent_.oldest()].sent_at + rtt_.silence() <= now; --left)
     declare_lost(now, sent_.oldest(), LossCause::timeout);
-  if (has_unacknowledged_operation()) solicitation_wanted_ = true;
+  if (messages_.has_sent_operation()) silence_.solicit();
   drain_ev_changes(now);
-  if (retries_ > 1) send_scouts(now);
+  if (silence_.is_long()) send_scouts(now);
   return CompletionStatus::success;
 }
 

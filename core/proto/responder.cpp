@@ -23,8 +23,7 @@ CompletionStatus Responder::on_write(Time now, const wire::Bth& bth, const wire:
     acks_.nack(trigger, wire::NackReason::psn_out_of_window);
     return CompletionStatus::success;
   }
-  const std::uint32_t size = static_cast<std::uint32_t>(write.payload_size + nominal_overhead + wire::Bth::size +
-                                                        wire::Meth::size + wire::Timestamp::size + wire::Reth::size);
+  const std::uint32_t size = static_cast<std::uint32_t>(write.payload_size + data_headers + nominal_overhead);
   received_bytes_ += size;
   const bool is_old = offset < 0;
   const bool is_seen = is_old || (trigger.psn - highest_ <= 0 && received_.test(trigger.psn.value));

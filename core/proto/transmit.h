@@ -42,6 +42,10 @@ struct Arrival {
 
 constexpr std::uint32_t no_peer = 0xFFFFFFFF;
 
+// Headers of a data packet, without an immediate and with one.
+constexpr std::uint32_t data_headers = wire::Bth::size + wire::Meth::size + wire::Timestamp::size + wire::Reth::size;
+constexpr std::uint32_t longest_data_headers = data_headers + 4;
+
 // IPv6 and UDP headers and the ICRC, which the congestion window counts with every packet.
 constexpr std::uint32_t nominal_overhead = 40 + 8 + wire::icrc_size;
 

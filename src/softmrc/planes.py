@@ -12,12 +12,12 @@ import socket
 from dataclasses import dataclass
 
 from softmrc import _core
-from softmrc.config import PAYLOAD_UNIT, whole_payload
+from softmrc._core import LONGEST_PACKET_OVERHEAD
+from softmrc.config import PAYLOAD_UNIT, RtrAttributes, bounds, whole_payload
 from softmrc.errors import ConfigError, DeviceError
 
-UDP_AND_MRC_BYTES = 8 + 40 + 4  # UDP header, the longest data header, ICRC
-LARGEST_MTU = 16384
-SMALLEST_MTU = 512
+UDP_AND_MRC_BYTES = 8 + LONGEST_PACKET_OVERHEAD
+SMALLEST_MTU, LARGEST_MTU = bounds(RtrAttributes, "mtu")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ import numpy as np
 
 from softmrc import _core
 from softmrc.config import (
-    CcAlgorithm,
     CcProfile,
     EndpointConfig,
     EvProfile,
@@ -116,7 +115,7 @@ class Run:
                 max_events=256,
             ),
             ev_profile=EvProfile(count=8 * self.planes, spares=4 * self.planes),
-            cc_profile=CcProfile(algorithm=rng.choice((CcAlgorithm.NSCC, CcAlgorithm.FIXED_WINDOW)), trimming=trims),
+            cc_profile=CcProfile(algorithm=rng.choice(("nscc", "fixed_window")), trimming=trims),
         )
         self.loss = rng.choice((0.0, 0.02))
         self.pair.set_weather(

@@ -33,7 +33,7 @@ struct Node {
       auto evs = std::make_shared<proto::EvProfile>();
       evs->count = 2 * planes;
       auto cc = std::make_shared<proto::CcProfile>();
-      cc->algorithm = proto::CcAlgorithm::fixed_window;
+      cc->algorithm = "fixed_window";
       require(!engine.add_ev_profile(evs, id) && !engine.add_cc_profile(cc, id), "profiles");
       return true;
     });

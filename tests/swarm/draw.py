@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from random import Random
 
-from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig, EvFormat, EvMode, EvProfile
+from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, EvFormat, EvMode, EvProfile
 from softmrc.pair import PairConfig
 from softmrc.wire import EvField
 
@@ -133,7 +133,7 @@ def draw_congestion(rng: Random, network: PairConfig) -> CcProfile:
     rate = network.port_rate_bps * network.ports or 400_000_000_000
     if rng.random() < 0.4:
         return CcProfile(
-            algorithm=CcAlgorithm.FIXED_WINDOW,
+            algorithm="fixed_window",
             rate_bps=rate,
             window_bytes=rng.choice([2_000, 64_000, 1 << 20]),
             base_rtt_us=2 * network.one_way_delay_us,
@@ -200,7 +200,7 @@ def draw_bare_plan(seed: int) -> tuple[Plan, float]:
     vas = ((1 << 64) - size, rng.getrandbits(40)) if at_top else (rng.getrandbits(48), 0)
     gives_up = rng.random() < 0.2
     cc_profile = draw_congestion(rng, network)
-    if trims and network.port_rate_bps and cc_profile.algorithm == CcAlgorithm.NSCC:
+    if trims and network.port_rate_bps and cc_profile.algorithm == "nscc":
         # A window that never shrinks would be trimmed for ever: the pair's only queue is the sender's own.
         network = dataclasses.replace(network, trim_above_bytes=rng.choice([0, 6_000]))
     plan = Plan(

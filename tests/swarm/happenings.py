@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from random import Random
 
-from softmrc.config import RETRY_FOREVER, CcAlgorithm
+from softmrc.config import RETRY_FOREVER
 from softmrc.pair import ProcessConfig
 
 from .faults import MILD_LOSS, FaultWriter
@@ -98,7 +98,7 @@ class HappeningWriter(FaultWriter):
             return
         if self.rng.random() < 0.7:
             self.plan.mtu = 512
-            algorithm = CcAlgorithm.FIXED_WINDOW
+            algorithm = "fixed_window"
             self.plan.cc_profile = dataclasses.replace(self.plan.cc_profile, algorithm=algorithm, window_bytes=4 << 20)
         side, connection = self.rng.randrange(2), self.any_connection()
         for _ in range(self.rng.randint(1, 6)):
@@ -180,7 +180,7 @@ def draw_happenings(rng: Random, plan: Plan, horizon_us: float, draw_connection:
         )
     if rng.random() < 0.7:
         add_happenings(rng, plan, horizon_us, draw_connection)
-    if plan.cc_profile.algorithm == CcAlgorithm.FIXED_WINDOW:
+    if plan.cc_profile.algorithm == "fixed_window":
         # A window that never shrinks would overflow a short queue for ever, or be trimmed for ever.
         plan.network = dataclasses.replace(plan.network, trim_above_bytes=0)
         a, b = (dataclasses.replace(p, most_waiting=0) for p in plan.processes)

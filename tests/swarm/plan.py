@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig, EvProfile
+from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, EvProfile
 from softmrc.pair import PairConfig, ProcessConfig
 
 
@@ -106,7 +106,7 @@ class Plan:
         """About how long the messages take when all are posted at once and nothing goes wrong."""
         rtt_us = 2 * self.network.one_way_delay_us + 4 * self.turn_us
         window = self.cc_profile.window_bytes
-        if self.cc_profile.algorithm == CcAlgorithm.NSCC:
+        if self.cc_profile.algorithm == "nscc":
             window = int(1.5 * self.cc_profile.rate_bps / 8e6 * min(rtt_us, self.cc_profile.base_rtt_us))
         total = 0.0
         for connection in self.connections:

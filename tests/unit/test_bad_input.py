@@ -271,8 +271,8 @@ BAD_EVS = {"count": [0, 1025, 3], "spares": [1, 2000], "min_active": [129], "val
            "entries": [((1, 0),)]}  # fmt: skip
 BAD_CC = {"rate_bps": [0, 10**15], "base_rtt_us": [0.0, 1e8, float("nan"), float("inf"), -1.0],
           "target_delay_us": [-1.0, 1e8], "window_bytes": [511, 1 << 41], "max_window_bdp": [0.0, 1001.0, float("nan")],
-          "shared_window_bdp": [-1, 1001],
-          "gamma": [-0.1, 1.1, float("nan")], "max_md_jump": [-0.1, 1.1], "qa_gate": [17], "algorithm": ["nscc"],
+          "shared_window_bdp": [-1, 1001], "algorithm": ["cubic", "", 1],
+          "gamma": [-0.1, 1.1, float("nan")], "max_md_jump": [-0.1, 1.1], "qa_gate": [17],
           "learn_base_rtt": ["yes"], "trimming": ["no"], "min_base_rtt_us": [-1.0, 1e8],
           "min_reorder_window_us": [-1.0, 1e8]}  # fmt: skip
 BAD_INIT = {"ev_profile": [1], "cc_profile": [1], "send_cq": [1], "recv_cq": [1], "domain": [1],

@@ -7,7 +7,7 @@ from collections import Counter
 import packer
 from rig import QPN, US, Rig, data
 from softmrc import _core
-from softmrc.config import CcAlgorithm, CcProfile, EvProfile, to_native
+from softmrc.config import CcProfile, EvProfile, to_native
 
 parts = _core.parts
 RTT = 8 * US
@@ -152,7 +152,7 @@ def test_what_one_path_holds_is_missed_at_once_and_not_as_cack_reaches_it() -> N
 
 # spec: loss-undone
 def test_a_verdict_that_is_undone_gives_back_what_it_took_from_the_window() -> None:
-    nscc = parts.Nscc(to_native(CcProfile()), 4096)
+    nscc = parts.Controller(to_native(CcProfile()), 4096)
     full = nscc.window
     nscc.on_loss(0, 4096, 100_000)
     assert nscc.window == full - 4096
@@ -164,8 +164,8 @@ def test_a_verdict_that_is_undone_gives_back_what_it_took_from_the_window() -> N
 
 # spec: window-hints
 def test_hints_divide_the_first_window_and_not_the_largest() -> None:
-    alone = parts.Nscc(to_native(CcProfile()), 4096)
-    shared = parts.Nscc(to_native(CcProfile()), 4096, 16)
+    alone = parts.Controller(to_native(CcProfile()), 4096)
+    shared = parts.Controller(to_native(CcProfile()), 4096, 16)
     assert shared.window == alone.window / 16
     for step in range(1, 400):
         shared.on_ack(step * RTT, RTT, int(shared.window), marked=False, delay=0, in_flight=0)
@@ -175,18 +175,18 @@ def test_hints_divide_the_first_window_and_not_the_largest() -> None:
 # spec: window-shared
 def test_queue_pairs_that_send_share_what_may_be_in_flight() -> None:
     profile = CcProfile(rate_bps=400_000_000_000, base_rtt_us=8.0)
-    nscc = parts.Nscc(to_native(profile), 4096)
+    nscc = parts.Controller(to_native(profile), 4096)
     bdp = 400_000
     assert nscc.window_of(1) == nscc.window == 1.5 * bdp
     assert nscc.window_of(4) == 2 * bdp / 4
     assert nscc.window_of(1000) == 8 * 4096, "a share too small to be acknowledged in time is of no use"
-    unlimited = parts.Nscc(to_native(CcProfile(shared_window_bdp=0.0)), 4096)
+    unlimited = parts.Controller(to_native(CcProfile(shared_window_bdp=0.0)), 4096)
     assert unlimited.window_of(1000) == unlimited.window
 
 
 # spec: window-shared
 def test_a_queue_pair_counts_while_it_has_messages_and_no_longer() -> None:
-    rig = Rig(mtu=512, cc={"algorithm": CcAlgorithm.NSCC})
+    rig = Rig(mtu=512, cc={"algorithm": "nscc"})
     alone = rig.qp.query()["window_bytes"]
     others = [rig.another_qp(QPN + 1 + i) for i in range(3)]
     for other in others:

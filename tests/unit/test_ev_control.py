@@ -12,7 +12,6 @@ import packer
 from packer import REQUEST
 from rig import PEER_QPN, QPN, RKEY, US, Rig, data, only
 from softmrc.config import (
-    CcAlgorithm,
     CcProfile,
     EvFormat,
     EvMode,
@@ -81,7 +80,7 @@ def test_a_new_path_being_acknowledged_does_not_condemn_what_is_in_flight_on_the
 @pytest.mark.parametrize("seed", range(12))
 def test_a_value_that_never_lost_a_packet_is_never_blamed(seed: int) -> None:
     """Half the paths swallow everything and are replaced in the midst of it, at another moment with every seed."""
-    cc = CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=64 * 1024)
+    cc = CcProfile(algorithm="fixed_window", window_bytes=64 * 1024)
     pair = Pair(2, seed=seed, ev_profile=EvProfile(count=8), cc_profile=cc)
     a, _ = pair.connect()
     remote = pair.b.register(length=1 << 26, rkey=1)

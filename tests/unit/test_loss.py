@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from softmrc import _core
-from softmrc.config import CcAlgorithm, CcProfile, EvProfile
+from softmrc.config import CcProfile, EvProfile
 from softmrc.pair import Pair, PairConfig
 
 US = 1_000_000
@@ -79,7 +79,7 @@ def busy_pair(**network: Any) -> tuple[Pair, Any, Any]:
         seed=9,
         network=PairConfig(**network),
         ev_profile=EvProfile(count=64),
-        cc_profile=CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=512 * 1024),
+        cc_profile=CcProfile(algorithm="fixed_window", window_bytes=512 * 1024),
     )
     a, _ = pair.connect()
     return pair, a, pair.b.register(length=1 << 26, rkey=1)
@@ -146,7 +146,7 @@ def test_a_flow_of_one_packet_at_a_time_learns_which_path_is_dead() -> None:
         4,
         seed=9,
         ev_profile=EvProfile(count=16),
-        cc_profile=CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=512),
+        cc_profile=CcProfile(algorithm="fixed_window", window_bytes=512),
     )
     a, _ = pair.connect()
     remote = pair.b.register(length=1 << 20, rkey=1)

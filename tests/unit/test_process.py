@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softmrc.config import CcAlgorithm, CcProfile, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes
+from softmrc.config import CcProfile, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes
 from softmrc.engine import EventType, QpState
 from softmrc.pair import Pair, PairConfig, ProcessConfig
 
@@ -106,7 +106,7 @@ def test_a_restarted_process_knows_nothing_and_can_be_connected_to() -> None:
 def test_verdicts_do_not_wait_for_an_inflow_that_never_ends(floods: int) -> None:
     """One side writes and loses packets, while more comes in than it can read."""
     slow = ProcessConfig(most_received=64, pace_us=5.0)
-    fixed = CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=1 << 18)
+    fixed = CcProfile(algorithm="fixed_window", window_bytes=1 << 18)
     network = PairConfig(one_way_delay_us=20, carry_payload=False)
     pair = Pair(2, 3, network=network, cc_profile=fixed, processes=(slow, ProcessConfig(pace_us=0.05)))
     a, _ = pair.connect(mtu=1024)

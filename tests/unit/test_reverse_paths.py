@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from softmrc.config import CcAlgorithm, CcProfile, EvProfile
+from softmrc.config import CcProfile, EvProfile
 from softmrc.pair import Pair
 
 PROFILE = EvProfile(count=16)
-CONTROL = CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=256 * 1024)
+CONTROL = CcProfile(algorithm="fixed_window", window_bytes=256 * 1024)
 
 
 def one_way_pair(planes: int) -> tuple[Pair, object, object]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from softmrc.config import CcAlgorithm, CcProfile, EvProfile
+from softmrc.config import CcProfile, EvProfile
 from softmrc.engine import QueuePair
 from softmrc.pair import Pair, PairConfig
 
-CONTROL = CcProfile(
-    algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=1 << 20, base_rtt_us=200.0, min_reorder_window_us=200.0
-)
+CONTROL = CcProfile(algorithm="fixed_window", window_bytes=1 << 20, base_rtt_us=200.0, min_reorder_window_us=200.0)
 
 
 class Slow:

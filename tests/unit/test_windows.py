@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from softmrc.config import CcAlgorithm, CcProfile, EvProfile, RtrAttributes, RtsAttributes
+from softmrc.config import CcProfile, EvProfile, RtrAttributes, RtsAttributes
 from softmrc.pair import Pair
 
-WIDE = CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=1 << 30)
+WIDE = CcProfile(algorithm="fixed_window", window_bytes=1 << 30)
 
 
 @pytest.mark.parametrize("seed", range(12))

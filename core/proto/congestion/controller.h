@@ -1,55 +1,81 @@
-// The congestion controller a queue pair was given: NSCC, or a fixed window for tests and for networks that need none.
-// It sees facts (bytes, a mark, a delay), never packets.
+// The congestion controllers there are, and the one that a queue pair was given, chosen by its name.
+// To add one: a header with what the concept in facts.h asks for, and its place in the list below.
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <tuple>
 #include <variant>
+#include <vector>
 
+#include "base/check.h"
+#include "proto/congestion/fixed_window.h"
 #include "proto/congestion/nscc.h"
 
 namespace softmrc::proto {
 
-class FixedWindow {
- public:
-  explicit FixedWindow(std::uint64_t bytes) : window_(static_cast<double>(bytes)) {}
-  void on_ack(Time, Duration, const AckFacts&) {}
-  void on_trim(Time, std::uint64_t, std::uint64_t) {}
-  void on_loss(Time, std::uint64_t, std::uint64_t) {}
-  void on_loss_undone(std::uint64_t) {}
-  double window(std::uint32_t) const { return window_; }
+template <CongestionController... C>
+struct ControllerList {
+  using Any = std::variant<C...>;
 
- private:
-  double window_;
+  // What is set for all of them, and what is set for each.
+  struct Profile : CcBasis, C::Settings... {
+    std::string algorithm = names().front();
+
+    void limit_window(std::uint64_t bytes) { (C::Settings::limit_window(*this, bytes), ...); }
+
+    static auto settings() {
+      return std::tuple_cat(std::tuple{setting("algorithm", &Profile::algorithm, "the congestion controller")},
+                            CcBasis::settings(), C::Settings::settings()...);
+    }
+  };
+
+  static std::vector<std::string> names() { return {C::name...}; }
+
+  static Any make(const Profile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers) {
+    std::optional<Any> made;
+    ((profile.algorithm == C::name ? void(made.emplace(std::in_place_type<C>, profile, profile, nominal_mtu, sharers)) : void()), ...);
+    SOFTMRC_CHECK(made.has_value());
+    return *made;
+  }
 };
+
+using Controllers = ControllerList<Nscc, FixedWindow>;
+using CcProfile = Controllers::Profile;
+
+Verdict validate(const CcProfile& profile);
 
 class Controller {
  public:
-  Controller() : impl_(FixedWindow(1 << 20)) {}
+  Controller() : any_(FixedWindow()) {}
   // The first window is for so many queue pairs.
   Controller(const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers)
-      : impl_(profile.algorithm == CcAlgorithm::nscc ? Impl(Nscc(profile, nominal_mtu, sharers))
-                                                     : Impl(FixedWindow(profile.window_bytes))) {}
+      : any_(Controllers::make(profile, nominal_mtu, sharers)) {}
 
-  void on_ack(Time now, Duration base_rtt, const AckFacts& facts) {
-    std::visit([&](auto& c) { c.on_ack(now, base_rtt, facts); }, impl_);
+  void on_ack(Time now, const AckFacts& facts) {
+    std::visit([&](auto& c) { c.on_ack(now, facts); }, any_);
   }
-  void on_trim(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
-    std::visit([&](auto& c) { c.on_trim(now, packet_bytes, in_flight); }, impl_);
+  void on_trim(Time now, const LossFacts& facts) {
+    std::visit([&](auto& c) { c.on_trim(now, facts); }, any_);
   }
-  void on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
-    std::visit([&](auto& c) { c.on_loss(now, packet_bytes, in_flight); }, impl_);
+  void on_loss(Time now, const LossFacts& facts) {
+    std::visit([&](auto& c) { c.on_loss(now, facts); }, any_);
   }
   // The packet was not lost after all.
-  void on_loss_undone(std::uint64_t packet_bytes) {
-    std::visit([&](auto& c) { c.on_loss_undone(packet_bytes); }, impl_);
+  void on_loss_undone(std::uint64_t bytes) {
+    std::visit([&](auto& c) { c.on_loss_undone(bytes); }, any_);
   }
   // While so many queue pairs of this endpoint send.
-  std::uint64_t window(std::uint32_t senders) const {
-    return static_cast<std::uint64_t>(std::visit([senders](const auto& c) { return c.window(senders); }, impl_));
+  double window(std::uint32_t senders) const {
+    return std::visit([senders](const auto& c) { return c.window(senders); }, any_);
+  }
+  // The queueing delay that it aims at.
+  Duration target(Duration base_rtt) const {
+    return std::visit([base_rtt](const auto& c) { return c.target(base_rtt); }, any_);
   }
 
  private:
-  using Impl = std::variant<Nscc, FixedWindow>;
-  Impl impl_;
+  Controllers::Any any_;
 };
 
 }  // namespace softmrc::proto

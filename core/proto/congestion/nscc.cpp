@@ -4,17 +4,9 @@
 
 namespace softmrc::proto {
 
-Nscc::Nscc(const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers)
-    : rate_bytes_per_ps_(static_cast<double>(profile.rate_bps) / 8e12),
-      mtu_(nominal_mtu),
-      target_setting_ps_(static_cast<double>(profile.target_delay.ps)),
-      max_window_bdp_(profile.max_window_bdp),
-      shared_window_bdp_(profile.shared_window_bdp),
-      gamma_(profile.gamma),
-      max_md_jump_(profile.max_md_jump),
-      qa_gate_(profile.qa_gate),
-      trimming_(profile.trimming) {
-  scale(profile.base_rtt);
+Nscc::Nscc(const CcBasis& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers)
+    : rate_bytes_per_ps_(static_cast<double>(basis.rate_bps) / 8e12), mtu_(nominal_mtu), target_(basis.target()), own_(own) {
+  scale(basis.base_rtt);
   // spec: window-hints
   window_ = std::max(max_window_ / sharers, mtu_);
 }
@@ -25,12 +17,12 @@ void Nscc::scale(Duration base_rtt) {
   const double r = static_cast<double>(base_rtt.ps);
   if (r == base_rtt_ps_) return;
   base_rtt_ps_ = r;
-  target_ps_ = target_setting_ps_ > 0 ? target_setting_ps_ : (trimming_ ? 0.75 : 1.0) * r;
+  target_ps_ = target_.ps(base_rtt);
   const double bdp = rate_bytes_per_ps_ * r;
   const double a = bdp / 150'000.0;
   const double b = target_ps_ / 12e6;
-  max_window_ = std::max(max_window_bdp_ * bdp, mtu_);
-  shared_window_ = shared_window_bdp_ * bdp;
+  max_window_ = std::max(own_.max_window_bdp * bdp, mtu_);
+  shared_window_ = own_.shared_window_bdp * bdp;
   alpha_ = 4.0 * mtu_ * a * b / target_ps_;
   fair_increase_ = 5.0 * mtu_ * a;
   eta_ = 0.15 * mtu_ * a;
@@ -76,7 +68,7 @@ void Nscc::shrink(Time now, const AckFacts& facts) {
   idle_delay_bytes_ = 0;
   if (average_delay_ps_ <= target_ps_) return;
   if (static_cast<double>((now - decreased_at_).ps) < base_rtt_ps_) return;
-  window_ *= std::max(1.0 - gamma_ * (average_delay_ps_ - target_ps_) / average_delay_ps_, max_md_jump_);
+  window_ *= std::max(1.0 - own_.gamma * (average_delay_ps_ - target_ps_) / average_delay_ps_, own_.max_md_jump);
   decreased_at_ = now;
 }
 
@@ -86,7 +78,7 @@ bool Nscc::quick_adapt(Time now, bool urgent, std::uint64_t in_flight) {
   bool adapted = false;
   if (urgent) adapt_armed_ = true;
   if (now <= period_ends_) return false;
-  if (period_ends_.ps != 0 && adapt_armed_ && achieved_bytes_ < max_window_ / static_cast<double>(1u << qa_gate_) &&
+  if (period_ends_.ps != 0 && adapt_armed_ && achieved_bytes_ < max_window_ / static_cast<double>(1u << own_.qa_gate) &&
       achieved_bytes_ < window_) {
     window_ = std::max(achieved_bytes_, mtu_);
     ignore_bytes_ = static_cast<double>(in_flight);
@@ -120,8 +112,8 @@ void Nscc::apply_penalty(const AckFacts& facts) {
             facts.penalty * static_cast<double>(facts.new_bytes) / 128.0;
 }
 
-void Nscc::on_ack(Time now, Duration base_rtt, const AckFacts& facts) {
-  scale(base_rtt);
+void Nscc::on_ack(Time now, const AckFacts& facts) {
+  scale(facts.base_rtt);
   const double n = static_cast<double>(facts.new_bytes);
   achieved_bytes_ += n;
   bytes_since_adjust_ += n;
@@ -135,7 +127,7 @@ void Nscc::on_ack(Time now, Duration base_rtt, const AckFacts& facts) {
     clamp();
     return;
   }
-  const bool late = !trimming_ && facts.delay && static_cast<double>(facts.delay->ps) > 4 * target_ps_;
+  const bool late = !target_.trimming && facts.delay && static_cast<double>(facts.delay->ps) > 4 * target_ps_;
   if (quick_adapt(now, late, facts.in_flight)) {
     clamp();
     return;
@@ -152,29 +144,29 @@ void Nscc::on_ack(Time now, Duration base_rtt, const AckFacts& facts) {
 }
 
 // spec: nscc-trim-loss
-void Nscc::on_trim(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
+void Nscc::on_trim(Time now, const LossFacts& facts) {
   average_delay_ps_ += 0.0125 * (base_rtt_ps_ - average_delay_ps_);
   fast_ = false;
   idle_delay_bytes_ = 0;
-  if (quick_adapt(now, true, in_flight)) {
+  if (quick_adapt(now, true, facts.in_flight)) {
     clamp();
     return;
   }
-  if (ignore_bytes_ > 0) ignore_bytes_ = std::max(0.0, ignore_bytes_ - static_cast<double>(packet_bytes));
-  else window_ -= static_cast<double>(packet_bytes);
+  if (ignore_bytes_ > 0) ignore_bytes_ = std::max(0.0, ignore_bytes_ - static_cast<double>(facts.bytes));
+  else window_ -= static_cast<double>(facts.bytes);
   clamp();
 }
 
-void Nscc::on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight) {
+void Nscc::on_loss(Time now, const LossFacts& facts) {
   fast_ = false;
   idle_delay_bytes_ = 0;
-  if (!quick_adapt(now, true, in_flight)) window_ -= static_cast<double>(packet_bytes);
+  if (!quick_adapt(now, true, facts.in_flight)) window_ -= static_cast<double>(facts.bytes);
   clamp();
 }
 
 // spec: loss-undone
-void Nscc::on_loss_undone(std::uint64_t packet_bytes) {
-  window_ += static_cast<double>(packet_bytes);
+void Nscc::on_loss_undone(std::uint64_t bytes) {
+  window_ += static_cast<double>(bytes);
   clamp();
 }
 

@@ -12,34 +12,48 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
 
-#include "base/time.h"
-#include "proto/config.h"
+#include "proto/congestion/facts.h"
 
 namespace softmrc::proto {
 
-// What one SACK tells a controller.
-struct AckFacts {
-  std::uint64_t new_bytes = 0;      // arrived since the last SACK, nominal
-  bool marked = false;
-  std::optional<Duration> delay;    // queueing delay, when the sample is valid
-  std::uint64_t in_flight = 0;
-  std::uint8_t penalty = 0;         // the receiver asks for less: 0..127
-  bool restore = false;             // the receiver takes its penalty back
-};
-
 class Nscc {
  public:
-  Nscc(const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers = 1);
+  static constexpr const char* name = "nscc";
 
-  void on_ack(Time now, Duration base_rtt, const AckFacts& facts);
-  void on_trim(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight);
-  void on_loss(Time now, std::uint64_t packet_bytes, std::uint64_t in_flight);
-  void on_loss_undone(std::uint64_t packet_bytes);
+  static constexpr double least_window_bdp = 0.1;
 
-  double window() const { return window_; }
+  struct Settings {
+    double max_window_bdp = 1.5;
+    double shared_window_bdp = 2.0;
+    double gamma = 0.8;
+    double max_md_jump = 0.5;
+    std::uint32_t qa_gate = 3;
+
+    void limit_window(const CcBasis& basis, std::uint64_t bytes) {
+      max_window_bdp = std::clamp(static_cast<double>(bytes) / basis.bdp_bytes(), least_window_bdp, max_window_bdp);
+    }
+
+    static auto settings() {
+      return std::tuple{
+          setting("max_window_bdp", &Settings::max_window_bdp, least_window_bdp, 1000, "nscc: the largest window, in bandwidth-delay products"),
+          setting("shared_window_bdp", &Settings::shared_window_bdp, 0, 1000,
+                  "nscc: in flight from all queue pairs of an endpoint that have something to send; 0: no limit"),
+          setting("gamma", &Settings::gamma, 0, 1, "nscc: how much of the excess delay a decrease answers"),
+          setting("max_md_jump", &Settings::max_md_jump, 0, 1, "nscc: what a decrease leaves of the window at least"),
+          setting("qa_gate", &Settings::qa_gate, 0, 16, "nscc: quick adapt where less than the largest window / 2^qa_gate arrived in a period"),
+      };
+    }
+  };
+
+  Nscc(const CcBasis& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers);
+
+  void on_ack(Time now, const AckFacts& facts);
+  void on_trim(Time now, const LossFacts& facts);
+  void on_loss(Time now, const LossFacts& facts);
+  void on_loss_undone(std::uint64_t bytes);
+
+  Duration target(Duration base_rtt) const { return target_.of(base_rtt); }
   // The window, or this queue pair's share of what all that send may have in flight, where that is less.
   // spec: window-shared
   double window(std::uint32_t senders) const {
@@ -60,16 +74,11 @@ class Nscc {
   void apply_penalty(const AckFacts& facts);
   void clamp();
 
-  // Fixed by the profile.
+  // Set.
   double rate_bytes_per_ps_;
   double mtu_;
-  double target_setting_ps_;
-  double max_window_bdp_;
-  double shared_window_bdp_;
-  double gamma_;
-  double max_md_jump_;
-  std::uint32_t qa_gate_;
-  bool trimming_;
+  DelayTarget target_;
+  Settings own_;
 
   // Derived from the base RTT, which may shrink.
   double base_rtt_ps_ = 0;

@@ -16,7 +16,6 @@ import numpy as np
 from softmrc.bench.allocations import allocations
 from softmrc.bench.figures import Figure
 from softmrc.config import (
-    CcAlgorithm,
     CcProfile,
     EndpointConfig,
     EvProfile,
@@ -72,7 +71,7 @@ def _endpoints(count: int, window_bytes: int) -> list[Endpoint]:
     endpoints = [Endpoint(EndpointConfig(seed=side + 1, ports=PLANES)) for side in (0, 1)]
     for endpoint in endpoints:
         endpoint.add_ev_profile(EvProfile(count=EVS))
-        endpoint.add_cc_profile(CcProfile(algorithm=CcAlgorithm.FIXED_WINDOW, window_bytes=window_bytes))
+        endpoint.add_cc_profile(CcProfile(algorithm="fixed_window", window_bytes=window_bytes))
         endpoint.create_cq()
         endpoint.add_peer()
         endpoint.register(length=1 << 30, rkey=1)

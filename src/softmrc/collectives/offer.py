@@ -7,12 +7,18 @@ import json
 from typing import Any
 
 from softmrc import said
-from softmrc.planes import LARGEST_MTU, SMALLEST_MTU
+from softmrc.config import RtrAttributes, RtsAttributes, bounds
 from softmrc.said import Nonsense
 from softmrc.verbs import PeerPlane
 
 Offer = dict[str, Any]
-LIMITS = {"mtu": (SMALLEST_MTU, LARGEST_MTU), "max_wimm": (1, 16_384), "mpr": (8, 255)}  # what a queue pair takes
+LIMITS = {
+    "mtu": bounds(RtrAttributes, "mtu"),
+    "max_wimm": bounds(RtsAttributes, "max_wimm"),
+    "mpr": bounds(RtsAttributes, "mpr"),
+}
+QPNS = bounds(RtrAttributes, "dest_qpn")
+PSNS = bounds(RtrAttributes, "first_psn")
 
 
 def read(text: str) -> Offer:
@@ -37,8 +43,8 @@ def check(offer: Offer, rank: int, me: int) -> tuple[PeerPlane, ...]:
         raise Nonsense(f"peers.{me}", mine, f"what it has for rank {me}")
     for kind in ("messages", "bulk"):
         qpn, first_psn = said.a_list(f"peers.{me}.{kind}", mine.get(kind), 2, 2)
-        said.whole(f"peers.{me}.{kind}[0]", qpn, 3, 0xFFFFFF)
-        said.whole(f"peers.{me}.{kind}[1]", first_psn, 0, 0xFFFFFF)
+        said.whole(f"peers.{me}.{kind}[0]", qpn, *QPNS)
+        said.whole(f"peers.{me}.{kind}[1]", first_psn, *PSNS)
     said.whole(f"peers.{me}.ring", mine.get("ring"), 0, 0xFFFFFFFF)
     said.whole(f"peers.{me}.port_key", mine.get("port_key", 0), 0, (1 << 64) - 1)
     return planes

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from softmrc import said
+from softmrc.config import RtrAttributes, RtsAttributes, bounds
 from softmrc.handshake import Refusal
-from softmrc.planes import LARGEST_MTU, SMALLEST_MTU
 from softmrc.said import Nonsense, ends_of
 from softmrc.verbs import Device, MemoryRegion, PeerPlane, QueuePair
 
@@ -78,12 +78,12 @@ class Offer:
         regions = said.a_list("regions", words.get("regions"), 0, MOST_REGIONS)
         return cls(
             planes=planes,
-            qpn=said.whole("qpn", words.get("qpn"), 3, 0xFFFFFF),
-            first_psn=said.whole("first_psn", words.get("first_psn"), 0, 0xFFFFFF),
-            mtu=said.whole("mtu", words.get("mtu"), SMALLEST_MTU, LARGEST_MTU),
+            qpn=said.whole("qpn", words.get("qpn"), *bounds(RtrAttributes, "dest_qpn")),
+            first_psn=said.whole("first_psn", words.get("first_psn"), *bounds(RtrAttributes, "first_psn")),
+            mtu=said.whole("mtu", words.get("mtu"), *bounds(RtrAttributes, "mtu")),
             icrc=words["icrc"],
-            max_wimm=said.whole("max_wimm", words.get("max_wimm"), 1, 16384),
-            mpr=said.whole("mpr", words.get("mpr"), 8, 255),
+            max_wimm=said.whole("max_wimm", words.get("max_wimm"), *bounds(RtsAttributes, "max_wimm")),
+            mpr=said.whole("mpr", words.get("mpr"), *bounds(RtsAttributes, "mpr")),
             port_key=said.whole("port_key", words.get("port_key", 0), 0, (1 << 64) - 1),
             regions=tuple(_region(n, one) for n, one in enumerate(regions)),
         )

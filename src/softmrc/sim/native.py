@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from softmrc import _core
-from softmrc.config import CcAlgorithm, CcProfile, EndpointConfig, EvMode, EvProfile, to_native
+from softmrc.config import CcProfile, EndpointConfig, EvMode, EvProfile, to_native
 from softmrc.errors import ConfigError
 from softmrc.sim.reader import refuse
 from softmrc.sim.scenario import Scenario
@@ -17,6 +17,7 @@ _KEYS = {
     "host_link_bps": "fabric.host_link_gbps", "fabric_link_bps": "fabric.fabric_link_gbps",
     "ports": "fabric.planes", "count": "transport.evs", "spares": "transport.spares", "mtu": "transport.mtu_bytes",
     "mpr_dest": "transport.mpr", "timeout": "transport.timeout", "base_rtt": "transport.base_rtt_us",
+    "algorithm": "transport.congestion_control",
     "probe_interval": "transport.probe_interval_us", "qps_per_pair": "transport.qps_per_pair",
 }  # fmt: skip
 
@@ -61,11 +62,10 @@ def _network_config(s: Scenario, seed: int) -> Any:
     )
     config.set_ev_profile(to_native(_ev_profile(s)))
     rate_bps = f.host_link_bps * f.planes
-    algorithm = CcAlgorithm.NSCC if t.congestion_control == "nscc" else CcAlgorithm.FIXED_WINDOW
     config.set_cc_profile(
         to_native(
             CcProfile(
-                algorithm=algorithm,
+                algorithm=t.congestion_control,
                 rate_bps=rate_bps,
                 base_rtt_us=s.base_rtt_us,
                 trimming=s.queues.trim,

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from softmrc import _core
 from softmrc.errors import ConfigError
 from softmrc.files import parse_toml, read_text
 from softmrc.sim import workloads
@@ -46,7 +47,7 @@ class Transport:
     mpr: int = setting(16, low=8, high=255)
     spraying: str = setting("adaptive", choices=("adaptive", "oblivious"))
     sack_first_packet: bool = False
-    congestion_control: str = setting("nscc", choices=("nscc", "fixed_window"))
+    congestion_control: str = setting("nscc", choices=tuple(_core.controllers()))
     window_bdp: float = setting(1.5, above=0)
     shared_window_bdp: float = setting(2.0, low=0)  # of all queue pairs of a host together; 0: no limit
     hints: bool = False  # queue pairs are told how many others there will be, as a controller would

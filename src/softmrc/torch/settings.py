@@ -61,10 +61,11 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _device(table: Any, path: str) -> dict[str, Any]:
-    known = {one.name for one in fields(DeviceConfig)}
+    known = {one.name: str if isinstance(one.default, str) else int | float | bool for one in fields(DeviceConfig)}
     for name, value in table.items() if isinstance(table, dict) else [("device", table)]:
-        if name not in known or not isinstance(value, int | float | bool):
-            raise ConfigError(f"device.{name}", value, f"a field of DeviceConfig and a number, in {path}")
+        if name not in known or not isinstance(value, known[name]):
+            kind = "text" if known.get(name) is str else "number"
+            raise ConfigError(f"device.{name}", value, f"a field of DeviceConfig and a {kind}, in {path}")
     return table
 
 

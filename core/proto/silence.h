@@ -1,0 +1,123 @@
+// What a requester does while nothing answers: how long it waits, what it asks for and by which ports, how long it holds back
+// from a peer that takes nothing, and when its patience ends. It decides; the requester sends.
+//
+// Two clocks run. Since the last activity (something was sent, or answered) for about a round trip, then twice and four
+// times that: ask a question. Since the last progress for a whole timeout: what was sent is lost, and a retry is used up.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/time.h"
+#include "proto/config.h"
+#include "proto/ev_set.h"
+
+namespace softmrc::proto {
+
+class Silence {
+ public:
+  // What silence wishes to be sent, whatever the congestion window says.
+  enum class Wish : std::uint8_t {
+    none = 0,
+    copy = 1,          // of the newest packet
+    probe = 2,         // a bare reliability probe
+    solicitation = 4,  // of the oldest operation's confirmation, whose packets have all arrived
+  };
+  enum class Due : std::uint8_t { nothing, question, timeout };
+  struct Probe {
+    Time sent_at = Time::never();
+    std::uint16_t ev = no_ev;
+  };
+
+  void start(const RtsAttributes& attributes, bool timestamps) {
+    timeout_ = attributes.timeout;
+    retry_linear_ = attributes.retry_linear;
+    retry_exponential_ = attributes.retry_exponential;
+    timestamps_ = timestamps;
+  }
+
+  // There is something to send, after there was nothing.
+  void on_work(Time now) { progress_at_ = active_at_ = now; }
+  // A message begins while nothing is under way: the timeout is counted from here.
+  void on_first_sent(Time now) { progress_at_ = now; }
+  void on_sent(Time now) { active_at_ = now; }
+  void on_new_sent() { copied_ = false; }
+  void on_progress(Time now) {
+    progress_at_ = active_at_ = now;
+    retries_ = 0;
+    questions_ = 0;
+    asked_ports_ = 0;
+    holds_ = 0;
+    held_until_ = Time::long_ago();
+  }
+
+  // `span` is how long silence may last before it means something (Rtt::silence).
+  Due due(Time now, Duration span) const {
+    if (now >= progress_at_ + timeout(span)) return Due::timeout;
+    return questions_ < most_questions && now >= asks_at(span) ? Due::question : Due::nothing;
+  }
+  Time deadline(Time now, Duration span) const;
+  // A question is due. Nothing to ask about is a reason to wait on.
+  // True where it is about packets in flight.
+  bool ask(Time now, bool has_packets_in_flight, bool has_open_operation);
+  // A timeout passed. False: that was the last that patience had.
+  bool on_timeout(Time now);
+  Duration timeout(Duration span) const;
+
+  bool has_wishes() const { return wishes_ != 0; }
+  // The first wish that can be granted. One whose reason is gone is forgotten.
+  Wish next_wish(bool has_packets_in_flight, bool can_solicit);
+  void on_granted(Wish wish);
+  void solicit() { wishes_ |= bit(Wish::solicitation); }
+
+  std::uint16_t on_probe_sent(Time now, std::uint16_t ev) {
+    probe_ = {now, ev};
+    active_at_ = now;
+    return ++probe_id_;
+  }
+  // The probe that this number answers, if it is the one that waits for it.
+  std::optional<Probe> on_probe_answer(std::uint16_t id);
+  // The path that carried the probe was replaced.
+  void on_retired(std::uint16_t ev, std::uint16_t retired) {
+    if (probe_.ev == ev) probe_.ev = retired;
+  }
+
+  // Silence may be a whole port's: of these, those that no question went by since the last answer.
+  std::uint32_t unasked(std::uint32_t ports) const { return ports & ~asked_ports_; }
+  void on_asked(std::uint8_t port) { asked_ports_ |= 1u << port; }
+
+  // The packet arrived and the peer could not take it. The first time it is sent again at once; when that was in vain
+  // nothing is sent for a while, twice as long each time until something gets through. This is no progress: the timeout and
+  // the budget of retries run on.
+  void on_not_taken(Time now, std::uint8_t tx_count, Duration span);
+  bool holds(Time now) const { return now < held_until_; }
+
+  bool is_any() const { return questions_ || retries_; }
+  // For two timeouts: what was thought of the paths is worth nothing.
+  bool is_long() const { return retries_ > 1; }
+
+ private:
+  static constexpr std::uint32_t most_questions = 3;
+  static constexpr std::uint8_t bit(Wish wish) { return static_cast<std::uint8_t>(wish); }
+
+  Time asks_at(Duration span) const { return active_at_ + span * (1 << questions_); }
+
+  std::uint32_t timeout_ = 0;
+  std::uint32_t retry_linear_ = 0;
+  std::uint32_t retry_exponential_ = 0;
+  bool timestamps_ = true;
+
+  bool copied_ = false;            // and nothing new has been sent since
+  std::uint8_t wishes_ = 0;
+  std::uint16_t probe_id_ = 0;
+  Probe probe_;
+  Time progress_at_{};
+  Time active_at_{};
+  Time held_until_ = Time::long_ago();
+  std::uint32_t retries_ = 0;      // timeouts since the last progress
+  std::uint32_t questions_ = 0;    // since the last answer or timeout
+  std::uint32_t holds_ = 0;        // since the last progress
+  std::uint32_t asked_ports_ = 0;
+};
+
+}  // namespace softmrc::proto

@@ -1,0 +1,100 @@
+"""Settings are declared once, in the core: what Python has and what is refused follow from that."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from softmrc import _core, config
+from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes, to_native
+from softmrc.engine import Endpoint
+from softmrc.errors import ConfigError
+
+DECLARED = _core.settings()
+BOUNDED = [
+    (kind, name, bounds) for kind, (_, rows) in DECLARED.items() for name, _, bounds, _ in rows if bounds is not None
+]
+# What else has to be so for the ends of a range to be right.
+NEEDS: dict[str, dict[str, Any]] = {
+    "probe_interval_us": {"probe_interval_max_us": 3.6e9},
+    "probe_interval_max_us": {"probe_interval_us": 1.0},
+    "count": {"min_active": 0},
+    "spares": {"count": 1},
+    "min_active": {"count": 1024},
+}
+# These ends depend on another setting, so that the one that is declared is out of reach.
+UNREACHED = {("spares", 1024)}
+
+
+def use(settings: Any) -> None:
+    """Has the core judge them."""
+    endpoint = Endpoint(settings if isinstance(settings, EndpointConfig) else EndpointConfig())
+    if isinstance(settings, EvProfile):
+        endpoint.add_ev_profile(settings)
+        return
+    if isinstance(settings, CcProfile):
+        endpoint.add_cc_profile(settings)
+        return
+    endpoint.add_ev_profile()
+    endpoint.add_cc_profile()
+    endpoint.create_cq()
+    endpoint.add_peer()
+    qp = endpoint.create_qp(16)
+    qp.init(settings if isinstance(settings, InitAttributes) else InitAttributes())
+    rtr = settings if isinstance(settings, RtrAttributes) else RtrAttributes()
+    qp.rtr(0, rtr if rtr.dest_qpn else dataclasses.replace(rtr, dest_qpn=3))
+    if isinstance(settings, RtsAttributes):
+        qp.rts(0, settings)
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+def test_python_begins_with_what_the_core_begins_with(kind: str) -> None:
+    _, rows = DECLARED[kind]
+    ours = getattr(config, kind)()
+    native = getattr(_core, kind)()
+    assert [(name, getattr(ours, name), getattr(native, name)) for name, *_ in rows] == [
+        (name, default, default) for name, default, *_ in rows
+    ]
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+def test_every_value_arrives(kind: str) -> None:
+    """Whatever is set in Python is what the core has then."""
+    cls = getattr(config, kind)
+    changed: dict[str, Any] = {}
+    for name, default, bounds, meaning in DECLARED[kind][1]:
+        assert meaning and meaning[-1] != ".", f"{kind}.{name} says what it means, in no more than a phrase"
+        if isinstance(default, bool):
+            changed[name] = not default
+        elif isinstance(default, int | float):
+            changed[name] = bounds[1] if bounds and bounds[1] != default else default + 1
+        elif isinstance(default, str):
+            changed[name] = _core.controllers()[-1]
+        else:
+            changed[name] = next(one for one in type(default) if one != default)
+    native = to_native(cls(**changed))
+    assert {name: getattr(native, name) for name in changed} == changed
+
+
+@pytest.mark.parametrize(("kind", "name", "bounds"), BOUNDED, ids=[f"{kind}.{name}" for kind, name, _ in BOUNDED])
+def test_bounds_are_where_they_are_said_to_be(kind: str, name: str, bounds: tuple[Any, Any]) -> None:
+    cls = getattr(config, kind)
+    for end, beyond in zip(bounds, (-math.inf, math.inf), strict=True):
+        if (name, end) not in UNREACHED:
+            use(cls(**NEEDS.get(name, {}) | {name: end}))
+        outside = math.nextafter(end, beyond) if isinstance(end, float) else end + (1 if beyond > 0 else -1)
+        if name.endswith("_us"):
+            outside = end + math.copysign(max(1e-5, abs(end) * 1e-9), beyond)  # the core counts picoseconds
+        with pytest.raises(ConfigError) as caught:
+            use(cls(**NEEDS.get(name, {}) | {name: outside}))
+        assert caught.value.field == name
+
+
+def test_a_name_is_one_settings_alone() -> None:
+    """The settings of controllers lie side by side in one profile."""
+    for kind, (_, rows) in DECLARED.items():
+        names = [name for name, *_ in rows]
+        assert len(names) == len(set(names)), kind
