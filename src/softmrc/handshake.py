@@ -212,6 +212,11 @@ class Channel:
         except OSError:
             return True
 
+    def hang_up(self) -> None:
+        """The other end notices at once; the descriptor stays until `close`, since others may be using it."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self.socket.close()
 

@@ -12,32 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import drain, pair
+from loopback import LIMIT_S, drain, outcome_of, pair
 
 from softmrc.connection import listen
 from softmrc.errors import UsageError
 from softmrc.verbs import Device
-
-LIMIT_S = 10.0  # a bound, not a measurement: nobody should wait for more than a moment
-
-
-def outcome_of(waits: Callable[[], Any], close: Callable[[], None]) -> Any:
-    """What waiting ends with when another thread closes."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(waits())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    time.sleep(0.05)
-    close()
-    thread.join(LIMIT_S)
-    return found[0] if found else "still waiting"
-
 
 def async_outcomes(waits: list[Callable[[], Awaitable[Any]]], close: Callable[[], None]) -> list[Any]:
     """The same for tasks of one loop, which has to end after them."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from loopback import eventually
+from loopback import eventually, outcome_of
 
 from softmrc import handshake
 from softmrc.connection import Connection, connect, connect_async, listen
@@ -246,12 +246,23 @@ def test_peer_falls_silent() -> None:
             a.write(a.remote[0], 0, b"x")
 
 
-def test_peer_closes_its_device() -> None:
-    with connected() as (a, b, _):
-        a.write(a.remote[0], 0, b"x")
-        b.device.close()
-        with pytest.raises(RemoteError, match=r"peer 127\.0\.0\.1 port \d+ takes nothing any more"):
-            a.write(a.remote[0], 0, b"x")
+@pytest.mark.parametrize("what", ["the listener", "the device", "the listener's device"])
+def test_whatever_is_closed_under_a_connection_the_peer_is_told(what: str) -> None:
+    """As if the connection itself had been closed: who waits for a message ends, and so does who writes."""
+    with Device(["127.0.0.1"]) as device:
+        listener = listen(memory=bytearray(64), **({"device": device} if what == "the device" else {}))
+        closes = {"the listener": listener.close, "the device": device.close}.get(what, listener.device.close)
+        with connect("127.0.0.1", listener.port) as a, listener.accept(10) as b:
+            a.write(a.remote[0], 0, b"x", imm=1)
+            assert b.recv(10).imm == 1
+            outcome = outcome_of(a.recv, closes)
+            assert isinstance(outcome, RemoteError) and "has left" in str(outcome), outcome
+            with pytest.raises(RemoteError, match=r"peer 127\.0\.0\.1 port \d+ has left"):
+                a.write(a.remote[0], 0, b"x")
+            for call in (b.recv, lambda: b.write(a.remote[0], 0, b"x")):
+                with pytest.raises(UsageError, match="the device is closed"):
+                    call()
+        listener.close()
 
 
 def test_too_many_immediates_for_the_receives_posted() -> None:

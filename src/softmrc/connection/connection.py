@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import time
-import weakref
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -37,12 +36,9 @@ HAS_LEFT = "has left: it closed the connection, or its process ended"
 ENDS_WITH_PEER = {CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, CompletionStatus.FLUSHED}
 
 
-_open: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
 def _give_up_the_departed(device: Device) -> bool:
     """Whether there was a connection of this device whose peer had left."""
-    departed = [one for one in list(_open) if one.device is device and one._has_lost_its_peer()]
+    departed = [one for one in device._dependents() if isinstance(one, Connection) and one._has_lost_its_peer()]
     for connection in departed:
         with contextlib.suppress(UsageError):  # closed meanwhile
             connection.qp.error()
@@ -77,7 +73,7 @@ class Connection:
         self._payload = 0  # bytes of a full packet
         self._left_at: float | None = None  # when it was noticed that the peer has left
         leaving.expect_connection(self)
-        _open.add(self)
+        device._tell_when_closed(self)
 
     def _offer(self) -> dict[str, Any]:
         return offer_of(self.device, self.qp, self._memory.regions, self._port_key)
@@ -274,6 +270,11 @@ class Connection:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the connection is closed")
+        self.device._check_open()
+
+    def _on_device_closed(self) -> None:
+        """The peer is told as by `close`; what was on its way is the device's affair."""
+        self._channel.hang_up()
 
     def _check_alive(self) -> None:
         if self._channel.is_closed_by_peer():

@@ -77,7 +77,7 @@ class Listener:
 
     def close(self) -> None:
         """Receive nobody any longer; whoever waits in `accept` is told. Accepted connections go on, unless the device
-        was made by `listen`."""
+        was made by `listen`: then they end, and their peers notice at once."""
         if self._is_closed:
             return
         self._is_closed = True

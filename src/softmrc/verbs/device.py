@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -74,6 +75,7 @@ class Device:
         self.local_planes = [plane_names.resolve(text) for text in planes]
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         self._regions: set[MemoryRegion] = set()
+        self._told_of_end: weakref.WeakSet[Any] = weakref.WeakSet()
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
@@ -154,6 +156,13 @@ class Device:
     def _check_open(self) -> None:
         if self._native.is_closed:
             raise UsageError("the device is closed")
+
+    def _tell_when_closed(self, dependent: Any) -> None:
+        """Its `_on_device_closed` is called when this device is."""
+        self._told_of_end.add(dependent)
+
+    def _dependents(self) -> list[Any]:
+        return list(self._told_of_end)
 
     def create_domain(self) -> ProtectionDomain:
         """Memory and queue pairs that have nothing to do with the device's others."""
@@ -294,9 +303,12 @@ class Device:
 
     def close(self) -> None:
         """Stop; from here on memory is the caller's again. In the background the device goes on for a moment to answer
-        peers: what they wrote is acknowledged, and what they write now fails at once as `PEER_ERROR`."""
+        peers: what they wrote is acknowledged, and what they write now fails at once as `PEER_ERROR`. Peers of its
+        connections notice at once."""
         leaving.let_go(self._native)
         self._regions.clear()
+        for one in self._dependents():
+            one._on_device_closed()
 
     def __del__(self) -> None:
         if hasattr(self, "_native"):
