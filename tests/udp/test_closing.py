@@ -132,3 +132,46 @@ with listen(memory=bytearray(64)) as listener:
 def test_a_forked_child_closes_its_copy_of_a_listener_alone() -> None:
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "True\n1\n", done.stderr
+
+
+FORKED_CONNECTION = """
+import asyncio, os
+from softmrc.connection import connect, listen
+from softmrc.errors import UsageError
+
+with (
+    listen(memory=bytearray(64)) as listener,
+    connect("127.0.0.1", listener.port) as peer,
+    listener.accept(20) as other,
+):
+    number = peer.post(peer.remote[0], 0, b"hello", imm=1)
+    child = os.fork()
+    if child == 0:
+        calls = (
+            lambda: peer.write(peer.remote[0], 0, b"x"),
+            lambda: peer.post(peer.remote[0], 0, b"x"),
+            lambda: peer.wait(number),
+            lambda: peer.recv(1),
+            lambda: asyncio.run(peer.recv_async()),
+            lambda: asyncio.run(peer.write_async(peer.remote[0], 0, b"x")),
+            lambda: peer.device.register(bytearray(64)),
+            lambda: peer.qp.query(),
+        )
+        for call in calls:
+            try:
+                call()
+            except UsageError as error:
+                print("does not survive a fork" in str(error), flush=True)
+        for one in (peer, other, listener):
+            one.close()
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+    peer.wait(number, 20)
+    print(other.recv(20).imm, flush=True)
+"""
+
+
+def test_a_connection_does_not_survive_a_fork_and_says_so() -> None:
+    command = [sys.executable, "-c", FORKED_CONNECTION]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == 8 * "True\n" + "0\n1\n", done.stdout + done.stderr

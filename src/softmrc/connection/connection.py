@@ -287,8 +287,9 @@ class Connection:
             return
         self._closed = True
         try:
-            self.device._native.flush(self.qp.qpn, flush_s)
-            self.qp.destroy()
+            with contextlib.suppress(UsageError):  # of a parent process, whose queue pair it is
+                self.device._native.flush(self.qp.qpn, flush_s)
+                self.qp.destroy()
         finally:
             self._channel.close()
             self._sources.clear()

@@ -26,6 +26,7 @@ from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
 from softmrc.errors import MrcError, UsageError
+from softmrc.fork import no_survivor
 from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
 from softmrc.verbs import Device
 
@@ -201,7 +202,7 @@ class Reception:
     def abandon(self) -> None:
         """In a forked child: the thread is the parent's, and so is who comes. Only copies of descriptors are here."""
         self._changed = threading.Condition()
-        self._over = "the listener belongs to the process that this one was forked from; make one here"
+        self._over = no_survivor("the listener")
         self._waiting.clear()
         self._selector.close()
         self._socket.close()

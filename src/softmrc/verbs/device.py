@@ -24,7 +24,7 @@ from softmrc.config import (
 )
 from softmrc.engine import EVENT, EventType
 from softmrc.errors import ConfigError, UsageError
-from softmrc.fork import leave_to_parent
+from softmrc.fork import OfParent, leave_to_parent
 from softmrc.verbs.bounds import whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
@@ -154,6 +154,8 @@ class Device:
         return self._native.add_cc_profile(to_native(profile))
 
     def _check_open(self) -> None:
+        if isinstance(self._native, OfParent):
+            raise UsageError(self._native.error)
         if self._native.is_closed:
             raise UsageError("the device is closed")
 
