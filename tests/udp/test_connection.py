@@ -14,6 +14,7 @@ from loopback import eventually, outcome_of
 
 from softmrc import handshake
 from softmrc.connection import Connection, connect, connect_async, listen
+from softmrc.engine import QpState
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
 from softmrc.verbs import Device
 
@@ -236,6 +237,39 @@ def test_a_wrong_key_is_the_writers_error() -> None:
         with pytest.raises(RemoteError, match="refused the address or the key"):
             a.write(forged, 0, b"x")
         assert not any(memory)
+
+
+FAILURES = {
+    "stopped answering": lambda a, b: b.device.set_faults(black_hole=True),
+    "refused the address or the key": lambda a, b: [b.device._forget(one) for one in b._memory.regions],
+    "has left": lambda a, b: b.close(),
+    "does not call recv": lambda a, b: [a.write(a.remote[0], 0, b"x", imm=n) for n in range(16)],
+}
+
+
+@pytest.mark.parametrize("cause", FAILURES)
+def test_what_ended_a_connection_is_told_by_every_call_after_it(cause: str) -> None:
+    """To those who posted at the same time, to those who come later, and to those who wait for messages."""
+    with connected(timeout=10, retry_linear=3, retry_exponential=2, max_wimm=16) as (a, b, _):
+        a.write(a.remote[0], 0, b"x")
+        remote = a.remote[0]
+        FAILURES[cause](a, b)
+        numbers = [a.post(remote, 0, b"x", imm=1) for _ in range(3)]
+        calls = [lambda number=number: a.wait(number, 20) for number in numbers]
+        calls += 2 * [lambda: a.write(remote, 0, b"x"), lambda: a.post(remote, 0, b"x"), lambda: a.recv(20)]
+        calls += [lambda: asyncio.run(a.write_async(remote, 0, b"x")), lambda: asyncio.run(a.recv_async())]
+        for call in calls:
+            with pytest.raises(RemoteError, match=rf"peer 127\.0\.0\.1 port \d+ .*{cause}"):
+                call()
+
+
+def test_a_failure_that_nobody_waited_for_is_told_by_the_next_write() -> None:
+    with connected(timeout=10, retry_linear=3, retry_exponential=2) as (a, b, _):
+        b.device.set_faults(black_hole=True)
+        a.post(a.remote[0], 0, b"x")
+        assert eventually(lambda: a.qp.state == QpState.ERROR)
+        with pytest.raises(RemoteError, match="stopped answering"):
+            a.write(a.remote[0], 0, b"x")
 
 
 def test_peer_falls_silent() -> None:

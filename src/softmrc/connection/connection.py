@@ -71,6 +71,7 @@ class Connection:
         self._done: dict[int, Completion] = {}
         self._messages: list[Message] = []
         self._payload = 0  # bytes of a full packet
+        self._failure = ""  # what is to be said of the peer since a write has failed; the first one knows the cause
         self._left_at: float | None = None  # when it was noticed that the peer has left
         leaving.expect_connection(self)
         device._tell_when_closed(self)
@@ -177,6 +178,8 @@ class Connection:
         for completion in completions:
             self._sources.pop(completion.wr_id, None)
             self._done[completion.wr_id] = completion
+            if not completion.ok and not self._failure:
+                self._failure = self._why(completion)
 
     def _judge_silence(self) -> None:
         """A peer that leaves still acknowledges what it took, for a while. After that nothing will come."""
@@ -191,7 +194,7 @@ class Connection:
         completion = self._done.pop(number)
         if completion.ok:
             return
-        raise RemoteError(f"write {number} failed: peer {self.peer} {self._why(completion)}")
+        raise RemoteError(f"write {number} failed: peer {self.peer} {self._failure}")
 
     def _why(self, completion: Completion) -> str:
         if completion.status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
@@ -254,7 +257,6 @@ class Connection:
             self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
         if len(fresh) < len(completions) and not self._messages:
             self._check_alive()
-            raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
         return bool(completions)
 
     def _check_for_more(self) -> None:
@@ -262,7 +264,6 @@ class Connection:
         is_over = self._channel.is_closed_by_peer() or self.qp.state == QpState.ERROR
         if is_over and not self._receive(self.qp.recv_cq.poll()):
             self._check_alive()
-            raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
 
     def _has_lost_its_peer(self) -> bool:
         return not self._closed and self._channel.is_closed_by_peer()
@@ -277,8 +278,14 @@ class Connection:
         self._channel.hang_up()
 
     def _check_alive(self) -> None:
+        """Once it is over, say why, each time as the first."""
+        self._note(self.qp.send_cq.poll())
+        if self._failure:
+            raise RemoteError(f"the connection has failed: peer {self.peer} {self._failure}")
         if self._channel.is_closed_by_peer():
             raise RemoteError(f"peer {self.peer} {HAS_LEFT}")
+        if self.qp.state == QpState.ERROR:
+            raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
 
     def close(self, flush_s: float = leaving.FLUSH_S) -> None:
         """Let go of the peer; it notices at once. Writes that were posted and not waited for are given `flush_s` to
