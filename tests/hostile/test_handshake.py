@@ -27,6 +27,7 @@ from liar import (
     serves_an_honest_one,
     visit,
 )
+from sanitizers import NOT_UNDER_SANITIZERS
 
 from softmrc.connection import Connection, Listener, connect, listen
 from softmrc.connection import reception as reception_module
@@ -604,6 +605,7 @@ with listen(memory=bytearray(64)) as listener:
 """
 
 
+@NOT_UNDER_SANITIZERS
 def test_where_descriptors_run_out_the_oldest_visitor_goes() -> None:
     with ExitStack() as stack:
         process = stack.enter_context(
