@@ -1,5 +1,5 @@
-"""Tests of what a process costs and says. Under a sanitizer (`tools/sanitize.py`) that is not ours alone: it keeps freed
-memory, holds descriptors, and writes to stderr."""
+"""Tests of what a process costs and says. Under a sanitizer (`tools/sanitize.py`) that is not ours alone: it keeps
+freed memory, holds descriptors, and writes to stderr."""
 
 from __future__ import annotations
 

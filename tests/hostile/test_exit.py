@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from sanitizers import NOT_UNDER_SANITIZERS
 
 START = """

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from liar import LIMIT_S, answer_to, changed_plane, eventually, honest, visit
-from sanitizers import NOT_UNDER_SANITIZERS
 
+from sanitizers import NOT_UNDER_SANITIZERS
 from softmrc import leaving
 from softmrc.connection import Listener, connect, listen
 from softmrc.errors import RemoteError

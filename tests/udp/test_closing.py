@@ -18,6 +18,7 @@ from softmrc.connection import listen
 from softmrc.errors import UsageError
 from softmrc.verbs import Device
 
+
 def async_outcomes(waits: list[Callable[[], Awaitable[Any]]], close: Callable[[], None]) -> list[Any]:
     """The same for tasks of one loop, which has to end after them."""
 

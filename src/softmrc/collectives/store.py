@@ -13,8 +13,8 @@ LOOK_EVERY_S = 0.002
 
 
 class DirectoryStore:
-    """A store in a directory that all ranks see: a file for every key. What ranks say includes the keys to their memory,
-    so that it is for the eyes of their own user alone."""
+    """A store in a directory that all ranks see: a file for every key. What ranks say includes keys to their memory, so
+    that it is for their own user alone."""
 
     def __init__(self, path: str | Path, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         self.path = Path(path)
