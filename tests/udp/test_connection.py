@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -339,6 +339,62 @@ def test_accept_for_asyncio_loses_nobody_when_it_is_cancelled() -> None:
                 one.close()
 
     asyncio.run(run())
+
+
+@contextmanager
+def stubborn_listener(kind: str) -> Iterator[int]:
+    """A port where a handshake gets so far and no further."""
+    with socket.socket() as server, ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        port = server.getsockname()[1]
+        if kind == "full":  # nobody accepts, and the kernel's queue has no room: the TCP connection is not made, either
+            for _ in range(8):
+                one = stack.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(("127.0.0.1", port))
+        elif kind == "greets":
+
+            def serve() -> None:
+                with suppress(OSError), server.accept()[0] as sock:
+                    proof, inbox = handshake.Proof(handshake.LISTENER, None), handshake.Inbox()
+                    while (frame := inbox.next()) is None:
+                        inbox.add(sock.recv(1 << 16))
+                    proof.hear(frame)
+                    sock.sendall(handshake.framed(proof.hello()))
+                    while sock.recv(1 << 16):
+                        pass
+
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            stack.callback(thread.join, 10)
+        yield port
+
+
+@pytest.mark.parametrize("kind", ["full", "silent", "greets"])
+def test_cancelling_a_connect_takes_effect_at_once_and_leaves_nothing(kind: str) -> None:
+    """By hand and by a timeout, at every step; other tasks run meanwhile."""
+    with stubborn_listener(kind) as port, Device(["127.0.0.1"]) as device:
+        threads = threading.active_count()
+
+        async def run() -> None:
+            for own in (device, None):
+                task = asyncio.create_task(connect_async("127.0.0.1", port, device=own, memory=bytearray(64)))
+                await asyncio.sleep(0.2)
+                assert not task.done() and threading.active_count() == threads
+                task.cancel()
+                done, _ = await asyncio.wait([task], timeout=10)
+                assert done and task.cancelled()
+                if kind == "greets":
+                    break  # it hears one
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(connect_async("127.0.0.1", port, device=own), 0.1)
+                with pytest.raises(RemoteError, match=r"in time|does not answer"):
+                    await connect_async("127.0.0.1", port, device=own, timeout_s=0.1)
+
+        asyncio.run(run())
+        assert threading.active_count() <= threads
+        assert not device._regions and device._native.cq_count == 0
 
 
 def test_wrong_numbers_are_refused_in_our_words() -> None:

@@ -309,6 +309,11 @@ class Connection:
             if self._owns_device:
                 self.device.close()
 
+    def _abandon(self) -> None:
+        """Close what came to nothing. The device may serve another try."""
+        self._owns_device = False
+        self.close(0.0)
+
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # half made, or of a device that is gone
             self.close()

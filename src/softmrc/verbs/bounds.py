@@ -7,6 +7,7 @@ from typing import Any
 
 from softmrc.errors import ConfigError
 
+LONGEST_S = 1e9
 BITS = {8: (1 << 8) - 1, 16: (1 << 16) - 1, 24: (1 << 24) - 1, 32: (1 << 32) - 1, 64: (1 << 64) - 1}
 
 
@@ -19,6 +20,28 @@ def whole(field: str, value: Any, bits: int) -> int:
     if not 0 <= number <= BITS[bits]:
         raise ConfigError(field, value, f"a whole number from 0 to {BITS[bits]:,}")
     return number
+
+
+def seconds(field: str, value: Any, *, is_positive: bool = False) -> float:
+    """A duration. What never ends has other words than infinity, and is said before this is asked."""
+    try:
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1.0
+    if not 0 <= number <= LONGEST_S or (is_positive and not number):
+        least = "more than 0" if is_positive else "0"
+        raise ConfigError(field, value, f"seconds, from {least} to {LONGEST_S:,.0f}")
+    return number
+
+
+def seconds_or_forever(field: str, value: Any) -> float | None:
+    """A duration, or None: for ever."""
+    try:
+        return None if value is None else seconds(field, value)
+    except ConfigError as error:
+        raise ConfigError(field, value, f"{error.allowed}, or None for ever") from None
 
 
 def blame(**fields: tuple[Any, int]) -> None:
