@@ -11,12 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.cli.perf import END, memory_of
+from softmrc.cli.perf import END, check_writes, memory_of, post
 from softmrc.cli.ping import secret_from, split_address
 from softmrc.cli.terminal import MARKS, terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
-from softmrc.errors import RemoteError
 
 MESSAGE = 1 << 20
 DEPTH = 8
@@ -63,7 +62,7 @@ def top(
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
         connection.device.set_faults(drop=loss)
         source = connection.device.register(bytearray(MESSAGE))
-        qp, remote = connection.qp, memory_of(connection)
+        qp, remote = connection.qp, memory_of(connection, MESSAGE)
         start = shown_at = time.monotonic()
         before = _sample(connection)
         posted = done = 0
@@ -71,11 +70,10 @@ def top(
             with Live(console=terminal(), auto_refresh=False) as live:
                 while not seconds or time.monotonic() - start < seconds:
                     while posted - done < DEPTH:
-                        qp.post_write(source, 0, MESSAGE, remote_va=0, rkey=remote.rkey)
+                        post(connection, source, MESSAGE)
                         posted += 1
                     found = qp.send_cq.wait_array(interval_s)
-                    if len(found) and found["status"].any():
-                        raise RemoteError(f"writes to {connection.peer} failed: {qp!r}")
+                    check_writes(connection, found)
                     done += len(found)
                     span = time.monotonic() - shown_at
                     if span >= interval_s:

@@ -137,7 +137,7 @@ class Connection:
             self._sources.pop(number, None)
             if isinstance(error, UsageError):
                 self._check_open()
-                self._check_alive()
+                self.check_alive()
             raise
         return number
 
@@ -179,7 +179,7 @@ class Connection:
             self._sources.pop(completion.wr_id, None)
             self._done[completion.wr_id] = completion
             if not completion.ok and not self._failure:
-                self._failure = self._why(completion)
+                self._failure = self.why(completion.status)
 
     def _judge_silence(self) -> None:
         """A peer that leaves still acknowledges what it took, for a while. After that nothing will come."""
@@ -196,10 +196,11 @@ class Connection:
             return
         raise RemoteError(f"write {number} failed: peer {self.peer} {self._failure}")
 
-    def _why(self, completion: Completion) -> str:
-        if completion.status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
+    def why(self, status: CompletionStatus) -> str:
+        """What is to be said of the peer when a write ends with this status."""
+        if status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
             return HAS_LEFT
-        if completion.status == CompletionStatus.RETRY_EXCEEDED:
+        if status == CompletionStatus.RETRY_EXCEEDED:
             return self._narrowed() or "stopped answering"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
@@ -207,7 +208,7 @@ class Connection:
             CompletionStatus.REMOTE_OPERATION: "had no receive posted: it does not call recv() fast enough",
             CompletionStatus.PEER_ERROR: "takes nothing any more: it closed its end, or is in error",
             CompletionStatus.FLUSHED: "was given up on before this write's turn",
-        }.get(completion.status, completion.status.name.lower().replace("_", " "))
+        }.get(status, status.name.lower().replace("_", " "))
 
     def _narrowed(self) -> str:
         """Links that carried our packets when the device was made, and are too narrow for them now."""
@@ -256,14 +257,14 @@ class Connection:
             # Refused once the queue pair is in error; what came before that is still good.
             self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
         if len(fresh) < len(completions) and not self._messages:
-            self._check_alive()
+            self.check_alive()
         return bool(completions)
 
     def _check_for_more(self) -> None:
         """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""
         is_over = self._channel.is_closed_by_peer() or self.qp.state == QpState.ERROR
         if is_over and not self._receive(self.qp.recv_cq.poll()):
-            self._check_alive()
+            self.check_alive()
 
     def _has_lost_its_peer(self) -> bool:
         return not self._closed and self._channel.is_closed_by_peer()
@@ -277,8 +278,8 @@ class Connection:
         """The peer is told as by `close`; what was on its way is the device's affair."""
         self._channel.hang_up()
 
-    def _check_alive(self) -> None:
-        """Once it is over, say why, each time as the first."""
+    def check_alive(self) -> None:
+        """Once it is over, raise why, each time as the first."""
         self._note(self.qp.send_cq.poll())
         if self._failure:
             raise RemoteError(f"the connection has failed: peer {self.peer} {self._failure}")

@@ -159,6 +159,10 @@ class Device:
         if self._native.is_closed:
             raise UsageError("the device is closed")
 
+    @property
+    def is_closed(self) -> bool:
+        return self._native.is_closed
+
     def _tell_when_closed(self, dependent: Any) -> None:
         """Its `_on_device_closed` is called when this device is."""
         self._told_of_end.add(dependent)
