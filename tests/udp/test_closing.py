@@ -16,7 +16,7 @@ from loopback import LIMIT_S, drain, outcome_of, pair
 
 from softmrc.connection import listen
 from softmrc.errors import UsageError
-from softmrc.verbs import Device
+from softmrc.verbs import Device, iterate
 
 
 def async_outcomes(waits: list[Callable[[], Awaitable[Any]]], close: Callable[[], None]) -> list[Any]:
@@ -47,6 +47,42 @@ def test_a_thread_that_waits_for_a_completion(timeout_s: float | None) -> None:
     queue = device.create_cq()
     outcome = outcome_of(lambda: queue.wait(timeout_s), device.close)
     assert isinstance(outcome, UsageError) and "closed" in str(outcome), outcome
+
+
+def test_who_waits_for_a_queue_that_is_destroyed() -> None:
+    """Threads with and without a limit, and tasks; nobody is handed what ends on the queue that has its number next."""
+    with pair(("127.0.0.1",)) as (a, b):
+        region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
+        for wait in (lambda cq: cq.wait(), lambda cq: cq.wait(LIMIT_S), lambda cq: list(iterate(cq))):
+            queue = a.device.create_cq()
+            outcome = outcome_of(lambda queue=queue, wait=wait: wait(queue), queue.destroy)
+            assert isinstance(outcome, UsageError) and "was destroyed" in str(outcome), outcome
+        queue = a.device.create_cq()
+        for outcome in async_outcomes([queue.wait_async, queue.wait_async], queue.destroy):
+            assert isinstance(outcome, UsageError) and "was destroyed" in str(outcome), outcome
+        with a.device.create_qp(other := a.device.create_cq()) as qp:
+            qp.init()
+            assert other.number == queue.number
+            qp.rtr(a.peer, dest_qpn=b.qpn, first_psn=0)
+            qp.rts()
+            qp.error()
+            for call in (queue.poll, lambda: queue.wait(0), queue.fileno, queue.destroy):
+                with pytest.raises(UsageError, match="was destroyed"):
+                    call()
+        a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey, wr_id=1)
+        assert drain(a.send_cq, 1)
+
+
+def test_a_queue_that_is_not_destroyed_after_all_is_waited_for_as_before() -> None:
+    with pair(("127.0.0.1",)) as (a, b):
+        region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
+
+        def refused() -> None:
+            with pytest.raises(UsageError, match="queue pair"):
+                a.send_cq.destroy()
+            a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey, wr_id=5)
+
+        assert [one.wr_id for one in outcome_of(a.send_cq.wait, refused)] == [5]
 
 
 def test_tasks_that_wait_for_completions_and_events() -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
-from softmrc.errors import ConfigError, UsageError
-from softmrc.verbs.bounds import whole
+from softmrc.errors import UsageError
+from softmrc.verbs.bounds import seconds_or_forever, whole
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
 
 FOREVER_S = 1e9
+SLICE_S = 0.2  # how often who waits looks whether the queue is still there
+TURN_S = 0.001
 
 
 class Completion(NamedTuple):
@@ -42,17 +47,37 @@ class CompletionQueue:
         self.number = number
         self._readiness = Readiness()
         self._is_retired = False
+        self._inside: set[int] = set()  # threads that use the number; when none does, it may become another queue's
+        self._destroying = threading.Lock()
+        self._is_ending = False
+        self._is_destroyed = False
+
+    def _use(self, call: Callable[..., Any], *more: Any) -> Any:
+        """Call it with the queue's number. While it is being decided whether the queue goes, nobody is let in."""
+        me = threading.get_ident()
+        while True:
+            self._inside.add(me)
+            try:
+                if self._is_destroyed:
+                    raise UsageError(f"completion queue {self.number} was destroyed")
+                if not self._is_ending:
+                    return call(self.number, *more)
+            finally:
+                self._inside.discard(me)
+            time.sleep(TURN_S)
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
-        return np.frombuffer(self.device._native.poll(self.number, whole("most", most, 32)), dtype=COMPLETION)
+        return np.frombuffer(self._use(self.device._native.poll, whole("most", most, 32)), dtype=COMPLETION)
 
     def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
         """The same, after at least one has come or the time is up."""
-        timeout = FOREVER_S if timeout_s is None else timeout_s
-        if not isinstance(timeout, int | float) or timeout != timeout:
-            raise ConfigError("timeout_s", timeout_s, "seconds, or None for ever")
-        return np.frombuffer(self.device._native.wait(self.number, whole("most", most, 32), timeout), dtype=COMPLETION)
+        timeout, most = seconds_or_forever("timeout_s", timeout_s), whole("most", most, 32)
+        until = FOREVER_S if timeout is None else time.monotonic() + timeout
+        left = FOREVER_S if timeout is None else timeout
+        while not (found := self._use(self.device._native.wait, most, min(left, SLICE_S))) and left > SLICE_S:
+            left = until - time.monotonic()
+        return np.frombuffer(found, dtype=COMPLETION)
 
     def poll(self, most: int = 256) -> list[Completion]:
         return _completions(self.poll_array(most))
@@ -63,7 +88,7 @@ class CompletionQueue:
 
     def fileno(self) -> int:
         """A descriptor for event loops: readable when `poll` has something. Poll until empty, then wait again."""
-        return self.device._native.completion_fd(self.number)
+        return self._use(self.device._native.completion_fd)
 
     async def wait_async(self, most: int = 256) -> list[Completion]:
         """`wait` for asyncio: other tasks run meanwhile."""
@@ -73,8 +98,20 @@ class CompletionQueue:
         return found
 
     def destroy(self) -> None:
-        """Let go of it, and of what it holds. Refused while a queue pair uses it."""
-        self.device._native.destroy_cq(self.number)
+        """Let go of it, and of what it holds; whoever waits for it is told. Refused while a queue pair uses it."""
+        self.device._check_ours()
+        with self._destroying:
+            if self._is_destroyed:
+                raise UsageError(f"completion queue {self.number} was destroyed")
+            self._is_ending = True
+            try:
+                while self._inside:
+                    time.sleep(TURN_S)
+                self.device._native.destroy_cq(self.number)
+                self._is_destroyed = True
+            finally:
+                self._is_ending = False
+        self._readiness.wake()
 
     async def readable(self) -> None:
         """Until the queue may hold something, or another task has just emptied it."""
@@ -103,6 +140,7 @@ class Readiness:
 
     def __init__(self) -> None:
         self._ready: asyncio.Event | None = None  # shared by all tasks that wait
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def wait(self, fd: int) -> None:
         """Until there is something to read, or another task has just looked."""
@@ -110,14 +148,23 @@ class Readiness:
             await self._ready.wait()
             return
         ready = self._ready = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(fd, ready.set)
+        loop = self._loop = asyncio.get_running_loop()
+        own = os.dup(fd)  # the loop knows it by a number that stays ours, though the descriptor may be closed meanwhile
+        loop.add_reader(own, ready.set)
         try:
             await ready.wait()
         finally:
-            loop.remove_reader(fd)
+            loop.remove_reader(own)
+            os.close(own)
             self._ready = None
             ready.set()
+
+    def wake(self) -> None:
+        """Have those who wait look again, from whatever thread."""
+        ready, loop = self._ready, self._loop
+        if ready is not None and loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(ready.set)
 
 
 def _completions(records: np.ndarray) -> list[Completion]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -28,7 +30,7 @@ from softmrc.fork import OfParent, leave_to_parent
 from softmrc.verbs.bounds import whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
-from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
+from softmrc.verbs.peer import Peer, PeerHold, PeerPlane, check_carrier
 from softmrc.verbs.queue_pair import QueuePair
 
 MAX_EVS = 1024  # of one queue pair
@@ -75,6 +77,9 @@ class Device:
         self.local_planes = [plane_names.resolve(text) for text in planes]
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         self._regions: set[MemoryRegion] = set()
+        self._adding_peers = threading.Lock()
+        self._generations = itertools.count(1)
+        self._peers: dict[int, PeerHold] = {}  # by number, those that somebody has added and not removed
         self._told_of_end: weakref.WeakSet[Any] = weakref.WeakSet()
         if self.config.port:
             leaving.hurry(self.config.port)
@@ -153,9 +158,12 @@ class Device:
     def _add_cc_profile(self, profile: CcProfile) -> int:
         return self._native.add_cc_profile(to_native(profile))
 
-    def _check_open(self) -> None:
+    def _check_ours(self) -> None:
         if isinstance(self._native, OfParent):
             raise UsageError(self._native.error)
+
+    def _check_open(self) -> None:
+        self._check_ours()
         if self._native.is_closed:
             raise UsageError("the device is closed")
 
@@ -241,12 +249,31 @@ class Device:
             )
             for p in known
         ]
-        return Peer(self._native.add_peer(native), known)
+        with self._adding_peers:
+            number = self._native.add_peer(native)
+            held = self._peers.setdefault(number, PeerHold(next(self._generations)))
+            held.times += 1
+            return Peer(number, known, held.generation)
 
     def remove_peer(self, peer: Peer) -> None:
         """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its
         packets are a stranger's."""
-        self._native.remove_peer(peer.id)
+        self._check_ours()
+        with self._adding_peers:
+            held = self._held(peer)
+            self._native.remove_peer(peer.id)
+            held.times -= 1
+            if not held.times:
+                del self._peers[peer.id]
+
+    def _held(self, peer: Peer) -> PeerHold:
+        """Refuse one that was removed: its number may be another's by now."""
+        if not isinstance(peer, Peer):
+            raise ConfigError("peer", peer, "a Peer, which add_peer returns")
+        held = self._peers.get(peer.id)
+        if held is None or held.generation != peer.generation:
+            raise UsageError(f"peer {peer} was removed from this device, or is none of its own; add it again")
+        return held
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""
@@ -267,6 +294,7 @@ class Device:
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
         """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
         False when there will be none, because the plane is down or too many probes wait for it already."""
+        self._held(peer)
         return self._native.probe(peer.id, self._plane(plane), whole("ev", ev, 32), whole("token", token, 32))
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:

@@ -66,6 +66,7 @@ class QueuePair:
 
     def rtr(self, peer: Peer, *, dest_qpn: int, first_psn: int, mtu: int | None = None, **more: Any) -> None:
         """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`."""
+        self.device._held(peer)
         config = self.device.config
         settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
         attributes = RtrAttributes(
