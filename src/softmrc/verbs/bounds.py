@@ -22,26 +22,18 @@ def whole(field: str, value: Any, bits: int) -> int:
     return number
 
 
-def seconds(field: str, value: Any, *, is_positive: bool = False) -> float:
+def seconds(field: str, value: Any, *, is_positive: bool = False, or_else: str = "") -> float:
     """A duration. What never ends has other words than infinity, and is said before this is asked."""
-    try:
-        if isinstance(value, bool | str | bytes):
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = -1.0
+    number = value
+    if type(value) not in (float, int):
+        try:
+            number = -1.0 if isinstance(value, bool | str | bytes) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = -1.0
     if not 0 <= number <= LONGEST_S or (is_positive and not number):
         least = "more than 0" if is_positive else "0"
-        raise ConfigError(field, value, f"seconds, from {least} to {LONGEST_S:,.0f}")
+        raise ConfigError(field, value, f"seconds, from {least} to {LONGEST_S:,.0f}{or_else}")
     return number
-
-
-def seconds_or_forever(field: str, value: Any) -> float | None:
-    """A duration, or None: for ever."""
-    try:
-        return None if value is None else seconds(field, value)
-    except ConfigError as error:
-        raise ConfigError(field, value, f"{error.allowed}, or None for ever") from None
 
 
 def blame(**fields: tuple[Any, int]) -> None:

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
 from softmrc.errors import UsageError
-from softmrc.verbs.bounds import seconds_or_forever, whole
+from softmrc.verbs.bounds import seconds, whole
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
@@ -54,16 +55,16 @@ class CompletionQueue:
 
     def _use(self, call: Callable[..., Any], *more: Any) -> Any:
         """Call it with the queue's number. While it is being decided whether the queue goes, nobody is let in."""
-        me = threading.get_ident()
+        me, inside = get_ident(), self._inside
         while True:
-            self._inside.add(me)
+            inside.add(me)
             try:
-                if self._is_destroyed:
-                    raise UsageError(f"completion queue {self.number} was destroyed")
                 if not self._is_ending:
                     return call(self.number, *more)
             finally:
-                self._inside.discard(me)
+                inside.discard(me)
+            if self._is_destroyed:
+                raise UsageError(f"completion queue {self.number} was destroyed")
             time.sleep(TURN_S)
 
     def poll_array(self, most: int = 256) -> np.ndarray:
@@ -72,11 +73,11 @@ class CompletionQueue:
 
     def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
         """The same, after at least one has come or the time is up."""
-        timeout, most = seconds_or_forever("timeout_s", timeout_s), whole("most", most, 32)
-        until = FOREVER_S if timeout is None else time.monotonic() + timeout
-        left = FOREVER_S if timeout is None else timeout
-        while not (found := self._use(self.device._native.wait, most, min(left, SLICE_S))) and left > SLICE_S:
-            left = until - time.monotonic()
+        left = FOREVER_S if timeout_s is None else seconds("timeout_s", timeout_s, or_else=", or None for ever")
+        wait, most = self.device._native.wait, whole("most", most, 32)
+        until = time.monotonic() + left if left > SLICE_S else 0.0
+        while not (found := self._use(wait, most, min(left, SLICE_S))) and left > SLICE_S:
+            left = max(0.0, until - time.monotonic())
         return np.frombuffer(found, dtype=COMPLETION)
 
     def poll(self, most: int = 256) -> list[Completion]:
@@ -110,7 +111,7 @@ class CompletionQueue:
                 self.device._native.destroy_cq(self.number)
                 self._is_destroyed = True
             finally:
-                self._is_ending = False
+                self._is_ending = self._is_destroyed
         self._readiness.wake()
 
     async def readable(self) -> None:
