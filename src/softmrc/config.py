@@ -18,6 +18,7 @@ EvFormat = _core.EvFormat
 CcAlgorithm = _core.CcAlgorithm
 
 RETRY_FOREVER = 25
+LONGEST_US = 1e12
 PAYLOAD_UNIT = 128  # full packets carry a multiple of it, so that no word of a message is split between two
 TRAIN_BYTES = 65_480  # what the kernel takes in one send, to cut into packets itself
 PACKET_OVERHEAD = 40  # headers and ICRC of a data packet
@@ -129,6 +130,13 @@ class RtsAttributes:
     max_send_wr: int = 4096
 
 
+def quantity(name: str, value: Any, most: float, allowed: str) -> float:
+    """A number from 0 to so many; neither infinite nor none at all."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ConfigError(name, value, allowed)
+    return value
+
+
 def whole_payload(room_bytes: int) -> int:
     """The payload of a full packet where there is room for so many bytes."""
     return room_bytes // PAYLOAD_UNIT * PAYLOAD_UNIT
@@ -168,6 +176,23 @@ class DeviceConfig:
     retry_exponential: int = 5
     max_send_wr: int = 4096
 
+    def checked(self) -> DeviceConfig:
+        """Itself, if every field has its type; what else is wrong with a value the core says, which uses it."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.type == "bool" and not isinstance(value, bool):
+                raise ConfigError(item.name, value, "true or false")
+            if item.type == "float":
+                quantity(item.name, value, LONGEST_US, f"microseconds, from 0 to {LONGEST_US:,.0f}")
+            if item.type == "int" and (not hasattr(value, "__index__") or not 0 <= value < 1 << 62):
+                raise ConfigError(item.name, value, "a whole number that is not negative")
+        return self
+
+    def sending(self) -> dict[str, int]:
+        """What `RtsAttributes` takes from here."""
+        names = ("mpr", "max_wimm", "timeout", "retry_linear", "retry_exponential", "max_send_wr")
+        return {name: getattr(self, name) for name in names}
+
     def quantum_for(self, mtu: int) -> int:
         """The spray quantum with packets of this size."""
         return self.quantum or max(1, min(2 * (TRAIN_BYTES // (mtu + PACKET_OVERHEAD)), 64))
@@ -176,7 +201,7 @@ class DeviceConfig:
         """Congestion control for this device: the window follows the rate, up to `window_bytes`."""
         bdp_bytes = self.rate_bps / 8 * self.base_rtt_us / 1e6
         return CcProfile(
-            max_window_bdp=min(max(self.window_bytes / bdp_bytes, 0.1), 1.5),
+            max_window_bdp=min(max(self.window_bytes / bdp_bytes, 0.1), 1.5) if bdp_bytes else 1.5,
             shared_window_bdp=0.0,  # the kernel's queues are no fabric's; a collective sends to all at once
             rate_bps=self.rate_bps,
             base_rtt_us=self.base_rtt_us,
@@ -192,6 +217,8 @@ def to_native(config: Any, native: Any = None) -> Any:
         native = getattr(_core, type(config).__name__)()
     for item in fields(config):
         value = getattr(config, item.name)
+        if item.name in ("entries", "fields", "widths") and not isinstance(value, tuple | list):
+            raise ConfigError(item.name, value, "a tuple")
         if item.name == "entries":
             for entry in value:
                 try:

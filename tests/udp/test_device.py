@@ -216,7 +216,7 @@ def test_the_ecn_mark_reaches_the_sender() -> None:
 def test_settings_are_checked_by_name() -> None:
     with pytest.raises(ConfigError, match="nonsense"):
         Device(["127.0.0.1"], nonsense=1)
-    for mtu in (1, 100, 384, 513, 1428, 16_385, 1 << 20, -1):
+    for mtu in (1, 100, 384, 513, 1428, 16_385, 1 << 20):
         with pytest.raises(ConfigError, match="a multiple of 128, such as") as refused:
             Device(["127.0.0.1"], mtu=mtu)
         proposed = re.search(r"such as (\d+);", str(refused.value))

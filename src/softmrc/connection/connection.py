@@ -26,7 +26,7 @@ from softmrc.verbs import (
     port_keys,
     writable_memory,
 )
-from softmrc.verbs.bounds import whole
+from softmrc.verbs.bounds import FOR_EVER, instance, seconds, whole
 
 SLICE_S = 0.1  # how often who waits looks whether the peer is still there
 LAST_WORDS_S = 1.0  # what a peer that has left did not acknowledge by then, it never will
@@ -119,6 +119,7 @@ class Connection:
 
     def _source(self, buffer: Any, remote: RemoteRegion, offset: int) -> Any:
         self._check_open()
+        instance("remote", remote, RemoteRegion, "memory of the peer: one of connection.remote")
         whole("offset", offset, 64)
         source = buffer.buffer if isinstance(buffer, MemoryRegion) else _core.Buffer(writable_memory(buffer), False)
         if offset + source.size > remote.length:
@@ -142,18 +143,26 @@ class Connection:
         return number
 
     def wait(self, number: int, timeout_s: float | None = None) -> None:
-        """Until that write is in the peer's memory."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        """Until that write is in the peer's memory. Each may be waited for once."""
+        until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
+        whole("number", number, 64)
         while number not in self._done:
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
-            found = self.qp.send_cq.wait(SLICE_S if left is None else min(SLICE_S, left))
+            self._check_pending(number)
+            left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
+            found = self.qp.send_cq.wait(left)
             self._note(found)
             if not found:
                 self._check_open()
                 self._judge_silence()
+                if until is not None and time.monotonic() >= until and number not in self._done:
+                    raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
         self._finish(number)
+
+    def _check_pending(self, number: int) -> None:
+        """What was never posted, or is done and was waited for, never comes."""
+        if number not in self._sources and number not in self._done:
+            self._check_open()
+            raise ConfigError("number", number, "what `post` returned, of a write that was not waited for yet")
 
     def write(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
         """Put the buffer's bytes into the peer's memory; with `imm`, tell it so."""
@@ -176,8 +185,8 @@ class Connection:
 
     def _note(self, completions: list[Completion]) -> None:
         for completion in completions:
-            self._sources.pop(completion.wr_id, None)
             self._done[completion.wr_id] = completion
+            self._sources.pop(completion.wr_id, None)
             if not completion.ok and not self._failure:
                 self._failure = self.why(completion.status)
 
@@ -191,10 +200,11 @@ class Connection:
             self.qp.error()
 
     def _finish(self, number: int) -> None:
-        completion = self._done.pop(number)
-        if completion.ok:
-            return
-        raise RemoteError(f"write {number} failed: peer {self.peer} {self._failure}")
+        completion = self._done.pop(number, None)
+        if completion is None:  # another thread waited for it as well
+            self._check_pending(number)
+        elif not completion.ok:
+            raise RemoteError(f"write {number} failed: peer {self.peer} {self._failure}")
 
     def why(self, status: CompletionStatus) -> str:
         """What is to be said of the peer when a write ends with this status."""
@@ -228,14 +238,14 @@ class Connection:
         connection: the peer's write fails, and so does everything after it. Who sends many waits for answers, or
         writes without `imm`.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
         while not self._messages:
             self._check_open()
-            left = SLICE_S if until is None else min(SLICE_S, until - time.monotonic())
-            if left <= 0:
-                raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
+            left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
             if not self._receive(self.qp.recv_cq.wait(left)):
                 self._check_for_more()
+                if until is not None and time.monotonic() >= until and not self._messages:
+                    raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
         return self._messages.pop(0)
 
     async def recv_async(self) -> Message:
@@ -291,6 +301,7 @@ class Connection:
     def close(self, flush_s: float = leaving.FLUSH_S) -> None:
         """Let go of the peer; it notices at once. Writes that were posted and not waited for are given `flush_s` to
         arrive; what the peer has written is acknowledged, even if it asks a little later."""
+        seconds("flush_s", flush_s)
         if self._closed:
             return
         self._closed = True

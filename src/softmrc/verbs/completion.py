@@ -15,7 +15,7 @@ import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
 from softmrc.errors import UsageError
-from softmrc.verbs.bounds import seconds, whole
+from softmrc.verbs.bounds import FOR_EVER, instance, seconds, whole
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
@@ -73,7 +73,7 @@ class CompletionQueue:
 
     def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
         """The same, after at least one has come or the time is up."""
-        left = FOREVER_S if timeout_s is None else seconds("timeout_s", timeout_s, or_else=", or None for ever")
+        left = FOREVER_S if timeout_s is None else seconds("timeout_s", timeout_s, or_else=FOR_EVER)
         wait, most = self.device._native.wait, whole("most", most, 32)
         until = time.monotonic() + left if left > SLICE_S else 0.0
         while not (found := self._use(wait, most, min(left, SLICE_S))) and left > SLICE_S:
@@ -177,5 +177,6 @@ def _completions(records: np.ndarray) -> list[Completion]:
 
 def iterate(queue: CompletionQueue, timeout_s: float | None = None) -> Iterator[Completion]:
     """Completions one by one, for ever or until none comes for `timeout_s`."""
+    instance("queue", queue, CompletionQueue, "a completion queue")
     while found := queue.wait(timeout_s):
         yield from found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 import threading
 import weakref
@@ -16,25 +17,32 @@ import numpy as np
 from softmrc import _core, leaving
 from softmrc import planes as plane_names
 from softmrc.config import (
+    LONGEST_US,
     CcProfile,
     DeviceConfig,
     EndpointConfig,
     EvFormat,
     EvMode,
     EvProfile,
+    RtrAttributes,
+    RtsAttributes,
+    quantity,
     to_native,
 )
-from softmrc.engine import EVENT, EventType
+from softmrc.engine import EVENT, Endpoint, EventType
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fork import OfParent, leave_to_parent
-from softmrc.verbs.bounds import whole
+from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
-from softmrc.verbs.peer import Peer, PeerHold, PeerPlane, check_carrier
+from softmrc.verbs.peer import A_PEER, Peer, PeerHold, PeerPlane, check_carrier, checked_planes
 from softmrc.verbs.queue_pair import QueuePair
 
 MAX_EVS = 1024  # of one queue pair
 MOST_SOCKETS = 256  # of one plane
+FIRST_QPN = 3  # those below are the nodes'
+SHARES = ("drop", "duplicate", "reorder", "corrupt", "mark", "trim")
+DELAYS = ("delay_us", "reorder_delay_us")
 
 
 class Event(NamedTuple):
@@ -50,6 +58,39 @@ class Event(NamedTuple):
     at_ps: int
 
 
+def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
+    if config is not None and more:
+        raise ConfigError("more", sorted(more), "either a DeviceConfig, or fields of one")
+    try:
+        made = DeviceConfig(**more) if config is None else config
+    except TypeError as error:
+        raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+    return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
+
+
+def _check_queue_pairs(config: DeviceConfig) -> None:
+    """Have the engine look at what queue pairs will be given, now and not when the first peer comes."""
+    endpoint = Endpoint()
+    endpoint.add_ev_profile(EvProfile(count=1))
+    endpoint.add_cc_profile()
+    endpoint.create_cq()
+    qp = endpoint.create_qp(FIRST_QPN)
+    qp.init()
+    qp.rtr(0, RtrAttributes(peer=endpoint.add_peer(), dest_qpn=FIRST_QPN))
+    qp.rts(0, RtsAttributes(**config.sending()))
+
+
+def _file_name(path: str | os.PathLike[str]) -> str:
+    try:
+        name = os.fspath(path)
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise TypeError
+        name.encode()
+    except (TypeError, UnicodeError):
+        raise ConfigError("path", path, "the name of a file") from None
+    return name
+
+
 class Device:
     """A node on real sockets: one plane per address or interface."""
 
@@ -63,19 +104,19 @@ class Device:
     ) -> None:
         """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
         gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does)."""
+        if routes is not None and not callable(routes):
+            raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
-        try:
-            self.config = config or DeviceConfig(**more)
-        except TypeError as error:
-            raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+        self.config = _config_of(config, more)
         if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
             raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
         if isinstance(planes, str):
             planes = [planes]
-        if not 1 <= len(planes) <= 16:
-            raise ConfigError("planes", len(planes), "1 to 16")
+        if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
+            raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
         self.local_planes = [plane_names.resolve(text) for text in planes]
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
+        _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
         self._adding_peers = threading.Lock()
         self._generations = itertools.count(1)
@@ -148,6 +189,7 @@ class Device:
 
         The first path of every plane, then the second: so an EV is the number that `softmrc.fabric` knows the path by.
         """
+        instance("peer", peer, Peer, A_PEER)
         rows = zip(*(plane.paths for plane in peer.planes), strict=False)
         entries = tuple((path.packed, number) for row in rows for number, path in enumerate(row))
         return self._profile_of(entries, EvFormat.SRV6) if entries else None
@@ -190,9 +232,21 @@ class Device:
         it must be writable, and the peers of the queue pairs of `domain` (without one, the device's) may write to it
         if they know its key."""
         self._check_open()
-        region = MemoryRegion(self, buffer, (domain or self.domain) if remote_write else None)
+        inside = self._domain(domain)
+        region = MemoryRegion(self, buffer, inside if flag("remote_write", remote_write) else None)
         self._regions.add(region)
         return region
+
+    def _domain(self, domain: ProtectionDomain | None) -> ProtectionDomain:
+        given = self.domain if domain is None else domain
+        if not isinstance(given, ProtectionDomain) or given.device is not self:
+            raise ConfigError("domain", given, "a domain of this device: device.create_domain()")
+        return given
+
+    def _queue(self, field: str, queue: CompletionQueue) -> CompletionQueue:
+        if not isinstance(queue, CompletionQueue) or queue.device is not self:
+            raise ConfigError(field, queue, "a completion queue of this device: device.create_cq()")
+        return queue
 
     def _forget(self, region: MemoryRegion) -> None:
         if region not in self._regions:
@@ -217,19 +271,21 @@ class Device:
         """A queue pair in RESET, with a number of the system's randomness. Its peer may write to the memory of
         `domain`, or of the device's where there is none."""
         self._check_open()
+        queues = self._queue("send_cq", send_cq), self._queue("recv_cq", send_cq if recv_cq is None else recv_cq)
+        inside = self._domain(domain)
         while True:
-            qpn = secrets.randbelow(0xFFFFFF - 3) + 3
+            qpn = secrets.randbelow(0xFFFFFF - FIRST_QPN) + FIRST_QPN
             try:
                 self._native.create_qp(qpn)
             except UsageError:
                 continue
-            return QueuePair(self, qpn, send_cq, recv_cq or send_cq, domain or self.domain)
+            return QueuePair(self, qpn, *queues, inside)
 
     def add_peer(self, planes: Iterable[PeerPlane]) -> Peer:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
         before are the same peer, which is then to be removed as often."""
         self._check_open()
-        known = tuple(planes)
+        known = checked_planes(planes)
         if self._routes is not None:
             known = tuple(
                 plane if plane.paths else replace(plane, paths=tuple(self._routes(number, plane.address)))
@@ -268,8 +324,7 @@ class Device:
 
     def _held(self, peer: Peer) -> PeerHold:
         """Refuse one that was removed: its number may be another's by now."""
-        if not isinstance(peer, Peer):
-            raise ConfigError("peer", peer, "a Peer, which add_peer returns")
+        instance("peer", peer, Peer, A_PEER)
         held = self._peers.get(peer.id)
         if held is None or held.generation != peer.generation:
             raise UsageError(f"peer {peer} was removed from this device, or is none of its own; add it again")
@@ -277,7 +332,7 @@ class Device:
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""
-        records = np.frombuffer(self._native.poll_events(most), dtype=EVENT)
+        records = np.frombuffer(self._native.poll_events(whole("most", most, 32)), dtype=EVENT)
         return [
             Event(EventType(kind), qpn, port, ev, psn, code, value, at_ps)
             for at_ps, value, qpn, psn, ev, code, kind, port, _, _ in records.tolist()
@@ -302,12 +357,14 @@ class Device:
         reorder_delay_us, black_hole. What is not named is off; no names at all means fair weather."""
         native = _core.Faults()
         for name, value in faults.items():
-            if not hasattr(native, name):
-                raise ConfigError("faults", name, "drop, duplicate, reorder, corrupt, mark, trim, delay_us, black_hole")
-            try:
-                setattr(native, name, value)
-            except TypeError:
-                raise ConfigError(f"faults.{name}", value, "a number, or true or false for black_hole") from None
+            if name == "black_hole":
+                native.black_hole = flag("black_hole", value)
+            elif name in SHARES:
+                setattr(native, name, quantity(name, value, 1.0, "a share, from 0 to 1"))
+            elif name in DELAYS:
+                setattr(native, name, quantity(name, value, LONGEST_US, f"microseconds, from 0 to {LONGEST_US:,.0f}"))
+            else:
+                raise ConfigError("faults", name, ", ".join((*SHARES, *DELAYS, "black_hole")))
         for number in range(len(self.local_planes)) if plane is None else [plane]:
             self._native.set_faults(self._plane(number), native)
 
@@ -321,7 +378,7 @@ class Device:
 
     def set_port(self, plane: int, up: bool) -> None:
         """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
-        self._native.set_port(self._plane(plane), bool(up))
+        self._native.set_port(self._plane(plane), flag("up", up))
 
     def planes(self) -> list[dict[str, Any]]:
         """Counters and settings of each plane."""
@@ -330,9 +387,9 @@ class Device:
     def stats(self) -> dict[str, int]:
         return self._native.stats()
 
-    def capture(self, path: str, most_bytes: int = 1 << 30) -> Capture:
+    def capture(self, path: str | os.PathLike[str], most_bytes: int = 1 << 30) -> Capture:
         """Write what is sent and received to a pcapng file, until the returned context ends."""
-        self._native.start_capture(str(path), whole("most_bytes", most_bytes, 64))
+        self._native.start_capture(_file_name(path), whole("most_bytes", most_bytes, 64))
         return Capture(self)
 
     def close(self) -> None:
