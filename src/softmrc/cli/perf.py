@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softmrc.cli.ping import secret_from, split_address
-from softmrc.cli.terminal import terminal
+from softmrc.cli.terminal import a_number, terminal
 from softmrc.connection import Connection, Message, RemoteRegion, connect, listen
 from softmrc.engine import CompletionStatus
 from softmrc.errors import RemoteError, UsageError
@@ -150,9 +150,9 @@ def bandwidth_gbps(connection: Connection, size: int, seconds: float, depth: int
 def perf(
     address: str = typer.Argument("", help="The server's HOST:PORT; without it, be the server."),
     host: str = typer.Option("127.0.0.1", help="Server: where to listen."),
-    port: int = typer.Option(7471, help="Server: the TCP port to listen on."),
+    port: int = typer.Option(7471, min=0, max=65535, help="Server: the TCP port to listen on."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
-    seconds: float = typer.Option(0.5, min=0.05, help="Client: time for each size."),
+    seconds: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="Client: time for each size."),
     once: bool = typer.Option(False, help="Server: leave after the first client."),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from softmrc.cli.perf import END, check_writes, memory_of, post
 from softmrc.cli.ping import secret_from, split_address
-from softmrc.cli.terminal import MARKS, terminal
+from softmrc.cli.terminal import MARKS, a_number, terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
 
@@ -52,9 +52,11 @@ def _sample(connection: Connection) -> dict[str, Any]:
 def top(
     address: str = typer.Argument(help="Where `softmrc perf` listens: HOST:PORT."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
-    seconds: float = typer.Option(0.0, min=0.0, help="Leave after so long; 0: on Ctrl-C."),
-    interval_s: float = typer.Option(0.5, min=0.05, help="How often the screen changes."),
-    loss: float = typer.Option(0.0, min=0.0, max=1.0, help="Share of packets to lose on every plane."),
+    seconds: float = typer.Option(0.0, min=0.0, max=1e9, callback=a_number, help="Leave after so long; 0: on Ctrl-C."),
+    interval_s: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="How often the screen changes."),
+    loss: float = typer.Option(
+        0.0, min=0.0, max=1.0, callback=a_number, help="Share of packets to lose on every plane."
+    ),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
     """Watch a load live: planes, the state of every path, window, retransmissions."""
