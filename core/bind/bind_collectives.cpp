@@ -50,7 +50,7 @@ bool wait(Group& group, const Work& work, double timeout_s) {
       group.wait(work, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)});
     }
     if (work.has_ended()) break;
-    if (group.device().is_closed())
+    if (group.lane().is_closed())
       raise_if(proto::Problem{proto::Problem::Kind::usage, "device", "closed", "an open device while operations are under way"});
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
@@ -79,8 +79,8 @@ void bind_collectives(nb::module_& m) {
       .def_prop_ro("error", [](const Work& w) { return text_of(w.has_ended() ? w.error() : std::string()); })
       .def_prop_ro("source", [](const Work& w) { return w.has_ended() ? w.source : -1; });
   nb::class_<Group>(m, "CollectiveGroup")
-      .def("__init__", [](Group* self, udp::Device& device, std::uint32_t rank, std::uint32_t size, std::uint32_t cq, std::uint64_t seed,
-                          std::shared_ptr<Port> port) { new (self) Group(device, {rank, size, 4096}, cq, seed, std::move(port)); },
+      .def("__init__", [](Group* self, udp::Device& device, std::uint32_t lane, std::uint32_t rank, std::uint32_t size, std::uint32_t cq,
+                          std::uint64_t seed, std::shared_ptr<Port> port) { new (self) Group(device, lane, {rank, size, 4096}, cq, seed, std::move(port)); },
            nb::keep_alive<1, 2>())
       .def("ring_rkey", &Group::ring_rkey)
       .def("domain", &Group::domain)

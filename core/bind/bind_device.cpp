@@ -10,6 +10,7 @@
 #include "bind/wire_tuples.h"
 #include "udp/device.h"
 #include "udp/failure.h"
+#include "udp/series.h"
 #include "udp/yardstick.h"
 
 namespace nb = nanobind;
@@ -40,13 +41,19 @@ void check_alive(Device& device) {
 }
 
 std::uint32_t checked_plane(Device& device, std::uint32_t plane) {
-  if (plane >= device.planes().size())
-    raise_if(proto::Problem{proto::Problem::Kind::config, "plane", std::to_string(plane), "below " + std::to_string(device.planes().size())});
+  if (plane >= device.planes())
+    raise_if(proto::Problem{proto::Problem::Kind::config, "plane", std::to_string(plane), "below " + std::to_string(device.planes())});
   return plane;
 }
 
-void check_cq(const Device& device, std::uint32_t cq) {
-  if (!device.engine().has_cq(cq))
+std::uint32_t checked_lane(Device& device, std::uint32_t lane) {
+  if (lane >= device.lanes())
+    raise_if(proto::Problem{proto::Problem::Kind::config, "lane", std::to_string(lane), "below " + std::to_string(device.lanes())});
+  return lane;
+}
+
+void check_cq(Device& device, std::uint32_t cq) {
+  if (!device.has_cq(cq))
     raise_if(proto::Problem{proto::Problem::Kind::config, "cq", std::to_string(cq), "a completion queue of this device"});
 }
 
@@ -67,7 +74,7 @@ proto::PostStatus post_write(Device& device, std::uint32_t qpn, std::uint64_t wr
   request.has_imm = imm.has_value();
   request.is_signaled = is_signaled;
   WithoutGil release;
-  return device.with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.post_write(now, qpn, request); });
+  return device.lane_of(qpn).with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.post_write(now, qpn, request); });
 }
 
 nb::bytes taken(const std::vector<proto::Completion>& found, std::size_t count) {
@@ -76,11 +83,11 @@ nb::bytes taken(const std::vector<proto::Completion>& found, std::size_t count) 
 
 // In slices, so that a signal (Ctrl-C) is noticed while waiting.
 nb::bytes wait(Device& device, std::uint32_t cq, std::size_t most, double timeout_s) {
-  check_cq(device, cq);
   std::vector<proto::Completion> found(std::min<std::size_t>(most, 4096));
   constexpr double slice_s = 0.2;
   for (double left = timeout_s;; left -= slice_s) {
     check_alive(device);
+    check_cq(device, cq);
     std::size_t count = 0;
     {
       WithoutGil release;
@@ -91,20 +98,22 @@ nb::bytes wait(Device& device, std::uint32_t cq, std::size_t most, double timeou
     if (!(left > slice_s)) break;
   }
   check_alive(device);
+  check_cq(device, cq);
   return nb::bytes("", 0);
 }
 
 // True when everything posted to this queue pair has ended.
 bool flush(Device& device, std::uint32_t qpn, double timeout_s) {
+  Lane& lane = device.lane_of(qpn);
   const auto is_done = [&] {
-    const proto::QueuePair* pair = device.engine().qp(qpn);
+    const proto::QueuePair* pair = lane.engine().qp(qpn);
     return !pair || !pair->requester().has_work();
   };
   constexpr double slice_s = 0.2;
   for (double left = timeout_s; left > 0; left -= slice_s) {
     {
       WithoutGil release;
-      if (device.wait_until(is_done, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)})) return true;
+      if (lane.wait_until(is_done, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)})) return true;
     }
     if (device.is_closed()) break;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -139,33 +148,42 @@ struct PlaneView {
   bool has_gro = false;
 };
 
-PlaneView view_of(const Plane& plane, bool is_up) {
-  PlaneView view;
-  view.stats = plane.stats;
-  view.is_up = is_up;
-  view.link_index = plane.link_index;
-  view.interface = plane.plan.interface.empty() ? plane.plan.link : plane.plan.interface;
+void add(PlaneView& view, const Plane& plane) {
+#define X(name) view.stats.name += plane.stats.name;
+  SOFTMRC_PLANE_COUNTERS(X)
+#undef X
   for (const Socket& socket : plane.sockets) view.source_ports.push_back(socket.port());
-  if (plane.sockets.empty()) return view;
+  if (plane.sockets.empty()) return;
   view.receive_buffer_bytes = plane.sockets[0].receive_buffer_bytes();
   view.send_buffer_bytes = plane.sockets[0].send_buffer_bytes();
   view.has_gro = plane.sockets[0].has_gro();
-  return view;
+}
+
+// All lanes together.
+std::vector<PlaneView> view_planes(Device& device) {
+  std::vector<PlaneView> views(device.planes());
+  for (std::size_t p = 0; p < views.size(); ++p) {
+    PlaneView& view = views[p];
+    const PlanePlan& plan = device.plan().planes[p];
+    view.is_admin_up = device.admin_up() >> p & 1;
+    view.is_link_up = device.link_up() >> p & 1;
+    view.interface = plan.interface.empty() ? plan.link : plan.interface;
+  }
+  device.for_each_lane([&](Lane& lane) {
+    lane.with_engine([&](proto::Endpoint& e, Time) {
+      for (std::size_t p = 0; p < views.size(); ++p) {
+        add(views[p], lane.planes()[p]);
+        views[p].is_up = e.up_ports() >> p & 1;
+        views[p].link_index = lane.planes()[p].link_index;
+      }
+    });
+  });
+  return views;
 }
 
 nb::list plane_rows(Device& device) {
-  const auto views = device.with_engine([&](proto::Endpoint& e, Time) {
-    std::vector<PlaneView> found;
-    for (const Plane& plane : device.planes()) {
-      const std::size_t p = found.size();
-      found.push_back(view_of(plane, e.up_ports() >> p & 1));
-      found.back().is_admin_up = device.admin_up() >> p & 1;
-      found.back().is_link_up = device.link_up() >> p & 1;
-    }
-    return found;
-  });
   nb::list rows;
-  for (const PlaneView& view : views) {
+  for (const PlaneView& view : view_planes(device)) {
     nb::dict d;
 #define X(name) d[#name] = view.stats.name;
     SOFTMRC_PLANE_COUNTERS(X)
@@ -186,19 +204,45 @@ nb::list plane_rows(Device& device) {
   return rows;
 }
 
-nb::dict device_stats(Device& device) {
-  const auto [of_engine, of_device] = device.with_engine([&](proto::Endpoint& e, Time) { return std::pair(e.stats(), device.stats()); });
-  nb::dict d = stats_dict(of_engine);
-#define X(name) d[#name] = of_device.name;
-  SOFTMRC_DEVICE_COUNTERS(X)
+// By plane.
+std::vector<std::vector<std::uint16_t>> lane_ports(Device& device, std::uint32_t number) {
+  Lane& lane = device.lane(checked_lane(device, number));
+  return lane.with_engine([&](proto::Endpoint&, Time) {
+    std::vector<std::vector<std::uint16_t>> ports;
+    for (const Plane& plane : lane.planes()) {
+      ports.emplace_back();
+      for (const Socket& socket : plane.sockets) ports.back().push_back(socket.port());
+    }
+    return ports;
+  });
+}
+
+nb::list lane_rows(Device& device) {
+  std::vector<std::pair<proto::EndpointStats, LaneStats>> views;
+  device.for_each_lane([&](Lane& lane) {
+    views.push_back(lane.with_engine([&](proto::Endpoint& e, Time) { return std::pair(e.stats(), lane.stats()); }));
+  });
+  nb::list rows;
+  for (const auto& [of_engine, of_lane] : views) {
+    nb::dict d = stats_dict(of_engine);
+#define X(name) d[#name] = of_lane.name;
+    SOFTMRC_LANE_COUNTERS(X)
 #undef X
-  return d;
+    rows.append(d);
+  }
+  return rows;
 }
 
 nb::dict fault_stats(Device& device, std::uint32_t plane) {
-  const FaultStats stats = device.with_engine([&](proto::Endpoint&, Time) { return device.planes()[plane].weather.stats; });
+  FaultStats sum;
+  device.for_each_lane([&](Lane& lane) {
+    const FaultStats stats = lane.with_engine([&](proto::Endpoint&, Time) { return lane.planes()[plane].weather.stats; });
+#define X(name) sum.name += stats.name;
+    SOFTMRC_FAULT_COUNTERS(X)
+#undef X
+  });
   nb::dict d;
-#define X(name) d[#name] = stats.name;
+#define X(name) d[#name] = sum.name;
   SOFTMRC_FAULT_COUNTERS(X)
 #undef X
   return d;
@@ -208,6 +252,7 @@ void bind_plans(nb::module_& m) {
   nb::class_<DevicePlan> plan(m, "DevicePlan");
   plan.def(nb::init<>())
       .def_rw("engine", &DevicePlan::engine)
+      .def_rw("lanes", &DevicePlan::lanes)
       .def_rw("watches_links", &DevicePlan::watches_links)
       .def_rw("port_burst", &DevicePlan::port_burst)
       .def_prop_rw("icrc", [](const DevicePlan& p) { return p.sender.icrc; }, [](DevicePlan& p, bool on) { p.sender.icrc = on; })
@@ -218,7 +263,8 @@ void bind_plans(nb::module_& m) {
                            std::uint32_t send_buffer_bytes) {
         p.planes.push_back({address_of(address), scope_id, port, interface, link, sockets, any_local, buffer_bytes, send_buffer_bytes});
       });
-  def_us(plan, "spin_us", &DevicePlan::spin);
+  plan.def_prop_rw("spin_us", [](const DevicePlan& p) { return static_cast<double>(p.spin.ps) / 1e6; },
+                   [](DevicePlan& p, double us) { p.spin = Duration{static_cast<std::int64_t>(us * 1e6)}; });
 
   nb::class_<PeerPlane>(m, "PeerPlane")
       .def("__init__", [](PeerPlane* self, nb::bytes address, std::uint32_t scope_id, std::uint16_t port,
@@ -262,75 +308,68 @@ void bind_plans(nb::module_& m) {
 template <typename Class>
 void bind_engine_calls(Class& c) {
   using proto::Endpoint;
-  c.def("add_ev_profile", [](Device& d, const proto::EvProfile& profile) {
+  c.def("add_ev_profile", [](Device& d, std::uint32_t lane, const proto::EvProfile& profile) {
      std::uint32_t id = 0;
-     raise_if(d.with_engine([&](Endpoint& e, Time) { return e.add_ev_profile(std::make_shared<proto::EvProfile>(profile), id); }));
+     raise_if(d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) {
+       return e.add_ev_profile(std::make_shared<proto::EvProfile>(profile), id);
+     }));
      return id;
    })
-      .def("add_cc_profile", [](Device& d, const proto::CcProfile& profile) {
+      .def("add_cc_profile", [](Device& d, std::uint32_t lane, const proto::CcProfile& profile) {
         std::uint32_t id = 0;
-        raise_if(d.with_engine([&](Endpoint& e, Time) { return e.add_cc_profile(std::make_shared<proto::CcProfile>(profile), id); }));
+        raise_if(d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) {
+          return e.add_cc_profile(std::make_shared<proto::CcProfile>(profile), id);
+        }));
         return id;
       })
-      .def("remove_ev_profile", [](Device& d, std::uint32_t id) { return d.with_engine([&](Endpoint& e, Time) { return e.remove_ev_profile(id); }); })
-      .def("remove_cc_profile", [](Device& d, std::uint32_t id) { return d.with_engine([&](Endpoint& e, Time) { return e.remove_cc_profile(id); }); })
-      .def("create_cq", [](Device& d) { return d.with_engine([](Endpoint& e, Time) { return e.create_cq(); }); })
+      .def("remove_ev_profile", [](Device& d, std::uint32_t lane, std::uint32_t id) {
+        return d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) { return e.remove_ev_profile(id); });
+      })
+      .def("remove_cc_profile", [](Device& d, std::uint32_t lane, std::uint32_t id) {
+        return d.lane(checked_lane(d, lane)).with_engine([&](Endpoint& e, Time) { return e.remove_cc_profile(id); });
+      })
+      .def("create_cq", &Device::create_cq)
       .def("destroy_cq", [](Device& d, std::uint32_t cq) { raise_if(d.destroy_cq(cq)); })
-      .def("create_domain", [](Device& d) { return d.with_engine([](Endpoint& e, Time) { return e.create_domain(); }); })
+      .def("create_domain", &Device::create_domain)
       .def("add_region", [](Device& d, std::uint32_t rkey, std::uint64_t va, const Buffer& buffer, proto::Domain domain) {
-        return d.with_engine([&](Endpoint& e, Time) { return e.add_region({buffer.data(), va, buffer.size(), rkey, nullptr, domain}); });
+        return d.add_region({buffer.data(), va, buffer.size(), rkey, nullptr, domain});
       })
-      .def("remove_region", [](Device& d, std::uint32_t rkey) {
-        return d.with_engine([&](Endpoint& e, Time) { return e.remove_region(rkey); });
-      })
-      .def("reads_from", [](Device& d, const Buffer& b) {
-        return d.with_engine([&](Endpoint& e, Time) { return e.reads_from(b.data(), b.data() + b.size()); });
-      })
-      .def("create_qp", [](Device& d, std::uint32_t qpn) {
-        raise_if(d.with_engine([&](Endpoint& e, Time) { return e.create_qp(qpn); }));
-      })
-      .def("modify_init", [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a) {
-        raise_if(d.with_engine([&](Endpoint& e, Time) { return e.modify_init(qpn, a); }));
-      })
-      .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a) {
-        if (!d.peers().contains(a.peer))
-          raise_if(proto::Problem{proto::Problem::Kind::config, "peer", std::to_string(a.peer), "a peer that was added"});
-        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_rtr(now, qpn, a); }));
-      })
+      .def("remove_region", &Device::remove_region)
+      .def("reads_from", [](Device& d, const Buffer& b) { return d.reads_from(b.data(), b.data() + b.size()); })
+      .def("create_qp", [](Device& d, std::uint32_t qpn) { raise_if(d.create_qp(qpn)); })
+      .def("modify_init", [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a) { raise_if(d.modify_init(qpn, a)); })
+      .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a) { raise_if(d.modify_rtr(qpn, a)); })
       .def("modify_rts", [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
-        raise_if(d.with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
+        raise_if(d.lane_of(qpn).with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
       })
       .def("modify_error", [](Device& d, std::uint32_t qpn) {
-        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_error(now, qpn); }));
+        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_error(now, qpn); }));
       })
-      .def("destroy_qp", [](Device& d, std::uint32_t qpn) {
-        d.with_engine_and_send([](Endpoint&, Time) { return 0; });  // what is owed, while it still knows its paths
-        return d.with_engine_and_send([&](Endpoint& e, Time now) { return e.destroy_qp(now, qpn); });
-      })
+      .def("destroy_qp", &Device::destroy_qp)
       .def("query_qp", [](Device& d, std::uint32_t qpn) {
-        return query_dict(qpn, d.with_engine([&](Endpoint& e, Time) { return view_qp(e, qpn); }));
+        return query_dict(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_qp(e, qpn); }));
       })
       .def("query_evs", [](Device& d, std::uint32_t qpn) {
-        return ev_rows(qpn, d.with_engine([&](Endpoint& e, Time) { return view_evs(e, qpn); }));
+        return ev_rows(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_evs(e, qpn); }));
       })
       .def("query_ev_values", [](Device& d, std::uint32_t qpn) {
-        return ev_values(qpn, d.with_engine([&](Endpoint& e, Time) { return view_ev_values(e, qpn); }));
+        return ev_values(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_ev_values(e, qpn); }));
       })
       .def("deny_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
-        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.deny_ev(now, qpn, ev); }));
+        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.deny_ev(now, qpn, ev); }));
       })
       .def("allow_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev) {
-        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.allow_ev(now, qpn, ev); }));
+        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.allow_ev(now, qpn, ev); }));
       })
       .def("replace_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {
-        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, value); }));
+        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, value); }));
       })
       .def("replace_ev", [](Device& d, std::uint32_t qpn, std::uint32_t ev, const nb::bytes& value) {
         const wire::EvBytes bytes = ev_bytes_from(value);
-        raise_if(d.with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, bytes); }));
+        raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.replace_ev(now, qpn, ev, bytes); }));
       })
       .def("qp_stats", [](Device& d, std::uint32_t qpn) {
-        const auto stats = d.with_engine([&](Endpoint& e, Time) {
+        const auto stats = d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
           const proto::QueuePair* pair = e.qp(qpn);
           return pair ? std::optional(pair->stats()) : std::nullopt;
         });
@@ -341,7 +380,7 @@ void bind_engine_calls(Class& c) {
            nb::arg("remote_va"), nb::arg("rkey"), nb::arg("imm").none(), nb::arg("is_signaled"))
       .def("post_receive", [](Device& d, std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count) {
         check_alive(d);
-        return d.with_engine([&](Endpoint& e, Time) {
+        return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
           proto::PostStatus status = proto::PostStatus::ok;
           for (std::uint32_t i = 0; i < count && status == proto::PostStatus::ok; ++i) status = e.post_receive(qpn, wr_id);
           return status;
@@ -353,7 +392,7 @@ void bind_engine_calls(Class& c) {
       })
       .def("probe", [](Device& d, std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
         checked_plane(d, plane);
-        return d.with_engine_and_send([&](Endpoint& e, Time now) { return e.probe(now, peer, plane, entropy, token); });
+        return d.probe(peer, plane, entropy, token);
       });
 }
 
@@ -363,9 +402,7 @@ void bind_device(nb::module_& m) {
   bind_plans(m);
   nb::class_<Device> device(m, "Device");
   device.def("__init__", [](Device* self, const DevicePlan& plan) {
-    raise_if(proto::validate(plan.engine));
-    if (plan.planes.size() != plan.engine.ports)
-      raise_if(proto::Problem{proto::Problem::Kind::config, "planes", std::to_string(plan.planes.size()), "as many as engine.ports"});
+    raise_if(validate(plan));
     new (self) Device(plan);
   });
   bind_engine_calls(device);
@@ -376,7 +413,11 @@ void bind_device(nb::module_& m) {
       .def("cut_short", &Device::cut_short, nb::call_guard<WithoutGil>())
       .def("wait_until_over", [](Device& d, double timeout_s) { return d.wait_until_over(Duration{static_cast<std::int64_t>(timeout_s * 1e12)}); },
            nb::call_guard<WithoutGil>())
-      .def_prop_ro("has_gso", &Device::has_gso)
+      .def_prop_ro("lane_count", &Device::lanes)
+      .def_prop_ro("open_lanes", &Device::open_lanes)
+      .def("emptiest_lane", &Device::emptiest_lane)
+      .def("lane_ports", &lane_ports)
+      .def_prop_ro("has_gso", [](Device& d) { return d.lane(0).has_gso(); })
       .def("set_spin_us", [](Device& d, double us) { d.set_spin(Duration{static_cast<std::int64_t>(us * 1e6)}); })
       .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) {
         std::uint32_t peer = 0;
@@ -384,33 +425,38 @@ void bind_device(nb::module_& m) {
         return peer;
       })
       .def("remove_peer", &Device::remove_peer)
-      .def_prop_ro("cq_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.completion_queues(); }); })
-      .def_prop_ro("peer_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.peers(); }); })
-      .def_prop_ro("region_count", [](Device& d) { return d.with_engine([](proto::Endpoint& e, Time) { return e.regions(); }); })
+      .def_prop_ro("cq_count", [](Device& d) { return d.completion_queues(); })
+      .def_prop_ro("peer_count", [](Device& d) { return d.peers(); })
+      .def_prop_ro("region_count", [](Device& d) { return d.regions(); })
       .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
       .def("poll", &poll)
       .def("flush", &flush)
       .def("poll_events", &poll_events)
-      .def("completion_fd", &Device::completion_fd)
+      .def("completion_fd", [](Device& d, std::uint32_t cq) {
+        check_cq(d, cq);
+        return d.completion_fd(cq);
+      })
       .def("event_fd", &Device::event_fd)
       .def("planes", &plane_rows)
-      .def("stats", &device_stats)
+      .def("lanes", &lane_rows)
       .def("faults", [](Device& d, std::uint32_t plane) {
         checked_plane(d, plane);
-        return d.with_engine([&](proto::Endpoint&, Time) { return d.planes()[plane].weather.faults; });
+        return d.faults(plane);
       })
       .def("set_faults", [](Device& d, std::uint32_t plane, const Faults& faults) {
         checked_plane(d, plane);
-        d.with_engine([&](proto::Endpoint&, Time) { d.planes()[plane].weather.faults = faults; });
+        d.set_faults(plane, faults);
       })
       .def("fault_stats", [](Device& d, std::uint32_t plane) { return fault_stats(d, checked_plane(d, plane)); })
       .def("start_capture", &Device::start_capture)
-      .def("stop_capture", &Device::stop_capture)
-      .def("start_series", [](Device& d, std::uint32_t qpn, double bin_us, std::uint32_t bins) {
-        d.start_series(qpn, Duration{static_cast<std::int64_t>(bin_us * 1e6)}, bins);
-      })
-      .def("series", &Device::series)
-      .def_prop_ro("series_started_ns", [](Device& d) { return d.clock().monotonic_ns_of(d.series_started_at()); });
+      .def("stop_capture", &Device::stop_capture);
+
+  nb::class_<Series>(m, "Series")
+      .def("__init__", [](Series* self, Device& device, std::uint32_t qpn, double bin_us, std::uint32_t bins) {
+        new (self) Series(device, qpn, Duration{static_cast<std::int64_t>(bin_us * 1e6)}, bins);
+      }, nb::keep_alive<1, 2>())
+      .def_prop_ro("bins", &Series::bins)
+      .def_prop_ro("started_ns", &Series::started_ns);
 }
 
 }  // namespace softmrc::bind

@@ -46,14 +46,15 @@ std::string describe(const Descriptor& d) {
   return text;
 }
 
-Group::Group(udp::Device& device, Place place, std::uint32_t cq, std::uint64_t seed, std::shared_ptr<Port> port)
-    : device_(device), place_(place), cq_(cq), port_(std::move(port)), prng_(seed, "rkeys"), peers_(place.size) {
-  device_.with_engine([this](Engine& engine, Time) {
+Group::Group(udp::Device& device, std::uint32_t lane, Place place, std::uint32_t cq, std::uint64_t seed, std::shared_ptr<Port> port)
+    : lane_(device.lane(lane)), place_(place), cq_(device.part_of_cq(cq, lane)), port_(std::move(port)), prng_(seed, "rkeys"), peers_(place.size) {
+  for (std::uint32_t p = 0; p < place_.size; ++p)
+    if (p != place_.rank) peers_[p].domain = device.create_domain();
+  lane_.with_engine([this](Engine& engine, Time) {
     engine_ = &engine;
     for (std::uint32_t p = 0; p < place_.size; ++p) {
       if (p == place_.rank) continue;
       Peer& peer = peers_[p];
-      peer.domain = engine.create_domain();
       peer.ring_rkey = new_rkeys(engine, 1);
       SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, Channel::ring_bytes, peer.ring_rkey, nullptr, peer.domain}));
     }
@@ -64,7 +65,7 @@ Group::Group(udp::Device& device, Place place, std::uint32_t cq, std::uint64_t s
 Group::~Group() { close(Duration{0}); }
 
 void Group::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
-  device_.with_engine([&](Engine& engine, Time) {
+  lane_.with_engine([&](Engine& engine, Time) {
     Peer& p = peers_[peer];
     p.channel.connect(message_qpn, remote_rkey);
     p.bulk_qpn = bulk_qpn;
@@ -80,7 +81,7 @@ void Group::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t
 
 void Group::start(std::uint32_t unit) {
   place_.unit = unit;
-  device_.add_attendant(this);
+  lane_.add_attendant(this);
   is_started_ = true;
 }
 
@@ -89,7 +90,7 @@ std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
   auto work = std::make_shared<Work>(port_);
   op->work = work;
   op->timeout_s = timeout_s;
-  device_.with_engine_and_send([&](Engine& engine, Time now) {
+  lane_.with_engine_and_send([&](Engine& engine, Time now) {
     if (has_failed()) {
       work->fail(error_);
       return 0;
@@ -110,7 +111,7 @@ std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
 
 bool Group::wait(const Work& work, Duration timeout) {
   if (work.has_ended()) return true;
-  return device_.wait_until([&work] { return work.has_ended(); }, timeout);
+  return lane_.wait_until([&work] { return work.has_ended(); }, timeout);
 }
 
 bool Group::attend(Engine& engine, Time now) {
@@ -335,7 +336,7 @@ void Group::inquire(Engine& engine, Time now) {
 }
 
 void Group::abort(const std::string& why) {
-  device_.with_engine_and_send([&](Engine& engine, Time now) {
+  lane_.with_engine_and_send([&](Engine& engine, Time now) {
     fail(engine, now, name_of(place_.rank) + " aborted: " + why);
     sweep(engine, now);
     return 0;
@@ -343,7 +344,7 @@ void Group::abort(const std::string& why) {
 }
 
 void Group::close(Duration linger) {
-  const bool is_first = device_.with_engine_and_send([&](Engine& engine, Time now) {
+  const bool is_first = lane_.with_engine_and_send([&](Engine& engine, Time now) {
     if (is_closed_) return false;
     if (!operations_.empty() || !sendings_.empty() || !receivings_.empty()) {
       fail(engine, now, name_of(place_.rank) + " left the group in the middle of an operation");
@@ -366,11 +367,11 @@ void Group::close(Duration linger) {
     }
     return true;
   };
-  if (is_started_ && linger.ps > 0) device_.wait_until(is_heard, linger);
-  device_.remove_attendant(this);
+  if (is_started_ && linger.ps > 0) lane_.wait_until(is_heard, linger);
+  lane_.remove_attendant(this);
   // The peers' last words may still want their acknowledgement; who misses it asks the device, which remembers.
-  device_.with_engine_and_send([](Engine&, Time) { return 0; });
-  device_.with_engine_and_send([this](Engine& engine, Time now) {
+  lane_.send_owed();
+  lane_.with_engine_and_send([this](Engine& engine, Time now) {
     for (Peer& peer : peers_) {
       if (peer.ring_rkey) engine.remove_region(peer.ring_rkey);
       if (peer.bulk_qpn == 0) continue;
@@ -383,11 +384,11 @@ void Group::close(Duration linger) {
 }
 
 std::string Group::error() {
-  return device_.with_engine([this](Engine&, Time) { return error_; });
+  return lane_.with_engine([this](Engine&, Time) { return error_; });
 }
 
 GroupStats Group::stats() {
-  return device_.with_engine([this](Engine&, Time) { return stats_; });
+  return lane_.with_engine([this](Engine&, Time) { return stats_; });
 }
 
 }  // namespace softmrc::collectives

@@ -41,7 +41,7 @@ struct GroupStats {
 class Group final : public udp::Attendant {
  public:
   // Registers the rings that peers write messages to.
-  Group(udp::Device& device, Place place, std::uint32_t cq, std::uint64_t seed, std::shared_ptr<Port> port);
+  Group(udp::Device& device, std::uint32_t lane, Place place, std::uint32_t cq, std::uint64_t seed, std::shared_ptr<Port> port);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -65,7 +65,7 @@ class Group final : public udp::Attendant {
   std::string error();
   GroupStats stats();
   Place place() const { return place_; }
-  udp::Device& device() { return device_; }
+  udp::Lane& lane() { return lane_; }
 
   bool attend(proto::Endpoint& engine, Time now) override;
   Time deadline() const override;
@@ -167,7 +167,7 @@ class Group final : public udp::Attendant {
   void end_point_to_point(Engine& engine, const std::string& why);
   void look_at_point_to_point(Engine& engine, Time now);
 
-  udp::Device& device_;
+  udp::Lane& lane_;
   Engine* engine_ = nullptr;             // for questions asked while waiting, which has it to itself
   Place place_;
   const std::uint32_t cq_;

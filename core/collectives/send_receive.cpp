@@ -25,7 +25,7 @@ std::string words_of(std::uint64_t bytes, DType dtype) {
 
 std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
   auto work = std::make_shared<Work>(port_);
-  device_.with_engine_and_send([&](Engine& engine, Time now) {
+  lane_.with_engine_and_send([&](Engine& engine, Time now) {
     if (!has_failed() && peers_[to].has_left) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
     if (has_failed()) {
       work->fail(error_);
@@ -56,7 +56,7 @@ std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std:
 
 std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
   auto work = std::make_shared<Work>(port_);
-  device_.with_engine_and_send([&](Engine& engine, Time now) {
+  lane_.with_engine_and_send([&](Engine& engine, Time now) {
     if (has_failed()) {
       work->fail(error_);
       return 0;

@@ -38,10 +38,15 @@ std::uint32_t Endpoint::create_cq() { return cqs_.add(std::make_unique<Completio
 
 Verdict Endpoint::destroy_cq(std::uint32_t cq) {
   if (!cqs_.contains(cq)) return bad_moment("cq", cq, "a completion queue that was created");
-  for (const Slot& slot : slots_)
-    if (slot.qp && slot.qp->uses(*cqs_[cq])) return bad_moment("cq", cq, "a queue that no queue pair uses any longer");
+  if (is_cq_in_use(cq)) return bad_moment("cq", cq, "a queue that no queue pair uses any longer");
   cqs_.remove(cq);
   return std::nullopt;
+}
+
+bool Endpoint::is_cq_in_use(std::uint32_t cq) const {
+  for (const Slot& slot : slots_)
+    if (slot.qp && slot.qp->uses(*cqs_[cq])) return true;
+  return false;
 }
 
 bool Endpoint::remove_peer(std::uint32_t peer) {

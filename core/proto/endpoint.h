@@ -47,8 +47,11 @@ class Endpoint {
   bool remove_cc_profile(std::uint32_t id) { return cc_profiles_.remove(id); }
   std::uint32_t create_cq();
   Verdict destroy_cq(std::uint32_t cq);
+  bool is_cq_in_use(std::uint32_t cq) const;
   // A domain that no other queue pair and no other memory is in.
   Domain create_domain() { return ++last_domain_; }
+  // Where the driver numbers them.
+  void allow_domains(Domain last) { last_domain_ = last; }
   std::uint32_t add_peer() { return peers_.add(); }
   // One that is known already, once more.
   void claim_peer(std::uint32_t peer) { peers_.claim(peer); }
@@ -83,6 +86,7 @@ class Endpoint {
   QueuePair* qp(std::uint32_t qpn);
   const QueuePair* qp(std::uint32_t qpn) const { return const_cast<Endpoint*>(this)->qp(qpn); }
   std::optional<QpState> qp_state(std::uint32_t qpn) const;
+  std::size_t queue_pairs() const { return slots_.size() - free_slots_.size(); }
 
   // In.
   void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});

@@ -1,4 +1,4 @@
-// The process that drives an endpoint, as the socket driver's thread does it (udp/device_drive.cpp): packets wait in one
+// The process that drives an endpoint, as the socket driver's thread does it (udp/lane_drive.cpp): packets wait in one
 // queue per plane until it gets round to them; what it takes from them together is one batch; what it polls leaves
 // together, later. Every step takes time, and now and then somebody else has the processor.
 //

@@ -56,6 +56,7 @@ std::size_t Capture::emit_ip(const wire::Route& route, std::uint8_t tos, std::si
 
 void Capture::record(Time at, std::uint32_t plane, const wire::Route& route, std::uint8_t tos,
                      std::initializer_list<wire::Bytes> pieces) {
+  const std::lock_guard lock(mutex_);
   if (written_ >= most_bytes_) return;
   std::size_t size = 0;
   for (const wire::Bytes& piece : pieces) size += piece.size();

@@ -2,9 +2,11 @@
 // are rebuilt from what the socket says; the payload is as it was on the wire.
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "udp/clock.h"
@@ -32,11 +34,12 @@ class Capture {
   };
 
   const Clock& clock_;
+  std::mutex mutex_;           // several lanes may write
   std::unique_ptr<std::FILE, Close> file_;
   wire::PcapngWriter writer_;
   std::uint64_t written_ = 0;
   std::uint64_t most_bytes_;
-  std::uint64_t packets_ = 0;
+  std::atomic<std::uint64_t> packets_ = 0;
   std::vector<std::uint8_t> frame_;
 };
 

@@ -1,365 +1,513 @@
-// Set-up, callers and their turns. What the driving thread does is in device_drive.cpp.
 #include "udp/device.h"
 
 #include <net/if.h>
-#include <pthread.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
-#include "base/check.h"
-#include "udp/device_drive.h"
-#include "udp/device_events.h"
+#include "base/prng.h"
 #include "udp/failure.h"
 
 namespace softmrc::udp {
 
-Device::Device(DevicePlan plan)
-    : plan_(std::move(plan)),
-      engine_(plan_.engine),
-      planes_(open_planes(plan_)),
-      sender_(plan_.sender, planes_, peers_) {
-  open_descriptors();
-  for (std::uint32_t p = 0; p < planes_.size(); ++p)
-    if (plan_.watches_links && planes_[p].link_index && !is_link_up(planes_[p].link_index)) set_link(clock_.now(), p, false);
-  thread_ = std::thread([this] { run(); });
-  pthread_setname_np(thread_.native_handle(), "softmrc");
+using proto::Problem;
+using proto::Verdict;
+
+namespace {
+
+const std::string& link_of(const PlanePlan& plane) { return plane.interface.empty() ? plane.link : plane.interface; }
+
+// One bit a plane. A link that nobody names is up.
+std::uint32_t links_up(const DevicePlan& plan) {
+  std::uint32_t up = ~0u;
+  if (!plan.watches_links) return up;
+  for (std::uint32_t p = 0; p < plan.planes.size(); ++p) {
+    const std::uint32_t index = if_nametoindex(link_of(plan.planes[p]).c_str());
+    if (index && !is_link_up(index)) up &= ~(1u << p);
+  }
+  return up;
+}
+
+int new_descriptor(bool is_readable) {
+  const int fd = eventfd(is_readable, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (fd < 0) fail_with_errno("cannot make a descriptor to wait for");
+  return fd;
+}
+
+void make_readable(int fd) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = fd < 0 ? 0 : write(fd, &one, sizeof one);
+}
+
+void quieten(int fd) {
+  std::uint64_t seen = 0;
+  [[maybe_unused]] const ssize_t got = fd < 0 ? 0 : read(fd, &seen, sizeof seen);
+}
+
+}  // namespace
+
+Verdict validate(const DevicePlan& plan) {
+  const auto config = [](const char* what, std::size_t value, std::string allowed) {
+    return Problem{Problem::Kind::config, what, std::to_string(value), std::move(allowed)};
+  };
+  if (auto v = proto::validate(plan.engine)) return v;
+  if (plan.planes.size() != plan.engine.ports) return config("planes", plan.planes.size(), "as many as engine.ports");
+  if (plan.lanes < 1 || plan.lanes > most_lanes) return config("lanes", plan.lanes, "1 to " + std::to_string(most_lanes));
+  for (const PlanePlan& plane : plan.planes)
+    if (plane.port && plane.port + plan.lanes - 1 > 0xFFFF)
+      return config("port", plane.port, "at most " + std::to_string(0xFFFF + 1 - plan.lanes) + ": every lane has one, from this on");
+  return std::nullopt;
+}
+
+Device::Queue::~Queue() {
+  if (fd >= 0) ::close(fd);
+}
+
+Device::Device(DevicePlan plan) : plan_(std::move(plan)), faults_(plan_.planes.size()), spin_(plan_.spin) {
+  link_up_ = links_up(plan_);
+  open_to(0);
 }
 
 Device::~Device() {
   close();
   cut_short();
-  if (thread_.joinable()) thread_.join();
-  for (int fd : cq_fds_)
-    if (fd >= 0) ::close(fd);
+  for (auto& lane : lanes_) lane.reset();
   if (event_fd_ >= 0) ::close(event_fd_);
-  if (kick_fd_ >= 0) ::close(kick_fd_);
-  if (epoll_fd_ >= 0) ::close(epoll_fd_);
 }
 
-std::vector<Plane> Device::open_planes(const DevicePlan& plan) {
-  std::vector<Plane> planes(plan.planes.size());
-  // Most packets are data, and need not say how they want to be treated if that is the socket's default.
-  const std::uint8_t dscp = plan.engine.peer_trim_nack ? plan.sender.dscp.trimmable : plan.sender.dscp.no_trim;
-  for (std::uint32_t p = 0; p < planes.size(); ++p) {
-    Plane& plane = planes[p];
-    plane.plan = plan.planes[p];
-    SocketPlan socket;
-    socket.address = plane.plan.address;
-    socket.scope_id = plane.plan.scope_id;
-    socket.port = plane.plan.port;
-    socket.interface = plane.plan.interface;
-    socket.is_any_local = plane.plan.is_any_local;
-    socket.buffer_bytes = plane.plan.buffer_bytes;
-    socket.send_buffer_bytes = plane.plan.send_buffer_bytes;
-    socket.tos = static_cast<std::uint8_t>(dscp << 2 | (plan.sender.ecn ? 2 : 0));
-    for (std::uint32_t s = 0; s < plane.plan.sockets; ++s) {
-      plane.sockets.emplace_back(socket);
-      socket.receives = false;
-      socket.port = 0;
-    }
-    const std::string& link = plane.plan.interface.empty() ? plane.plan.link : plane.plan.interface;
-    if (!link.empty()) plane.link_index = if_nametoindex(link.c_str());
-    plane.weather.seed(plan.engine.seed, p);
+// Lanes ------------------------------------------------------------------------------------------------------------
+
+Lane& Device::lane(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  return open_to(number);
+}
+
+// All up to this one, each as the others have become.
+Lane& Device::open_to(std::uint32_t number) {
+  while (open_ <= number) {
+    if (is_closed_) throw DeviceFailure(ESHUTDOWN, "the device is closed");
+    const std::uint32_t next = open_;
+    LanePlan plan = plan_;
+    plan.spin = spin_;
+    plan.engine.seed = Prng(plan_.engine.seed, "lane", next).bits();
+    for (PlanePlan& plane : plan.planes)
+      if (plane.port) plane.port = static_cast<std::uint16_t>(plane.port + next);
+    std::unique_ptr<LinkWatch> links;
+    if (next == 0 && plan_.watches_links) links = std::make_unique<LinkWatch>();
+    const auto tell_links = [this](std::uint32_t up) {
+      link_up_ = up;
+      tell_ports();
+    };
+    lanes_[next] = std::make_unique<Lane>(std::move(plan), clock_, admin_up_ & link_up_, std::move(links), tell_links);
+    Lane& lane = *lanes_[next];
+    lane.with_engine([&](proto::Endpoint& engine, Time) {
+      engine.allow_domains(last_domain_);
+      for (const auto& [rkey, region] : regions_) engine.add_region(region);
+      for (std::size_t p = 0; p < faults_.size(); ++p) lane.planes()[p].weather.faults = faults_[p];
+    });
+    lane.set_capture(capture_);
+    lane.set_event_fd(event_fd_);
+    ++open_;
+    tell_ports();  // what changed meanwhile was told to the others only
   }
-  return planes;
+  return *lanes_[number];
 }
 
-void Device::open_descriptors() {
-  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
-  kick_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (epoll_fd_ < 0 || kick_fd_ < 0) fail_with_errno("cannot make the device's descriptors");
-  const auto add = [this](int fd, std::uint32_t mark, std::uint32_t events = EPOLLIN) {
-    epoll_event e{};
-    e.events = events;
-    e.data.u32 = mark;
-    if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &e) != 0) fail_with_errno("epoll");
-  };
-  add(kick_fd_, mark_kick);
-  if (plan_.watches_links && links_.fd() >= 0) add(links_.fd(), mark_links);
-  // Of sockets that only send, errors are heard, which needs no asking.
-  for (std::uint32_t p = 0; p < planes_.size(); ++p)
-    for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s)
-      add(planes_[p].sockets[s].fd(), mark_of(p, s), s == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u);
+std::uint32_t Device::emptiest_lane() {
+  const std::lock_guard lock(mutex_);
+  std::uint32_t best = 0;
+  std::size_t fewest = ~std::size_t{0};
+  for (std::uint32_t i = 0; i < plan_.lanes && fewest > 0; ++i) {
+    const std::size_t here = i < open_ ? lanes_[i]->with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs(); }) : 0;
+    if (here >= fewest) continue;
+    fewest = here;
+    best = i;
+  }
+  return best;
 }
 
 void Device::close() {
-  const Visit visit(*this);
-  if (closed_) return;
-  try {
-    transmit();
-    engine_.depart(clock_.now());
-    transmit();
-  } catch (const CheckFailure& failure) {
-    failure_ = failure.what();
-  }
-  end_capture();
-  attendants_.clear();
-  closed_ = true;
-  kick();
-  turn_.notify_all();
-  standby_.notify_all();
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+  for_each_lane([](Lane& lane) { lane.close(); });
+  if (capture_) captured_ = capture_->packets();
+  capture_.reset();
+  for (auto& [number, queue] : queues_) queue->bell.ring();
 }
 
-void Device::cut_short() {
-  const Visit visit(*this);
-  is_cut_short_ = true;
-  kick();
+bool Device::is_closed() const {
+  for (std::uint32_t i = 0; i < open_; ++i)
+    if (lanes_[i]->is_closed()) return true;
+  return false;
 }
 
-// No lock: the thread that held it at the fork does not exist here.
-void Device::abandon() {
-  for (const Plane& plane : planes_)
-    for (const Socket& socket : plane.sockets) ::close(socket.fd());
+bool Device::is_over() const {
+  for (std::uint32_t i = 0; i < open_; ++i)
+    if (!lanes_[i]->is_over()) return false;
+  return true;
 }
 
 bool Device::wait_until_over(Duration timeout) {
-  Lock lock(mutex_);
-  return turn_.wait_for(lock, std::chrono::nanoseconds(timeout.ps / 1'000), [this] { return is_over_.load(); });
+  const Time until = clock_.now() + timeout;
+  bool is_over = true;
+  for_each_lane([&](Lane& lane) { is_over &= lane.wait_until_over(std::max(until - clock_.now(), Duration{0})); });
+  return is_over;
 }
 
-void Device::kick() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(kick_fd_, &one, sizeof one);
+void Device::cut_short() {
+  for_each_lane([](Lane& lane) { lane.cut_short(); });
 }
 
-// Whoever sleeps set an alarm for the engine's deadline as it was; a post may have brought that forward.
-void Device::wake_sleeper_if_late() {
-  if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) kick();
+void Device::abandon() {
+  for_each_lane([](Lane& lane) { lane.abandon(); });
 }
 
-proto::Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
-  const Visit visit(*this);
-  if (planes.size() != planes_.size())
-    return proto::Problem{proto::Problem::Kind::config, "planes", std::to_string(planes.size()),
-                          "as many as the device has: " + std::to_string(planes_.size())};
-  forget_peers();
-  peer = peers_.find_same(planes);
-  if (peer != proto::no_peer) {
-    engine_.claim_peer(peer);
-    return std::nullopt;
-  }
-  if (auto v = peers_.check(planes, [this](std::uint32_t other) { return engine_.has_working_qp(other); })) return v;
-  peer = engine_.add_peer();
-  peers_.add(peer, std::move(planes));
-  return std::nullopt;
-}
-
-bool Device::remove_peer(std::uint32_t peer) {
-  const Visit visit(*this);
-  const bool was_known = engine_.remove_peer(peer);
-  forget_peers();
-  return was_known;
-}
-
-// The engine lets go of peers that nobody holds; from then on their packets are a stranger's. Before it gives a number to
-// another, this must be done.
-void Device::forget_peers() {
-  if (engine_.stats().peers_forgotten == peers_forgotten_) return;
-  peers_forgotten_ = engine_.stats().peers_forgotten;
-  std::vector<std::uint32_t> gone;
-  peers_.for_each([&](std::uint32_t peer) {
-    if (!engine_.has_peer(peer)) gone.push_back(peer);
+std::string Device::failure() {
+  std::string first;
+  for_each_lane([&](Lane& lane) {
+    if (first.empty()) first = lane.failure();
   });
-  for (std::uint32_t peer : gone) peers_.remove(peer);
-  sender_.on_peers_removed();
+  return first;
 }
 
-proto::Verdict Device::destroy_cq(std::uint32_t cq) {
-  const Visit visit(*this);
-  if (auto v = engine_.destroy_cq(cq)) return v;
-  if (cq < cq_fds_.size() && cq_fds_[cq] >= 0) {
-    ::close(cq_fds_[cq]);
-    cq_fds_[cq] = -1;
+// Queue pairs ------------------------------------------------------------------------------------------------------
+
+Verdict Device::create_qp(std::uint32_t qpn) {
+  const std::lock_guard lock(mutex_);
+  return open_to(lane_number(qpn)).with_engine([&](proto::Endpoint& e, Time) { return e.create_qp(qpn); });
+}
+
+Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes) {
+  for (std::uint32_t* cq : {&attributes.send_cq, &attributes.recv_cq}) {
+    const std::shared_ptr<Queue> known = queue(*cq);
+    if (!known) return Problem{Problem::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
+    const std::lock_guard lock(mutex_);
+    *cq = part_in(*known, lane_number(qpn));
   }
+  return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time) { return e.modify_init(qpn, attributes); });
+}
+
+Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto v = part_in(attributes.peer, lane_number(qpn), attributes.peer)) return v;
+  }
+  return lane_of(qpn).with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.modify_rtr(now, qpn, attributes); });
+}
+
+bool Device::destroy_qp(std::uint32_t qpn) {
+  Lane& lane = lane_of(qpn);
+  lane.send_owed();  // while it still knows its paths
+  return lane.with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.destroy_qp(now, qpn); });
+}
+
+// Memory -----------------------------------------------------------------------------------------------------------
+
+proto::Domain Device::create_domain() {
+  const std::lock_guard lock(mutex_);
+  ++last_domain_;
+  for_each_lane([&](Lane& lane) {
+    lane.with_engine([&](proto::Endpoint& e, Time) { e.allow_domains(last_domain_); });
+  });
+  return last_domain_;
+}
+
+bool Device::add_region(const proto::Region& region) {
+  const std::lock_guard lock(mutex_);
+  std::uint32_t added = 0;
+  for (; added < open_; ++added)
+    if (!lanes_[added]->with_engine([&](proto::Endpoint& e, Time) { return e.add_region(region); })) break;
+  if (added == open_) {
+    regions_.emplace(region.rkey, region);
+    return true;
+  }
+  while (added-- > 0) lanes_[added]->with_engine([&](proto::Endpoint& e, Time) { return e.remove_region(region.rkey); });
+  return false;
+}
+
+bool Device::remove_region(std::uint32_t rkey) {
+  const std::lock_guard lock(mutex_);
+  if (regions_.erase(rkey) == 0) return false;
+  for_each_lane([&](Lane& lane) {
+    lane.with_engine([&](proto::Endpoint& e, Time) { return e.remove_region(rkey); });
+  });
+  return true;
+}
+
+bool Device::reads_from(const std::uint8_t* begin, const std::uint8_t* end) {
+  bool reads = false;
+  for_each_lane([&](Lane& lane) {
+    reads |= lane.with_engine([&](proto::Endpoint& e, Time) { return e.reads_from(begin, end); });
+  });
+  return reads;
+}
+
+std::size_t Device::regions() {
+  std::size_t most = 0;  // a lane may have some of its own
+  for_each_lane([&](Lane& lane) {
+    most = std::max(most, lane.with_engine([](proto::Endpoint& e, Time) { return e.regions(); }));
+  });
+  return most;
+}
+
+// Completion queues ------------------------------------------------------------------------------------------------
+
+std::uint32_t Device::create_cq() {
+  const std::lock_guard lock(mutex_);
+  queues_.emplace(next_queue_, std::make_shared<Queue>());
+  return next_queue_++;
+}
+
+std::shared_ptr<Device::Queue> Device::queue(std::uint32_t cq) {
+  const std::lock_guard lock(mutex_);
+  const auto found = queues_.find(cq);
+  return found == queues_.end() ? nullptr : found->second;
+}
+
+bool Device::has_cq(std::uint32_t cq) { return queue(cq) != nullptr; }
+
+std::size_t Device::completion_queues() {
+  const std::lock_guard lock(mutex_);
+  return queues_.size();
+}
+
+std::uint32_t Device::part_in(Queue& queue, std::uint32_t number) {
+  for (const Queue::Part& part : queue.parts)
+    if (part.lane == number) return part.cq;
+  Lane& lane = open_to(number);
+  const std::uint32_t cq = lane.with_engine([](proto::Endpoint& e, Time) { return e.create_cq(); });
+  queue.parts.push_back({number, cq});
+  lane.set_outlet(cq, &queue.bell, queue.fd);
+  queue.bell.ring();
+  return cq;
+}
+
+std::uint32_t Device::part_of_cq(std::uint32_t cq, std::uint32_t lane) {
+  const std::lock_guard lock(mutex_);
+  return part_in(*queues_.at(cq), lane);
+}
+
+Verdict Device::destroy_cq(std::uint32_t cq) {
+  const std::lock_guard lock(mutex_);
+  const auto found = queues_.find(cq);
+  if (found == queues_.end())
+    return Problem{Problem::Kind::usage, "cq", std::to_string(cq), "a completion queue that was created"};
+  Queue& queue = *found->second;
+  for (const Queue::Part& part : queue.parts)
+    if (lanes_[part.lane]->with_engine([&](proto::Endpoint& e, Time) { return e.is_cq_in_use(part.cq); }))
+      return Problem{Problem::Kind::usage, "cq", std::to_string(cq), "a queue that no queue pair uses any longer"};
+  queue.is_gone = true;
+  for (const Queue::Part& part : queue.parts) {
+    Lane& lane = *lanes_[part.lane];
+    lane.set_outlet(part.cq, nullptr, -1);
+    lane.with_engine([&](proto::Endpoint& e, Time) { return e.destroy_cq(part.cq); });
+    lane.wake_waiters();
+  }
+  queue.bell.ring();
+  queues_.erase(found);
   return std::nullopt;
 }
 
-std::size_t Device::poll(std::uint32_t cq, std::span<proto::Completion> out) {
-  const Visit visit(*this);
-  const std::size_t count = engine_.poll_completions(cq, out);
-  if (cq < cq_fds_.size() && engine_.completions_waiting(cq) == 0) quieten(cq_fds_[cq]);
+std::size_t Device::take(Queue& queue, std::span<proto::Completion> out) {
+  std::vector<Queue::Part> parts;
+  int fd = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    parts = queue.parts;
+    if (!is_closed()) fd = queue.fd;
+  }
+  // First quiet, then look: what comes in between makes it readable again. One lane alone can be looked at first.
+  const bool is_one = parts.size() == 1;
+  if (!is_one) quieten(fd);
+  std::size_t count = 0;
+  bool has_more = false;
+  for (const Queue::Part& part : parts) {
+    lanes_[part.lane]->with_engine([&](proto::Endpoint& e, Time) {
+      if (queue.is_gone) return;
+      count += e.poll_completions(part.cq, out.subspan(count));
+      has_more |= e.completions_waiting(part.cq) > 0;
+      if (is_one && !has_more) quieten(fd);
+    });
+  }
+  if (!is_one && has_more) make_readable(fd);
   return count;
 }
 
+std::size_t Device::poll(std::uint32_t cq, std::span<proto::Completion> out) {
+  const std::shared_ptr<Queue> known = queue(cq);
+  return known ? take(*known, out) : 0;
+}
+
+std::size_t Device::wait(std::uint32_t cq, std::span<proto::Completion> out, Duration timeout) {
+  const std::shared_ptr<Queue> known = queue(cq);
+  if (!known) return 0;
+  Queue::Part only;
+  {
+    const std::lock_guard lock(mutex_);
+    if (known->parts.empty()) part_in(*known, 0);
+    if (known->parts.size() == 1) only = known->parts[0];
+    else only.lane = most_lanes;
+  }
+  // One lane: who waits for it drives it. Several: their own threads do.
+  if (only.lane < most_lanes) return lanes_[only.lane]->wait(only.cq, known->is_gone, out, timeout);
+  Bell::Listener listener(known->bell);
+  const Time until = clock_.now() + std::min(timeout, seconds(86'400));
+  while (true) {
+    const std::size_t count = take(*known, out);
+    const Time now = clock_.now();
+    if (count || known->is_gone || is_closed() || now >= until) return count;
+    listener.wait(until - now);
+  }
+}
+
 int Device::completion_fd(std::uint32_t cq) {
-  const Visit visit(*this);
-  if (cq >= cq_fds_.size()) cq_fds_.resize(cq + 1, -1);
-  if (cq_fds_[cq] < 0) cq_fds_[cq] = eventfd(closed_, EFD_NONBLOCK | EFD_CLOEXEC);
-  notify();
-  return cq_fds_[cq];
+  const std::lock_guard lock(mutex_);
+  Queue& queue = *queues_.at(cq);
+  if (queue.fd < 0) {
+    queue.fd = new_descriptor(is_closed());
+    if (queue.parts.empty()) part_in(queue, 0);  // it also tells that the device is closed
+    for (const Queue::Part& part : queue.parts) lanes_[part.lane]->set_outlet(part.cq, &queue.bell, queue.fd);
+  }
+  return queue.fd;
+}
+
+// Peers ------------------------------------------------------------------------------------------------------------
+
+Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
+  if (planes.size() != plan_.planes.size())
+    return Problem{Problem::Kind::config, "planes", std::to_string(planes.size()),
+                   "as many as the device has: " + std::to_string(plan_.planes.size())};
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t i = 0; i < open_; ++i)
+    if (auto v = lanes_[i]->check_peer(planes)) return v;
+  peer = next_peer_++;
+  peers_.emplace(peer, Peer{std::move(planes), {}});
+  // Where there is no choice of lanes, it may as well be asked for signs of life now.
+  std::uint32_t known_as = 0;
+  return plan_.lanes == 1 ? part_in(peer, 0, known_as) : std::nullopt;
+}
+
+bool Device::remove_peer(std::uint32_t peer) {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return false;
+  for (const auto& [lane, known_as] : found->second.parts) lanes_[lane]->remove_peer(known_as);
+  peers_.erase(found);
+  return true;
+}
+
+Verdict Device::part_in(std::uint32_t peer, std::uint32_t number, std::uint32_t& known_as) {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return Problem{Problem::Kind::config, "peer", std::to_string(peer), "a peer that was added"};
+  for (const auto& [lane, part] : found->second.parts)
+    if (lane == number) {
+      known_as = part;
+      return std::nullopt;
+    }
+  if (auto v = open_to(number).add_peer(found->second.planes, known_as)) return v;
+  found->second.parts.emplace_back(number, known_as);
+  return std::nullopt;
+}
+
+std::size_t Device::peers() {
+  std::size_t count = 0;
+  for_each_lane([&](Lane& lane) {
+    count += lane.with_engine([](proto::Endpoint& e, Time) { return e.peers(); });
+  });
+  return count;
+}
+
+bool Device::probe(std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
+  std::uint32_t number = 0;
+  std::uint32_t known_as = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = peers_.find(peer);
+    if (found != peers_.end() && !found->second.parts.empty()) number = found->second.parts[0].first;
+    if (part_in(peer, number, known_as)) return false;
+  }
+  return lanes_[number]->with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.probe(now, known_as, plane, entropy, token); });
+}
+
+// What it tells, and what it is told ---------------------------------------------------------------------------------
+
+void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
+  const std::lock_guard lock(mutex_);
+  if (!is_closed()) quieten(event_fd_);
+  const auto named = [this](std::uint32_t lane, std::uint32_t known_as) {
+    for (const auto& [peer, known] : peers_)
+      for (const auto& part : known.parts)
+        if (part == std::pair(lane, known_as)) return peer;
+    return proto::no_peer;
+  };
+  for (std::uint32_t i = 0; i < open_; ++i) {
+    lanes_[i]->with_engine([&](proto::Endpoint& e, Time) {
+      proto::Event event;
+      while (out.size() < most && e.poll_event(event)) {
+        // Every lane has the same ports; it is told once.
+        if (event.type == proto::EventType::port_state && i > 0) continue;
+        if (event.type == proto::EventType::peer_ports) event.code = named(i, event.code);
+        out.push_back(event);
+      }
+    });
+  }
+  std::stable_sort(out.begin(), out.end(), [](const proto::Event& a, const proto::Event& b) { return a.at_ps < b.at_ps; });
 }
 
 int Device::event_fd() {
-  const Visit visit(*this);
-  if (event_fd_ < 0) event_fd_ = eventfd(closed_, EFD_NONBLOCK | EFD_CLOEXEC);
+  const std::lock_guard lock(mutex_);
+  if (event_fd_ < 0) {
+    event_fd_ = new_descriptor(is_closed());
+    for_each_lane([this](Lane& lane) { lane.set_event_fd(event_fd_); });
+  }
   return event_fd_;
 }
 
-// Nothing to read from it any more, unless that the device is closed, which stays true.
-void Device::quieten(int fd) {
-  if (fd < 0 || closed_) return;
-  std::uint64_t seen = 0;
-  [[maybe_unused]] const ssize_t got = read(fd, &seen, sizeof seen);
+void Device::set_port(std::uint32_t plane, bool is_up) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t bit = 1u << plane;
+  admin_up_ = is_up ? admin_up_ | bit : admin_up_ & ~bit;
+  for_each_lane([this](Lane& lane) { lane.set_ports(admin_up_ & link_up_); });
 }
 
-// Whoever waits for a descriptor learns so that the device is closed.
-void Device::wake_descriptors() {
-  const auto wake = [](int fd) {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = fd < 0 ? 0 : write(fd, &one, sizeof one);
-  };
-  for (int fd : cq_fds_) wake(fd);
-  wake(event_fd_);
+// By a lane that has itself to itself, so nothing may be waited for.
+void Device::tell_ports() {
+  for_each_lane([this](Lane& lane) { lane.ask_for_ports(admin_up_ & link_up_); });
 }
 
-void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
-  const Visit visit(*this);
-  proto::Event event;
-  while (out.size() < most && engine_.poll_event(event)) out.push_back(event);
-  quieten(event_fd_);
+void Device::set_faults(std::uint32_t plane, const Faults& faults) {
+  const std::lock_guard lock(mutex_);
+  faults_[plane] = faults;
+  for_each_lane([&](Lane& lane) {
+    lane.with_engine([&](proto::Endpoint&, Time) { lane.planes()[plane].weather.faults = faults; });
+  });
 }
 
-namespace {
-
-Time later(Time start, Duration timeout) {
-  return timeout.ps > (Time::never() - start).ps ? Time::never() : start + timeout;
+Faults Device::faults(std::uint32_t plane) {
+  const std::lock_guard lock(mutex_);
+  return faults_[plane];
 }
 
-}  // namespace
-
-std::size_t Device::wait(std::uint32_t cq, std::span<proto::Completion> out, Duration timeout) {
-  const Time until = later(clock_.now(), timeout);
-  knocking_.fetch_add(1, std::memory_order_relaxed);
-  Lock lock(mutex_);
-  knocking_.fetch_sub(1, std::memory_order_relaxed);
-  lead_until(lock, until, [&] { return engine_.completions_waiting(cq) > 0 || closed_; });
-  return engine_.poll_completions(cq, out);
-}
-
-bool Device::wait_until(const std::function<bool()>& is_done, Duration timeout) {
-  const Time until = later(clock_.now(), timeout);
-  knocking_.fetch_add(1, std::memory_order_relaxed);
-  Lock lock(mutex_);
-  knocking_.fetch_sub(1, std::memory_order_relaxed);
-  lead_until(lock, until, [&] { return is_done() || closed_; });
-  return is_done();
-}
-
-void Device::add_attendant(Attendant* attendant) {
-  const Visit visit(*this);
-  attendants_.push_back(attendant);
-}
-
-void Device::remove_attendant(Attendant* attendant) {
-  const Visit visit(*this);
-  std::erase(attendants_, attendant);
-}
-
-// Until it is done or too late: drives if nobody does, else waits for a turn.
-template <typename Done>
-void Device::lead_until(Lock& lock, Time until, Done done) {
-  while (!done() && clock_.now() < until) {
-    if (!is_driven_) {
-      is_driven_ = true;
-      ++leads_;
-      ++stats_.handovers;
-      try {
-        drive(lock, until, done);
-      } catch (const CheckFailure& failure) {
-        failure_ = failure.what();
-        closed_ = true;
-      }
-      is_driven_ = false;
-      if (closed_) turn_.notify_all();
-      if (followers_) turn_.notify_one();
-      if (is_parked_) standby_.notify_one();
-      continue;
-    }
-    ++followers_;
-    if (own_thread_drives_) kick();
-    if (until == Time::never()) turn_.wait(lock);
-    else turn_.wait_for(lock, std::chrono::nanoseconds((until - clock_.now()).ps / 1'000 + 1));
-    --followers_;
-    if (closed_) turn_.notify_all();
-  }
-}
-
-// The device's own thread drives while no caller does. A caller that has just driven will most likely be back in a
-// moment, so this thread waits a little before it takes over, and parks while one caller stays for long.
-void Device::run() {
-  prctl(PR_SET_TIMERSLACK, 1);
-  constexpr auto patience = std::chrono::microseconds(200);
-  std::uint64_t leads_seen = 0;
-  Lock lock(mutex_);
-  while (!closed_) {
-    if (is_driven_ || followers_) {
-      const bool same_caller = is_driven_ && leads_ == leads_seen;
-      leads_seen = leads_;
-      is_parked_ = same_caller;
-      if (same_caller) standby_.wait(lock);
-      else standby_.wait_for(lock, patience);
-      is_parked_ = false;
-      continue;
-    }
-    if (leads_ != leads_seen) {
-      leads_seen = leads_;
-      standby_.wait_for(lock, patience);
-      continue;
-    }
-    is_driven_ = own_thread_drives_ = true;
-    try {
-      drive(lock, Time::never(), [this] { return closed_ || followers_ > 0; });
-    } catch (const CheckFailure& failure) {
-      failure_ = failure.what();
-      closed_ = true;
-      turn_.notify_all();
-    }
-    is_driven_ = own_thread_drives_ = false;
-    turn_.notify_one();
-  }
-  wake_descriptors();
-  turn_.wait(lock, [this] { return !is_driven_ && followers_ == 0; });
-  try {
-    if (failure_.empty()) linger(lock);
-  } catch (const CheckFailure& failure) {
-    failure_ = failure.what();
-  }
-  for (Plane& plane : planes_) plane.sockets.clear();
-  is_over_ = true;
-  turn_.notify_all();
+void Device::set_spin(Duration spin) {
+  const std::lock_guard lock(mutex_);
+  spin_ = spin;
+  for_each_lane([spin](Lane& lane) { lane.set_spin(spin); });
 }
 
 void Device::start_capture(const std::string& path, std::uint64_t most_bytes) {
-  const Visit visit(*this);
-  capture_ = std::make_unique<Capture>(clock_, path, static_cast<std::uint32_t>(planes_.size()), most_bytes);
-  sender_.set_capture(capture_.get());
+  const std::lock_guard lock(mutex_);
+  capture_ = std::make_shared<Capture>(clock_, path, planes(), most_bytes);
+  for_each_lane([this](Lane& lane) { lane.set_capture(capture_); });
 }
 
 std::uint64_t Device::stop_capture() {
-  const Visit visit(*this);
-  end_capture();
-  return captured_;
-}
-
-void Device::end_capture() {
-  sender_.set_capture(nullptr);
+  const std::lock_guard lock(mutex_);
+  for_each_lane([](Lane& lane) { lane.set_capture(nullptr); });
   if (capture_) captured_ = capture_->packets();
   capture_.reset();
-}
-
-void Device::start_series(std::uint32_t qpn, Duration bin, std::uint32_t bins) {
-  const Visit visit(*this);
-  const proto::QueuePair* pair = engine_.qp(qpn);
-  series_ = Series{qpn, bin, clock_.now(), pair ? pair->stats().bytes_placed : 0, std::vector<std::uint64_t>(bins, 0)};
-}
-
-std::vector<std::uint64_t> Device::series() {
-  const Visit visit(*this);
-  return series_.bins;
+  return captured_;
 }
 
 }  // namespace softmrc::udp

@@ -56,9 +56,13 @@ proto::Verdict PeerBook::check(const std::vector<PeerPlane>& planes, const std::
     if (plane.port == 0 || has_zero) return refused("planes.port", "0", "1 to 65535");
     if (plane.source_ports.size() > most_sockets)
       return refused("planes.source_ports", std::to_string(plane.source_ports.size()), "at most " + std::to_string(most_sockets));
-    for (const Key& key : keys_of(plane)) {
+    const auto is_owned = [&](const Key& key) {
       const auto found = by_address_.find(key);
-      if (found != by_address_.end() && owns(found->second))
+      return found != by_address_.end() && owns(found->second);
+    };
+    for (const Key& key : keys_of(plane)) {
+      // Who tells no ports has all those that are nobody else's.
+      if (is_owned(key) || is_owned({key.high, key.low, 0}))
         return refused("planes.source_ports", text_of(plane.address) + " port " + std::to_string(key.port & 0xFFFF),
                        "an address and a port that are no other peer's");
     }
@@ -69,11 +73,16 @@ proto::Verdict PeerBook::check(const std::vector<PeerPlane>& planes, const std::
 void PeerBook::add(std::uint32_t peer, std::vector<PeerPlane> planes) {
   for (PeerPlane& plane : planes) {
     plane.to = destination_of(plane.address, plane.port, plane.scope_id);
-    for (const Key& key : keys_of(plane)) by_address_[key] = peer;
     wildcards_ += plane.source_ports.empty();
   }
   if (peer >= peers_.size()) peers_.resize(peer + 1);
   peers_[peer] = std::move(planes);
+  claim(peer);
+}
+
+void PeerBook::claim(std::uint32_t peer) {
+  for (const PeerPlane& plane : peers_[peer])
+    for (const Key& key : keys_of(plane)) by_address_[key] = peer;
 }
 
 void PeerBook::remove(std::uint32_t peer) {

@@ -32,6 +32,8 @@ class PeerBook {
  public:
   void add(std::uint32_t peer, std::vector<PeerPlane> planes);
   void remove(std::uint32_t peer);
+  // What came from there is this peer's again, whoever had it meanwhile.
+  void claim(std::uint32_t peer);
   // Whether somebody may be added who is there. `owns` says of a peer whether what it has stays its own.
   proto::Verdict check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const;
   // Calls back with every peer that is known.

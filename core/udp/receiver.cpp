@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -71,8 +72,11 @@ const std::vector<Incoming>& Receiver::receive(const Socket& socket) {
     total += size;
     incoming_.push_back(in);
   }
-  // Long trains: few of them at a time. Single packets: many.
-  if (got > 0) batch_ = total / static_cast<std::size_t>(got) > 16'384 ? few_messages : most_messages;
+  // Long trains: few of them at a time. Single packets: many. Where somebody mixes them, by their mean.
+  if (got > 0) {
+    const std::size_t fit = most_bytes * static_cast<std::size_t>(got) / std::max<std::size_t>(total, 1);
+    batch_ = static_cast<std::uint32_t>(std::clamp<std::size_t>(fit, few_messages, most_messages));
+  }
   return incoming_;
 }
 

@@ -32,7 +32,8 @@ class Receiver {
   bool may_have_more() const { return may_have_more_; }
 
  private:
-  // A batch stays below the size of a second-level cache, or the copy to its final place would read main memory.
+  // A batch stays well below the size of a second-level cache, or the copy to its final place would read main memory.
+  static constexpr std::size_t most_bytes = 192 * 1024;
   static constexpr std::uint32_t most_messages = 64;
   static constexpr std::uint32_t few_messages = 2;
   static constexpr std::size_t message_bytes = 65'536;

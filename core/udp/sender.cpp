@@ -40,15 +40,15 @@ bool may_be_earlier(int error) {
 Sender::Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers)
     : plan_(plan), planes_(planes), peers_(peers), has_gso_(plan.gso), packets_(std::make_unique<Pending[]>(batch_packets)) {
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
-    lane_of_plane_.push_back(static_cast<std::uint32_t>(lanes_.size()));
+    first_queue_.push_back(static_cast<std::uint32_t>(queues_.size()));
     for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s) {
-      Lane lane;
-      lane.plane = static_cast<std::uint8_t>(p);
-      lane.socket = static_cast<std::uint8_t>(s);
-      lanes_.push_back(lane);
+      SocketQueue queue;
+      queue.plane = static_cast<std::uint8_t>(p);
+      queue.socket = static_cast<std::uint8_t>(s);
+      queues_.push_back(queue);
     }
   }
-  active_.reserve(lanes_.size());
+  active_.reserve(queues_.size());
   messages_.resize(batch_packets);
   trains_.reserve(batch_packets);
   pieces_.resize(batch_packets * 3);
@@ -80,16 +80,16 @@ void Sender::take(Time now) {
     if (plane.weather.swallows()) return;
     if (plane.weather.faults.needs_copy()) return disturb(now, plane, pending.transmit);
   }
-  const std::uint32_t at = lane_of_plane_[pending.transmit.port] + plane.socket_of(pending.transmit.entropy);
-  Lane& lane = lanes_[at];
+  const std::uint32_t at = first_queue_[pending.transmit.port] + plane.socket_of(pending.transmit.entropy);
+  SocketQueue& queue = queues_[at];
   pending.next = none;
-  if (lane.first == none) {
-    lane.first = count_;
+  if (queue.first == none) {
+    queue.first = count_;
     active_.push_back(at);
   } else {
-    packets_[lane.last].next = count_;
+    packets_[queue.last].next = count_;
   }
-  lane.last = count_++;
+  queue.last = count_++;
 }
 
 std::uint32_t Sender::icrc_seed(const Plane& plane, std::uint16_t source_port, const PeerPlane& peer, std::size_t size) const {
@@ -156,13 +156,13 @@ bool Sender::joins(const Train& train, const proto::Transmit& transmit, std::uin
          train.wide == transmit.wide;
 }
 
-std::uint32_t Sender::append(Lane& lane, const proto::Transmit& transmit, Time now) {
-  Plane& plane = planes_[lane.plane];
+std::uint32_t Sender::append(SocketQueue& queue, const proto::Transmit& transmit, Time now) {
+  Plane& plane = planes_[queue.plane];
   const auto* write = std::get_if<wire::Write>(&transmit.packet.body);
   std::uint8_t* header = scratch_.data() + scratch_used_;
   const std::size_t header_size = wire::emit_headers(transmit.packet, header);
   std::uint8_t* tail = header + header_size;
-  const std::uint32_t tail_size = seal(plane, plane.sockets[lane.socket].port(), transmit, header, header_size, tail);
+  const std::uint32_t tail_size = seal(plane, plane.sockets[queue.socket].port(), transmit, header, header_size, tail);
   scratch_used_ += header_size + tail_size;
   const std::uint32_t payload = write ? write->payload_size : 0;
   const std::uint32_t size = static_cast<std::uint32_t>(header_size) + payload + tail_size;
@@ -177,7 +177,7 @@ std::uint32_t Sender::append(Lane& lane, const proto::Transmit& transmit, Time n
     train.tos = tos;
     msghdr& message = messages_[trains_.size()].msg_hdr;
     message = msghdr{};
-    const PeerPlane& peer = peers_.plane(transmit.peer, lane.plane);
+    const PeerPlane& peer = peers_.plane(transmit.peer, queue.plane);
     if (transmit.wide) along_[trains_.size()] = destination(peer, transmit.wide);
     const Destination& to = transmit.wide ? along_[trains_.size()] : peer.to;
     message.msg_name = const_cast<sockaddr_storage*>(&to.storage);
@@ -206,25 +206,25 @@ std::uint32_t Sender::append(Lane& lane, const proto::Transmit& transmit, Time n
   plane.stats.bytes_sent += size;
   ++plane.stats.packets_sent;
   if (capture_) [[unlikely]] {
-    const PeerPlane& peer = peers_.plane(transmit.peer, lane.plane);
-    const wire::Route route{plane.plan.address, peer.address, plane.sockets[lane.socket].port(), peer.port};
-    capture_->record(now, lane.plane, route, tos, {{header, header_size}, {write ? write->payload : nullptr, payload}, {tail, tail_size}});
+    const PeerPlane& peer = peers_.plane(transmit.peer, queue.plane);
+    const wire::Route route{plane.plan.address, peer.address, plane.sockets[queue.socket].port(), peer.port};
+    capture_->record(now, queue.plane, route, tos, {{header, header_size}, {write ? write->payload : nullptr, payload}, {tail, tail_size}});
   }
   return size;
 }
 
 // A train leaves as soon as it is full: the checksum has just brought its payload into the cache that the kernel's copy
 // will read it from.
-void Sender::send_lane(Lane& lane, Time now) {
+void Sender::send_queue(SocketQueue& queue, Time now) {
   std::size_t gathered = 0;
-  for (std::uint32_t at = lane.first; at != none; at = packets_[at].next) {
-    const std::uint32_t size = append(lane, packets_[at].transmit, now);
+  for (std::uint32_t at = queue.first; at != none; at = packets_[at].next) {
+    const std::uint32_t size = append(queue, packets_[at].transmit, now);
     gathered += size;
     if (gathered + size <= most_train_bytes && packets_[at].next != none) continue;
-    hand_over(planes_[lane.plane], lane);
+    hand_over(planes_[queue.plane], queue);
     gathered = 0;
   }
-  lane.first = lane.last = none;
+  queue.first = queue.last = none;
 }
 
 void Sender::describe_trains(const Plane& plane, const Socket& socket) {
@@ -238,15 +238,15 @@ void Sender::describe_trains(const Plane& plane, const Socket& socket) {
   }
 }
 
-void Sender::hand_over(Plane& plane, Lane& lane) {
-  const Socket& socket = plane.sockets[lane.socket];
+void Sender::hand_over(Plane& plane, SocketQueue& queue) {
+  const Socket& socket = plane.sockets[queue.socket];
   describe_trains(plane, socket);
   std::uint32_t done = 0;
   const std::uint32_t count = static_cast<std::uint32_t>(trains_.size());
   bool is_second_try = false;
   while (done < count) {
-    if (plane.is_blocked() || !stashes_[lane.plane].empty()) {
-      stash(plane, lane, done++);
+    if (plane.is_blocked() || !stashes_[queue.plane].empty()) {
+      stash(plane, queue, done++);
       continue;
     }
     const int sent = sendmmsg(socket.fd(), messages_.data() + done, count - done, MSG_DONTWAIT);
@@ -263,11 +263,11 @@ void Sender::hand_over(Plane& plane, Lane& lane) {
     }
     is_second_try = false;
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      plane.blocked_socket = lane.socket;
+      plane.blocked_socket = queue.socket;
       ++plane.stats.send_blocked;
     } else if (trains_[done].packets > 1 && (errno == EIO || errno == EINVAL || errno == EOPNOTSUPP)) {
       has_gso_ = false;  // this kernel or interface cannot segment: from now on packet by packet
-      stash(plane, lane, done++);
+      stash(plane, queue, done++);
     } else {
       ++plane.stats.send_refused;
       ++done;
@@ -277,9 +277,9 @@ void Sender::hand_over(Plane& plane, Lane& lane) {
   scratch_used_ = 0;
 }
 
-void Sender::stash(Plane&, Lane& lane, std::uint32_t message) {
+void Sender::stash(Plane&, SocketQueue& queue, std::uint32_t message) {
   Stashed s;
-  s.socket = lane.socket;
+  s.socket = queue.socket;
   s.tos = trains_[message].tos;
   s.segment = trains_[message].segment;
   const msghdr& header = messages_[message].msg_hdr;
@@ -289,7 +289,7 @@ void Sender::stash(Plane&, Lane& lane, std::uint32_t message) {
     const auto* p = static_cast<const std::uint8_t*>(header.msg_iov[i].iov_base);
     s.bytes.insert(s.bytes.end(), p, p + header.msg_iov[i].iov_len);
   }
-  stashes_[lane.plane].push_back(std::move(s));
+  stashes_[queue.plane].push_back(std::move(s));
 }
 
 // False: still no room.
@@ -325,10 +325,10 @@ bool Sender::send_bytes(Plane& plane, const Stashed& m) {
 void Sender::flush(Time now) {
   for (const bool control : {false, true}) {
     for (std::uint32_t at : active_) {
-      Lane& lane = lanes_[at];
-      if (lane.first == none) continue;
-      const bool is_control = packets_[lane.first].transmit.traffic_class == proto::TrafficClass::control;
-      if (is_control == control) send_lane(lane, now);
+      SocketQueue& queue = queues_[at];
+      if (queue.first == none) continue;
+      const bool is_control = packets_[queue.first].transmit.traffic_class == proto::TrafficClass::control;
+      if (is_control == control) send_queue(queue, now);
     }
   }
   active_.clear();

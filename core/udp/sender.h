@@ -62,7 +62,7 @@ class Sender {
     std::uint32_t next = none;
   };
   // The packets of one socket in this batch, in order.
-  struct Lane {
+  struct SocketQueue {
     std::uint32_t first = none;
     std::uint32_t last = none;
     std::uint8_t plane = 0;
@@ -89,18 +89,18 @@ class Sender {
   void disturb(Time now, Plane& plane, const proto::Transmit& transmit);
   std::vector<std::uint8_t> to_bytes(const Plane& plane, const proto::Transmit& transmit, bool trimmed) const;
   // Returns the packet's size.
-  std::uint32_t append(Lane& lane, const proto::Transmit& transmit, Time now);
+  std::uint32_t append(SocketQueue& queue, const proto::Transmit& transmit, Time now);
   bool joins(const Train& train, const proto::Transmit& transmit, std::uint32_t size, std::uint8_t tos) const;
-  void send_lane(Lane& lane, Time now);
+  void send_queue(SocketQueue& queue, Time now);
   void describe_trains(const Plane& plane, const Socket& socket);
-  void hand_over(Plane& plane, Lane& lane);
+  void hand_over(Plane& plane, SocketQueue& queue);
   bool send_bytes(Plane& plane, const Stashed& message);
   std::uint32_t seal(const Plane& plane, std::uint16_t source_port, const proto::Transmit& transmit, std::uint8_t* header,
                      std::size_t header_size, std::uint8_t* tail) const;
   std::uint32_t icrc_seed(const Plane& plane, std::uint16_t source_port, const PeerPlane& peer, std::size_t size) const;
   // Where a packet goes: along the SRv6 path that it names, or straight to the peer.
   Destination destination(const PeerPlane& peer, const wire::EvBytes* wide) const;
-  void stash(Plane& plane, Lane& lane, std::uint32_t message);
+  void stash(Plane& plane, SocketQueue& queue, std::uint32_t message);
 
   SenderPlan plan_;
   std::vector<Plane>& planes_;
@@ -110,8 +110,8 @@ class Sender {
 
   std::unique_ptr<Pending[]> packets_;
   std::uint32_t count_ = 0;
-  std::vector<Lane> lanes_;
-  std::vector<std::uint32_t> lane_of_plane_;   // the first lane of each plane
+  std::vector<SocketQueue> queues_;
+  std::vector<std::uint32_t> first_queue_;   // of each plane
   std::vector<std::uint32_t> active_;
 
   // The messages being built for one socket.

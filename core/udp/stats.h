@@ -25,7 +25,7 @@ struct PlaneStats {
 #undef X
 };
 
-#define SOFTMRC_DEVICE_COUNTERS(X)                                                      \
+#define SOFTMRC_LANE_COUNTERS(X)                                                      \
   X(turns)               /* times round the driver's loop */                            \
   X(sleeps)                                                                             \
   X(spins)               /* looks at idle sockets before going to sleep */              \
@@ -33,9 +33,9 @@ struct PlaneStats {
   X(hold_ups)            /* times other work had the processor in the midst of sending */ \
   X(handovers)           /* times a waiting thread took the driver's work over */
 
-struct DeviceStats {
+struct LaneStats {
 #define X(name) std::uint64_t name = 0;
-  SOFTMRC_DEVICE_COUNTERS(X)
+  SOFTMRC_LANE_COUNTERS(X)
 #undef X
 };
 

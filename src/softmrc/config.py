@@ -146,7 +146,8 @@ def whole_payload(room_bytes: int) -> int:
 class DeviceConfig:
     """A node on real sockets. The defaults are for software: coarser timers, and windows that hide scheduling."""
 
-    port: int = 0  # the UDP port of every plane; 0: any free one, told to the peer
+    port: int = 0  # the UDP port of every plane; further lanes have those that follow; 0: any free one
+    lanes: int = 0  # threads that move packets, each with sockets of its own; 0: by cores, or one where there is a port
     sockets_per_plane: int = 4  # how many source ports, and so how many paths where the network hashes them
     quantum: int = 0  # packets in a row that may share a path; 0: as many as two of the kernel's trains hold
     mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from softmrc.errors import InternalError
-from softmrc.verbs import Device, PeerPlane, QueuePair
+from softmrc.verbs import Device, QueuePair
 
 PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 SLOTS = 16
@@ -68,13 +68,6 @@ def _draw(rng: random.Random) -> dict[str, Any]:
     return kinds[rng.choice(sorted(kinds))]
 
 
-def _peer_planes(device: Device) -> list[PeerPlane]:
-    return [
-        PeerPlane(plane.address, ports[0], ports)
-        for plane, ports in zip(device.local_planes, device.source_ports, strict=True)
-    ]
-
-
 class _Side:
     """One direction: writes into the other's slots, one slot after another, each with an immediate."""
 
@@ -100,8 +93,8 @@ class _Side:
 
 def _connect(rng: random.Random, devices: tuple[Device, Device]) -> tuple[_Side, _Side]:
     a, b = devices
-    peers = a.add_peer(_peer_planes(b)), b.add_peer(_peer_planes(a))
     qps = tuple(d.create_qp(d.create_cq(), d.create_cq()) for d in devices)
+    peers = a.add_peer(qps[1].reached_at), b.add_peer(qps[0].reached_at)
     for qp, other, peer in zip(qps, reversed(qps), peers, strict=True):
         qp.init()
         qp.rtr(peer, dest_qpn=other.qpn, first_psn=other.first_psn)

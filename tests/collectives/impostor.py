@@ -72,8 +72,8 @@ class Impostor:
 def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group, Impostor]]:
     """Rank 0, which believes in its peer; and rank 1."""
 
-    def make(device: Any, rank: int, *others: Any) -> Any:
-        return Impostor(device) if rank == 1 else _core.CollectiveGroup(device, rank, *others)
+    def make(device: Any, lane: int, rank: int, *others: Any) -> Any:
+        return Impostor(device) if rank == 1 else _core.CollectiveGroup(device, lane, rank, *others)
 
     monkeypatch.setattr(rendezvous, "_core", SimpleNamespace(CollectiveGroup=make))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Device(PLANES) as device:

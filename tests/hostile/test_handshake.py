@@ -301,7 +301,7 @@ def test_the_same_node_may_come_twice() -> None:
 
 def test_a_device_is_not_its_own_peer() -> None:
     with Device(["127.0.0.1"]) as device, listen(device=device, memory=bytearray(64)) as listener:
-        for port in device.source_ports[0]:
+        for port in device.ports_of(0)[0]:
             answer = answer_to(listener, changed_plane(port=port, source_ports=[port]))
             assert isinstance(answer, str) and "own address and port" in answer
         with pytest.raises(RemoteError, match="does not connect to itself"):

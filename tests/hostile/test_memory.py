@@ -16,7 +16,7 @@ from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes,
 from softmrc.engine import Endpoint, EventType, QpState, RefusedPacket
 from softmrc.errors import ConfigError, UsageError
 from softmrc.verbs import CompletionStatus, Device
-from udp.loopback import drain, peer_planes
+from udp.loopback import drain
 
 MTU = 512
 SIZE = 4096
@@ -181,7 +181,7 @@ def accept(device: Device, other: Device, memory: Any) -> tuple[Any, Any, Any]:
     far = other.create_qp(other.create_cq())
     for qp, end, peer in ((near, far, other), (far, near, device)):
         qp.init()
-        qp.rtr(qp.device.add_peer(peer_planes(peer)), dest_qpn=end.qpn, first_psn=end.first_psn)
+        qp.rtr(qp.device.add_peer(peer.reached_at(0)), dest_qpn=end.qpn, first_psn=end.first_psn)
         qp.rts()
     return region, near, far
 

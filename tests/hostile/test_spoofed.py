@@ -51,7 +51,7 @@ def connected(**settings: Any) -> Iterator[tuple[Connection, Connection, bytearr
 def spoof(as_if: Device, victim: Device, packet: Packet, plane: int = 0) -> None:
     """One packet to the victim that bears the other's address and port."""
     mine, theirs = as_if.local_planes[plane], victim.local_planes[plane]
-    route = Route(mine.address, theirs.address, as_if.source_ports[plane][0], victim.source_ports[plane][0])
+    route = Route(mine.address, theirs.address, as_if.ports_of(0)[plane][0], victim.ports_of(0)[plane][0])
     with raw_socket(str(theirs.address)) as sock:
         sock.send(bytes(Frame(packet, route))[14:])
 
@@ -103,7 +103,7 @@ def test_an_honest_word_is(has_keys: bool, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flood_in_a_peers_name_changes_nothing(kind: str) -> None:
     with connected() as (connection, other, memory):
-        ends = zip(connection.device.local_planes, connection.device.source_ports, connection.peer.planes, strict=True)
+        ends = zip(connection.device.local_planes, connection.device.ports_of(0), connection.peer.planes, strict=True)
         ways = [((str(mine.address), ports[0]), (str(to.address), to.port)) for mine, ports, to in ends]
 
         def refused() -> int:
@@ -130,7 +130,7 @@ def test_a_trim_mark_counts_where_the_network_trims(trims: bool) -> None:
         qp.rtr(device.add_peer([PeerPlane(address, port, (port,))]), dest_qpn=0x77, first_psn=5)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TRIMMED << 2)
         header = Packet("write_first", dqp=qp.qpn, psn=5, dmalen=1 << 20, trimmed=True)
-        sock.sendto(bytes(header), ("127.0.0.1", device.source_ports[0][0]))
+        sock.sendto(bytes(header), ("127.0.0.1", device.ports_of(0)[0][0]))
         assert eventually(lambda: device.stats()["datagrams_received"] >= 1)
         assert device.stats()["refused_bad_icrc"] == (not trims)
         assert qp.stats()["packets_trimmed"] == trims

@@ -9,7 +9,7 @@
 namespace softmrc::native {
 namespace {
 
-constexpr std::uint32_t planes = 2, qpn = 0x11, rkey = 7, writes = 64, write_bytes = 40'000, payload = 4096;
+constexpr std::uint32_t planes = 2, lanes = 3, qpn = 0x11, rkey = 7, writes = 64, write_bytes = 40'000, payload = 4096;
 
 struct Node {
   std::unique_ptr<udp::Device> device;
@@ -24,41 +24,41 @@ struct Node {
     }
     plan.engine.ports = planes;
     plan.watches_links = false;
+    plan.lanes = lanes;
     device = std::make_unique<udp::Device>(std::move(plan));
-    device->with_engine([&](proto::Endpoint& engine, Time) {
+    cq = device->create_cq();
+    require(device->add_region(region) && !device->create_qp(qpn), "memory and a queue pair");
+    device->lane_of(qpn).with_engine([&](proto::Endpoint& engine, Time) {
       std::uint32_t id = 0;
       auto evs = std::make_shared<proto::EvProfile>();
       evs->count = 2 * planes;
       auto cc = std::make_shared<proto::CcProfile>();
       cc->algorithm = proto::CcAlgorithm::fixed_window;
       require(!engine.add_ev_profile(evs, id) && !engine.add_cc_profile(cc, id), "profiles");
-      cq = engine.create_cq();
-      require(engine.add_region(region) && !engine.create_qp(qpn), "memory and a queue pair");
       return true;
     });
   }
 
   void connect(const Node& other) {
     std::vector<udp::PeerPlane> there;
-    for (const udp::Plane& plane : other.device->planes()) {
+    for (const udp::Plane& plane : other.device->lane_of(qpn).planes()) {
       there.emplace_back();
       there.back().address = plane.plan.address;
       there.back().port = plane.sockets.front().port();
     }
     std::uint32_t peer = 0;
     require(!device->add_peer(there, peer), "a peer");
-    device->with_engine([&](proto::Endpoint& engine, Time now) {
-      proto::InitAttributes init;
-      init.send_cq = init.recv_cq = cq;
-      proto::RtrAttributes rtr;
-      rtr.peer = peer;
-      rtr.dest_qpn = qpn;
-      rtr.mtu = payload;
-      proto::RtsAttributes rts;
-      rts.timeout = 17;
-      require(!engine.modify_init(qpn, init) && !engine.modify_rtr(now, qpn, rtr) && !engine.modify_rts(now, qpn, rts), "connected");
-      return true;
-    });
+    proto::InitAttributes init;
+    init.send_cq = init.recv_cq = cq;
+    proto::RtrAttributes rtr;
+    rtr.peer = peer;
+    rtr.dest_qpn = qpn;
+    rtr.mtu = payload;
+    proto::RtsAttributes rts;
+    rts.timeout = 17;
+    require(!device->modify_init(qpn, init) && !device->modify_rtr(qpn, rtr), "ready to receive");
+    const auto ready = [&](proto::Endpoint& engine, Time now) { return engine.modify_rts(now, qpn, rts); };
+    require(!device->lane_of(qpn).with_engine(ready), "and to send");
   }
 
   // The next completions, which must all be good.
@@ -81,7 +81,7 @@ Hash sockets() {
   Node b({.data = target.data(), .va = 0, .length = target.size(), .rkey = rkey});
   a.connect(b);
   b.connect(a);
-  b.device->with_engine([](proto::Endpoint& engine, Time) { return engine.post_receive(qpn, 1); });
+  b.device->lane_of(qpn).with_engine([](proto::Endpoint& engine, Time) { return engine.post_receive(qpn, 1); });
   for (std::uint32_t i = 0; i < writes; ++i) {
     proto::WorkRequest request;
     request.data = source.data() + i * write_bytes;
@@ -90,7 +90,7 @@ Hash sockets() {
     request.length = write_bytes;
     request.has_imm = i + 1 == writes;
     const auto post = [&](proto::Endpoint& engine, Time now) { return engine.post_write(now, qpn, request); };
-    require(a.device->with_engine_and_send(post) == proto::PostStatus::ok, "a write is taken");
+    require(a.device->lane_of(qpn).with_engine_and_send(post) == proto::PostStatus::ok, "a write is taken");
   }
   for (std::size_t done = 0; done < writes;) done += a.wait();
   b.wait();

@@ -8,24 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from softmrc.verbs import Completion, CompletionQueue, Device, PeerPlane, QueuePair
+from softmrc.verbs import Completion, CompletionQueue, Device, QueuePair
 
 LIMIT_S = 10.0  # a bound, not a measurement: nobody should wait for more than a moment
 FOUR = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
-def peer_planes(device: Device) -> list[PeerPlane]:
-    """How others reach this device."""
-    return [
-        PeerPlane(plane.address, ports[0], ports, plane.scope_id)
-        for plane, ports in zip(device.local_planes, device.source_ports, strict=True)
-    ]
-
-
 def connect(a: Device, b: Device, **rts: Any) -> tuple[QueuePair, QueuePair]:
     """A queue pair on each, ready to send both ways."""
-    peers = a.add_peer(peer_planes(b)), b.add_peer(peer_planes(a))
     qps = a.create_qp(a.create_cq(), a.create_cq()), b.create_qp(b.create_cq(), b.create_cq())
+    peers = a.add_peer(qps[1].reached_at), b.add_peer(qps[0].reached_at)
     mtu = min(a.mtu, b.mtu)
     for qp, other, peer in zip(qps, reversed(qps), peers, strict=True):
         qp.init()

@@ -193,7 +193,7 @@ def test_port_in_use() -> None:
     with listen() as listener, pytest.raises(DeviceError, match="in use"):
         listen(port=listener.port)
     with Device(["127.0.0.1"]) as device:
-        taken = device.source_ports[0][0]
+        taken = device.ports_of(0)[0][0]
         with pytest.raises(DeviceError, match="in use"):
             Device(["127.0.0.1"], port=taken)
 

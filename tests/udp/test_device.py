@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loopback import connect, drain, eventually, pair, peer_planes
+from loopback import connect, drain, eventually, pair
 
 from softmrc.bench.udp import flood
 from softmrc.engine import CompletionStatus, EventType, QpState
@@ -31,7 +31,7 @@ def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:
         region = b.device.register(target, remote_write=True)
         content = bytearray(rng.randbytes(1 << 20))
         source = a.device.register(content)
-        ports = [(str(plane.address), plane.port) for plane in peer_planes(b.device)]
+        ports = [(str(plane.address), plane.port) for plane in b.device.reached_at(0)]
         with flood(ports, per_s=20_000):
             assert eventually(lambda: sum(row["strangers"] for row in b.device.planes()) > 1000)
             assert not any(target)
@@ -43,11 +43,11 @@ def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:
 
 def test_a_peer_that_sends_garbage_is_refused_and_counted() -> None:
     rng = random.Random(3)
-    with Device(["127.0.0.1"]) as device, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with Device(["127.0.0.1"], lanes=1) as device, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         address = ipaddress.ip_address("127.0.0.1")
         device.add_peer([PeerPlane(address, sock.getsockname()[1], (sock.getsockname()[1],))])
-        to = ("127.0.0.1", device.source_ports[0][0])
+        to = ("127.0.0.1", device.ports_of(0)[0][0])
         for size in (0, 1, 11, 12, 15, 16, 17, 60, 1500):
             for _ in range(8):
                 sock.sendto(rng.randbytes(size), to)
@@ -290,7 +290,7 @@ def test_wrong_numbers_are_refused_by_name() -> None:
             with pytest.raises(ConfigError):
                 a.device.probe(a.peer, 0, wrong, 1)  # type: ignore[arg-type]
             with pytest.raises(ConfigError):
-                a.device.add_peer([replace(peer_planes(b.device)[0], port=wrong)])
+                a.device.add_peer([replace(b.device.reached_at(0)[0], port=wrong)])
         with pytest.raises(ConfigError, match="timeout_s"):
             a.send_cq.wait(float("nan"))
         with pytest.raises(ConfigError, match="drop"):

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from loopback import FOUR, connect, drain, eventually, pair, peer_planes
+from loopback import FOUR, connect, drain, eventually, pair
 from test_connection import connected
 
 from softmrc import leaving
@@ -188,7 +188,7 @@ def test_a_peer_that_left_is_believed_by_who_receives_and_by_who_sends() -> None
 def test_a_fixed_port_is_free_again_at_once() -> None:
     with Device(["127.0.0.1"]) as other:
         first = Device(["127.0.0.1"], port=0)
-        port = first.source_ports[0][0]
+        port = first.ports_of(0)[0][0]
         connect(other, first)
         first.close()
         with Device(["127.0.0.1"], port=port):
@@ -222,7 +222,7 @@ from softmrc.verbs import Device, PeerPlane
 device = Device(json.loads(sys.argv[1]))
 qp = device.create_qp(device.create_cq())
 region = device.register(bytearray(1 << 20), remote_write=True)
-planes = [[str(plane.address), ports] for plane, ports in zip(device.local_planes, device.source_ports)]
+planes = [[str(plane.address), ports] for plane, ports in zip(device.local_planes, device.ports_of(0))]
 print(json.dumps({"planes": planes, "qpn": qp.qpn, "psn": qp.first_psn, "rkey": region.rkey}), flush=True)
 its = json.loads(sys.stdin.readline())
 planes = [PeerPlane(ipaddress.ip_address(address), ports[0], tuple(ports)) for address, ports in its["planes"]]
@@ -250,7 +250,7 @@ def victim(planes: list[str], *more: str) -> Iterator[tuple[QueuePair, int, subp
         try:
             its = json.loads(process.stdout.readline())
             qp = device.create_qp(device.create_cq())
-            mine = [[str(plane.address), list(plane.source_ports)] for plane in peer_planes(device)]
+            mine = [[str(plane.address), list(plane.source_ports)] for plane in device.reached_at(0)]
             process.stdin.write(json.dumps({"planes": mine, "qpn": qp.qpn, "psn": qp.first_psn}) + "\n")
             process.stdin.flush()
             process.stdout.readline()

@@ -78,7 +78,7 @@ with Device(["127.0.0.1"]) as device:
     gc.callbacks.append(lambda phase, info: native.poll_events(1))
     gc.set_threshold(1)
     for _ in range(100):
-        kept.append((native.stats(), native.planes(), native.fault_stats(0)))
+        kept.append((native.lanes(), native.planes(), native.fault_stats(0)))
         for question in (native.query_qp, native.query_evs, native.qp_stats):
             try:
                 question(0xFFFFFE)

@@ -16,7 +16,7 @@ from softmrc.errors import InternalError
 from softmrc.fabric import Node, Tier
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
-from softmrc.verbs import Device, MemoryRegion, Peer, PeerPlane, QueuePair
+from softmrc.verbs import Device, MemoryRegion, QueuePair
 
 PORT = 4791
 MESSAGE = 64 << 10
@@ -43,17 +43,11 @@ class Mrc:
         with self._lab.inside(Node(Tier.HOST, 0, host)):
             return Device(here.planes, routes=here.paths, **here.settings(port=PORT))
 
-    def _peer(self, source: int, destination: int) -> Peer:
-        ports = self._devices[destination].source_ports
-        addresses = [plane.address for plane in self._devices[destination].local_planes]
-        planes = [PeerPlane(address, PORT, own) for address, own in zip(addresses, ports, strict=True)]
-        return self._devices[source].add_peer(planes)
-
     def _connect(self, source: int, destination: int) -> None:
         ends, peers = {}, {}
         for host, other in ((source, destination), (destination, source)):
             device = self._devices[host]
-            peers[host] = self._peer(host, other)
+            peers[host] = device.add_peer(self._devices[other].reached_at(0))
             ends[host] = device.create_qp(device.create_cq())
             ends[host].init(ev_profile=device.profile_for(peers[host]))
         for host, other in ((source, destination), (destination, source)):

@@ -59,22 +59,23 @@ def tcp_pong(host: str, size: int, **_: Any) -> None:
     answer(done=True)
 
 
-def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], **_: Any) -> None:
-    """Be written to until told to stop."""
+def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows: int = 1, **_: Any) -> None:
+    """Be written to until told to stop, by so many connections."""
     memory = bytearray(size)
     with listen(host, memory=memory, planes=planes, **settings) as listener:
         answer(port=listener.port)
-        connection = listener.accept(30)
+        connections = [listener.accept(30) for _ in range(flows)]
         answer(connected=True)
-        _obey(listener.device, connection.qp.qpn, memory)
+        _obey(listener.device, [connection.qp.qpn for connection in connections], memory)
         rows = listener.device.planes()
         answer(
-            stats=connection.qp.stats(),
+            stats=connections[0].qp.stats(),
             strangers=sum(row["strangers"] for row in rows),
             packets=sum(row["packets_received"] for row in rows),
             device=listener.device.stats(),
         )
-        connection.close()
+        for connection in connections:
+            connection.close()
 
 
 def crowd(host: str, **_: Any) -> None:
@@ -91,15 +92,16 @@ def pattern(size: int) -> bytes:
     return random.Random(size).randbytes(1 << 20) * (size >> 20)
 
 
-def _obey(device: Device, qpn: int, memory: bytearray) -> None:
+def _obey(device: Device, qpns: list[int], memory: bytearray) -> None:
     """Orders during a flow: a series of placed bytes in 1 ms bins, and the count of bytes that are wrong."""
+    series: list[_core.Series] = []
     for line in sys.stdin:
         order = json.loads(line)
         if "start" in order:
-            device._native.start_series(qpn, 1000.0, int(order["start"]))
-            answer(started_ns=device._native.series_started_ns)
+            series = [_core.Series(device._native, qpn, 1000.0, int(order["start"])) for qpn in qpns]
+            answer(started_ns=series[0].started_ns)
         elif "read" in order:
-            answer(bins=device._native.series())
+            answer(bins=np.sum([one.bins for one in series], axis=0).tolist())
         elif "check" in order:
             wanted = np.frombuffer(pattern(len(memory)), dtype=np.uint8)
             answer(corrupt=int(np.count_nonzero(np.frombuffer(memory, dtype=np.uint8) != wanted)))

@@ -61,9 +61,8 @@ def flood_spoofed(kind: str, qpn: int, ways: Ways, per_s: int = flood.PER_S) -> 
 
 def ways_of(flow: Flow) -> Ways:
     """From each plane of the sender to the same one of the receiver."""
-    device = flow.connection.device
-    planes = zip(device.local_planes, device.source_ports, flow.connection.peer.planes, strict=True)
-    return [((str(mine.address), ports[0]), (str(theirs.address), theirs.port)) for mine, ports, theirs in planes]
+    planes = zip(flow.connection.qp.reached_at, flow.connection.peer.planes, strict=True)
+    return [((str(mine.address), mine.port), (str(theirs.address), theirs.port)) for mine, theirs in planes]
 
 
 def measure(flow: Flow, rounds: int, seconds: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from softmrc import _core
-from softmrc.bench import crowd, spoofed
+from softmrc.bench import crowd, lanes, spoofed
 from softmrc.bench.figures import Figure
 from softmrc.bench.flood import flood
 from softmrc.bench.sink import pattern
@@ -62,6 +62,7 @@ FIGURES = (
     Figure("flood_spoofed_ratio", "… from the peer's own address and port, the worst of three kinds", "", 0.8, True),
     Figure("flood_spoofed_condemned", "… paths held to be broken at the end of a round", "", 0, False),
     *crowd.FIGURES,
+    *lanes.FIGURES,
     Figure("idle_cpu", "share of a core that an idle device uses", "", 0.01, False),
 )
 
@@ -132,6 +133,8 @@ def tcp_gbps(other: Sink, host: str, seconds: float, size: int) -> float:
 class Flow:
     """A connection to the other process, and writes over it."""
 
+    base = 0  # where in the other's memory
+
     def __init__(
         self, other: Sink, host: str, size: int, planes: list[str], theirs: list[str], **settings: Any
     ) -> None:
@@ -156,7 +159,7 @@ class Flow:
         while (is_time := goes_on()) or done < posted:
             while is_time and posted - done < depth:
                 at = posted * message % self.size
-                qp.post_write(self.source, at, message, remote_va=at, rkey=remote.rkey, wr_id=posted)
+                qp.post_write(self.source, at, message, remote_va=self.base + at, rkey=remote.rkey, wr_id=posted)
                 posted += 1
             found = qp.send_cq.wait_array(10.0)
             if not len(found) or found["status"].any():
@@ -361,6 +364,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     figures |= _flood_spoofed(rounds, seconds)
     with sink() as other:
         figures |= crowd.measure(other, quick)
+    figures |= lanes.measure(rounds, seconds)
     figures |= _veth(rounds, seconds)
     figures |= _idle(1.0 if quick else 5.0)
     figures["rounds"] = rounds

@@ -63,6 +63,7 @@ class Meeting:
         self.size = size
         self.device = device
         self.timeout_s = timeout_s
+        self.lane: int = device._native.emptiest_lane()
         self.cq: CompletionQueue = device.create_cq()
         self.pairs: dict[int, Pairs] = {}
         self._places: dict[int, tuple[PeerPlane, ...]] = {}
@@ -73,12 +74,13 @@ class Meeting:
     def meet(self, port: Any) -> Any:
         """The native group, connected to everybody."""
         native = _core.CollectiveGroup(
-            self.device._native, self.rank, self.size, self.cq.number, secrets.randbits(63), port
+            self.device._native, self.lane, self.rank, self.size, self.cq.number, secrets.randbits(63), port
         )
         try:
             for peer in self._others():
                 domain = ProtectionDomain(self.device, native.domain(peer))
-                self.pairs[peer] = Pairs(*(self.device.create_qp(self.cq, domain=domain) for _ in range(2)))
+                both = (self.device.create_qp(self.cq, domain=domain, lane=self.lane) for _ in range(2))
+                self.pairs[peer] = Pairs(*both)
                 self.port_keys[peer] = new_port_key()
             if self.size > 1:
                 said = self.table.agree(json.dumps(self._offer(native)))
@@ -124,10 +126,7 @@ class Meeting:
             "byteorder": sys.byteorder,
             "size": self.size,
             "host": host(),
-            "planes": [
-                {"address": str(plane.address), "port": ports[0], "source_ports": ports}
-                for plane, ports in zip(device.local_planes, device.source_ports, strict=True)
-            ],
+            "planes": [plane.told() for plane in device.reached_at(self.lane)],
             "mtu": device.mtu,
             "icrc": device.config.icrc,
             "max_wimm": device.config.max_wimm,
@@ -174,8 +173,7 @@ class Meeting:
 
     def _check_places(self) -> None:
         """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
-        local = zip(self.device.local_planes, self.device.source_ports, strict=True)
-        taken = {(plane.address.packed, port): self.rank for plane, ports in local for port in ports}
+        taken = dict.fromkeys(ends_of(self.device.reached_at(self.lane)), self.rank)
         for peer, planes in self._places.items():
             for address, port in ends_of(planes):
                 if (other := taken.setdefault((address, port), peer)) != peer:

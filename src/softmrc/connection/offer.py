@@ -106,11 +106,8 @@ class Offer:
         if self.icrc != device.config.icrc:
             both = "ICRC is on at one side and off at the other"
             raise Refusal(f"differs: {both}; set icrc alike", both)
-        own = {
-            (plane.address.packed, port)
-            for plane, ports in zip(mine, device.source_ports, strict=True)
-            for port in ports
-        }
+        rows = zip(mine, device.planes(), strict=True)
+        own = {(plane.address.packed, port) for plane, row in rows for port in row["source_ports"]}
         if not own.isdisjoint(ends_of(self.planes)):
             both = "a device does not connect to itself: make a second one"
             raise Refusal(
@@ -121,12 +118,8 @@ class Offer:
 
 def offer_of(device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...], port_key: int) -> dict[str, Any]:
     """What this side says."""
-    planes = [
-        {"address": str(plane.address), "port": ports[0], "source_ports": ports}
-        for plane, ports in zip(device.local_planes, device.source_ports, strict=True)
-    ]
     return {
-        "planes": planes,
+        "planes": [plane.told() for plane in qp.reached_at],
         "qpn": qp.qpn,
         "first_psn": qp.first_psn,
         "mtu": device.mtu,

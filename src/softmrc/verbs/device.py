@@ -37,11 +37,12 @@ from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
 from softmrc.verbs.peer import A_PEER, Peer, PeerHold, PeerPlane, check_carrier, checked_planes
 from softmrc.verbs.queue_pair import QueuePair
+from softmrc.verbs.width import lanes_here
 
 MAX_EVS = 1024  # of one queue pair
 MOST_SOCKETS = 256  # of one plane
-FIRST_QPN = 3  # those below are the nodes'
 SHARES = ("drop", "duplicate", "reorder", "corrupt", "mark", "trim")
+ANY_QPN = 3
 DELAYS = ("delay_us", "reorder_delay_us")
 
 
@@ -74,9 +75,9 @@ def _check_queue_pairs(config: DeviceConfig) -> None:
     endpoint.add_ev_profile(EvProfile(count=1))
     endpoint.add_cc_profile()
     endpoint.create_cq()
-    qp = endpoint.create_qp(FIRST_QPN)
+    qp = endpoint.create_qp(ANY_QPN)
     qp.init()
-    qp.rtr(0, RtrAttributes(peer=endpoint.add_peer(), dest_qpn=FIRST_QPN))
+    qp.rtr(0, RtrAttributes(peer=endpoint.add_peer(), dest_qpn=ANY_QPN))
     qp.rts(0, RtsAttributes(**config.sending()))
 
 
@@ -128,9 +129,7 @@ class Device:
         self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)
-        self.source_ports = [tuple(row["source_ports"]) for row in self._native.planes()]
-        self._ev_profile = self._add_ev_profile(self._default_ev_profile())
-        self._cc_profile = self._add_cc_profile(self.config.cc_profile())
+        self._profiles: dict[int, tuple[int, int]] = {}
         self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
 
     def _plan(self) -> Any:
@@ -152,6 +151,7 @@ class Device:
         plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn
         plan.watches_links = config.watch_links
         plan.spin_us = config.spin_us
+        plan.lanes = whole("lanes", config.lanes, 32) or lanes_here(config.port)
         if config.send_buffer_bytes:
             plan.port_burst = max(1, config.send_buffer_bytes // self.mtu)
         for plane in self.local_planes:
@@ -168,10 +168,23 @@ class Device:
             )
         return plan
 
-    def _default_ev_profile(self) -> EvProfile:
-        """A path is a socket: its EV is the socket's source port."""
-        entries = [(port, plane) for plane, ports in enumerate(self.source_ports) for port in ports]
-        return self._profile_of(tuple(entries))
+    def ports_of(self, lane: int) -> list[tuple[int, ...]]:
+        """The source ports of a lane's sockets, by plane; the first of each is also the one that it receives at."""
+        return [tuple(ports) for ports in self._native.lane_ports(whole("lane", lane, 32))]
+
+    def reached_at(self, lane: int) -> tuple[PeerPlane, ...]:
+        """Where peers find the queue pairs of a lane."""
+        places = zip(self.local_planes, self.ports_of(lane), strict=True)
+        return tuple(PeerPlane(plane.address, ports[0], ports, plane.scope_id) for plane, ports in places)
+
+    def _profiles_of(self, lane: int) -> tuple[int, int]:
+        """What a queue pair is given that asks for nothing else: its paths (a path is a socket: its EV is the socket's
+        source port), and its congestion control."""
+        if lane not in self._profiles:
+            ports = enumerate(self.ports_of(lane))
+            evs = self._profile_of(tuple((port, plane) for plane, of_plane in ports for port in of_plane))
+            self._profiles[lane] = self._add_ev_profile(lane, evs), self._add_cc_profile(lane, self.config.cc_profile())
+        return self._profiles[lane]
 
     def _profile_of(self, entries: tuple[tuple[int | bytes, int], ...], format: Any = EvFormat.STEV) -> EvProfile:
         planes = len(self.local_planes)
@@ -194,11 +207,11 @@ class Device:
         entries = tuple((path.packed, number) for row in rows for number, path in enumerate(row))
         return self._profile_of(entries, EvFormat.SRV6) if entries else None
 
-    def _add_ev_profile(self, profile: EvProfile) -> int:
-        return self._native.add_ev_profile(to_native(profile))
+    def _add_ev_profile(self, lane: int, profile: EvProfile) -> int:
+        return self._native.add_ev_profile(lane, to_native(profile))
 
-    def _add_cc_profile(self, profile: CcProfile) -> int:
-        return self._native.add_cc_profile(to_native(profile))
+    def _add_cc_profile(self, lane: int, profile: CcProfile) -> int:
+        return self._native.add_cc_profile(lane, to_native(profile))
 
     def _check_ours(self) -> None:
         if isinstance(self._native, OfParent):
@@ -267,14 +280,19 @@ class Device:
         recv_cq: CompletionQueue | None = None,
         *,
         domain: ProtectionDomain | None = None,
+        lane: int | None = None,
     ) -> QueuePair:
         """A queue pair in RESET, with a number of the system's randomness. Its peer may write to the memory of
-        `domain`, or of the device's where there is none."""
+        `domain`, or of the device's where there is none. It lives in `lane`, or in the one with the fewest others."""
         self._check_open()
         queues = self._queue("send_cq", send_cq), self._queue("recv_cq", send_cq if recv_cq is None else recv_cq)
         inside = self._domain(domain)
+        lanes = self.lanes
+        number = self._native.emptiest_lane() if lane is None else whole("lane", lane, 32)
+        if number >= lanes:
+            raise ConfigError("lane", lane, f"below {lanes}")
         while True:
-            qpn = secrets.randbelow(0xFFFFFF - FIRST_QPN) + FIRST_QPN
+            qpn = (secrets.randbelow(0xFFFFFF // lanes - 4) + 4) * lanes + number
             try:
                 self._native.create_qp(qpn)
             except UsageError:
@@ -384,8 +402,19 @@ class Device:
         """Counters and settings of each plane."""
         return self._native.planes()
 
+    @property
+    def lanes(self) -> int:
+        """How many there may be; one opens when the first queue pair comes to live there."""
+        return self._native.lane_count
+
+    def lane_stats(self) -> list[dict[str, int]]:
+        """Counters of each lane that is open."""
+        return self._native.lanes()
+
     def stats(self) -> dict[str, int]:
-        return self._native.stats()
+        """The same, of all together."""
+        rows = self.lane_stats()
+        return {name: sum(row[name] for row in rows) for name in rows[0]}
 
     def capture(self, path: str | os.PathLike[str], most_bytes: int = 1 << 30) -> Capture:
         """Write what is sent and received to a pcapng file, until the returned context ends."""
@@ -419,7 +448,8 @@ class Device:
         rows = self.planes()
         shown = ", ".join(f"{p}{'' if r['is_up'] else ' (down)'}" for p, r in zip(self.local_planes, rows, strict=True))
         sent, received = (sum(r[key] for r in rows) for key in ("packets_sent", "packets_received"))
-        return f"<Device {shown}: {sent:,} packets sent, {received:,} received, payload {self.mtu:,} B>"
+        lanes = f"{self._native.open_lanes} of {self.lanes} lanes open, " if self.lanes > 1 else ""
+        return f"<Device {shown}: {lanes}{sent:,} packets sent, {received:,} received, payload {self.mtu:,} B>"
 
 
 class Capture:

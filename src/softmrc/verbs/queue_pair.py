@@ -23,7 +23,7 @@ from softmrc.errors import ConfigError, UsageError
 from softmrc.verbs.bounds import blame, flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
-from softmrc.verbs.peer import Peer, check_carrier
+from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
@@ -48,9 +48,15 @@ class QueuePair:
         self.send_cq = send_cq
         self.recv_cq = recv_cq
         self.domain = domain
+        self.lane = qpn % device.lanes
         self.first_psn = secrets.randbits(24)
         self.peer: Peer | None = None
         self._ev_profile: EvProfile | None = None
+
+    @property
+    def reached_at(self) -> tuple[PeerPlane, ...]:
+        """What the peer's device has to be told of this end, for its `add_peer`."""
+        return self.device.reached_at(self.lane)
 
     def init(self, *, ev_profile: EvProfile | None = None, cc_profile: CcProfile | None = None) -> None:
         """RESET → INIT. Profiles default to the device's."""
@@ -62,9 +68,10 @@ class QueuePair:
         if ev_profile is not None and ev_profile.format == EvFormat.SRV6 and not device.config.srv6:
             raise ConfigError("ev_profile.format", ev_profile.format.name, "UDP or STEV, or a device with srv6=True")
         self._ev_profile = ev_profile
+        evs, control = device._profiles_of(self.lane)
         attributes = InitAttributes(
-            ev_profile=device._add_ev_profile(ev_profile) if ev_profile else device._ev_profile,
-            cc_profile=device._add_cc_profile(cc_profile) if cc_profile else device._cc_profile,
+            ev_profile=device._add_ev_profile(self.lane, ev_profile) if ev_profile else evs,
+            cc_profile=device._add_cc_profile(self.lane, cc_profile) if cc_profile else control,
             send_cq=self.send_cq.number,
             recv_cq=self.recv_cq.number,
             domain=self.domain.number,
@@ -73,9 +80,9 @@ class QueuePair:
             device._native.modify_init(self.qpn, to_native(attributes))
         finally:  # the queue pair keeps what it was given
             if ev_profile:
-                device._native.remove_ev_profile(attributes.ev_profile)
+                device._native.remove_ev_profile(self.lane, attributes.ev_profile)
             if cc_profile:
-                device._native.remove_cc_profile(attributes.cc_profile)
+                device._native.remove_cc_profile(self.lane, attributes.cc_profile)
 
     def rtr(self, peer: Peer, *, dest_qpn: int, first_psn: int, mtu: int | None = None, **more: Any) -> None:
         """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`."""

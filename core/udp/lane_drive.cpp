@@ -1,12 +1,12 @@
 // What the driving thread does in one turn: receive, timers, send; and how it looks for work and sleeps.
-#include "udp/device_drive.h"
+#include "udp/lane_drive.h"
 
 #include <unistd.h>
 
 #include <array>
 
 #include "base/pause.h"
-#include "udp/device_events.h"
+#include "udp/lane_events.h"
 #include "udp/kernel.h"
 #include "wire/icrc.h"
 
@@ -14,7 +14,7 @@ namespace softmrc::udp {
 
 // The ready set belongs to the driving thread. Nothing else may be touched here: the engine, and all that callers ask
 // for, may be somebody else's at the moment.
-void Device::look(Duration timeout) {
+void Lane::look(Duration timeout) {
   epoll_event events[24];
   const int count = wait_ready(epoll_fd_, events, timeout);
   for (int i = 0; i < count; ++i) {
@@ -33,14 +33,15 @@ void Device::look(Duration timeout) {
 }
 
 // True when there was something to do.
-bool Device::take_in() {
+bool Lane::take_in() {
   ++stats_.turns;
   if (ready_planes_ == 0) {
     ++stats_.spins;
     look(Duration{0});
   }
   bool worked = ready_planes_ != 0 || rewritable_ != 0;
-  if (links_ready_) read_links();
+  if (links_ready_) [[unlikely]] read_links();
+  if (wanted_ports_.load(std::memory_order_relaxed) != ports_) [[unlikely]] apply_ports(clock_.now());
   if (erring_) [[unlikely]] read_errors();
   for (std::uint32_t p = 0; rewritable_; ++p) {
     if (rewritable_ >> p & 1) {
@@ -60,11 +61,10 @@ bool Device::take_in() {
     forget_peers();
     worked = true;
   }
-  if (!series_.bins.empty()) [[unlikely]] record_series(now);
   return worked;
 }
 
-void Device::receive_ready() {
+void Lane::receive_ready() {
   std::uint32_t ready = ready_planes_;
   if (ready == 0) return;
   ready_planes_ = 0;
@@ -84,7 +84,7 @@ void Device::receive_ready() {
   if (ready_planes_) look(Duration{0});
 }
 
-void Device::receive_from(std::uint32_t p) {
+void Lane::receive_from(std::uint32_t p) {
   const auto& messages = receiver_.receive(planes_[p].sockets[0]);
   if (messages.empty()) return;
   if (receiver_.may_have_more()) ready_planes_ |= 1u << p;
@@ -92,7 +92,7 @@ void Device::receive_from(std::uint32_t p) {
   for (const Incoming& in : messages) hand_in(p, in, now);
 }
 
-void Device::hand_in(std::uint32_t p, const Incoming& in, Time now) {
+void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   Plane& plane = planes_[p];
   ++plane.stats.receives;
   if (in.is_truncated || in.segment == 0) {
@@ -143,7 +143,7 @@ void Device::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   }
 }
 
-std::uint32_t Device::free_ports() {
+std::uint32_t Lane::free_ports() {
   std::uint32_t mask = 0;
   for (std::uint32_t p = 0; p < planes_.size(); ++p)
     if (!planes_[p].is_blocked()) mask |= 1u << p;
@@ -152,7 +152,7 @@ std::uint32_t Device::free_ports() {
 
 // Where sockets hold little, a plane is asked for room again after a few packets: the only one with room would otherwise
 // be given all there is, and paths would be chosen long before the packets leave.
-void Device::gather(Time now) {
+void Lane::gather(Time now) {
   std::uint32_t ports = free_ports();
   std::array<std::uint32_t, proto::max_ports> given{};
   while (ports && !sender_.is_full() && engine_.poll_transmit(now, ports, sender_.slot())) {
@@ -163,8 +163,8 @@ void Device::gather(Time now) {
 }
 
 // Everything the engine has ready, batch by batch, until it has no more or no port has room.
-void Device::transmit() {
-  owes_ = false;
+void Lane::transmit() {
+  owes_ = has_posts_ = false;
   const int most_batches = plan_.port_burst ? 64 : 4;
   for (int batches = 0; batches < most_batches; ++batches) {
     Time now = clock_.now();
@@ -183,7 +183,7 @@ void Device::transmit() {
 }
 
 // Keeps the descriptor set in step with which socket has no room.
-void Device::watch_room(std::uint32_t p) {
+void Lane::watch_room(std::uint32_t p) {
   Plane& plane = planes_[p];
   if (plane.watched_socket == plane.blocked_socket) return;
   const auto change = [&](int socket, bool wanted) {
@@ -197,37 +197,45 @@ void Device::watch_room(std::uint32_t p) {
   plane.watched_socket = plane.blocked_socket;
 }
 
-void Device::read_links() {
+void Lane::read_links() {
   links_ready_ = false;
   link_changes_.clear();
-  const bool is_whole = links_.read(link_changes_);
-  const Time now = clock_.now();
+  const bool is_whole = links_->read(link_changes_);
+  std::uint32_t up = links_up_;
+  const auto set = [&up](std::uint32_t p, bool is_up) { up = (up & ~(1u << p)) | static_cast<std::uint32_t>(is_up) << p; };
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
     if (planes_[p].link_index == 0) continue;
     for (const LinkState& change : link_changes_)
-      if (planes_[p].link_index == change.index) set_link(now, p, change.is_up);
-    if (!is_whole) set_link(now, p, is_link_up(planes_[p].link_index));
+      if (planes_[p].link_index == change.index) set(p, change.is_up);
+    if (!is_whole) set(p, is_link_up(planes_[p].link_index));
   }
+  if (up == links_up_) return;
+  links_up_ = up;
+  tell_links_(up);
 }
 
-void Device::set_link(Time now, std::uint32_t p, bool is_up) {
-  link_up_ = (link_up_ & ~(1u << p)) | static_cast<std::uint32_t>(is_up) << p;
-  refresh_port(now, p);
-}
-
-void Device::set_port(std::uint32_t p, bool is_up) {
+void Lane::set_ports(std::uint32_t up) {
+  wanted_ports_ = up;
   with_engine_and_send([&](proto::Endpoint&, Time now) {
-    admin_up_ = (admin_up_ & ~(1u << p)) | static_cast<std::uint32_t>(is_up) << p;
-    refresh_port(now, p);
+    apply_ports(now);
     return 0;
   });
 }
 
-void Device::refresh_port(Time now, std::uint32_t p) { engine_.set_port(now, p, (admin_up_ & link_up_) >> p & 1); }
+void Lane::ask_for_ports(std::uint32_t up) {
+  if (wanted_ports_.exchange(up) != up) kick();
+}
+
+void Lane::apply_ports(Time now) {
+  const std::uint32_t up = wanted_ports_;
+  for (std::uint32_t p = 0; p < planes_.size(); ++p)
+    if ((up ^ ports_) >> p & 1) engine_.set_port(now, p, up >> p & 1);
+  ports_ = up;
+}
 
 // A report names where the packet went, and with that a peer. On a plane that is made to swallow everything, it is
 // swallowed like the rest.
-void Device::read_errors() {
+void Lane::read_errors() {
   constexpr int most_at_once = 64;
   const Time now = clock_.now();
   for (std::uint32_t p = 0; erring_; ++p) {
@@ -249,7 +257,7 @@ void Device::read_errors() {
 constexpr Duration quiet_enough = milliseconds(200);
 constexpr Duration longest_linger = seconds(3);
 
-void Device::linger(Lock& lock) {
+void Lane::linger(Lock& lock) {
   if (!engine_.has_departed()) return;
   const Time began = clock_.now();
   Time asked_at = began;
@@ -269,47 +277,17 @@ void Device::linger(Lock& lock) {
   }
 }
 
-void Device::notify() {
-  if (event_fd_ >= 0 && engine_.events_waiting()) [[unlikely]] {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(event_fd_, &one, sizeof one);
-  }
-  for (std::uint32_t cq = 0; cq < cq_fds_.size(); ++cq) {
-    if (cq_fds_[cq] < 0 || engine_.completions_waiting(cq) == 0) continue;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(cq_fds_[cq], &one, sizeof one);
-  }
-  if (followers_) turn_.notify_all();
-}
-
-// std::mutex is not fair: without this a busy driver would lock out everybody else.
-void Device::let_visitors_in(Lock& lock) {
-  if (knocking_.load(std::memory_order_relaxed) == 0) return;
-  lock.unlock();
-  for (int i = 0; i < 2'000 && knocking_.load(std::memory_order_relaxed); ++i) pause_briefly();
-  lock.lock();
-}
-
-bool Device::attend() {
+bool Lane::attend() {
   bool has_more = false;
   const Time now = clock_.now();
   for (std::size_t i = 0; i < attendants_.size(); ++i) has_more |= attendants_[i]->attend(engine_, now);
   return has_more;
 }
 
-Time Device::next_deadline() {
+Time Lane::next_deadline() {
   Time at = std::min(engine_.poll_timeout(), sender_.deadline());
   for (const Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
   return at;
-}
-
-void Device::record_series(Time now) {
-  const proto::QueuePair* pair = engine_.qp(series_.qpn);
-  if (!pair) return;
-  const std::uint64_t placed = pair->stats().bytes_placed;
-  const auto bin = static_cast<std::size_t>((now - series_.started_at).ps / series_.bin.ps);
-  if (bin < series_.bins.size()) series_.bins[bin] += placed - series_.placed_before;
-  series_.placed_before = placed;
 }
 
 }  // namespace softmrc::udp

@@ -1,0 +1,324 @@
+// Set-up, callers and their turns. What the driving thread does is in lane_drive.cpp.
+#include "udp/lane.h"
+
+#include <net/if.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "udp/lane_drive.h"
+#include "udp/lane_events.h"
+#include "udp/failure.h"
+
+namespace softmrc::udp {
+
+Lane::Lane(LanePlan plan, const Clock& clock, std::uint32_t up_ports, std::unique_ptr<LinkWatch> links, TellLinks tell_links)
+    : plan_(std::move(plan)),
+      clock_(clock),
+      engine_(plan_.engine),
+      planes_(open_planes(plan_)),
+      links_(std::move(links)),
+      tell_links_(std::move(tell_links)),
+      links_up_(up_ports),
+      sender_(plan_.sender, planes_, peers_),
+      wanted_ports_(up_ports),
+      spin_(plan_.spin) {
+  open_descriptors();
+  apply_ports(clock_.now());
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "softmrc");
+}
+
+Lane::~Lane() {
+  close();
+  cut_short();
+  if (thread_.joinable()) thread_.join();
+  if (kick_fd_ >= 0) ::close(kick_fd_);
+  if (epoll_fd_ >= 0) ::close(epoll_fd_);
+}
+
+std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
+  std::vector<Plane> planes(plan.planes.size());
+  // Most packets are data, and need not say how they want to be treated if that is the socket's default.
+  const std::uint8_t dscp = plan.engine.peer_trim_nack ? plan.sender.dscp.trimmable : plan.sender.dscp.no_trim;
+  for (std::uint32_t p = 0; p < planes.size(); ++p) {
+    Plane& plane = planes[p];
+    plane.plan = plan.planes[p];
+    SocketPlan socket;
+    socket.address = plane.plan.address;
+    socket.scope_id = plane.plan.scope_id;
+    socket.port = plane.plan.port;
+    socket.interface = plane.plan.interface;
+    socket.is_any_local = plane.plan.is_any_local;
+    socket.buffer_bytes = plane.plan.buffer_bytes;
+    socket.send_buffer_bytes = plane.plan.send_buffer_bytes;
+    socket.tos = static_cast<std::uint8_t>(dscp << 2 | (plan.sender.ecn ? 2 : 0));
+    for (std::uint32_t s = 0; s < plane.plan.sockets; ++s) {
+      plane.sockets.emplace_back(socket);
+      socket.receives = false;
+      socket.port = 0;
+    }
+    const std::string& link = plane.plan.interface.empty() ? plane.plan.link : plane.plan.interface;
+    if (!link.empty()) plane.link_index = if_nametoindex(link.c_str());
+    plane.weather.seed(plan.engine.seed, p);
+  }
+  return planes;
+}
+
+void Lane::open_descriptors() {
+  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  kick_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (epoll_fd_ < 0 || kick_fd_ < 0) fail_with_errno("cannot make a lane's descriptors");
+  const auto add = [this](int fd, std::uint32_t mark, std::uint32_t events = EPOLLIN) {
+    epoll_event e{};
+    e.events = events;
+    e.data.u32 = mark;
+    if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &e) != 0) fail_with_errno("epoll");
+  };
+  add(kick_fd_, mark_kick);
+  if (links_ && links_->fd() >= 0) add(links_->fd(), mark_links);
+  // Of sockets that only send, errors are heard, which needs no asking.
+  for (std::uint32_t p = 0; p < planes_.size(); ++p)
+    for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s)
+      add(planes_[p].sockets[s].fd(), mark_of(p, s), s == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u);
+}
+
+void Lane::close() {
+  const Turns::Visit visit(turns_);
+  if (closed_) return;
+  try {
+    transmit();
+    engine_.depart(clock_.now());
+    transmit();
+  } catch (const CheckFailure& failure) {
+    failure_ = failure.what();
+  }
+  sender_.set_capture(nullptr);
+  capture_.reset();
+  attendants_.clear();
+  closed_ = true;
+  kick();
+  turns_.end();
+}
+
+void Lane::send_owed() {
+  const Turns::Visit visit(turns_);
+  if (!closed_) transmit();
+}
+
+void Lane::cut_short() {
+  const Turns::Visit visit(turns_);
+  is_cut_short_ = true;
+  kick();
+}
+
+// No lock: the thread that held it at the fork does not exist here.
+void Lane::abandon() {
+  for (const Plane& plane : planes_)
+    for (const Socket& socket : plane.sockets) ::close(socket.fd());
+}
+
+bool Lane::wait_until_over(Duration timeout) {
+  Lock lock = turns_.enter();
+  return turns_.wait_for(lock, timeout, [this] { return is_over_.load(); });
+}
+
+std::string Lane::failure() {
+  const Turns::Visit visit(turns_);
+  return failure_;
+}
+
+void Lane::kick() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(kick_fd_, &one, sizeof one);
+}
+
+// Whoever sleeps set an alarm for the engine's deadline as it was; a post may have brought that forward.
+void Lane::wake_sleeper_if_late() {
+  if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) kick();
+}
+
+proto::Verdict Lane::check_peer(const std::vector<PeerPlane>& planes) {
+  const Turns::Visit visit(turns_);
+  forget_peers();
+  return check_new(planes, peers_.find_same(planes));
+}
+
+proto::Verdict Lane::check_new(const std::vector<PeerPlane>& planes, std::uint32_t same) {
+  return peers_.check(planes, [this, same](std::uint32_t other) { return other != same && engine_.has_working_qp(other); });
+}
+
+proto::Verdict Lane::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
+  const Turns::Visit visit(turns_);
+  forget_peers();
+  peer = peers_.find_same(planes);
+  if (auto v = check_new(planes, peer)) return v;
+  if (peer != proto::no_peer) {
+    engine_.claim_peer(peer);
+    peers_.claim(peer);
+    return std::nullopt;
+  }
+  peer = engine_.add_peer();
+  peers_.add(peer, std::move(planes));
+  return std::nullopt;
+}
+
+bool Lane::remove_peer(std::uint32_t peer) {
+  const Turns::Visit visit(turns_);
+  const bool was_known = engine_.remove_peer(peer);
+  forget_peers();
+  return was_known;
+}
+
+// The engine lets go of peers that nobody holds; from then on their packets are a stranger's. Before it gives a number to
+// another, this must be done.
+void Lane::forget_peers() {
+  if (engine_.stats().peers_forgotten == peers_forgotten_) return;
+  peers_forgotten_ = engine_.stats().peers_forgotten;
+  std::vector<std::uint32_t> gone;
+  peers_.for_each([&](std::uint32_t peer) {
+    if (!engine_.has_peer(peer)) gone.push_back(peer);
+  });
+  for (std::uint32_t peer : gone) peers_.remove(peer);
+  sender_.on_peers_removed();
+}
+
+void Lane::set_outlet(std::uint32_t cq, Bell* bell, int fd) {
+  const Turns::Visit visit(turns_);
+  std::erase_if(outlets_, [cq](const Outlet& outlet) { return outlet.cq == cq; });
+  if (!bell) return;
+  outlets_.push_back({cq, bell, fd});
+  notify();
+}
+
+void Lane::set_event_fd(int fd) {
+  const Turns::Visit visit(turns_);
+  event_fd_ = fd;
+  notify();
+}
+
+void Lane::wake_waiters() {
+  const Turns::Visit visit(turns_);
+  kick();
+  turns_.wake_all();
+}
+
+namespace {
+
+void make_readable(int fd) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = fd < 0 ? 0 : write(fd, &one, sizeof one);
+}
+
+}  // namespace
+
+void Lane::notify() {
+  if (event_fd_ >= 0 && engine_.events_waiting()) [[unlikely]] make_readable(event_fd_);
+  for (const Outlet& outlet : outlets_) {
+    if (engine_.completions_waiting(outlet.cq) == 0) continue;
+    make_readable(outlet.fd);
+    outlet.bell->ring();
+  }
+  if (turns_.has_followers()) turns_.wake_all();
+}
+
+// Whoever waits learns so that the lane is closed.
+void Lane::wake_outlets() {
+  for (const Outlet& outlet : outlets_) {
+    make_readable(outlet.fd);
+    outlet.bell->ring();
+  }
+  make_readable(event_fd_);
+}
+
+namespace {
+
+Time later(Time start, Duration timeout) {
+  return timeout.ps > (Time::never() - start).ps ? Time::never() : start + timeout;
+}
+
+}  // namespace
+
+std::size_t Lane::wait(std::uint32_t cq, const std::atomic<bool>& is_gone, std::span<proto::Completion> out, Duration timeout) {
+  const Time until = later(clock_.now(), timeout);
+  Lock lock = turns_.enter();
+  lead_until(lock, until, [&] { return engine_.completions_waiting(cq) > 0 || is_gone || closed_; });
+  return is_gone ? 0 : engine_.poll_completions(cq, out);
+}
+
+bool Lane::wait_until(const std::function<bool()>& is_done, Duration timeout) {
+  const Time until = later(clock_.now(), timeout);
+  Lock lock = turns_.enter();
+  lead_until(lock, until, [&] { return is_done() || closed_; });
+  return is_done();
+}
+
+void Lane::add_attendant(Attendant* attendant) {
+  const Turns::Visit visit(turns_);
+  attendants_.push_back(attendant);
+}
+
+void Lane::remove_attendant(Attendant* attendant) {
+  const Turns::Visit visit(turns_);
+  std::erase(attendants_, attendant);
+}
+
+template <typename Done>
+void Lane::lead_until(Lock& lock, Time until, Done done) {
+  const auto drive_now = [&] {
+    ++stats_.handovers;
+    drive_safely(lock, until, done);
+  };
+  turns_.lead(lock, clock_, until, done, drive_now, [this] { kick(); });
+}
+
+template <typename Done>
+void Lane::drive_safely(Lock& lock, Time until, Done done) {
+  try {
+    drive(lock, until, done);
+  } catch (const CheckFailure& failure) {
+    failure_ = failure.what();
+    closed_ = true;
+    turns_.end();
+  }
+}
+
+// The lane's own thread.
+void Lane::run() {
+  prctl(PR_SET_TIMERSLACK, 1);
+  Lock lock = turns_.enter();
+  turns_.serve(lock, [&] { drive_safely(lock, Time::never(), [this] { return closed_ || turns_.has_followers(); }); });
+  wake_outlets();
+  try {
+    if (failure_.empty()) linger(lock);
+  } catch (const CheckFailure& failure) {
+    failure_ = failure.what();
+  }
+  for (Plane& plane : planes_) plane.sockets.clear();
+  is_over_ = true;
+  turns_.wake_all();
+}
+
+void Lane::set_spin(Duration spin) {
+  const Turns::Visit visit(turns_);
+  spin_.set_longest(spin);
+}
+
+bool Lane::has_gso() {
+  const Turns::Visit visit(turns_);
+  return sender_.has_gso();
+}
+
+void Lane::set_capture(std::shared_ptr<Capture> capture) {
+  const Turns::Visit visit(turns_);
+  if (closed_) return;
+  capture_ = std::move(capture);
+  sender_.set_capture(capture_.get());
+}
+
+}  // namespace softmrc::udp

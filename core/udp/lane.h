@@ -1,0 +1,214 @@
+// One thread's width of a device: sockets of its own on every plane, an engine, and a thread that moves packets between
+// them. It shares nothing with other lanes while packets move; a queue pair lives in one lane, and its peer knows that
+// lane's ports only.
+//
+// One thread at a time drives (see turns.h): it receives, lets the engine work, sends, and sleeps when there is nothing to
+// do. A caller that posts sends by itself, too. The engine is under one mutex, held for a batch at a time.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "proto/endpoint.h"
+#include "udp/bell.h"
+#include "udp/capture.h"
+#include "udp/clock.h"
+#include "udp/link_watch.h"
+#include "udp/peer_book.h"
+#include "udp/plane.h"
+#include "udp/receiver.h"
+#include "udp/sender.h"
+#include "udp/spin.h"
+#include "udp/turns.h"
+
+namespace softmrc::udp {
+
+// Native code that lives on completions and gives the engine new work. It is called by whoever drives, with the engine
+// to itself, after every batch that came in.
+class Attendant {
+ public:
+  virtual ~Attendant() = default;
+  // True when it has more to do at once, whether or not anything comes in.
+  virtual bool attend(proto::Endpoint& engine, Time now) = 0;
+  // When it wants to be called even if nothing happens.
+  virtual Time deadline() const = 0;
+};
+
+struct LanePlan {
+  std::vector<PlanePlan> planes;
+  proto::EndpointConfig engine;
+  SenderPlan sender;
+  std::uint32_t port_burst = 0;          // packets offered to a plane before it is asked again whether it has room; 0: any
+  Duration spin = microseconds(50);      // how long to look at idle sockets before sleeping
+};
+
+class Lane {
+ public:
+  // Opens all sockets and starts the thread. Throws DeviceFailure. Where there is a link watch, this lane reads it, and
+  // says which links are up when that changes.
+  using TellLinks = std::function<void(std::uint32_t up)>;
+  Lane(LanePlan plan, const Clock& clock, std::uint32_t up_ports, std::unique_ptr<LinkWatch> links = nullptr, TellLinks tell_links = {});
+  ~Lane();
+
+  // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the
+  // lane's own thread stays a little to answer peers that missed it.
+  void close();
+  bool is_closed() const { return closed_; }
+  // Whether that is over, too, and the sockets are closed.
+  bool is_over() const { return is_over_; }
+  // False when the time is up.
+  bool wait_until_over(Duration timeout);
+  // Answers nobody any longer.
+  void cut_short();
+  // In a forked child: lets go of its copies of the sockets, or the parent's ports would outlive the parent.
+  void abandon();
+
+  // Runs `f(engine, now)` while nothing else touches the engine. It must not wait for anything that a caller may hold.
+  template <typename F>
+  auto with_engine(F f) {
+    const Turns::Visit visit(turns_);
+    return f(engine_, clock_.now());
+  }
+  // The same for calls that give the engine something to send: it leaves before this returns, unless somebody drives and
+  // is awake, who then sends it with whatever else there is.
+  template <typename F>
+  auto with_engine_and_send(F f) {
+    const Turns::Visit visit(turns_);
+    auto result = f(engine_, clock_.now());
+    if (closed_) return result;
+    if (turns_.is_driven() && sleeps_until_ == Time::long_ago()) {
+      has_posts_ = true;
+      return result;
+    }
+    transmit();
+    wake_sleeper_if_late();
+    notify();
+    return result;
+  }
+
+  // What the engine has to send leaves before this returns.
+  void send_owed();
+
+  // Waits until the queue holds something, and takes it. Zero when the time is up, the queue gone or the lane closed.
+  std::size_t wait(std::uint32_t cq, const std::atomic<bool>& is_gone, std::span<proto::Completion> out, Duration timeout);
+  // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up or the
+  // lane closed.
+  bool wait_until(const std::function<bool()>& is_done, Duration timeout);
+  void add_attendant(Attendant* attendant);
+  void remove_attendant(Attendant* attendant);
+  // Who is told when this queue holds something: a descriptor that becomes readable, a bell that is rung. Null: nobody.
+  void set_outlet(std::uint32_t cq, Bell* bell, int fd);
+  // The same for events.
+  void set_event_fd(int fd);
+  // Whoever waits here looks up.
+  void wake_waiters();
+
+  // Which ports are up, at once, or as soon as it drives next.
+  void set_ports(std::uint32_t up);
+  void ask_for_ports(std::uint32_t up);
+
+  // The same planes are the same peer, which then has to be removed as often as it was added.
+  proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
+  proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
+  bool remove_peer(std::uint32_t peer);
+
+  // What stopped the driver, if one of our own promises broke; else empty.
+  std::string failure();
+  const proto::Endpoint& engine() const { return engine_; }
+  Time now() const { return clock_.now(); }
+  // Only with the engine to oneself.
+  std::vector<Plane>& planes() { return planes_; }
+  const LaneStats& stats() const { return stats_; }
+  const LanePlan& plan() const { return plan_; }
+
+  void set_spin(Duration spin);
+  bool has_gso();
+  void set_capture(std::shared_ptr<Capture> capture);
+
+ private:
+  using Lock = Turns::Lock;
+  struct Outlet {
+    std::uint32_t cq = 0;
+    Bell* bell = nullptr;
+    int fd = -1;
+  };
+
+  static std::vector<Plane> open_planes(const LanePlan& plan);
+  void open_descriptors();
+  void run();
+
+  template <typename Done>
+  void lead_until(Lock& lock, Time until, Done done);
+  template <typename Done>
+  void drive_safely(Lock& lock, Time until, Done done);
+  template <typename Done>
+  void drive(Lock& lock, Time until, Done done);
+  bool attend();
+  void look(Duration timeout);
+  bool take_in();
+  void receive_ready();
+  void receive_from(std::uint32_t plane);
+  void hand_in(std::uint32_t plane, const Incoming& in, Time now);
+  void transmit();
+  void gather(Time now);
+  std::uint32_t free_ports();
+  void watch_room(std::uint32_t plane);
+  void read_links();
+  void apply_ports(Time now);
+  void read_errors();
+  proto::Verdict check_new(const std::vector<PeerPlane>& planes, std::uint32_t same);
+  void forget_peers();
+  void linger(Lock& lock);
+  void notify();
+  void wake_sleeper_if_late();
+  void kick();
+  void wake_outlets();
+  Time next_deadline();
+
+  LanePlan plan_;
+  Clock clock_;
+  proto::Endpoint engine_;
+  std::vector<Plane> planes_;
+  PeerBook peers_;
+  std::unique_ptr<LinkWatch> links_;  // null: another lane reads it
+  TellLinks tell_links_;
+  std::uint32_t links_up_;           // as far as it knows
+  std::vector<LinkState> link_changes_;
+  Receiver receiver_;
+  Sender sender_;
+  std::shared_ptr<Capture> capture_;
+  LaneStats stats_;
+  std::vector<Attendant*> attendants_;
+
+  int epoll_fd_ = -1;
+  int kick_fd_ = -1;
+  std::vector<Outlet> outlets_;
+  int event_fd_ = -1;
+  std::uint32_t ready_planes_ = 0;   // found readable by the last look
+  std::uint32_t turns_in_batch_ = 0;
+  std::uint64_t strangers_ = 0;      // packets of theirs so far, on all planes
+  bool is_only_refusing_ = false;    // whatever came in this turn was refused
+  std::uint32_t rewritable_ = 0;     // found to have room again
+  std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
+  bool links_ready_ = false;
+  std::uint64_t peers_forgotten_ = 0;
+  std::atomic<std::uint32_t> wanted_ports_;
+  std::uint32_t ports_ = ~0u;        // as the engine was told last
+
+  Turns turns_;
+  Spin spin_;
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> is_over_{false};
+  bool is_cut_short_ = false;
+  bool owes_ = false;                // the last driver left without sending
+  bool has_posts_ = false;           // visitors left something for the driver to send
+  std::string failure_;
+  Time sleeps_until_ = Time::long_ago();
+  std::thread thread_;
+};
+
+}  // namespace softmrc::udp

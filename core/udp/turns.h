@@ -1,0 +1,130 @@
+// Whose turn it is to drive. One thread at a time does: the lane's own, unless a caller waits; then that one drives,
+// because waking a second thread for every message would cost more than the message.
+//
+// Callers come for a moment (a Visit) or to stay (lead). Whoever drives holds the lock but for when it sleeps, and makes
+// room for visitors between two batches: a mutex is not fair by itself.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "base/pause.h"
+#include "base/time.h"
+
+namespace softmrc::udp {
+
+class Turns {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  class Visit {
+   public:
+    explicit Visit(Turns& turns) : lock_(turns.enter()) {}
+
+   private:
+    Lock lock_;
+  };
+
+  Lock enter() {
+    knocking_.fetch_add(1, std::memory_order_relaxed);
+    Lock lock(mutex_);
+    knocking_.fetch_sub(1, std::memory_order_relaxed);
+    return lock;
+  }
+
+  // Until it is done or too late: `drive()` if nobody does, else waits for a turn. `kick()` wakes the lane's own thread
+  // where that sleeps while it drives.
+  template <typename Clock, typename Done, typename Drive, typename Kick>
+  void lead(Lock& lock, const Clock& clock, Time until, Done done, Drive drive, Kick kick) {
+    while (!done() && clock.now() < until) {
+      if (!is_driven_) {
+        is_driven_ = true;
+        ++leads_;
+        drive();
+        is_driven_ = false;
+        if (is_over_) turn_.notify_all();
+        else if (followers_) turn_.notify_one();
+        if (is_parked_) standby_.notify_one();
+        continue;
+      }
+      ++followers_;
+      if (own_thread_drives_) kick();
+      if (until == Time::never()) turn_.wait(lock);
+      else turn_.wait_for(lock, nanoseconds_of(until - clock.now()));
+      --followers_;
+      if (is_over_) turn_.notify_all();
+    }
+  }
+
+  // The life of the lane's own thread: it drives while no caller does, until `end`. A caller that has just driven will
+  // most likely be back in a moment, so it waits a little before it takes over, and parks while one caller stays for long.
+  template <typename Drive>
+  void serve(Lock& lock, Drive drive) {
+    constexpr auto patience = std::chrono::microseconds(200);
+    std::uint64_t leads_seen = 0;
+    while (!is_over_) {
+      if (is_driven_ || followers_) {
+        const bool is_same_caller = is_driven_ && leads_ == leads_seen;
+        leads_seen = leads_;
+        is_parked_ = is_same_caller;
+        if (is_same_caller) standby_.wait(lock);
+        else standby_.wait_for(lock, patience);
+        is_parked_ = false;
+        continue;
+      }
+      if (leads_ != leads_seen) {
+        leads_seen = leads_;
+        standby_.wait_for(lock, patience);
+        continue;
+      }
+      is_driven_ = own_thread_drives_ = true;
+      drive();
+      is_driven_ = own_thread_drives_ = false;
+      turn_.notify_one();
+    }
+    turn_.wait(lock, [this] { return !is_driven_ && followers_ == 0; });
+  }
+
+  // Nobody drives from here on, and whoever waits for a turn looks up.
+  void end() {
+    is_over_ = true;
+    wake_all();
+    standby_.notify_all();
+  }
+  void wake_all() { turn_.notify_all(); }
+  bool is_driven() const { return is_driven_; }
+  // Callers wait for their turn.
+  bool has_followers() const { return followers_ > 0; }
+  std::uint64_t leads() const { return leads_; }
+
+  template <typename Done>
+  bool wait_for(Lock& lock, Duration timeout, Done done) {
+    return turn_.wait_for(lock, nanoseconds_of(timeout), done);
+  }
+
+  void let_visitors_in(Lock& lock) {
+    if (knocking_.load(std::memory_order_relaxed) == 0) return;
+    lock.unlock();
+    for (int i = 0; i < 2'000 && knocking_.load(std::memory_order_relaxed); ++i) pause_briefly();
+    lock.lock();
+  }
+
+ private:
+  static std::chrono::nanoseconds nanoseconds_of(Duration d) { return std::chrono::nanoseconds(d.ps / 1'000 + 1); }
+
+  std::mutex mutex_;
+  std::condition_variable turn_;     // for callers that wait while another drives
+  std::condition_variable standby_;  // for the lane's own thread
+  std::atomic<int> knocking_{0};
+  bool is_driven_ = false;
+  bool own_thread_drives_ = false;
+  bool is_parked_ = false;           // the own thread sleeps until told
+  bool is_over_ = false;
+  std::uint32_t followers_ = 0;      // callers that wait their turn to drive
+  std::uint64_t leads_ = 0;          // how often callers have driven
+};
+
+}  // namespace softmrc::udp

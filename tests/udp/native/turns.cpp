@@ -1,0 +1,170 @@
+// Callers and a lane's own thread take turns: never two at once, nobody left behind, and who has nothing to do sleeps.
+// Prints what it saw; exits with 1 where something does not hold.
+#include "udp/turns.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "udp/clock.h"
+#include "udp/spin.h"
+
+using namespace softmrc;
+using udp::Turns;
+
+namespace {
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "does not hold: %s\n", what);
+  std::_Exit(1);
+}
+
+// Work comes in as numbers; whoever drives takes one at a time, and who waits for a number leads until it was taken.
+struct Lane {
+  Turns turns;
+  udp::Clock clock;
+  int inside = 0;
+  std::uint64_t taken = 0;
+  std::uint64_t available = 0;
+  std::uint64_t by_own = 0;
+  std::uint64_t by_callers = 0;
+  bool is_kicked = false;
+
+  template <typename Done>
+  void drive(Turns::Lock& lock, Done done, std::uint64_t& counter) {
+    require(++inside == 1, "one drives at a time");
+    while (!done()) {
+      if (taken < available) {
+        ++taken;
+        ++counter;
+      } else if (!is_kicked) {
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+        lock.lock();
+      }
+      is_kicked = false;
+      turns.let_visitors_in(lock);
+    }
+    --inside;
+  }
+
+  bool wait_for(std::uint64_t number, Duration timeout) {
+    Turns::Lock lock = turns.enter();
+    const Time until = clock.now() + timeout;
+    const auto done = [&] { return taken >= number || is_over; };
+    turns.lead(lock, clock, until, done, [&] {
+      drive(lock, [&] { return done() || clock.now() >= until; }, by_callers);
+    }, [&] { is_kicked = true; });
+    return taken >= number;
+  }
+
+  void serve() {
+    Turns::Lock lock = turns.enter();
+    turns.serve(lock, [&] { drive(lock, [&] { return is_over || turns.has_followers(); }, by_own); });
+    has_served = true;
+  }
+
+  void end() {
+    Turns::Lock lock = turns.enter();
+    is_over = true;
+    turns.end();
+  }
+
+  bool is_over = false;
+  bool has_served = false;
+};
+
+void callers_get_what_they_wait_for(int callers, std::uint64_t each) {
+  Lane lane;
+  std::thread own([&] { lane.serve(); });
+  std::vector<std::thread> threads;
+  for (int c = 0; c < callers; ++c) {
+    threads.emplace_back([&] {
+      for (std::uint64_t i = 0; i < each; ++i) {
+        std::uint64_t mine = 0;
+        {
+          const Turns::Visit visit(lane.turns);
+          mine = ++lane.available;
+        }
+        require(lane.wait_for(mine, seconds(60)), "what was posted is taken");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  lane.end();
+  own.join();
+  require(lane.has_served && lane.taken == each * static_cast<std::uint64_t>(callers), "all of it, once");
+  std::printf("%d callers: %llu by callers, %llu by the lane's own thread\n", callers,
+              static_cast<unsigned long long>(lane.by_callers), static_cast<unsigned long long>(lane.by_own));
+}
+
+void nobody_waits_for_ever(int callers) {
+  Lane lane;
+  std::thread own([&] { lane.serve(); });
+  require(!lane.wait_for(1, milliseconds(5)), "nothing came");
+  std::vector<std::thread> threads;
+  for (int c = 0; c < callers; ++c)
+    threads.emplace_back([&] { require(!lane.wait_for(1'000'000, Duration{Time::never().ps / 2}), "it is over"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  lane.end();
+  for (std::thread& thread : threads) thread.join();
+  own.join();
+  require(lane.has_served, "the own thread ends last");
+}
+
+void the_own_thread_works_alone() {
+  Lane lane;
+  std::thread own([&] { lane.serve(); });
+  {
+    const Turns::Visit visit(lane.turns);
+    lane.available = 1000;
+  }
+  Turns::Lock lock = lane.turns.enter();
+  for (int i = 0; i < 20'000 && lane.taken < 1000; ++i) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock = lane.turns.enter();
+  }
+  require(lane.by_own == 1000, "nobody waits, and it is done");
+  lock.unlock();
+  lane.end();
+  own.join();
+}
+
+void spinning_ends() {
+  udp::Spin spin(microseconds(50));
+  Time now{1'000'000'000};
+  spin.begin(now);
+  for (int i = 0; i < 100; ++i) spin.on_work(now = now + microseconds(5));
+  require(spin.wants_more(now + microseconds(10)), "work comes often: look again");
+  require(!spin.wants_more(now + microseconds(60)), "not for longer than it may");
+  for (int i = 0; i < 100; ++i) {
+    now = now + milliseconds(1);
+    require(i < 8 || !spin.wants_more(now), "work comes seldom: sleep at once");
+    spin.on_slept(now);
+    spin.on_work(now = now + microseconds(100));
+  }
+  for (int i = 0; i < 100; ++i) spin.on_work(now = now + microseconds(5));
+  require(spin.wants_more(now), "often again");
+  spin.on_looked(now, now + milliseconds(4));
+  now = now + milliseconds(4);
+  spin.on_work(now);
+  for (int i = 0; i < 100; ++i) spin.on_work(now = now + microseconds(5));
+  require(!spin.wants_more(now), "somebody else wanted the processor");
+  for (int i = 0; i < 30'000; ++i) spin.on_work(now = now + microseconds(5));
+  require(spin.wants_more(now), "for a while");
+  spin.set_longest(Duration{0});
+  require(!spin.wants_more(now), "never, where it may not");
+}
+
+}  // namespace
+
+int main() {
+  for (int callers : {1, 2, 5}) callers_get_what_they_wait_for(callers, 300);
+  for (int callers : {1, 4}) nobody_waits_for_ever(callers);
+  the_own_thread_works_alone();
+  spinning_ends();
+  std::puts("all holds");
+}
