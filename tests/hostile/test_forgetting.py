@@ -113,12 +113,11 @@ def planes_at(port: int) -> list[PeerPlane]:
     return [PeerPlane(ipaddress.ip_address("127.0.0.1"), port, (port,))]
 
 
-def test_a_peer_that_was_removed_is_not_mistaken_for_the_one_that_has_its_number() -> None:
+def test_a_peer_that_was_removed_is_not_mistaken_for_another() -> None:
     with Device() as device:
         old = device.add_peer(planes_at(9))
         device.remove_peer(old)
         new = device.add_peer(planes_at(10))
-        assert new.id == old.id
         qp = device.create_qp(device.create_cq())
         qp.init()
         for call in (
@@ -136,7 +135,7 @@ def test_a_peer_that_was_removed_is_not_mistaken_for_the_one_that_has_its_number
 def test_a_peer_is_to_be_removed_as_often_as_it_was_added() -> None:
     with Device() as device:
         first, second = device.add_peer(planes_at(9)), device.add_peer(planes_at(9))
-        assert first == second
+        assert device._native.peer_count == 1
         device.remove_peer(first)
         assert device._native.peer_count == 1
         device.remove_peer(second)

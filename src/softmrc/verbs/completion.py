@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
-from softmrc.errors import UsageError
+from softmrc.errors import MrcError, UsageError
 from softmrc.verbs.bounds import FOR_EVER, instance, seconds, whole
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
 
 FOREVER_S = 1e9
-SLICE_S = 0.2  # how often who waits looks whether the queue is still there
-TURN_S = 0.001
 
 
 class Completion(NamedTuple):
@@ -48,24 +43,16 @@ class CompletionQueue:
         self.number = number
         self._readiness = Readiness()
         self._is_retired = False
-        self._inside: set[int] = set()  # threads that use the number; when none does, it may become another queue's
-        self._destroying = threading.Lock()
-        self._is_ending = False
         self._is_destroyed = False
 
     def _use(self, call: Callable[..., Any], *more: Any) -> Any:
-        """Call it with the queue's number. While it is being decided whether the queue goes, nobody is let in."""
-        me, inside = get_ident(), self._inside
-        while True:
-            inside.add(me)
-            try:
-                if not self._is_ending:
-                    return call(self.number, *more)
-            finally:
-                inside.discard(me)
+        """Call it with the queue's number, which is never another's; say so if the queue goes, or has gone."""
+        try:
+            return call(self.number, *more)
+        except MrcError:
             if self._is_destroyed:
-                raise UsageError(f"completion queue {self.number} was destroyed")
-            time.sleep(TURN_S)
+                raise UsageError(f"completion queue {self.number} was destroyed") from None
+            raise
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
@@ -73,11 +60,8 @@ class CompletionQueue:
 
     def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
         """The same, after at least one has come or the time is up."""
-        left = FOREVER_S if timeout_s is None else seconds("timeout_s", timeout_s, or_else=FOR_EVER)
-        wait, most = self.device._native.wait, whole("most", most, 32)
-        until = time.monotonic() + left if left > SLICE_S else 0.0
-        while not (found := self._use(wait, most, min(left, SLICE_S))) and left > SLICE_S:
-            left = max(0.0, until - time.monotonic())
+        timeout = FOREVER_S if timeout_s is None else seconds("timeout_s", timeout_s, or_else=FOR_EVER)
+        found = self._use(self.device._native.wait, whole("most", most, 32), timeout)
         return np.frombuffer(found, dtype=COMPLETION)
 
     def poll(self, most: int = 256) -> list[Completion]:
@@ -101,17 +85,14 @@ class CompletionQueue:
     def destroy(self) -> None:
         """Let go of it, and of what it holds; whoever waits for it is told. Refused while a queue pair uses it."""
         self.device._check_ours()
-        with self._destroying:
-            if self._is_destroyed:
-                raise UsageError(f"completion queue {self.number} was destroyed")
-            self._is_ending = True
-            try:
-                while self._inside:
-                    time.sleep(TURN_S)
-                self.device._native.destroy_cq(self.number)
-                self._is_destroyed = True
-            finally:
-                self._is_ending = self._is_destroyed
+        if self._is_destroyed:
+            raise UsageError(f"completion queue {self.number} was destroyed")
+        self._is_destroyed = True  # before it is so, for those who are told by that
+        try:
+            self.device._native.destroy_cq(self.number)
+        except MrcError:
+            self._is_destroyed = False
+            raise
         self._readiness.wake()
 
     async def readable(self) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
-import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -35,7 +33,7 @@ from softmrc.fork import OfParent, leave_to_parent
 from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
-from softmrc.verbs.peer import A_PEER, Peer, PeerHold, PeerPlane, check_carrier, checked_planes
+from softmrc.verbs.peer import A_PEER, Peer, PeerPlane, check_carrier, checked_planes
 from softmrc.verbs.queue_pair import QueuePair
 from softmrc.verbs.width import lanes_here
 
@@ -73,7 +71,7 @@ def _check_queue_pairs(config: DeviceConfig) -> None:
     """Have the engine look at what queue pairs will be given, now and not when the first peer comes."""
     endpoint = Endpoint()
     endpoint.add_ev_profile(EvProfile(count=1))
-    endpoint.add_cc_profile()
+    endpoint.add_cc_profile(config.cc_profile())
     endpoint.create_cq()
     qp = endpoint.create_qp(ANY_QPN)
     qp.init()
@@ -119,9 +117,7 @@ class Device:
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
-        self._adding_peers = threading.Lock()
-        self._generations = itertools.count(1)
-        self._peers: dict[int, PeerHold] = {}  # by number, those that somebody has added and not removed
+        self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
         self._told_of_end: weakref.WeakSet[Any] = weakref.WeakSet()
         if self.config.port:
             leaving.hurry(self.config.port)
@@ -323,30 +319,23 @@ class Device:
             )
             for p in known
         ]
-        with self._adding_peers:
-            number = self._native.add_peer(native)
-            held = self._peers.setdefault(number, PeerHold(next(self._generations)))
-            held.times += 1
-            return Peer(number, known, held.generation)
+        peer = Peer(self._native.add_peer(native), known)
+        self._peers[peer.id] = peer
+        return peer
 
     def remove_peer(self, peer: Peer) -> None:
         """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its
         packets are a stranger's."""
         self._check_ours()
-        with self._adding_peers:
-            held = self._held(peer)
-            self._native.remove_peer(peer.id)
-            held.times -= 1
-            if not held.times:
-                del self._peers[peer.id]
+        self._check_held(peer)
+        self._native.remove_peer(peer.id)
+        self._peers.pop(peer.id, None)
 
-    def _held(self, peer: Peer) -> PeerHold:
-        """Refuse one that was removed: its number may be another's by now."""
+    def _check_held(self, peer: Peer) -> None:
+        """Refuse one that was removed, or another device's, whose number may be somebody else's here."""
         instance("peer", peer, Peer, A_PEER)
-        held = self._peers.get(peer.id)
-        if held is None or held.generation != peer.generation:
+        if self._peers.get(peer.id) is not peer:
             raise UsageError(f"peer {peer} was removed from this device, or is none of its own; add it again")
-        return held
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""
@@ -367,7 +356,7 @@ class Device:
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
         """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
         False when there will be none, because the plane is down or too many probes wait for it already."""
-        self._held(peer)
+        self._check_held(peer)
         return self._native.probe(peer.id, self._plane(plane), whole("ev", ev, 32), whole("token", token, 32))
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:

@@ -32,24 +32,15 @@ class PeerPlane:
 
 @dataclass(frozen=True)
 class Peer:
-    """A node that a device talks to. Numbers are used again; a generation never is, on its device."""
+    """A node that a device talks to. Its number is never used again, on its device."""
 
     id: int
     planes: tuple[PeerPlane, ...]
-    generation: int = 0
 
     def __str__(self) -> str:
         first = self.planes[0]
         more = f" and {len(self.planes) - 1} more planes" if len(self.planes) > 1 else ""
         return f"{first.address} port {first.port}{more}"
-
-
-@dataclass
-class PeerHold:
-    """How often a peer was added and not yet removed."""
-
-    generation: int
-    times: int = 0
 
 
 def checked_planes(planes: Iterable[PeerPlane]) -> tuple[PeerPlane, ...]:

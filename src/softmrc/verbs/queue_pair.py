@@ -86,7 +86,7 @@ class QueuePair:
 
     def rtr(self, peer: Peer, *, dest_qpn: int, first_psn: int, mtu: int | None = None, **more: Any) -> None:
         """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`."""
-        self.device._held(peer)
+        self.device._check_held(peer)
         config = self.device.config
         settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
         payload = self.device.mtu if mtu is None else mtu
