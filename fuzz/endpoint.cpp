@@ -20,6 +20,7 @@ constexpr std::uint32_t ports = 3;
 constexpr std::uint32_t qpns[] = {0x10, 0x11, 0x12, 0x13, 0x14, 0x15};
 constexpr std::size_t guard = 64;
 constexpr std::uint8_t fill = 0xA5;
+constexpr std::uint64_t port_key = 9;
 
 EndpointConfig endpoint_config(std::uint8_t bits) {
   EndpointConfig config;
@@ -27,6 +28,7 @@ EndpointConfig endpoint_config(std::uint8_t bits) {
   config.timestamps = bits & 1;
   config.trim_nack = bits & 2;
   config.peer_trim_nack = bits & 4;
+  config.proves_addresses = bits & 8;
   config.max_events = 64;
   return config;
 }
@@ -107,6 +109,7 @@ class Machine {
         rtr.dynamic_mpr = i & 1;
         rtr.max_wimm_dest = 8;
         rtr.peer = i & 1;
+        if (i & 2) rtr.port_key = rtr.peer_port_key = port_key;
         if (endpoint_.modify_rtr(now_, qpn, rtr)) std::abort();
         return true;
       }
@@ -253,8 +256,14 @@ class Machine {
   void deliver_node_operation() {
     const std::uint8_t bits = in_.byte();
     wire::Packet p = to(wire::endpoint_qpn, bits & 1 ? wire::Opcode::endpoint_request : wire::Opcode::endpoint_response, Psn(in_.byte()));
-    if (bits & 1) p.body = wire::EndpointRequest{static_cast<wire::EndpointOp>(bits >> 1 & 1), 0, in_.word(), {}, 0};
-    else p.body = wire::EndpointResponse{static_cast<wire::EndpointOp>(bits >> 1 & 1), {}, 0};
+    const std::uint64_t key = bits & 4 ? port_key : 0;
+    if (bits & 1) p.body = wire::EndpointRequest{static_cast<wire::EndpointOp>(bits >> 1 & 1), 0, in_.word(), {}, key};
+    else p.body = wire::EndpointResponse{static_cast<wire::EndpointOp>(bits >> 1 & 1), {}, key};
+    // Or what an honest peer says to the last request, but for a bit.
+    if ((bits & 9) == 8) {
+      p.bth.psn = asked_.id;
+      p.body = wire::EndpointResponse{asked_.request.op, asked_.request.timestamp, asked_.request.key ^ (bits >> 4 & 1)};
+    }
     deliver(p);
   }
 
@@ -272,6 +281,7 @@ class Machine {
     for (unsigned left = bits; left && endpoint_.poll_transmit(now_, bits | 1u, t); --left) {
       bytes.resize(wire::packet_size(t.packet));
       if (wire::emit(t.packet, bytes) != bytes.size() || t.port >= ports) std::abort();
+      if (const auto* request = std::get_if<wire::EndpointRequest>(&t.packet.body)) asked_ = {t.packet.bth.psn, *request};
     }
     Completion completions[8];
     while (endpoint_.poll_completions(cq_, completions)) {
@@ -336,6 +346,11 @@ class Machine {
   bool in_batch_ = false;
   std::uint32_t cq_ = 0;
   std::uint32_t rcvd_ = 0;
+  struct Asked {
+    std::uint32_t id = 0;
+    wire::EndpointRequest request;
+  };
+  Asked asked_;  // the last request that was polled
 };
 
 }  // namespace

@@ -160,7 +160,8 @@ def parse(raw: bytes) -> Parsed:
         mask, ticks = struct.unpack_from(">I4xH", body, 4)
         fields = {"op": body[1] & 3, "mask": mask, "ticks": ticks, "key": int.from_bytes(body[16:], "big")}
     elif opcode == RESPONSE:
-        fields = {"op": body[1] >> 2 & 3, "key": int.from_bytes(body[36:], "big")}
+        (ticks,) = struct.unpack_from(">H", body, 28)
+        fields = {"op": body[1] >> 2 & 3, "ticks": ticks, "key": int.from_bytes(body[36:], "big")}
     return Parsed(opcode, dqp & PSN_MASK, word & PSN_MASK, bool(flags & 0x80), bool(flags & 0x20), fields)
 
 

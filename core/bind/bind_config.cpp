@@ -77,6 +77,7 @@ void bind_config(nb::module_& m) {
   nb::class_<EndpointConfig> endpoint(m, "EndpointConfig");
   endpoint.def(nb::init<>())
       .def_rw("seed", &EndpointConfig::seed)
+      .def_rw("secret", &EndpointConfig::secret)
       .def_rw("ports", &EndpointConfig::ports)
       .def_rw("sack_threshold_bytes", &EndpointConfig::sack_threshold_bytes)
       .def_rw("sack_first_packet", &EndpointConfig::sack_first_packet)

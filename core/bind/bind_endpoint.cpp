@@ -105,7 +105,8 @@ void bind_enums(nb::module_& m) {
       .value("INVALID_REQUEST", RefusedPacket::invalid_request)
       .value("BAD_ACKNOWLEDGEMENT", RefusedPacket::bad_acknowledgement).value("UNKNOWN_ANSWER", RefusedPacket::unknown_answer)
       .value("WRONG_PAIR", RefusedPacket::wrong_pair).value("UNPROVEN", RefusedPacket::unproven)
-      .value("LAST_PORT", RefusedPacket::last_port);
+      .value("LAST_PORT", RefusedPacket::last_port)
+      .value("WRONG_PROOF", RefusedPacket::wrong_proof);
   nb::enum_<EventType> events(m, "EventType", nb::is_arithmetic());
 #define X(name, notable, meaning) events.value(#name, EventType::name);
   SOFTMRC_EVENTS(X)

@@ -147,6 +147,7 @@ struct RtsAttributes {
 
 struct EndpointConfig {
   std::uint64_t seed = 1;
+  std::uint64_t secret = 0;          // what proofs of addresses rest on; nothing that is seen on the wire may follow from it
   std::uint32_t ports = 1;
   std::uint32_t sack_threshold_bytes = 16 * 1024;
   bool sack_first_packet = false;    // acknowledge a queue pair's very first packet at once

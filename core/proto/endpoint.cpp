@@ -17,7 +17,8 @@ Verdict bad_value(const char* field, std::uint64_t value, std::string allowed) {
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config), journal_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1) {
+    : config_(config), journal_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1),
+      proofs_({config.secret, config.seed}) {
   // Another process at the same address would otherwise begin with the same ids.
   next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
 }
@@ -153,7 +154,7 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
         peer.has_qp = true;
         break;
       }
-      if (!peer.has_qp) peers_.forget_update(peer);
+      if (!peer.has_qp) peers_.fall_silent(peer);
     }
   }
   for (PendingProbe& probe : pending_probes_)
@@ -378,7 +379,7 @@ bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) 
     if (departed_->poll(free_ports, live, out)) return true;
   }
   if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
-  if (peers_.deadline() <= now && poll_port_update(now, free_ports, out)) return true;
+  if (peers_.deadline() <= now && poll_port_words(now, free_ports, out)) return true;
   if (proofs_.deadline() <= now && poll_proof(now, free_ports, out)) return true;
   if (!doubts_.empty() && poll_doubt(now, free_ports, out)) return true;
   if (caller_ports_ && poll_caller_probe(now, free_ports, out)) return true;

@@ -145,7 +145,7 @@ class Endpoint {
   };
   // An EV probe that is out: whose it is and when it left.
   struct PendingProbe {
-    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt, proof };
+    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt };
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
     std::uint32_t slot = 0;   // the queue pair's, or the caller's token
@@ -170,6 +170,9 @@ class Endpoint {
   void arm(Time now, std::uint32_t slot);
   void handle_request(Time now, const wire::Packet& packet, const Arrival& arrival);
   void handle_response(Time now, const wire::Packet& packet, const Arrival& arrival);
+  void handle_probe_answer(Time now, const wire::Packet& packet, const Arrival& arrival);
+  void handle_update_answer(Time now, const wire::Packet& packet, const Arrival& arrival);
+  void refuse_answer(Time now, const wire::Packet& packet, const Arrival& arrival);
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
   bool send_answer(Time now, const Answer& answer, std::uint32_t free_ports, Transmit& out);
   QueuePair* speaker_to(std::uint32_t peer);
@@ -179,18 +182,20 @@ class Endpoint {
   std::uint64_t key_for(std::uint32_t peer) const;
   bool seems_unheard_by(std::uint32_t peer, Time now);
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
-  bool poll_port_update(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_port_words(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_doubt(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_proof(Time now, std::uint32_t free_ports, Transmit& out);
-  void ask(Time now, PendingProbe::Owner owner, std::uint32_t peer, std::uint8_t port, bool by_another, Transmit& out);
   void prove(Time now, std::uint32_t peer, std::uint8_t port);
+  bool echoes_nonces(std::uint32_t peer) const;
   bool has_work_for(std::uint32_t peer) const;
   void give_up(Time now, std::uint32_t peer);
   bool poll_replies(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_data(Time now, std::uint32_t free_ports, Transmit& out);
   void fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std::uint32_t peer, std::uint8_t port,
                     std::uint32_t entropy, Transmit& out);
+  void fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timestamp timestamp, std::uint64_t key, std::uint32_t peer,
+                     std::uint8_t port, Transmit& out);
   std::uint16_t register_probe(const PendingProbe& probe);
   std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
   void refresh_ports(Time now, std::uint32_t peer);

@@ -92,20 +92,20 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
   // after all, it comes again until it is answered.
   if (is_news && now - peer.heard_at < half_clock && ticks - peer.heard_ticks < 0) return;
-  const std::uint32_t ports = from_wire(request.port_status_mask) & ((1u << config_.ports) - 1);
+  const std::uint32_t all = (1u << config_.ports) - 1;
+  const std::uint32_t ports = from_wire(request.port_status_mask) & all;
   // Nobody can say this who is right: it came by some port. If it is true of ports that are down here, it comes again.
   // spec: last-port
   if (is_news && (ports == 0 || (up_ports_ && !(ports & up_ports_))))
     return refuse(now, RefusedPacket::last_port, journal_.stats.refused_last_port, &packet.bth, arrival);
   if (answers_.size() >= most_answers) answers_.pop();
-  answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp, witness ? witness->peer_port_key() : 0});
+  const std::uint64_t key = !is_update ? request.key : witness->peer_port_key();  // a nonce goes back as it came
+  answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp, key});
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
   if (!is_news) return;
-  peer.heard.add({id, ports});
-  peer.heard_ticks = ticks;
-  peer.heard_at = now;
-  if (peer.usable_ports == ports) return;
-  peer.usable_ports = ports;
+  const bool is_change = peer.usable_ports != ports;
+  peers_.hear(peer, now, {id, ports}, ticks, all);
+  if (!is_change) return;
   Event e;
   e.at_ps = now.ps;
   e.type = EventType::peer_ports;
@@ -116,38 +116,52 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
 }
 
 void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  ++journal_.stats.endpoint_responses;
+  const bool is_update = std::get<wire::EndpointResponse>(packet.body).op == wire::EndpointOp::port_status_update;
+  return is_update ? handle_update_answer(now, packet, arrival) : handle_probe_answer(now, packet, arrival);
+}
+
+void Endpoint::handle_update_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  const auto& response = std::get<wire::EndpointResponse>(packet.body);
+  Peer& peer = peers_[arrival.peer];
+  if (!first_witness_of(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
+    if (!may_answer(now, peer)) return;
+    if (!witness_of(arrival.peer, response.key))
+      return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+  }
+  const auto meaning = peers_.on_answer(peer, static_cast<std::uint16_t>(packet.bth.psn));
+  if (meaning == Peers::Answer::to_nothing)
+    refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+  // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
+  // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
+  const bool is_unknown = meaning == Peers::Answer::to_nothing;
+  if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update.is_pending())) return;
+  if (peer.said.empty() || !has_working_qp(arrival.peer)) return;
+  const Time at = is_unknown ? std::max(now, peer.may_repeat_at) : now;
+  peer.may_repeat_at = at + seconds(1);
+  peers_.announce_to(peer, at, next_update_id_++, up_ports_);
+}
+
+void Endpoint::refuse_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  const bool has_nonce = std::get<wire::EndpointResponse>(packet.body).key;
+  if (proofs_.on_wrong_answer(arrival.peer, has_nonce))
+    refuse(now, RefusedPacket::wrong_proof, journal_.stats.refused_wrong_proof, &packet.bth, arrival);
+  else
+    refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+}
+
+void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& response = std::get<wire::EndpointResponse>(packet.body);
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
-  ++journal_.stats.endpoint_responses;
-  if (response.op == wire::EndpointOp::port_status_update) {
-    Peer& peer = peers_[arrival.peer];
-    if (!first_witness_of(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
-      if (!may_answer(now, peer)) return;
-      if (!witness_of(arrival.peer, response.key))
-        return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
-    }
-    const auto meaning = peers_.on_answer(peer, id);
-    if (meaning == Peers::Answer::to_nothing)
-      refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
-    // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
-    // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
-    const bool is_unknown = meaning == Peers::Answer::to_nothing;
-    if (meaning == Peers::Answer::to_newest || (is_unknown && peer.update_pending)) return;
-    if (peer.said.empty() || !has_working_qp(arrival.peer)) return;
-    const Time at = is_unknown ? std::max(now, peer.may_repeat_at) : now;
-    peer.may_repeat_at = at + seconds(1);
-    peers_.announce_to(peer, at, next_update_id_++, up_ports_);
-    return;
-  }
-  if (pending_probes_.empty())
-    return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+  const std::uint16_t ticks = response.timestamp.ticks;
+  if (const auto port = proofs_.plane_of(now, arrival.peer, {response.key, id, ticks})) return prove(now, arrival.peer, *port);
+  if (pending_probes_.empty() || response.key) return refuse_answer(now, packet, arrival);
   PendingProbe& pending = pending_probes_[id % pending_probes_.size()];
   if (pending.owner == PendingProbe::Owner::nobody || pending.id != id || pending.peer != arrival.peer ||
-      response.timestamp.ticks != timestamp_ticks(pending.sent_at))
-    return refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+      ticks != timestamp_ticks(pending.sent_at))
+    return refuse_answer(now, packet, arrival);
   const PendingProbe probe = pending;
   pending = PendingProbe{};
-  prove(now, probe.peer, probe.probe.port);
   if (probe.owner == PendingProbe::Owner::caller) {
     Event e;
     e.at_ps = now.ps;
@@ -277,18 +291,23 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
     answers_.back().strays = strays;
     answers_.back().port = port;
   }
-  out.peer = answer.peer;
+  fill_response(answer.op, answer.id, answer.timestamp, answer.key, answer.peer, port, out);
+  if (pair) pair->address_reply(port, answer.is_copy, out);
+  return true;
+}
+
+void Endpoint::fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timestamp timestamp, std::uint64_t key,
+                             std::uint32_t peer, std::uint8_t port, Transmit& out) {
+  out.peer = peer;
   out.port = port;
   out.entropy = 0;
   out.wide = nullptr;
-  if (pair) pair->address_reply(port, answer.is_copy, out);
   out.traffic_class = TrafficClass::control;
   out.packet.bth = wire::Bth{};
   out.packet.bth.opcode = wire::Opcode::endpoint_response;
   out.packet.bth.dqp = wire::endpoint_qpn;
-  out.packet.bth.psn = answer.id;
-  out.packet.body = wire::EndpointResponse{answer.op, answer.timestamp, answer.key};
-  return true;
+  out.packet.bth.psn = id;
+  out.packet.body = wire::EndpointResponse{op, timestamp, key};
 }
 
 // spec: port-status
@@ -316,6 +335,7 @@ void Endpoint::renew_peer(Time now, std::uint32_t id) {
   Peer& peer = peers_[id];
   peers_.renew(peer);
   doubts_.remove(id);
+  proofs_.remove(id);
   for (PendingProbe& probe : pending_probes_)
     if (probe.peer == id && probe.owner != PendingProbe::Owner::caller) probe = PendingProbe{};
   if (config_.proves_addresses) peer.proven_ports = 0;
@@ -348,23 +368,30 @@ void Endpoint::refresh_ports(Time now, std::uint32_t peer) {
   }
 }
 
-bool Endpoint::poll_port_update(Time now, std::uint32_t free_ports, Transmit& out) {
+// What there is to say about ports: how ours are, and what we believe of a peer's. Either goes by planes too that the peer
+// calls dead: the first is news to it, and the second may be wrong.
+// spec: port-beliefs
+bool Endpoint::poll_port_words(Time now, std::uint32_t free_ports, Transmit& out) {
+  constexpr auto op = wire::EndpointOp::port_status_update;
   for (std::uint32_t id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
-    if (!peer.update_pending || peer.update_at > now) continue;
-    QueuePair* pair = speaker_to(id);
-    const std::uint32_t ports = peer.update_ports & peer.proven_ports & free_ports & (pair ? pair->open_ports() : ~0u);
-    if (ports == 0) {
-      peers_.repeat(peer, now, up_ports_);
-      continue;
+    for (Repetition* words : {&peer.update, &peer.reminder}) {
+      if (words->at > now) continue;
+      QueuePair* pair = speaker_to(id);
+      std::uint32_t ports = words->ports & peer.proven_ports & free_ports & (pair ? pair->open_ports() : ~0u);
+      if (words == &peer.reminder && !has_working_qp(id)) ports = 0;
+      const auto port = static_cast<std::uint8_t>(std::countr_zero(ports));
+      words->ports = ports ? words->ports & ~(1u << port) : 0;
+      if (words == &peer.reminder && ports) {
+        fill_response(op, peer.heard_id, wire::Timestamp{static_cast<std::uint16_t>(peer.heard_ticks.value)}, key_for(id), id, port, out);
+      } else if (ports) {
+        fill_request(now, op, peer.update_id, id, port, 0, out);
+        ++journal_.stats.port_updates_sent;
+      }
+      if (pair && ports) pair->address_reply(port, words == &peer.reminder, out);
+      if (words->ports == 0) peers_.end_round(peer, *words, now, up_ports_);
+      if (ports) return true;
     }
-    const auto port = static_cast<std::uint8_t>(std::countr_zero(ports));
-    peer.update_ports &= ~(1u << port);
-    fill_request(now, wire::EndpointOp::port_status_update, peer.update_id, id, port, 0, out);
-    if (pair) pair->address_reply(port, false, out);
-    ++journal_.stats.port_updates_sent;
-    if (peer.update_ports == 0) peers_.repeat(peer, now, up_ports_);
-    return true;
   }
   return false;
 }
@@ -416,20 +443,23 @@ void Endpoint::on_unreachable(Time now, std::uint32_t peer) {
 
 bool Endpoint::poll_doubt(Time now, std::uint32_t free_ports, Transmit& out) {
   while (const auto question = doubts_.poll(now, free_ports, up_ports_)) {
-    const QueuePair* pair = speaker_to(question->peer);
+    QueuePair* pair = speaker_to(question->peer);
     const std::uint32_t ports = peers_[question->peer].proven_ports & (pair ? pair->open_ports() : ~0u);
     if (!(ports >> question->port & 1)) continue;
     doubts_.on_asked(question->peer);
-    ask(now, PendingProbe::Owner::doubt, question->peer, question->port, true, out);
+    const std::uint16_t id = register_probe({PendingProbe::Owner::doubt, 0, 0, question->peer, {no_ev, question->port, 0}, now});
+    fill_request(now, wire::EndpointOp::ev_probe, id, question->peer, question->port, 0, out);
+    if (pair) pair->address_reply(question->port, true, out);
     return true;
   }
   return false;
 }
 
-void Endpoint::ask(Time now, PendingProbe::Owner owner, std::uint32_t peer, std::uint8_t port, bool by_another, Transmit& out) {
-  const std::uint16_t id = register_probe({owner, 0, 0, peer, {no_ev, port, 0}, now});
-  fill_request(now, wire::EndpointOp::ev_probe, id, peer, port, 0, out);
-  if (QueuePair* pair = speaker_to(peer)) pair->address_reply(port, by_another, out);
+// A peer that gives keys for ports is of our make, and sends nonces back.
+bool Endpoint::echoes_nonces(std::uint32_t peer) const {
+  return std::any_of(slots_.begin(), slots_.end(), [peer](const Slot& slot) {
+    return slot.qp && slot.qp->peer() == peer && slot.qp->is_working() && slot.qp->peer_port_key();
+  });
 }
 
 bool Endpoint::has_work_for(std::uint32_t peer) const {
@@ -441,9 +471,14 @@ bool Endpoint::has_work_for(std::uint32_t peer) const {
 bool Endpoint::poll_proof(Time now, std::uint32_t free_ports, Transmit& out) {
   const auto is_worth_it = [this](std::uint32_t peer) { return has_work_for(peer); };
   while (const auto question = proofs_.poll(now, free_ports, up_ports_, is_worth_it)) {
-    const QueuePair* pair = speaker_to(question->peer);
+    QueuePair* pair = speaker_to(question->peer);
     if (!pair || !(pair->open_ports() >> question->port & 1)) continue;
-    ask(now, PendingProbe::Owner::proof, question->peer, question->port, !question->is_first, out);
+    const auto token = proofs_.draw(now, question->peer, question->port, echoes_nonces(question->peer));
+    fill_request(now, wire::EndpointOp::ev_probe, token.id, question->peer, question->port, 0, out);
+    auto& request = std::get<wire::EndpointRequest>(out.packet.body);
+    request.timestamp.ticks = token.ticks;
+    request.key = token.nonce;
+    pair->address_reply(question->port, !question->is_first, out);
     return true;
   }
   return false;
@@ -455,7 +490,7 @@ void Endpoint::prove(Time now, std::uint32_t id, std::uint8_t port) {
   Peer& peer = peers_[id];
   if (peer.proven_ports >> port & 1) return;
   peer.proven_ports |= 1u << port;
-  proofs_.on_answer(id, port);
+  proofs_.on_proven(id, port);
   peers_.hurry_update(peer, now, up_ports_);
   refresh_ports(now, id);
 }

@@ -61,6 +61,7 @@ enum class RefusedPacket : std::uint8_t {
   wrong_pair,   // not between the queue pair that it is for and that one's peer
   unproven,     // about ports, without the key that the peer was given
   last_port,    // an update that would leave no port
+  wrong_proof,  // an answer that may be a guess at what another plane was asked
 };
 
 constexpr std::uint32_t all_events = ~0u;

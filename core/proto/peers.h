@@ -1,6 +1,7 @@
 // The nodes on the other side, and what we and they have told each other about ports. A peer is known as long as somebody
 // holds it: whoever added it, a queue pair to it, or the last word of one. Its number is then given to another.
-// A change of our ports goes to every peer on every live plane and is repeated until one copy is answered.
+// A change of our ports goes to every peer on every live plane and is repeated until one copy is answered. What a peer said of
+// ports that are down is answered again and again while it holds: if it was old news, that peer says so.
 #pragma once
 
 #include <algorithm>
@@ -42,6 +43,21 @@ class RecentUpdates {
   std::size_t count_ = 0;
 };
 
+// Something that is said on every live plane, in rounds that wait twice as long each time, up to a second.
+struct Repetition {
+  std::uint32_t ports = 0;  // planes that still want a copy in this round
+  Time at = Time::never();  // of this round
+  Duration interval{};      // to the next
+
+  bool is_pending() const { return at != Time::never(); }
+  void begin(Time first_at, Duration first_interval, std::uint32_t live_ports) { *this = {live_ports, first_at, first_interval}; }
+  void end_round(Time now, std::uint32_t live_ports) {
+    ports = live_ports;
+    at = now + interval;
+    interval = std::min(interval * 2, seconds(1));
+  }
+};
+
 // Copies of answers that may go to planes of a peer which it has not shown to be its own.
 constexpr std::uint32_t strays_per_s = 20;
 
@@ -54,19 +70,17 @@ struct Peer {
   RecentUpdates heard;
   Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
   Time heard_at = Time::long_ago();  // ... and when it came
+  std::uint16_t heard_id = 0;        // what `usable_ports` rests on ...
+  Repetition reminder;               // ... and is answered again where some are not
   RecentUpdates said;
   bool is_known = false;             // some queue pair has had it for a peer
   std::uint32_t first_qp = 0;        // slot of a queue pair to this peer, for its paths
   bool has_qp = false;
   std::uint32_t told_ports = ~0u;    // of ours: what this peer was last told
-  // The port status update under way.
-  bool update_pending = false;
   std::uint16_t update_id = 0;
-  std::uint32_t update_ports = 0;    // planes that still want a copy in this round
-  Time update_at = Time::never();
-  Duration update_interval{};
+  Repetition update;                 // pending until it is answered
   Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
-  std::uint32_t rounds = 0;          // of updates: each shows the key of another queue pair
+  std::uint32_t rounds = 0;          // of either: each shows the key of another queue pair
   Allowance answers;                 // to its requests, besides what all peers share
 };
 
@@ -112,20 +126,26 @@ class Peers {
     tell(peer, now, id, live_ports);
     refresh();
   }
-  // A round is over: the next one waits twice as long, up to a second.
-  void repeat(Peer& peer, Time now, std::uint32_t live_ports) {
+  void end_round(Peer& peer, Repetition& words, Time now, std::uint32_t live_ports) {
     ++peer.rounds;
-    peer.update_ports = live_ports;
-    peer.update_at = now + peer.update_interval;
-    peer.update_interval = std::min(peer.update_interval * 2, seconds(1));
+    words.end_round(now, live_ports);
     refresh();
   }
   // There is a new way to say it.
   void hurry_update(Peer& peer, Time now, std::uint32_t live_ports) {
-    if (!peer.update_pending) return;
-    peer.update_ports = live_ports;
-    peer.update_at = now;
-    peer.update_interval = first_repeat;
+    if (!peer.update.is_pending()) return;
+    peer.update.begin(now, first_repeat, live_ports);
+    refresh();
+  }
+  // The peer has said something new.
+  void hear(Peer& peer, Time now, PortUpdate update, Serial<16> ticks, std::uint32_t all_ports) {
+    peer.heard.add(update);
+    peer.heard_id = update.id;
+    peer.heard_ticks = ticks;
+    peer.heard_at = now;
+    peer.usable_ports = update.ports;
+    if (update.ports != all_ports) peer.reminder.begin(now + first_reminder, first_reminder, all_ports);
+    else peer.reminder = {};
     refresh();
   }
   // What an answer says: that the peer knows, that it may have taken old news for new, or nothing.
@@ -134,7 +154,7 @@ class Peers {
     PortUpdate* update = peer.said.find(update_id);
     if (!update) return Answer::to_nothing;
     if (update_id == peer.update_id) {
-      peer.update_pending = false;
+      peer.update = {};
       refresh();
     }
     if (update->ports == peer.told_ports) return Answer::to_newest;
@@ -152,30 +172,29 @@ class Peers {
     peer.told_ports = 0;
     refresh();
   }
-  void forget_update(Peer& peer) {
-    if (peer.update_pending) peer.told_ports = 0;
-    peer.update_pending = false;
+  // There is nobody here whom it concerns.
+  void fall_silent(Peer& peer) {
+    if (peer.update.is_pending()) peer.told_ports = 0;
+    peer.update = {};
+    peer.reminder = {};
     refresh();
   }
   Time deadline() const { return deadline_; }
 
  private:
   static constexpr Duration first_repeat = microseconds(100);
+  static constexpr Duration first_reminder = milliseconds(1);
 
   void tell(Peer& peer, Time now, std::uint16_t id, std::uint32_t live_ports) {
     peer.told_ports = live_ports;
     peer.said.add({id, live_ports});
-    peer.update_pending = true;
     peer.update_id = id;
-    peer.update_ports = live_ports;
-    peer.update_at = now;
-    peer.update_interval = first_repeat;
+    peer.update.begin(now, first_repeat, live_ports);
   }
 
   void refresh() {
     deadline_ = Time::never();
-    for (const Peer& peer : peers_)
-      if (peer.update_pending) deadline_ = std::min(deadline_, peer.update_at);
+    for (const Peer& peer : peers_) deadline_ = std::min({deadline_, peer.update.at, peer.reminder.at});
   }
 
   std::vector<Peer> peers_;

@@ -1,7 +1,11 @@
 // Planes of peers that have yet to answer. Where a peer is, it says itself, and may say somebody else's address: data goes
 // only where a question was answered that nobody can answer who did not get it. Until then a plane is like one that is down;
 // it carries questions, at growing intervals, and a few more when something comes from there. They end, unless work waits
-// for the answer or the peer has answered elsewhere: then they go on, one a second at most.
+// for the answer, or the peer speaks or has answered elsewhere: then they go on, one a second at most.
+//
+// Each question carries numbers of its own that nobody can guess who sees other planes' or earlier ones: a nonce of 64 bits
+// where the peer sends it back, else the 32 bits that every peer does. Of those somebody might try all, so that a question
+// which drew many wrong answers is void.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/secret.h"
 #include "base/time.h"
 
 namespace softmrc::proto {
@@ -22,6 +27,16 @@ class Proofs {
     std::uint8_t port = 0;
     bool is_first = false;  // of this plane's
   };
+  // What a question carries and its answer must.
+  struct Token {
+    std::uint64_t nonce = 0;  // 0: the peer sends back the rest alone
+    std::uint16_t id = 0;
+    std::uint16_t ticks = 0;  // in the timestamp's place
+
+    bool operator==(const Token&) const = default;
+  };
+
+  explicit Proofs(const SecretKey& key) : numbers_(key) {}
 
   // Every peer has answered everywhere.
   bool empty() const { return questions_.empty(); }
@@ -29,7 +44,7 @@ class Proofs {
   // Nothing that this peer has answered before counts.
   void add(Time now, std::uint32_t peer, std::uint32_t ports) {
     remove(peer);
-    questions_.push_back({peer, ports, ports, now});
+    questions_.push_back({peer, ports, ports, now, {}});
     refresh();
   }
   void remove(std::uint32_t peer) {
@@ -37,7 +52,45 @@ class Proofs {
     refresh();
   }
 
-  void on_answer(std::uint32_t peer, std::uint8_t port) {
+  // A question leaves. A few of each plane are open at once, since an answer may take longer than patience does; but one
+  // where the numbers are short.
+  Token draw(Time now, std::uint32_t peer, std::uint8_t port, bool echoes_nonce) {
+    const std::uint64_t bits = numbers_.next();
+    Token token{0, static_cast<std::uint16_t>(bits), static_cast<std::uint16_t>(bits >> 16)};
+    while (echoes_nonce && token.nonce == 0) token.nonce = numbers_.next();
+    Question* q = find(peer);
+    if (!q) return token;
+    const auto is_here = [port](const Open& open) { return open.port == port; };
+    std::erase_if(q->open, [&](const Open& o) { return now - o.asked_at > lifetime || (is_here(o) && !o.token.nonce); });
+    if (std::count_if(q->open.begin(), q->open.end(), is_here) >= most_open)
+      q->open.erase(std::find_if(q->open.begin(), q->open.end(), is_here));
+    q->open.push_back({token, now, port});
+    return token;
+  }
+  // The plane whose question this answers. Copies of an answer say the same again.
+  std::optional<std::uint8_t> plane_of(Time now, std::uint32_t peer, const Token& answer) {
+    Question* q = find(peer);
+    if (!q) return std::nullopt;
+    for (const Open& open : q->open) {
+      const bool is_it = answer.nonce || open.token.nonce ? open.token.nonce == answer.nonce : open.token == answer;
+      if (is_it && now - open.asked_at <= lifetime) return open.port;
+    }
+    return std::nullopt;
+  }
+  // An answer to nothing that was asked. True if it may be a guess at what a plane was asked.
+  bool on_wrong_answer(std::uint32_t peer, bool has_nonce) {
+    Question* q = find(peer);
+    if (!q) return false;
+    bool is_guess = false;
+    for (Open& open : q->open) {
+      if (has_nonce != (open.token.nonce != 0)) continue;
+      is_guess = true;
+      open.guesses += !has_nonce;
+    }
+    std::erase_if(q->open, [](const Open& open) { return open.guesses >= most_guesses; });
+    return is_guess;
+  }
+  void on_proven(std::uint32_t peer, std::uint8_t port) {
     Question* q = find(peer);
     if (!q) return;
     q->unproven &= ~(1u << port);
@@ -48,8 +101,9 @@ class Proofs {
   // Something came from a plane that has not answered: if it is the peer, it hears us now.
   void on_heard(Time now, std::uint32_t peer) {
     Question* q = find(peer);
-    if (!q || q->hurries == 0 || q->asks_at <= now || now - q->asked_at < first_interval) return;
-    --q->hurries;
+    if (!q || q->asks_at <= now || now - q->asked_at < (q->hurries ? first_interval : longest_interval)) return;
+    if (q->hurries) --q->hurries;
+    q->is_hurried = true;
     q->asks_at = now;
     refresh();
   }
@@ -92,16 +146,28 @@ class Proofs {
   static constexpr Duration longest_interval = seconds(1);
   static constexpr std::uint8_t most_rounds = 12;
   static constexpr std::uint8_t most_hurries = 8;
+  static constexpr Duration lifetime = seconds(4);
+  static constexpr int most_open = 4;
+  static constexpr std::uint8_t most_guesses = 64;
 
+  // A question that may still be answered.
+  struct Open {
+    Token token;
+    Time asked_at{};
+    std::uint8_t port = 0;
+    std::uint8_t guesses = 0;  // of one without a nonce
+  };
   struct Question {
     std::uint32_t peer = 0;
     std::uint32_t unproven = 0;
     std::uint32_t to_ask = 0;    // in this round
     Time asks_at{};              // never: given up
+    std::vector<Open> open;
     Time asked_at = Time::long_ago();
     Duration interval = first_interval;
     std::uint8_t rounds = 0;
     std::uint8_t hurries = most_hurries;
+    bool is_hurried = false;     // this round was brought forward
     bool has_answered = false;   // on some plane
   };
 
@@ -117,10 +183,11 @@ class Proofs {
   }
   template <typename F>
   void end_round(Time now, Question& q, F is_worth_it) {
-    if (q.rounds < most_rounds) ++q.rounds;
+    if (q.rounds < most_rounds && !q.is_hurried) ++q.rounds;
     const bool goes_on = q.rounds < most_rounds || q.has_answered || is_worth_it(q.peer);
     q.asks_at = goes_on ? now + q.interval : Time::never();
-    q.interval = std::min(q.interval * 2, longest_interval);
+    if (!q.is_hurried) q.interval = std::min(q.interval * 2, longest_interval);
+    q.is_hurried = false;
     refresh();
   }
   void refresh() {
@@ -128,6 +195,7 @@ class Proofs {
     for (const Question& q : questions_) deadline_ = std::min(deadline_, q.asks_at);
   }
 
+  SecretNumbers numbers_;
   std::vector<Question> questions_;
   Time deadline_ = Time::never();
 };

@@ -62,6 +62,7 @@ struct QpStats {
   X(refused_wrong_pair)    /* whose pdcids name another connection */               \
   X(refused_unproven)      /* words about ports without the key for them */         \
   X(refused_last_port)     /* updates that would have left no port */               \
+  X(refused_wrong_proof)   /* answers that may be guesses at what another plane was asked */ \
   X(requests_unanswered)   /* of nodes, beyond what is answered in a second */      \
   X(endpoint_requests)                                                              \
   X(endpoint_responses)                                                             \
@@ -82,7 +83,7 @@ struct EndpointStats {
   std::uint64_t refused() const {
     return refused_malformed + refused_bad_icrc + refused_unknown_qp + refused_wrong_peer + refused_wrong_state +
            refused_unknown_peer + refused_unknown_answer + refused_wrong_pair + refused_unproven + refused_last_port +
-           requests_unanswered;
+           refused_wrong_proof + requests_unanswered;
   }
 };
 

@@ -109,19 +109,25 @@ void add_body(Line& line, const Packet&, const Probe& p, bool) {
   add_timestamp(line, p.timestamp);
 }
 
+void add_key(Line& line, EndpointOp op, std::uint64_t key) {
+  if (!key) return;
+  if (op == EndpointOp::ev_probe) line.add(" nonce %016llx", static_cast<ull>(key));
+  else line.add(" keyed");  // which is nobody's to read in a log
+}
+
 void add_body(Line& line, const Packet& packet, const EndpointRequest& r, bool) {
   line.add(" id  %8u ", packet.bth.psn & 0xFFFF);
   line.add_name(name_of(r.op), static_cast<unsigned>(r.op));
   if (r.op == EndpointOp::port_status_update) line.add(" ports %08x", r.port_status_mask);
   add_timestamp(line, r.timestamp);
-  if (r.key) line.add(" keyed");
+  add_key(line, r.op, r.key);
 }
 
 void add_body(Line& line, const Packet& packet, const EndpointResponse& r, bool) {
   line.add(" id  %8u ", packet.bth.psn & 0xFFFF);
   line.add_name(name_of(r.op), static_cast<unsigned>(r.op));
   add_timestamp(line, r.timestamp);
-  if (r.key) line.add(" keyed");
+  add_key(line, r.op, r.key);
 }
 
 }  // namespace

@@ -13,8 +13,9 @@
 // EETH is 36 bytes: byte 1 holds the op in bits 3:2 (readers disagree; bits 5:4 are accepted too), byte 28 on holds the
 // request's timestamp, everything else is reserved.
 //
-// Where both ends agreed on keys, eight bytes follow either header: the key that its receiver gave to its sender. No key is
-// zero, so that a zero says that there is none.
+// Where both ends agreed on keys, eight bytes follow either header. Of a port status update they are the key that its receiver
+// gave to its sender; of an EV probe that asks for proof of an address, a nonce that its answer repeats. Neither is zero, so
+// that a zero says that there is none.
 #pragma once
 
 #include <cstring>
@@ -33,7 +34,7 @@ struct EndpointRequest {
   std::uint8_t vendor = 0;
   std::uint32_t port_status_mask = 0;
   Timestamp timestamp;
-  std::uint64_t key = 0;
+  std::uint64_t key = 0;  // or nonce
 
   bool operator==(const EndpointRequest&) const = default;
   static EndpointRequest parse(const std::uint8_t* p) {

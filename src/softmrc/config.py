@@ -29,6 +29,7 @@ class EndpointConfig:
     """One node."""
 
     seed: int = 1
+    secret: int = field(default=0, repr=False)  # what proofs of addresses rest on; a device draws its own
     ports: int = 1
     sack_threshold_bytes: int = 16 * 1024
     sack_first_packet: bool = False

@@ -39,7 +39,7 @@ def questions(sent: list[Parsed]) -> list[Parsed]:
 
 
 def answer(rig: Rig, question: Parsed, port: int = 0) -> list[Parsed]:
-    return rig.receive(packer.response(1, question.psn, question.ticks), port=port)
+    return rig.receive(packer.response(1, question.psn, question.ticks, question.key), port=port)
 
 
 # spec: proof-of-address
@@ -108,15 +108,28 @@ def test_a_plane_of_a_peer_that_is_there_is_asked_once_a_second_at_most_and_foun
     assert not questions(rig.advance(100 * S))
 
 
-def test_whoever_speaks_from_an_address_is_asked_there_but_not_for_ever() -> None:
+def test_whoever_speaks_from_an_address_is_asked_there_once_a_second_at_most() -> None:
+    """And no less, for as long as it speaks: who only receives has nothing else that would make it ask."""
     rig = rig_that_asks()
     rig.drain()
     rig.advance(600 * S)
     asked = 0
-    for number in range(1000):
-        asked += len(questions(rig.receive(packer.request(1, number))))
-        rig.advance(10_000)
-    assert 1 <= asked <= QUESTIONS
+    for number in range(10_000):
+        asked += len(questions(rig.receive(packer.request(1, number)) + rig.advance(10_000)))
+    assert 90 <= asked <= QUESTIONS + 100
+    assert not questions(rig.advance(100 * S)), "and not when it has fallen silent"
+
+
+def test_questions_that_were_brought_forward_take_none_of_the_others_place() -> None:
+    """Where a round trip is longer than their interval, all of them may be in vain."""
+    rig = rig_that_asks()
+    asked = [rig.now for _ in questions(rig.drain())]
+    while rig.now < 30_000 * US:
+        for _ in questions(rig.receive(packer.request(1, len(asked))) + rig.advance(250)):
+            asked.append(rig.now)
+    rig.advance(100)
+    regular = questions(rig.advance(60 * S))
+    assert len(asked) > 8 and len(regular) >= 6
 
 
 # spec: proof-of-address

@@ -10,7 +10,7 @@ from collections import Counter, deque
 
 import numpy as np
 
-from softmrc.config import EvMode
+from softmrc.config import EvFormat, EvMode
 from softmrc.engine import CompletionKind, CompletionStatus, EventType, EvState
 from softmrc.pair import Pair
 
@@ -156,8 +156,10 @@ class PathChecker:
         """`evs` are those of all the side's queue pairs, the denying one's first."""
         port, value = int(evs[0]["port"][index]), int(evs[0]["value"][index])
         twins = sum(int(((e["port"] == port) & (e["value"] == value)).sum()) for e in evs)
-        listed = self.plan.ev_profile.mode == EvMode.EXPLICIT and (len(evs) > 1 or self.plan.has_victims)
-        if twins > 1 or listed or self.plan.ev_profile.value_bits < 32:
+        profile = self.plan.ev_profile
+        is_shared = profile.mode == EvMode.EXPLICIT or profile.format == EvFormat.SRV6
+        is_short = profile.value_bits < 32 or profile.format == EvFormat.UDP
+        if twins > 1 or is_short or (is_shared and (len(evs) > 1 or self.plan.has_victims)):
             return
         self.denied.setdefault((side, connection, index), (port, value, self.pair.now_ps))
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 from random import Random
 
-from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig, EvMode, EvProfile
+from softmrc.config import RETRY_FOREVER, CcAlgorithm, CcProfile, EndpointConfig, EvFormat, EvMode, EvProfile
 from softmrc.pair import PairConfig
+from softmrc.wire import EvField
 
 from .faults import draw_faults, draw_slow_planes
 from .happenings import draw_happenings
@@ -100,6 +101,23 @@ def draw_paths(rng: Random, planes: int) -> EvProfile:
     )
 
 
+def draw_layout(rng: Random, profile: EvProfile, planes: int) -> EvProfile:
+    """The same paths by other names: expanded from fields, or whole SRv6 addresses that a controller lists."""
+    format = rng.choice([EvFormat.UDP, EvFormat.STEV, EvFormat.SRV6, EvFormat.SRV6])
+    if format == EvFormat.SRV6 and rng.random() < 0.5:
+        each = (profile.count + profile.spares) // planes
+        listed = tuple((rng.randbytes(16), port) for port in range(planes) for _ in range(each))
+        return dataclasses.replace(profile, mode=EvMode.EXPLICIT, format=format, entries=listed)
+    drawn = {EvFormat.UDP: [8, 8], EvFormat.STEV: [10, 8, 14], EvFormat.SRV6: [16, 16]}[format]
+    fixed = [32] if format == EvFormat.SRV6 else []
+    fields = [EvField(width, rng.getrandbits(width), 0, 0, 0) for width in fixed]
+    fields += [EvField(width, rng.getrandbits(width), 0, (1 << width) - 1, (1 << width) - 1) for width in drawn]
+    widths = (*fixed, *drawn)
+    return dataclasses.replace(
+        profile, mode=EvMode.GENERATED, format=format, widths=widths, fields=tuple(fields), entries=()
+    )
+
+
 def draw_network(rng: Random, seed: int, planes: int) -> PairConfig:
     rate = 0 if rng.random() < 0.65 else rng.choice([1_000_000_000, 10_000_000_000, 100_000_000_000])
     return PairConfig(
@@ -135,6 +153,10 @@ def draw_plan(seed: int) -> Plan:
         if ZERO_LENGTH:
             empty_some(rng, plan)
         draw_happenings(rng, plan, horizon_us, draw_connection)
+        plan.has_keys = Random(f"with keys {seed}").random() < 0.4
+        rng = Random(f"layout {seed}")
+        if rng.random() < 0.2:
+            plan.ev_profile = draw_layout(rng, plan.ev_profile, plan.planes)
     return plan
 
 

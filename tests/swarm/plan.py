@@ -77,6 +77,7 @@ class Plan:
     leaves_last_path: bool = False
     restarts: bool = False
     reuses_numbers: bool = False  # a restarted process numbers its queue pairs as the one before it did
+    has_keys: bool = False  # both ends gave each other keys, as ends of our own make do
     has_victims: bool = False  # queue pairs in every state, which are sent packets of every kind
 
     @property
@@ -116,7 +117,8 @@ class Plan:
                 slots = len(flow.messages) / min(connection.max_send_wr, connection.max_wimm)
                 total = max(total, (1 + rounds + slots) * rtt_us)
         packets = sum(1 + m.length // self.mtu for c in self.connections for f in c.flows for m in f.messages)
-        at_a_time = min((min(p.most_received, p.most_sent) for p in self.processes or ()), default=1)
+        bursts = [p.port_burst * self.planes or p.most_sent for p in self.processes or ()]
+        at_a_time = min([min(p.most_received, p.most_sent) for p in self.processes or ()] + bursts, default=1)
         total += 2 * packets * self.turn_us / at_a_time
         if self.network.port_rate_bps:
             total += self.payload_bytes * 8e6 / self.network.port_rate_bps / self.planes

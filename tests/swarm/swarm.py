@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from softmrc.config import InitAttributes, RtrAttributes, RtsAttributes
+from softmrc.config import EvFormat, InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.engine import CompletionStatus, MemoryRegion, QpState, QueuePair
 from softmrc.errors import UsageError
 from softmrc.pair import Pair
@@ -147,6 +147,8 @@ class Run:
                     max_wimm_dest=connection.max_wimm,
                     mpr_dest=connection.mpr_dest,
                     dynamic_mpr=plan.dynamic_mpr,
+                    port_key=qpns[side] if plan.has_keys else 0,
+                    peer_port_key=qpns[1 - side] if plan.has_keys else 0,
                 ),
             )
             qp.rts(
@@ -305,7 +307,9 @@ class Run:
             return
         index = self._ev(side, connection, plane, nth)[0]
         self.paths.on_released(side, connection, index)
-        self.qps[connection][side].replace_ev(self.pair.now_ps, index, value)
+        profile = self.plan.ev_profile
+        by_bytes = profile.fields or profile.format == EvFormat.SRV6
+        self.qps[connection][side].replace_ev(self.pair.now_ps, index, value.to_bytes(4) if by_bytes else value)
 
     def _do_stall(self, side: int, duration_us: float) -> None:
         self.pair.stall_us(side, duration_us)

@@ -183,7 +183,7 @@ def test_a_port_taken_out_of_service_is_left_by_both_sides() -> None:
         before = sent_there()
         a.post_write(source, 0, 4 << 20, remote_va=0, rkey=region.rkey)
         assert [c.ok for c in drain(a.send_cq, 1)] == [True]
-        # Answers and probes may still go there; a quarter of the message would.
+        # Words now and then that this is what is believed, answers and probes; a quarter of the message would be data.
         assert sent_there() - before < a.device.mtu
         assert "(down)" in repr(b.device)
         b.device.set_port(1, True)

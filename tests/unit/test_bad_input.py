@@ -264,7 +264,7 @@ BAD_ENDPOINT = {"ports": [0, 17, -1, "x"], "sack_threshold_bytes": [0, 1 << 25],
                 "probe_interval_max_us": [1.0, 1e12], "revival_answers": [0, 101], "max_events": [0, 1 << 21],
                 "timestamps": ["yes"], "trim_nack": [None], "peer_trim_nack": [2.5], "sack_first_packet": ["no"],
                 "announces_ports": ["yes"], "proves_addresses": ["yes"], "answers_per_s": [-1, 1 << 24],
-                "seed": [-1, 1 << 64]}  # fmt: skip
+                "seed": [-1, 1 << 64], "secret": [-1, 1 << 64]}  # fmt: skip
 BAD_EVS = {"count": [0, 1025, 3], "spares": [1, 2000], "min_active": [129], "value_bits": [0, 33],
            "skips_congested": ["no"], "leaves_slow_ports": [1.0], "spray_quantum": [0, 65], "mode": ["auto"],
            "format": ["srv6", EvFormat.SRV6], "widths": [(0,), (33,), ("x",)], "fields": [(EvField(8),), ("x",)],

@@ -351,3 +351,55 @@ def test_a_node_speaks_by_whichever_queue_pair_has_paths(denied: int) -> None:
     assert answer.opcode == RESPONSE
     rig.endpoint.set_port(rig.now, 0, False)
     assert only(rig.drain(), REQUEST)
+
+
+# spec: port-beliefs
+def test_word_of_ports_that_are_down_is_answered_again_and_again() -> None:
+    """A copy that was late by more than the wire's clock can tell is believed, and then one answer is too few: if it is
+    lost, its sender never learns. The ports that it calls dead may be the only ones that are not."""
+    rig = Rig(ports=4, mtu=512, evs={"count": 16})
+    rig.receive(packer.request(PORT_STATUS, 7, mask=0b11110))
+    assert not only(rig.advance(10_000), RESPONSE), "nothing to doubt"
+    rig.receive(packer.request(PORT_STATUS, 6, mask=0b10110, ticks=99))
+    assert ports_used(rig) == {0, 1, 3}
+    rig.routes.clear()
+    sent = rig.advance(10_000)
+    again = [(p, port) for p, (port, _) in zip(sent, rig.routes, strict=True) if p.opcode == RESPONSE]
+    assert {(p.op, p.psn, p.ticks) for p, _ in again} == {(PORT_STATUS, 6, 99)}
+    assert {port for _, port in again} == {0, 1, 2, 3}, "there, too"
+    rig.advance(10_000_000)
+    later = only(rig.advance(10_000_000), RESPONSE)
+    assert 9 * 4 <= len(later) <= 11 * 4, "once a second in the long run"
+    rig.receive(packer.request(PORT_STATUS, 8, mask=0b11110))
+    assert ports_used(rig) == {0, 1, 2, 3} and not only(rig.advance(10_000_000), RESPONSE)
+    rig.receive(packer.request(PORT_STATUS, 9, mask=0b11010))
+    rig.qp.destroy(rig.now)
+    rig.advance(5_000_000)
+    assert not only(rig.advance(10_000_000), RESPONSE), "nobody is left whom it concerns"
+
+
+# spec: port-beliefs
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_old_news_that_was_believed_is_put_right(has_keys: bool, seed: int) -> None:
+    """All planes but one are dead, and that one is said to be. The first answer, which would tell, is lost."""
+    net = Pair(planes=4, seed=seed)
+    keys = {"port_key": 5, "peer_port_key": 5} if has_keys else {}
+    _, b = net.connect(rtr=RtrAttributes(**keys))
+    net.a.register(length=1 << 20, rkey=1)
+    net.set_plane(1, False)
+    net.run_us(10_000)
+    net.set_plane(1, True)
+    net.run_us(10_000)
+    for plane in (0, 1, 3):
+        net.set_plane(plane, False, silently=True)
+    net.weather(1, 2).black_hole = True
+    late = packer.request(PORT_STATUS, 1, mask=0b10110, key=keys.get("port_key", 0))
+    net.b.handle_datagram(net.now_ps, late, peer=0, port=2)
+    net.run_us(500)
+    net.weather(1, 2).black_hole = False
+    assert b.query()["data_ports"] == 0b1011
+    b.post_write(net.now_ps, 1 << 16, remote_va=0, rkey=1)
+    net.run_until_completions(1, 1, limit_us=5_000_000)
+    assert [int(c["status"]) for c in net.b.poll_completions(Pair.SEND_CQ)] == [0]
+    assert b.query()["data_ports"] == 0b1111

@@ -43,6 +43,12 @@ MEANING = {
     "endpoint_response_keyed": Packet(
         "endpoint_response", psn=0xBEEF, op="port_status_update", timestamp=1234, key=0xFEDCBA9876543210,
     ),
+    "endpoint_request_nonce": Packet(
+        "endpoint_request", psn=1, op="ev_probe", timestamp=1234, key=0x0123456789ABCDEF,
+    ),
+    "endpoint_response_nonce": Packet(
+        "endpoint_response", psn=1, op="ev_probe", timestamp=1234, key=0x0123456789ABCDEF,
+    ),
     "endpoint_request_ev_probe": Packet(
         "endpoint_request", psn=1, op="ev_probe", timestamp=Timestamp(0xFFFF, fine=True),
     ),
@@ -94,7 +100,8 @@ def test_no_prefix_of_a_packet_is_a_packet(name: str) -> None:
     data = load(name)
     payload = len(MEANING[name].payload) if MEANING[name].opcode.is_write else 0
     headers = len(data) - payload - MEANING[name].bth.pad
-    without_key = headers - 8 if name.endswith("_keyed") else None  # a whole packet as well, of a peer without keys
+    is_longer = name.endswith(("_keyed", "_nonce"))
+    without_key = headers - 8 if is_longer else None  # a whole packet as well, of a peer without keys
     for size in set(range(headers)) - {without_key}:
         with pytest.raises(Refused):
             Packet.parse(data[:size])
@@ -105,3 +112,10 @@ def test_probe_answer_tells_its_probe_and_what_arrived() -> None:
     assert answer.probe_id == Packet.parse(load("probe")).probe_id
     assert answer.received == [0, 63]
     assert Packet.parse(load("sack")).received == [258, 259, 261]
+
+
+def test_a_reader_sees_nonces_and_only_that_there_are_keys() -> None:
+    for kind in ("request", "response"):
+        assert "nonce 0123456789abcdef" in str(Packet.parse(load(f"endpoint_{kind}_nonce")))
+        keyed = str(Packet.parse(load(f"endpoint_{kind}_keyed")))
+        assert "keyed" in keyed and "0123456789abcdef" not in keyed and "fedcba98" not in keyed

@@ -134,6 +134,7 @@ class Device:
         plan.engine = to_native(
             EndpointConfig(
                 seed=secrets.randbits(63),
+                secret=secrets.randbits(64),
                 ports=len(self.local_planes),
                 sack_threshold_bytes=config.sack_threshold_bytes,
                 trim_nack=config.trimming,
