@@ -102,8 +102,9 @@ udp::Device& shared_device() {
     plan.planes.emplace_back().address = wire::Ipv4{127, 0, 0, 1};
     plan.watches_links = false;
     auto made = std::make_unique<udp::Device>(plan);
+    made->part_of_cq(made->create_cq(), 0);  // which is 0 in the engine, too
     made->close();
-    made->with_engine([](proto::Endpoint& engine, Time) {
+    made->lane(0).with_engine([](proto::Endpoint& engine, Time) {
       set_up(engine);
       for (std::uint32_t peer = 0; peer + 1 < ranks; ++peer) engine.add_peer();
     });
@@ -136,7 +137,7 @@ struct Peer {
 class Machine {
  public:
   explicit Machine(Input& in) : in_(in), rank_(in.byte() % ranks), device_(shared_device()) {
-    group_ = std::make_unique<Group>(device_, Place{rank_, ranks, mtu}, 0, 7, std::make_shared<Port>());
+    group_ = std::make_unique<Group>(device_, 0, Place{rank_, ranks, mtu}, 0, 7, std::make_shared<Port>());
     for (Peer& peer : peers_) join(peer);
     group_->start(8 * mtu);
   }
@@ -145,7 +146,7 @@ class Machine {
     group_->close(Duration{0});
     for (const Pending& p : pending_) expect(p.work->has_ended());
     group_.reset();
-    device_.with_engine([](proto::Endpoint& engine, Time) {
+    device_.lane(0).with_engine([](proto::Endpoint& engine, Time) {
       std::array<proto::Completion, 64> flushed;
       while (engine.poll_completions(0, flushed)) continue;
     });
@@ -179,7 +180,7 @@ class Machine {
     peer.ring_rkey = group_->ring_rkey(peer.rank);
     expect(peer.engine.add_region({peer.inbox.inbound(), 0, Channel::ring_bytes, ring_key}));
     for (std::uint32_t i = 0; i < 8; ++i) expect(peer.engine.add_region({peer.landing.data(), 0, peer.landing.size(), landing_key + i}));
-    device_.with_engine([&](proto::Endpoint& engine, Time now) {
+    device_.lane(0).with_engine([&](proto::Endpoint& engine, Time now) {
       for (std::uint32_t k : {0, 1}) {
         connect(engine, now, message_qpn(rank_, peer.rank) + k, message_qpn(peer.rank, rank_) + k, index, 0,
                 group_->domain(peer.rank));
@@ -352,7 +353,7 @@ class Machine {
 
   // Everything arrives, everybody listens, and what has ended is forgotten.
   void settle() {
-    device_.with_engine([&](proto::Endpoint& engine, Time now) {
+    device_.lane(0).with_engine([&](proto::Endpoint& engine, Time now) {
       for (int rounds = 0; rounds < 1000 && exchange(engine, now); ++rounds) group_->attend(engine, now);
     });
     const bool has_failed = !group_->error().empty();

@@ -66,6 +66,7 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
         # their locks, the interpreter's own among them, still order what we do.
         "TSAN_OPTIONS": f"ignore_noninstrumented_modules=1:second_deadlock_stack=1:{log}",
         "SOFTMRC_SWARM_SEEDS": "200",
+        "SOFTMRC_SANITIZER": kind,  # for tests that look at what a process costs and says
     }
 
 

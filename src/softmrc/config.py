@@ -35,6 +35,7 @@ __all__ = [
     "whole_payload",
 ]
 
+LONGEST_US = 1e12
 PAYLOAD_UNIT = 128  # full packets carry a multiple of it, so that no word of a message is split between two
 TRAIN_BYTES = 65_480  # what the kernel takes in one send, to cut into packets itself
 
@@ -59,6 +60,13 @@ def bounds(kind: type, setting: str) -> tuple[int, int]:
     _, rows = _core.settings()[kind.__name__]
     least, most = next(limits for name, _, limits, _ in rows if name == setting)
     return least, most
+
+
+def quantity(name: str, value: Any, most: float, allowed: str) -> float:
+    """A number from 0 to so many; neither infinite nor none at all."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ConfigError(name, value, allowed)
+    return value
 
 
 def whole_payload(room_bytes: int) -> int:
@@ -102,6 +110,23 @@ class DeviceConfig:
     retry_exponential: int = 5
     max_send_wr: int = 4096
 
+    def checked(self) -> DeviceConfig:
+        """Itself, if every field has its type; what else is wrong with a value the core says, which uses it."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.type == "bool" and not isinstance(value, bool):
+                raise ConfigError(item.name, value, "true or false")
+            if item.type == "float":
+                quantity(item.name, value, LONGEST_US, f"microseconds, from 0 to {LONGEST_US:,.0f}")
+            if item.type == "int" and (not hasattr(value, "__index__") or not 0 <= value < 1 << 62):
+                raise ConfigError(item.name, value, "a whole number that is not negative")
+        return self
+
+    def sending(self) -> dict[str, int]:
+        """What `RtsAttributes` takes from here."""
+        names = ("mpr", "max_wimm", "timeout", "retry_linear", "retry_exponential", "max_send_wr")
+        return {name: getattr(self, name) for name in names}
+
     def quantum_for(self, mtu: int) -> int:
         """The spray quantum with packets of this size."""
         return self.quantum or max(1, min(2 * (TRAIN_BYTES // (mtu + PACKET_OVERHEAD)), 64))
@@ -129,6 +154,8 @@ def to_native(config: Any, native: Any = None) -> Any:
         native = getattr(_core, type(config).__name__)()
     for item in fields(config):
         value = getattr(config, item.name)
+        if item.name in ("entries", "fields", "widths") and not isinstance(value, tuple | list):
+            raise ConfigError(item.name, value, "a tuple")
         if item.name == "entries":
             for entry in value:
                 try:

@@ -19,6 +19,10 @@ from softmrc.errors import UsageError
 _owners: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
+def no_survivor(what: str) -> str:
+    return f"{what} belongs to the process that this one was forked from and does not survive a fork; make one here"
+
+
 class OfParent:
     """Stands where a native part was."""
 
@@ -26,7 +30,7 @@ class OfParent:
     is_over = True
 
     def __init__(self, what: str) -> None:
-        self.error = f"{what} belongs to the process that this one was forked from; make one here"
+        self.error = no_survivor(what)
 
     def close(self, linger_s: float = 0.0) -> None:
         """The parent does."""

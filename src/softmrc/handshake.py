@@ -22,13 +22,12 @@ import os
 import re
 import secrets
 import socket
-import time
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
 
-from softmrc.errors import ConfigError, RemoteError
+from softmrc.errors import ConfigError
 
 VERSION = 2
 LARGEST_HELLO = 1 << 10  # the first frame is anybody's
@@ -49,11 +48,18 @@ _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 class Refusal(Exception):
-    """Why a handshake ends: what is said of the peer here, and what it is told, if anything."""
+    """Why a handshake ends: what is said of the peer here, and what it is told, if anything. Where the listener was
+    `busy`, another try may do."""
 
-    def __init__(self, reason: str, told: str = "") -> None:
+    def __init__(self, reason: str, told: str = "", *, busy: bool = False) -> None:
         super().__init__(reason)
         self.told = told
+        self.busy = busy
+
+    @property
+    def frame(self) -> dict[str, Any]:
+        """What it is told, as it is sent."""
+        return {"error": self.told, "busy": True} if self.busy else {"error": self.told}
 
 
 def _shown(words: object) -> str:
@@ -103,7 +109,7 @@ class Inbox:
         if frame is None:
             raise Refusal("does not speak this protocol")
         if "error" in frame:
-            raise Refusal(f"refused: {_shown(frame['error'])}")
+            raise Refusal(f"refused: {_shown(frame['error'])}", busy=frame.get("busy") is True)
         return frame
 
 
@@ -169,6 +175,7 @@ class Proof:
 
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
+Call = Generator[dict[str, Any], dict[str, Any], dict[str, Any]]
 
 
 def welcome(proof: Proof, answer: Answer) -> Generator[dict[str, Any] | None, dict[str, Any], None]:
@@ -177,6 +184,14 @@ def welcome(proof: Proof, answer: Answer) -> Generator[dict[str, Any] | None, di
     proof.hear(first)
     offer = proof.opened(CONNECTOR_OFFERS, (yield proof.hello()))
     proof.opened(CONNECTOR_IS_READY, (yield proof.sealed(LISTENER_OFFERS, answer(offer))))
+
+
+def call(proof: Proof, offer: Callable[[], dict[str, Any]], accept: Callable[[dict[str, Any]], None]) -> Call:
+    """The connector's part, likewise; it returns the last frame to send. `offer` is asked when the listener has proved
+    itself, and `accept` may refuse what the listener offers."""
+    proof.hear((yield proof.hello()))
+    accept(proof.opened(LISTENER_OFFERS, (yield proof.sealed(CONNECTOR_OFFERS, offer()))))
+    return proof.sealed(CONNECTOR_IS_READY, {})
 
 
 class Channel:
@@ -212,68 +227,13 @@ class Channel:
         except OSError:
             return True
 
+    def hang_up(self) -> None:
+        """The other end notices at once; the descriptor stays until `close`, since others may be using it."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self.socket.close()
-
-
-class Caller:
-    """The connector's part, which may wait: one frame after the other, and all of them by a point in time."""
-
-    def __init__(self, channel: Channel, secret: bytes | None, until: float) -> None:
-        self.channel = channel
-        self._proof = Proof(CONNECTOR, secret)
-        self._inbox = Inbox()
-        self._until = until
-
-    def greet(self) -> None:
-        """Until the listener has shown that it knows the secret."""
-        self._told(self._greet)
-
-    def exchange(self, offer: dict[str, Any], accept: Callable[[dict[str, Any]], None]) -> None:
-        """Make an offer, and take the listener's; `accept` may refuse it."""
-        self._told(lambda: self._exchange(offer, accept))
-
-    def _greet(self) -> None:
-        self.send(self._proof.hello())
-        self._proof.hear(self.receive())
-
-    def _exchange(self, offer: dict[str, Any], accept: Callable[[dict[str, Any]], None]) -> None:
-        self.send(self._proof.sealed(CONNECTOR_OFFERS, offer))
-        accept(self._proof.opened(LISTENER_OFFERS, self.receive()))
-        self.send(self._proof.sealed(CONNECTOR_IS_READY, {}))
-
-    def _told(self, part: Callable[[], None]) -> None:
-        """Do it, and tell both sides why it ended, if it did."""
-        try:
-            part()
-        except Refusal as refusal:
-            if refusal.told:
-                with suppress(Refusal):
-                    self.send({"error": refusal.told})
-            raise RemoteError(f"{self.channel.peer_name} {refusal}") from None
-
-    def send(self, frame: dict[str, Any]) -> None:
-        self._in_time(lambda sock: sock.sendall(framed(frame)))
-
-    def receive(self) -> dict[str, Any]:
-        while (frame := self._inbox.next()) is None:
-            data = self._in_time(lambda sock: sock.recv(1 << 16))
-            if not data:
-                raise Refusal("closed the connection during the handshake")
-            self._inbox.add(data)
-        return frame
-
-    def _in_time(self, act: Callable[[socket.socket], Any]) -> Any:
-        left_s = self._until - time.monotonic()
-        try:
-            if left_s <= 0:
-                raise TimeoutError
-            self.channel.socket.settimeout(left_s)
-            return act(self.channel.socket)
-        except TimeoutError:
-            raise Refusal("did not finish the handshake in time") from None
-        except OSError as error:
-            raise Refusal(f"is gone: {error.strerror or error}") from None
 
 
 def _in_child() -> None:

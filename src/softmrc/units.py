@@ -12,12 +12,13 @@ from fractions import Fraction
 from softmrc.errors import ConfigError
 
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ%]*?)(?:bit/s|bps|b/s)?\s*$")
+LONGEST_TEXT = 100
 _RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _DURATIONS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 
 
 def _split(field: str, value: object, allowed: str) -> tuple[Fraction, str]:
-    match = _QUANTITY.match(value) if isinstance(value, str) else None
+    match = _QUANTITY.match(value) if isinstance(value, str) and len(value) <= LONGEST_TEXT else None
     if match is None:
         raise ConfigError(field, value, allowed)
     return Fraction(match[1]), match[2]

@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from softmrc.connection import Connection, Listener, connect
-from softmrc.handshake import CONNECTOR_IS_READY, CONNECTOR_OFFERS, LISTENER_OFFERS, Caller, Channel, Refusal
+from softmrc.handshake import (
+    CONNECTOR,
+    CONNECTOR_IS_READY,
+    CONNECTOR_OFFERS,
+    LISTENER_OFFERS,
+    Inbox,
+    Proof,
+    Refusal,
+    framed,
+)
 
 LIMIT_S = 20.0
 
@@ -51,6 +60,34 @@ def heard(sock: socket.socket) -> bytes:
     return data
 
 
+class Liar:
+    """Speaks to a listener under true seals, step by step."""
+
+    def __init__(self, sock: socket.socket, secret: bytes | None = None) -> None:
+        self._socket, self._inbox, self._proof = sock, Inbox(), Proof(CONNECTOR, secret)
+        self._socket.settimeout(LIMIT_S)
+
+    def greet(self) -> None:
+        self._socket.sendall(framed(self._proof.hello()))
+        self._proof.hear(self._receive())
+
+    def offer(self, words: dict[str, Any]) -> dict[str, Any]:
+        """What the listener offers in turn."""
+        self._socket.sendall(framed(self._proof.sealed(CONNECTOR_OFFERS, words)))
+        return self._proof.opened(LISTENER_OFFERS, self._receive())
+
+    def be_ready(self) -> None:
+        self._socket.sendall(framed(self._proof.sealed(CONNECTOR_IS_READY, {})))
+
+    def _receive(self) -> dict[str, Any]:
+        while (frame := self._inbox.next()) is None:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise Refusal("closed the connection during the handshake")
+            self._inbox.add(data)
+        return frame
+
+
 def answer_to(
     listener: Listener,
     offer: dict[str, Any],
@@ -61,16 +98,15 @@ def answer_to(
     """What a listener says to an offer under a true seal: the connection that it accepts, or its words of refusal. One
     that is not ready hangs up when it has the listener's offer."""
     with visit(listener, host) as sock:
-        liar = Caller(Channel(sock), secret, time.monotonic() + LIMIT_S)
+        liar = Liar(sock, secret)
         liar.greet()
         try:
-            liar.send(liar._proof.sealed(CONNECTOR_OFFERS, offer))
-            liar._proof.opened(LISTENER_OFFERS, liar.receive())
+            liar.offer(offer)
         except Refusal as refusal:
             return str(refusal)
         if not is_ready:
             return "hung up"
-        liar.send(liar._proof.sealed(CONNECTOR_IS_READY, {}))
+        liar.be_ready()
         return listener.accept(LIMIT_S)
 
 

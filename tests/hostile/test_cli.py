@@ -8,16 +8,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from softmrc import wire
-from softmrc.cli.perf import ECHO
-from softmrc.connection import Connection, connect, listen
+from softmrc.cli import perf
+from softmrc.cli.perf import ECHO, MEMORY
+from softmrc.connection import Connection, Listener, connect, listen
 from softmrc.errors import MrcError, RemoteError
 
 COMMAND = [sys.executable, "-P", "-c", "from softmrc.cli import main; main()"]
@@ -160,6 +162,91 @@ def test_a_listener_without_memory_is_an_error_of_one_line() -> None:
             thread.join(30)
         assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
         assert "no memory" in done.stderr
+
+
+def served_by(serve: Callable[[Connection], None]) -> Callable[[Listener], None]:
+    """In a thread: one client, and then no longer."""
+
+    def run(listener: Listener) -> None:
+        with suppress(MrcError), listener.accept(30) as connection:
+            serve(connection)
+
+    return run
+
+
+def answer_otherwise(connection: Connection) -> None:
+    while True:
+        connection.recv(30)
+        connection.post(connection.remote[0], 0, b"x", imm=77)
+
+
+# Servers that are something else: what they offer, what they do, what `perf` and `top` then say.
+OTHERS: dict[str, tuple[int, Callable[[Connection], Any], dict[str, str]]] = {
+    "little memory": (64, lambda connection: connection.recv(30), dict.fromkeys(("perf", "top"), "64 bytes")),
+    "another answer": (MEMORY, answer_otherwise, {"perf": "answers otherwise"}),
+    "leaves": (MEMORY, lambda connection: connection.close(), dict.fromkeys(("perf", "top"), "has left")),
+    "takes it back": (MEMORY, lambda connection: take_back(connection), {"top": "refused the address or the key"}),
+}
+
+
+def take_back(connection: Connection) -> None:
+    for region in connection._memory.regions:
+        region.deregister()
+    connection.recv(30)
+
+
+@pytest.mark.parametrize(("kind", "command"), [(kind, command) for kind in OTHERS for command in OTHERS[kind][2]])
+def test_a_server_that_is_not_perf_is_told_from_it_in_one_line(kind: str, command: str) -> None:
+    memory, serve, words = OTHERS[kind]
+    with listen("127.0.0.1", memory=bytearray(memory)) as listener:
+        thread = threading.Thread(target=served_by(serve), args=(listener,))
+        thread.start()
+        done = run(command, f"127.0.0.1:{listener.port}", *(["--seconds", "30"] if command == "top" else []))
+        listener.device.close()
+        thread.join(30)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert words[command] in done.stderr and "<" not in done.stderr
+
+
+def test_a_server_that_returns_nothing_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf, "ANSWER_S", 0.3)
+    with (
+        listen(memory=bytearray(64)) as listener,
+        connect("127.0.0.1", listener.port) as client,
+        listener.accept(30),
+        pytest.raises(RemoteError, match="returns no echo: is it `softmrc perf`"),
+    ):
+        perf.latency_us(client, 64, 1)
+
+
+def test_a_client_that_does_nothing_keeps_nobody_from_being_served() -> None:
+    with perf_server() as server, ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(connect("127.0.0.1", server.port, memory=bytearray(64)))
+        assert is_served(server)
+
+
+def test_a_client_that_does_nothing_is_shown_out_and_one_that_writes_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf, "IDLE_S", 0.3)
+    with listen(memory=bytearray(64)) as listener, connect("127.0.0.1", listener.port) as client:
+        connection = listener.accept(30)
+        source = listener.device.register(bytearray(64))
+        ends: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                perf.echo(connection, source)
+            except RemoteError as error:
+                ends.append(error)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        for _ in range(20):
+            client.write(client.remote[0], 0, b"x")
+            time.sleep(0.05)
+        assert thread.is_alive()
+        thread.join(30)
+        assert len(ends) == 1 and "has sent nothing for 0.3 s" in str(ends[0])
 
 
 def test_a_client_that_asks_for_too_much_is_refused_and_the_next_is_served() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sanitizers import NOT_UNDER_SANITIZERS
+
 START = """
     import socket, sys, tempfile, threading, time
     from softmrc.connection import connect, listen
@@ -122,6 +124,7 @@ def ended(program: str, *arguments: str, status: int = 0) -> None:
     assert (done.returncode, done.stderr) == (status, ""), done.stderr[-3000:]
 
 
+@NOT_UNDER_SANITIZERS
 @pytest.mark.parametrize("name", WAITS)
 def test_a_process_ends_while_threads_wait_for(name: str, tmp_path: Path) -> None:
     program = textwrap.dedent(START) + textwrap.dedent(WAITS[name].strip("\n"))

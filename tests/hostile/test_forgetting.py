@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import ipaddress
 import tempfile
 import threading
 from typing import Any
@@ -15,7 +16,7 @@ from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import CcProfile, EndpointConfig, EvProfile, InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.engine import Endpoint, RefusedPacket
 from softmrc.errors import UsageError
-from softmrc.verbs import Device
+from softmrc.verbs import Device, PeerPlane
 from udp.loopback import connect, eventually
 
 S = 1_000_000
@@ -106,6 +107,41 @@ def test_over_sockets_a_peer_that_is_gone_is_a_stranger() -> None:
             return near.planes()[0]["strangers"] > before
 
         assert eventually(is_a_stranger) and near._native.peer_count == 0
+
+
+def planes_at(port: int) -> list[PeerPlane]:
+    return [PeerPlane(ipaddress.ip_address("127.0.0.1"), port, (port,))]
+
+
+def test_a_peer_that_was_removed_is_not_mistaken_for_another() -> None:
+    with Device() as device:
+        old = device.add_peer(planes_at(9))
+        device.remove_peer(old)
+        new = device.add_peer(planes_at(10))
+        qp = device.create_qp(device.create_cq())
+        qp.init()
+        for call in (
+            lambda: qp.rtr(old, dest_qpn=3, first_psn=0),
+            lambda: device.probe(old, 0, 0, 1),
+            lambda: device.remove_peer(old),
+        ):
+            with pytest.raises(UsageError, match="port 9 was removed"):
+                call()
+        qp.rtr(new, dest_qpn=3, first_psn=0)
+        with Device() as other, pytest.raises(UsageError, match="was removed from this device, or is none of its own"):
+            other.probe(new, 0, 0, 1)
+
+
+def test_a_peer_is_to_be_removed_as_often_as_it_was_added() -> None:
+    with Device() as device:
+        first, second = device.add_peer(planes_at(9)), device.add_peer(planes_at(9))
+        assert device._native.peer_count == 1
+        device.remove_peer(first)
+        assert device._native.peer_count == 1
+        device.remove_peer(second)
+        assert device._native.peer_count == 0
+        with pytest.raises(UsageError, match="was removed"):
+            device.remove_peer(second)
 
 
 def come_together(devices: list[Device], folder: str, name: str) -> list[Any]:

@@ -17,10 +17,13 @@ from pathlib import Path
 import pytest
 from liar import LIMIT_S, answer_to, changed_plane, eventually, honest, visit
 
+from sanitizers import NOT_UNDER_SANITIZERS
 from softmrc import leaving
 from softmrc.connection import Listener, connect, listen
 from softmrc.errors import RemoteError
 from softmrc.verbs import Device
+
+pytestmark = NOT_UNDER_SANITIZERS
 
 CYCLES = int(os.environ.get("SOFTMRC_CYCLES", "300"))
 FIRST_CYCLES = max(100, CYCLES // 5)  # until as many peers are remembered for a while as ever will be

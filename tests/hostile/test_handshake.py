@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from liar import (
     LIMIT_S,
+    Liar,
     answer_to,
     changed_plane,
     close,
@@ -28,6 +29,7 @@ from liar import (
     visit,
 )
 
+from sanitizers import NOT_UNDER_SANITIZERS
 from softmrc.connection import Connection, Listener, connect, listen
 from softmrc.connection import reception as reception_module
 from softmrc.connection.offer import Offer
@@ -579,15 +581,104 @@ def test_there_is_a_bound_for_all_addresses_together() -> None:
         assert len(listener._reception._visitors) <= MOST_UNFINISHED
 
 
+@contextmanager
+def offering_visitors(listener: Listener, count: int, secret: str | None = None) -> Iterator[None]:
+    """They know the secret, make an offer, and never say that they are ready."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            liar = Liar(stack.enter_context(visit(listener)), secret and secret.encode())
+            liar.greet()
+            liar.offer(honest())
+        yield
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_visitors_that_offer_and_fall_silent_keep_nobody_out(secret: str | None) -> None:
+    """Not even of their own address, in the ten seconds that they have."""
+    with listen(memory=bytearray(64), secret=secret) as listener:
+        with offering_visitors(listener, MOST_FROM_ONE_ADDRESS + 16, secret), silent_visitors(listener, 100):
+            for _ in range(3):
+                assert serves_an_honest_one(listener, secret=secret)
+            assert len(listener._reception._visitors) <= 2 * MOST_FROM_ONE_ADDRESS
+            made = [one for one in listener._reception._visitors.values() if one.connection is not None]
+            assert len(made) <= MOST_FROM_ONE_ADDRESS
+        assert is_left_as_it_was(listener)
+
+
+def test_who_has_made_an_offer_is_not_kept_out_by_a_crowd_that_has_not() -> None:
+    with listen(memory=bytearray(64)) as listener, visit(listener) as sock:
+        liar = Liar(sock)
+        liar.greet()
+        liar.offer(honest())
+        with silent_visitors(listener, 3 * MOST_FROM_ONE_ADDRESS):
+            liar.be_ready()
+            listener.accept(LIMIT_S).close(0.0)
+
+
+def test_who_is_ready_stays_though_it_is_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its word lies in the listener's socket, unread, when another comes for whom there is no room."""
+    monkeypatch.setattr(reception_module, "MOST_FROM_ONE_ADDRESS", 2)
+    attend = reception_module.Visitor.attend
+    unheard: list[Liar] = []
+
+    def attend_late(visitor: Any) -> None:
+        while unheard:
+            unheard.pop().be_ready()
+        attend(visitor)
+
+    with listen(memory=bytearray(64)) as listener, ExitStack() as stack:
+        for _ in range(2):
+            liar = Liar(stack.enter_context(visit(listener)))
+            liar.greet()
+            liar.offer(honest())
+            unheard.append(liar)
+        last = Liar(stack.enter_context(visit(listener)))
+        last.greet()
+        monkeypatch.setattr(reception_module.Visitor, "attend", attend_late)
+        last.offer(honest())
+        for _ in range(2):
+            listener.accept(LIMIT_S).close(0.0)
+        assert listener.refused.count == 0
+
+
+def test_all_of_a_busy_host_that_connects_at_once_get_in() -> None:
+    """More than there is room for, at every step: they are told to come again, and do."""
+    count = 2 * MOST_FROM_ONE_ADDRESS + 32
+    assert count > MOST_WAITING
+    ends: list[Any] = []
+    with Device(["127.0.0.1"]) as device, listen(memory=bytearray(64)) as listener:
+        together = threading.Barrier(count)
+
+        def call() -> None:
+            together.wait(LIMIT_S)
+            try:
+                connect("127.0.0.1", listener.port, device=device, timeout_s=60).close(0.0)
+                ends.append("connected")
+            except Exception as error:
+                ends.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for _ in range(count):
+            listener.accept(60).close(0.0)
+        for thread in threads:
+            thread.join(60)
+        assert ends == ["connected"] * count
+
+
 def test_connections_that_nobody_accepts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reception_module, "MOST_WAITING", 2)
     with Device(["127.0.0.1"]) as device, listen(memory=bytearray(64)) as listener:
         for _ in range(2):
             connect("127.0.0.1", listener.port, device=device).close()
         with pytest.raises(RemoteError, match="too many wait to be accepted"):
-            connect("127.0.0.1", listener.port, device=device)
-        listener.accept(LIMIT_S).close()
-        connect("127.0.0.1", listener.port, device=device).close()
+            connect("127.0.0.1", listener.port, device=device, timeout_s=0.3)
+        assert device._native.cq_count == 0
+        late = threading.Timer(0.2, lambda: listener.accept(LIMIT_S).close())
+        late.start()
+        connect("127.0.0.1", listener.port, device=device, timeout_s=LIMIT_S).close()
+        late.join()
     assert MOST_WAITING > 2
 
 
@@ -604,6 +695,7 @@ with listen(memory=bytearray(64)) as listener:
 """
 
 
+@NOT_UNDER_SANITIZERS
 def test_where_descriptors_run_out_the_oldest_visitor_goes() -> None:
     with ExitStack() as stack:
         process = stack.enter_context(

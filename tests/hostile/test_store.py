@@ -7,6 +7,8 @@ exception of the code that read it.
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +56,21 @@ def check(error: Any, *words: str) -> None:
     for word in words:
         assert word in str(error), f"{word} is not in: {error}"
     assert str(error).isprintable() and len(str(error)) < 1000
+
+
+def test_what_ranks_say_is_for_their_own_user(tmp_path: Path) -> None:
+    """Whatever the process's mask allows others; a folder that was there before keeps what its owner gave it."""
+    tmp_path.chmod(0o755)
+    before = os.umask(0)
+    try:
+        for folder in (tmp_path / "made" / "by us", tmp_path):
+            DirectoryStore(folder).set("key", b"its value")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "made" / "by us").stat().st_mode) == 0o700
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 2 and all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
 
 
 # What is no entry at all. Each might be replaced by its rank in a moment, so ranks look until their time is up.

@@ -111,9 +111,21 @@ def test_a_rank_that_dies(tmp_path: Path, function: object) -> None:
         world.is_broken = True
 
 
+def join_hasty(here: Rank) -> None:
+    """When all are there already: processes may start further apart than this group's patience."""
+    dist.barrier()
+    here.hasty = dist.new_group(timeout=timedelta(seconds=2))  # type: ignore[attr-defined]
+    dist.barrier()
+
+
+def wait_hastily(here: Rank) -> str:
+    return failing(lambda: dist.all_reduce(torch.ones(1000), group=here.hasty))  # type: ignore[attr-defined]
+
+
 def test_a_rank_that_does_not_take_part(tmp_path: Path) -> None:
-    with started(2, tmp_path, timeout_s=2) as world:
-        world.send(wait_long, ranks=[0])
+    with started(2, tmp_path) as world:
+        world.run(join_hasty)
+        world.send(wait_hastily, ranks=[0])
         (said,) = world.collect([0])
         assert "rank 1" in said and "2 s" in said, said
         world.is_broken = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 from softmrc.verbs import Completion, CompletionQueue, Device, QueuePair
 
+LIMIT_S = 10.0  # a bound, not a measurement: nobody should wait for more than a moment
 FOUR = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
@@ -49,3 +51,21 @@ def eventually(condition: Callable[[], bool], limit_s: float = 10.0) -> bool:
             return False
         time.sleep(0.002)
     return True
+
+
+def outcome_of(waits: Callable[[], Any], close: Callable[[], None]) -> Any:
+    """What waiting ends with when another thread closes."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(waits())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    close()
+    thread.join(LIMIT_S)
+    return found[0] if found else "still waiting"

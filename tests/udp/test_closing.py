@@ -12,31 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import drain, pair
+from loopback import LIMIT_S, drain, outcome_of, pair
 
 from softmrc.connection import listen
 from softmrc.errors import UsageError
-from softmrc.verbs import Device
-
-LIMIT_S = 10.0  # a bound, not a measurement: nobody should wait for more than a moment
-
-
-def outcome_of(waits: Callable[[], Any], close: Callable[[], None]) -> Any:
-    """What waiting ends with when another thread closes."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(waits())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    time.sleep(0.05)
-    close()
-    thread.join(LIMIT_S)
-    return found[0] if found else "still waiting"
+from softmrc.verbs import Device, iterate
 
 
 def async_outcomes(waits: list[Callable[[], Awaitable[Any]]], close: Callable[[], None]) -> list[Any]:
@@ -67,6 +47,41 @@ def test_a_thread_that_waits_for_a_completion(timeout_s: float | None) -> None:
     queue = device.create_cq()
     outcome = outcome_of(lambda: queue.wait(timeout_s), device.close)
     assert isinstance(outcome, UsageError) and "closed" in str(outcome), outcome
+
+
+def test_who_waits_for_a_queue_that_is_destroyed() -> None:
+    """Threads with and without a limit, and tasks; nobody is handed what ends on the queue that is made next."""
+    with pair(("127.0.0.1",)) as (a, b):
+        region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
+        for wait in (lambda cq: cq.wait(), lambda cq: cq.wait(LIMIT_S), lambda cq: list(iterate(cq))):
+            queue = a.device.create_cq()
+            outcome = outcome_of(lambda queue=queue, wait=wait: wait(queue), queue.destroy)
+            assert isinstance(outcome, UsageError) and "was destroyed" in str(outcome), outcome
+        queue = a.device.create_cq()
+        for outcome in async_outcomes([queue.wait_async, queue.wait_async], queue.destroy):
+            assert isinstance(outcome, UsageError) and "was destroyed" in str(outcome), outcome
+        with a.device.create_qp(a.device.create_cq()) as qp:
+            qp.init()
+            qp.rtr(a.peer, dest_qpn=b.qpn, first_psn=0)
+            qp.rts()
+            qp.error()
+            for call in (queue.poll, lambda: queue.wait(0), queue.fileno, queue.destroy):
+                with pytest.raises(UsageError, match="was destroyed"):
+                    call()
+        a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey, wr_id=1)
+        assert drain(a.send_cq, 1)
+
+
+def test_a_queue_that_is_not_destroyed_after_all_is_waited_for_as_before() -> None:
+    with pair(("127.0.0.1",)) as (a, b):
+        region, source = b.device.register(bytearray(64), remote_write=True), a.device.register(bytearray(64))
+
+        def refused() -> None:
+            with pytest.raises(UsageError, match="queue pair"):
+                a.send_cq.destroy()
+            a.post_write(source, 0, 64, remote_va=0, rkey=region.rkey, wr_id=5)
+
+        assert [one.wr_id for one in outcome_of(a.send_cq.wait, refused)] == [5]
 
 
 def test_tasks_that_wait_for_completions_and_events() -> None:
@@ -153,3 +168,46 @@ with listen(memory=bytearray(64)) as listener:
 def test_a_forked_child_closes_its_copy_of_a_listener_alone() -> None:
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "True\n1\n", done.stderr
+
+
+FORKED_CONNECTION = """
+import asyncio, os
+from softmrc.connection import connect, listen
+from softmrc.errors import UsageError
+
+with (
+    listen(memory=bytearray(64)) as listener,
+    connect("127.0.0.1", listener.port) as peer,
+    listener.accept(20) as other,
+):
+    number = peer.post(peer.remote[0], 0, b"hello", imm=1)
+    child = os.fork()
+    if child == 0:
+        calls = (
+            lambda: peer.write(peer.remote[0], 0, b"x"),
+            lambda: peer.post(peer.remote[0], 0, b"x"),
+            lambda: peer.wait(number),
+            lambda: peer.recv(1),
+            lambda: asyncio.run(peer.recv_async()),
+            lambda: asyncio.run(peer.write_async(peer.remote[0], 0, b"x")),
+            lambda: peer.device.register(bytearray(64)),
+            lambda: peer.qp.query(),
+        )
+        for call in calls:
+            try:
+                call()
+            except UsageError as error:
+                print("does not survive a fork" in str(error), flush=True)
+        for one in (peer, other, listener):
+            one.close()
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+    peer.wait(number, 20)
+    print(other.recv(20).imm, flush=True)
+"""
+
+
+def test_a_connection_does_not_survive_a_fork_and_says_so() -> None:
+    command = [sys.executable, "-c", FORKED_CONNECTION]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == 8 * "True\n" + "0\n1\n", done.stdout + done.stderr

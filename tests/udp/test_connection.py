@@ -6,14 +6,15 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
-from loopback import eventually
+from loopback import eventually, outcome_of
 
 from softmrc import handshake
 from softmrc.connection import Connection, connect, connect_async, listen
+from softmrc.engine import QpState
 from softmrc.errors import ConfigError, DeviceError, RemoteError, UsageError
 from softmrc.verbs import Device
 
@@ -238,6 +239,42 @@ def test_a_wrong_key_is_the_writers_error() -> None:
         assert not any(memory)
 
 
+FAILURES = {
+    "stopped answering": lambda a, b: b.device.set_faults(black_hole=True),
+    "refused the address or the key": lambda a, b: [b.device._forget(one) for one in b._memory.regions],
+    "has left": lambda a, b: b.close(),
+    "does not call recv": lambda a, b: [a.write(a.remote[0], 0, b"x", imm=n) for n in range(16)],
+}
+
+
+@pytest.mark.parametrize("cause", FAILURES)
+def test_what_ended_a_connection_is_told_by_every_call_after_it(cause: str) -> None:
+    """To those who posted at the same time, to those who come later, and to those who wait for messages."""
+    with connected(timeout=10, retry_linear=3, retry_exponential=2, max_wimm=16) as (a, b, _):
+        a.write(a.remote[0], 0, b"x")
+        remote = a.remote[0]
+        FAILURES[cause](a, b)
+        numbers = []
+        with suppress(RemoteError):  # the first may have failed before the second is posted
+            numbers += [a.post(remote, 0, b"x", imm=1)]
+            numbers += [a.post(remote, 0, b"x", imm=1) for _ in range(2)]
+        calls = [lambda number=number: a.wait(number, 20) for number in numbers]
+        calls += 2 * [lambda: a.write(remote, 0, b"x"), lambda: a.post(remote, 0, b"x"), lambda: a.recv(20)]
+        calls += [lambda: asyncio.run(a.write_async(remote, 0, b"x")), lambda: asyncio.run(a.recv_async())]
+        for call in calls:
+            with pytest.raises(RemoteError, match=rf"peer 127\.0\.0\.1 port \d+ .*{cause}"):
+                call()
+
+
+def test_a_failure_that_nobody_waited_for_is_told_by_the_next_write() -> None:
+    with connected(timeout=10, retry_linear=3, retry_exponential=2) as (a, b, _):
+        b.device.set_faults(black_hole=True)
+        a.post(a.remote[0], 0, b"x")
+        assert eventually(lambda: a.qp.state == QpState.ERROR)
+        with pytest.raises(RemoteError, match="stopped answering"):
+            a.write(a.remote[0], 0, b"x")
+
+
 def test_peer_falls_silent() -> None:
     with connected(timeout=10, retry_linear=3, retry_exponential=2) as (a, b, _):
         a.write(a.remote[0], 0, b"x")
@@ -246,12 +283,23 @@ def test_peer_falls_silent() -> None:
             a.write(a.remote[0], 0, b"x")
 
 
-def test_peer_closes_its_device() -> None:
-    with connected() as (a, b, _):
-        a.write(a.remote[0], 0, b"x")
-        b.device.close()
-        with pytest.raises(RemoteError, match=r"peer 127\.0\.0\.1 port \d+ takes nothing any more"):
-            a.write(a.remote[0], 0, b"x")
+@pytest.mark.parametrize("what", ["the listener", "the device", "the listener's device"])
+def test_whatever_is_closed_under_a_connection_the_peer_is_told(what: str) -> None:
+    """As if the connection itself had been closed: who waits for a message ends, and so does who writes."""
+    with Device(["127.0.0.1"]) as device:
+        listener = listen(memory=bytearray(64), **({"device": device} if what == "the device" else {}))
+        closes = {"the listener": listener.close, "the device": device.close}.get(what, listener.device.close)
+        with connect("127.0.0.1", listener.port) as a, listener.accept(10) as b:
+            a.write(a.remote[0], 0, b"x", imm=1)
+            assert b.recv(10).imm == 1
+            outcome = outcome_of(a.recv, closes)
+            assert isinstance(outcome, RemoteError) and "has left" in str(outcome), outcome
+            with pytest.raises(RemoteError, match=r"peer 127\.0\.0\.1 port \d+ has left"):
+                a.write(a.remote[0], 0, b"x")
+            for call in (b.recv, lambda: b.write(a.remote[0], 0, b"x")):
+                with pytest.raises(UsageError, match="the device is closed"):
+                    call()
+        listener.close()
 
 
 def test_too_many_immediates_for_the_receives_posted() -> None:
@@ -294,6 +342,62 @@ def test_accept_for_asyncio_loses_nobody_when_it_is_cancelled() -> None:
                 one.close()
 
     asyncio.run(run())
+
+
+@contextmanager
+def stubborn_listener(kind: str) -> Iterator[int]:
+    """A port where a handshake gets so far and no further."""
+    with socket.socket() as server, ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        port = server.getsockname()[1]
+        if kind == "full":  # nobody accepts, and the kernel's queue has no room: the TCP connection is not made, either
+            for _ in range(8):
+                one = stack.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(("127.0.0.1", port))
+        elif kind == "greets":
+
+            def serve() -> None:
+                with suppress(OSError), server.accept()[0] as sock:
+                    proof, inbox = handshake.Proof(handshake.LISTENER, None), handshake.Inbox()
+                    while (frame := inbox.next()) is None:
+                        inbox.add(sock.recv(1 << 16))
+                    proof.hear(frame)
+                    sock.sendall(handshake.framed(proof.hello()))
+                    while sock.recv(1 << 16):
+                        pass
+
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            stack.callback(thread.join, 10)
+        yield port
+
+
+@pytest.mark.parametrize("kind", ["full", "silent", "greets"])
+def test_cancelling_a_connect_takes_effect_at_once_and_leaves_nothing(kind: str) -> None:
+    """By hand and by a timeout, at every step; other tasks run meanwhile."""
+    with stubborn_listener(kind) as port, Device(["127.0.0.1"]) as device:
+        threads = threading.active_count()
+
+        async def run() -> None:
+            for own in (device, None):
+                task = asyncio.create_task(connect_async("127.0.0.1", port, device=own, memory=bytearray(64)))
+                await asyncio.sleep(0.2)
+                assert not task.done() and threading.active_count() == threads
+                task.cancel()
+                done, _ = await asyncio.wait([task], timeout=10)
+                assert done and task.cancelled()
+                if kind == "greets":
+                    break  # it hears one
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(connect_async("127.0.0.1", port, device=own), 0.1)
+                with pytest.raises(RemoteError, match=r"in time|does not answer"):
+                    await connect_async("127.0.0.1", port, device=own, timeout_s=0.1)
+
+        asyncio.run(run())
+        assert threading.active_count() <= threads
+        assert not device._regions and device._native.cq_count == 0
 
 
 def test_wrong_numbers_are_refused_in_our_words() -> None:

@@ -49,7 +49,9 @@ def dissect(
     capture: Annotated[Path, typer.Argument(help="A pcapng or pcap file.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     count: Annotated[bool, typer.Option("--count", help="Only count, by interface and opcode.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many packets.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, max=(1 << 62), help="Stop after so many packets.")
+    ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The UDP port of MRC.")] = wire.UDP_PORT,
 ) -> None:
     """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC."""

@@ -37,11 +37,15 @@ def _write(path: Path, text: str) -> None:
         raise DeviceError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _numbers(field: str, text: str) -> tuple[int, ...]:
+def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        found = tuple(int(part) for part in text.split(","))
+        if max(found) > most:
+            raise ValueError
     except ValueError:
-        raise ConfigError(field, text, "whole numbers with commas between them, as 1,2,4,8") from None
+        allowed = f"whole numbers up to {most:,} with commas between them, as 1,2,4,8"
+        raise ConfigError(field, text, allowed) from None
+    return found
 
 
 def _fractions(field: str, text: str) -> tuple[Fraction, ...]:
@@ -68,7 +72,7 @@ def plan(
     question = plans.Question(gpus, as_rate_bps("nic", nic), as_rate_bps("switch", switch), nics_per_gpu)
     book = plans.Prices.load(prices)
     found = plans.compare(
-        question, book, _numbers("planes", planes), _numbers("tiers", tiers),
+        question, book, _numbers("planes", planes, 1024), _numbers("tiers", tiers, 16),
         _fractions("oversubscription", oversubscription), not all_tiers,
     )  # fmt: skip
     if report:
@@ -101,8 +105,8 @@ def _plan_table(designs: list[plans.Design]) -> Table:
 
 def assess(
     file: File,
-    trials: Annotated[int, typer.Option(min=1, help="How many months to draw.")] = 20,
-    seed: Annotated[int, typer.Option(help="Another seed, other months.")] = 1,
+    trials: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many months to draw.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other months.")] = 1,
     as_json: AsJson = False,
     report: Report = None,
 ) -> None:

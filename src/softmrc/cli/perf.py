@@ -3,45 +3,72 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from typing import Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from softmrc.cli.ping import secret_from, split_address
-from softmrc.cli.terminal import terminal
-from softmrc.connection import Connection, RemoteRegion, connect, listen
+from softmrc.cli.terminal import a_number, terminal
+from softmrc.connection import Connection, Message, RemoteRegion, connect, listen
+from softmrc.engine import CompletionStatus
 from softmrc.errors import RemoteError, UsageError
 from softmrc.verbs import MemoryRegion
 
 SIZES = tuple(1 << shift for shift in range(1, 25, 2)) + (1 << 24,)
 MEMORY = 32 << 20
 ECHO, QUIET, END = 1, 2, 3
+IDLE_S = 60.0  # for which a client may do nothing
+ANSWER_S = 10.0  # for which a server may
 
 
 def serve(host: str, port: int, planes: list[str], secret: str | None, once: bool, console: Console) -> None:
-    """Answer clients, one after the other."""
+    """Answer clients side by side: one that says nothing is nobody else's concern."""
     with listen(host, port, memory=bytearray(MEMORY), planes=planes or None, secret=secret) as listener:
         console.print(f"listening on {host} port {listener.port}, {listener.device!r}")
         source = listener.device.register(bytearray(max(SIZES)))
         while True:
-            try:
-                with listener.accept() as connection:
-                    console.print(f"serving {connection.peer_name}")
-                    echo(connection, source)
-            except RemoteError as error:
-                console.print(str(error), style="yellow")
+            connection = listener.accept()
             if once:
+                attend(connection, source, console)
                 return
+            threading.Thread(target=attend, args=(connection, source, console), daemon=True).start()
+
+
+def attend(connection: Connection, source: MemoryRegion, console: Console) -> None:
+    """One client, from beginning to end."""
+    console.print(f"serving {connection.peer_name}")
+    try:
+        with connection:
+            echo(connection, source)
+    except RemoteError as error:
+        console.print(str(error), style="yellow")
+    except UsageError:
+        if not connection.device.is_closed:
+            raise
+        # The command ends, and this with it.
 
 
 def echo(connection: Connection, source: MemoryRegion) -> None:
     """Return each ECHO; leave at END."""
-    while (message := connection.recv()).imm != END:
+    while (message := next_message(connection)).imm != END:
         if message.imm == ECHO:
             return_echo(connection, source, message.length)
+
+
+def next_message(connection: Connection) -> Message:
+    """Some clients write and say nothing (`softmrc top`); one that does not even write is shown out in the end."""
+    while True:
+        heard = connection.qp.stats()["packets_received"]
+        try:
+            return connection.recv(IDLE_S)
+        except TimeoutError:
+            if connection.qp.stats()["packets_received"] == heard:
+                raise RemoteError(f"{connection.peer_name} has sent nothing for {IDLE_S:g} s") from None
 
 
 def return_echo(connection: Connection, source: MemoryRegion, length: int) -> None:
@@ -55,22 +82,49 @@ def return_echo(connection: Connection, source: MemoryRegion, length: int) -> No
         raise RemoteError(f"{connection.peer_name} asks for echoes and does not take them: {error}") from None
 
 
-def memory_of(connection: Connection) -> RemoteRegion:
+def memory_of(connection: Connection, least: int = 0) -> RemoteRegion:
     """Where a peer lets this side write."""
     if not connection.remote:
-        raise RemoteError(f"{connection.peer_name} offers no memory to write to")
+        raise RemoteError(f"{connection.peer_name} offers no memory to write to: is it `softmrc perf`?")
+    if connection.remote[0].length < least:
+        offered = f"offers {connection.remote[0].length:,} bytes to write to, of {least:,} that are needed"
+        raise RemoteError(f"{connection.peer_name} {offered}: is it `softmrc perf`?")
     return connection.remote[0]
+
+
+def post(connection: Connection, source: MemoryRegion, size: int, remote_va: int = 0, **more: Any) -> None:
+    """A write to a server. Where the connection is over, it is said why."""
+    try:
+        connection.qp.post_write(source, 0, size, remote_va=remote_va, rkey=connection.remote[0].rkey, **more)
+    except UsageError:
+        connection.check_alive()
+        raise
+
+
+def check_writes(connection: Connection, found: np.ndarray) -> None:
+    """What a client says when its writes fail."""
+    for status in found["status"][found["status"] != 0].tolist():
+        raise RemoteError(f"writes failed: peer {connection.peer} {connection.why(CompletionStatus(status))}")
+
+
+def await_echo(connection: Connection) -> None:
+    try:
+        message = connection.recv(ANSWER_S)
+    except TimeoutError:
+        raise RemoteError(f"{connection.peer_name} returns no echo: is it `softmrc perf`?") from None
+    if message.imm != ECHO:
+        raise RemoteError(f"{connection.peer_name} answers otherwise than `softmrc perf` does")
 
 
 def latency_us(connection: Connection, size: int, count: int) -> float:
     """Half a round trip, median."""
     source = connection.device.register(bytearray(size))
-    qp, remote = connection.qp, memory_of(connection)
+    memory_of(connection, size)
     took = []
     for _ in range(count):
         start = time.perf_counter()
-        qp.post_write(source, 0, size, remote_va=0, rkey=remote.rkey, imm=ECHO, signaled=False)
-        connection.recv(10)
+        post(connection, source, size, imm=ECHO, signaled=False)
+        await_echo(connection)
         took.append((time.perf_counter() - start) * 1e6 / 2)
     return statistics.median(took)
 
@@ -78,16 +132,17 @@ def latency_us(connection: Connection, size: int, count: int) -> float:
 def bandwidth_gbps(connection: Connection, size: int, seconds: float, depth: int = 32) -> float:
     """Writes of one size, `depth` at a time."""
     source = connection.device.register(bytearray(size))
-    qp, remote = connection.qp, memory_of(connection)
+    memory_of(connection, MEMORY)
     posted = done = 0
     start = time.perf_counter()
     while (is_time := time.perf_counter() - start < seconds) or done < posted:
         while is_time and posted - done < depth:
-            qp.post_write(source, 0, size, remote_va=posted % 2 * size % (MEMORY - size + 1), rkey=remote.rkey)
+            post(connection, source, size, posted % 2 * size % (MEMORY - size + 1))
             posted += 1
-        found = qp.send_cq.wait_array(10)
-        if not len(found) or found["status"].any():
-            raise RemoteError(f"writes to {connection.peer} failed: {qp!r}")
+        found = connection.qp.send_cq.wait_array(ANSWER_S)
+        check_writes(connection, found)
+        if not len(found):
+            raise RemoteError(f"{connection.peer_name} has acknowledged nothing for {ANSWER_S:g} s")
         done += len(found)
     return done * size * 8 / (time.perf_counter() - start) / 1e9
 
@@ -95,9 +150,9 @@ def bandwidth_gbps(connection: Connection, size: int, seconds: float, depth: int
 def perf(
     address: str = typer.Argument("", help="The server's HOST:PORT; without it, be the server."),
     host: str = typer.Option("127.0.0.1", help="Server: where to listen."),
-    port: int = typer.Option(7471, help="Server: the TCP port to listen on."),
+    port: int = typer.Option(7471, min=0, max=65535, help="Server: the TCP port to listen on."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
-    seconds: float = typer.Option(0.5, min=0.05, help="Client: time for each size."),
+    seconds: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="Client: time for each size."),
     once: bool = typer.Option(False, help="Server: leave after the first client."),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
@@ -109,6 +164,7 @@ def perf(
     far_host, far_port = split_address(address)
     settings: dict[str, Any] = {"planes": plane or None, "secret": secret_from(secret), "memory": bytearray(max(SIZES))}
     with connect(far_host, far_port, **settings) as connection:
+        memory_of(connection, MEMORY)
         table = Table(title=f"{connection.device!r} → {connection.peer}", title_justify="left")
         for column in ("bytes", "latency µs, one way", "Gb/s", "messages/s"):
             table.add_column(column, justify="right")

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import time
 
 import typer
 from rich.table import Table
 
-from softmrc.cli.terminal import terminal
+from softmrc.cli.terminal import a_number, terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
 from softmrc.verbs import EventType
 
+PORT = re.compile("[0-9]{1,5}")
+
 
 def split_address(text: str) -> tuple[str, int]:
     """HOST:PORT, with an IPv6 host in brackets."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not PORT.fullmatch(port):
         raise ConfigError("address", text, "HOST:PORT, for example 10.0.0.2:7000 or [fd00::2]:7000")
     return host.strip("[]"), int(port)
 
@@ -67,7 +70,9 @@ def ping(
     address: str = typer.Argument(help="Where a node listens: HOST:PORT."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
     count: int = typer.Option(5, min=1, max=1000, help="Probes on every path."),
-    interval_ms: float = typer.Option(100.0, min=1.0, help="Pause between two rounds."),
+    interval_ms: float = typer.Option(
+        100.0, min=1.0, max=3_600_000, callback=a_number, help="Pause between two rounds."
+    ),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
     """Probe every path to a node: round trip, loss, and whether it answers."""

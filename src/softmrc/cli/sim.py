@@ -50,7 +50,9 @@ class _Shown:
 
 def sim(
     file: Annotated[Path, typer.Argument(help="A scenario (TOML).", show_default=False)],
-    seed: Annotated[int | None, typer.Option(min=0, help="Another seed than the scenario's.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=(1 << 64) - 1, help="Another seed than the scenario's.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page with plots here (HTML).")] = None,
     only: Annotated[str | None, typer.Option(help="Run only the variant of this name.")] = None,
@@ -132,9 +134,9 @@ def _print_results(scenario: simulator.Scenario, results: list[Result], report: 
 def sweep(
     file: Annotated[Path, typer.Argument(help="A scenario (TOML).", show_default=False)],
     vary: Annotated[list[str], typer.Option(help="A key and its values: faults.links=0..20, or fabric.planes=1,2,4.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each point.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Seeds for each point.")] = 1,
     engine: Annotated[str, typer.Option(help="local (all cores) or ray.")] = "local",
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one for each core.")] = 0,
     compare: Annotated[bool, typer.Option("--compare", help="Run the [[compare]] variants too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a run, as they finish.")] = False,
 ) -> None:

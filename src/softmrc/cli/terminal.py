@@ -6,6 +6,9 @@ is a `Text`, or a whole line with a `style`.
 
 from __future__ import annotations
 
+import math
+
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +24,13 @@ MARKS = {
 
 def terminal(stderr: bool = False) -> Console:
     return Console(markup=False, emoji=False, stderr=stderr)
+
+
+def a_number(value: float) -> float:
+    """For options: NaN lies within no range, and passes every comparison that asks whether it lies without."""
+    if math.isnan(value):
+        raise typer.BadParameter("nan is no number")
+    return value
 
 
 def check_mark(holds: bool) -> Text:

@@ -11,12 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.cli.perf import END, memory_of
+from softmrc.cli.perf import END, check_writes, memory_of, post
 from softmrc.cli.ping import secret_from, split_address
-from softmrc.cli.terminal import MARKS, terminal
+from softmrc.cli.terminal import MARKS, a_number, terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
-from softmrc.errors import RemoteError
 
 MESSAGE = 1 << 20
 DEPTH = 8
@@ -53,9 +52,11 @@ def _sample(connection: Connection) -> dict[str, Any]:
 def top(
     address: str = typer.Argument(help="Where `softmrc perf` listens: HOST:PORT."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
-    seconds: float = typer.Option(0.0, min=0.0, help="Leave after so long; 0: on Ctrl-C."),
-    interval_s: float = typer.Option(0.5, min=0.05, help="How often the screen changes."),
-    loss: float = typer.Option(0.0, min=0.0, max=1.0, help="Share of packets to lose on every plane."),
+    seconds: float = typer.Option(0.0, min=0.0, max=1e9, callback=a_number, help="Leave after so long; 0: on Ctrl-C."),
+    interval_s: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="How often the screen changes."),
+    loss: float = typer.Option(
+        0.0, min=0.0, max=1.0, callback=a_number, help="Share of packets to lose on every plane."
+    ),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
     """Watch a load live: planes, the state of every path, window, retransmissions."""
@@ -63,7 +64,7 @@ def top(
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
         connection.device.set_faults(drop=loss)
         source = connection.device.register(bytearray(MESSAGE))
-        qp, remote = connection.qp, memory_of(connection)
+        qp, remote = connection.qp, memory_of(connection, MESSAGE)
         start = shown_at = time.monotonic()
         before = _sample(connection)
         posted = done = 0
@@ -71,11 +72,10 @@ def top(
             with Live(console=terminal(), auto_refresh=False) as live:
                 while not seconds or time.monotonic() - start < seconds:
                     while posted - done < DEPTH:
-                        qp.post_write(source, 0, MESSAGE, remote_va=0, rkey=remote.rkey)
+                        post(connection, source, MESSAGE)
                         posted += 1
                     found = qp.send_cq.wait_array(interval_s)
-                    if len(found) and found["status"].any():
-                        raise RemoteError(f"writes to {connection.peer} failed: {qp!r}")
+                    check_writes(connection, found)
                     done += len(found)
                     span = time.monotonic() - shown_at
                     if span >= interval_s:

@@ -13,11 +13,12 @@ LOOK_EVERY_S = 0.002
 
 
 class DirectoryStore:
-    """A store in a directory that all ranks see: a file for every key."""
+    """A store in a directory that all ranks see: a file for every key. What ranks say includes keys to their memory, so
+    that it is for their own user alone."""
 
     def __init__(self, path: str | Path, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(0o700, parents=True, exist_ok=True)
         self.timeout = timeout
 
     def _file(self, key: str) -> Path:
@@ -27,7 +28,8 @@ class DirectoryStore:
         """Say it to everybody; a key appears with its whole value."""
         data = value.encode() if isinstance(value, str) else value
         part = self._file(key).with_suffix(f".{os.getpid()}.{time.monotonic_ns()}")
-        part.write_bytes(data)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
         part.rename(self._file(key))
 
     def get(self, key: str) -> bytes:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import time
-import weakref
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -27,7 +26,7 @@ from softmrc.verbs import (
     port_keys,
     writable_memory,
 )
-from softmrc.verbs.bounds import whole
+from softmrc.verbs.bounds import FOR_EVER, instance, seconds, whole
 
 SLICE_S = 0.1  # how often who waits looks whether the peer is still there
 LAST_WORDS_S = 1.0  # what a peer that has left did not acknowledge by then, it never will
@@ -37,12 +36,9 @@ HAS_LEFT = "has left: it closed the connection, or its process ended"
 ENDS_WITH_PEER = {CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, CompletionStatus.FLUSHED}
 
 
-_open: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
 def _give_up_the_departed(device: Device) -> bool:
     """Whether there was a connection of this device whose peer had left."""
-    departed = [one for one in list(_open) if one.device is device and one._has_lost_its_peer()]
+    departed = [one for one in device._dependents() if isinstance(one, Connection) and one._has_lost_its_peer()]
     for connection in departed:
         with contextlib.suppress(UsageError):  # closed meanwhile
             connection.qp.error()
@@ -75,9 +71,10 @@ class Connection:
         self._done: dict[int, Completion] = {}
         self._messages: list[Message] = []
         self._payload = 0  # bytes of a full packet
+        self._failure = ""  # what is to be said of the peer since a write has failed; the first one knows the cause
         self._left_at: float | None = None  # when it was noticed that the peer has left
         leaving.expect_connection(self)
-        _open.add(self)
+        device._tell_when_closed(self)
 
     def _offer(self) -> dict[str, Any]:
         return offer_of(self.device, self.qp, self._memory.regions, self._port_key)
@@ -122,6 +119,7 @@ class Connection:
 
     def _source(self, buffer: Any, remote: RemoteRegion, offset: int) -> Any:
         self._check_open()
+        instance("remote", remote, RemoteRegion, "memory of the peer: one of connection.remote")
         whole("offset", offset, 64)
         source = buffer.buffer if isinstance(buffer, MemoryRegion) else _core.Buffer(writable_memory(buffer), False)
         if offset + source.size > remote.length:
@@ -140,23 +138,31 @@ class Connection:
             self._sources.pop(number, None)
             if isinstance(error, UsageError):
                 self._check_open()
-                self._check_alive()
+                self.check_alive()
             raise
         return number
 
     def wait(self, number: int, timeout_s: float | None = None) -> None:
-        """Until that write is in the peer's memory."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        """Until that write is in the peer's memory. Each may be waited for once."""
+        until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
+        whole("number", number, 64)
         while number not in self._done:
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
-            found = self.qp.send_cq.wait(SLICE_S if left is None else min(SLICE_S, left))
+            self._check_pending(number)
+            left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
+            found = self.qp.send_cq.wait(left)
             self._note(found)
             if not found:
                 self._check_open()
                 self._judge_silence()
+                if until is not None and time.monotonic() >= until and number not in self._done:
+                    raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
         self._finish(number)
+
+    def _check_pending(self, number: int) -> None:
+        """What was never posted, or is done and was waited for, never comes."""
+        if number not in self._sources and number not in self._done:
+            self._check_open()
+            raise ConfigError("number", number, "what `post` returned, of a write that was not waited for yet")
 
     def write(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
         """Put the buffer's bytes into the peer's memory; with `imm`, tell it so."""
@@ -179,8 +185,10 @@ class Connection:
 
     def _note(self, completions: list[Completion]) -> None:
         for completion in completions:
-            self._sources.pop(completion.wr_id, None)
             self._done[completion.wr_id] = completion
+            self._sources.pop(completion.wr_id, None)
+            if not completion.ok and not self._failure:
+                self._failure = self.why(completion.status)
 
     def _judge_silence(self) -> None:
         """A peer that leaves still acknowledges what it took, for a while. After that nothing will come."""
@@ -192,15 +200,17 @@ class Connection:
             self.qp.error()
 
     def _finish(self, number: int) -> None:
-        completion = self._done.pop(number)
-        if completion.ok:
-            return
-        raise RemoteError(f"write {number} failed: peer {self.peer} {self._why(completion)}")
+        completion = self._done.pop(number, None)
+        if completion is None:  # another thread waited for it as well
+            self._check_pending(number)
+        elif not completion.ok:
+            raise RemoteError(f"write {number} failed: peer {self.peer} {self._failure}")
 
-    def _why(self, completion: Completion) -> str:
-        if completion.status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
+    def why(self, status: CompletionStatus) -> str:
+        """What is to be said of the peer when a write ends with this status."""
+        if status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
             return HAS_LEFT
-        if completion.status == CompletionStatus.RETRY_EXCEEDED:
+        if status == CompletionStatus.RETRY_EXCEEDED:
             return self._narrowed() or "stopped answering"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
@@ -208,7 +218,7 @@ class Connection:
             CompletionStatus.REMOTE_OPERATION: "had no receive posted: it does not call recv() fast enough",
             CompletionStatus.PEER_ERROR: "takes nothing any more: it closed its end, or is in error",
             CompletionStatus.FLUSHED: "was given up on before this write's turn",
-        }.get(completion.status, completion.status.name.lower().replace("_", " "))
+        }.get(status, status.name.lower().replace("_", " "))
 
     def _narrowed(self) -> str:
         """Links that carried our packets when the device was made, and are too narrow for them now."""
@@ -228,14 +238,14 @@ class Connection:
         connection: the peer's write fails, and so does everything after it. Who sends many waits for answers, or
         writes without `imm`.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
         while not self._messages:
             self._check_open()
-            left = SLICE_S if until is None else min(SLICE_S, until - time.monotonic())
-            if left <= 0:
-                raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
+            left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
             if not self._receive(self.qp.recv_cq.wait(left)):
                 self._check_for_more()
+                if until is not None and time.monotonic() >= until and not self._messages:
+                    raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
         return self._messages.pop(0)
 
     async def recv_async(self) -> Message:
@@ -257,16 +267,14 @@ class Connection:
             # Refused once the queue pair is in error; what came before that is still good.
             self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
         if len(fresh) < len(completions) and not self._messages:
-            self._check_alive()
-            raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
+            self.check_alive()
         return bool(completions)
 
     def _check_for_more(self) -> None:
         """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""
         is_over = self._channel.is_closed_by_peer() or self.qp.state == QpState.ERROR
         if is_over and not self._receive(self.qp.recv_cq.poll()):
-            self._check_alive()
-            raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
+            self.check_alive()
 
     def _has_lost_its_peer(self) -> bool:
         return not self._closed and self._channel.is_closed_by_peer()
@@ -274,20 +282,33 @@ class Connection:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the connection is closed")
+        self.device._check_open()
 
-    def _check_alive(self) -> None:
+    def _on_device_closed(self) -> None:
+        """The peer is told as by `close`; what was on its way is the device's affair."""
+        self._channel.hang_up()
+
+    def check_alive(self) -> None:
+        """Once it is over, raise why, each time as the first."""
+        self._note(self.qp.send_cq.poll())
+        if self._failure:
+            raise RemoteError(f"the connection has failed: peer {self.peer} {self._failure}")
         if self._channel.is_closed_by_peer():
             raise RemoteError(f"peer {self.peer} {HAS_LEFT}")
+        if self.qp.state == QpState.ERROR:
+            raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
 
     def close(self, flush_s: float = leaving.FLUSH_S) -> None:
         """Let go of the peer; it notices at once. Writes that were posted and not waited for are given `flush_s` to
         arrive; what the peer has written is acknowledged, even if it asks a little later."""
+        seconds("flush_s", flush_s)
         if self._closed:
             return
         self._closed = True
         try:
-            self.device._native.flush(self.qp.qpn, flush_s)
-            self.qp.destroy()
+            with contextlib.suppress(UsageError):  # of a parent process, whose queue pair it is
+                self.device._native.flush(self.qp.qpn, flush_s)
+                self.qp.destroy()
         finally:
             self._channel.close()
             self._sources.clear()
@@ -299,6 +320,11 @@ class Connection:
             self._memory.release()
             if self._owns_device:
                 self.device.close()
+
+    def _abandon(self) -> None:
+        """Close what came to nothing. The device may serve another try."""
+        self._owns_device = False
+        self.close(0.0)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # half made, or of a device that is gone

@@ -17,6 +17,7 @@ from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.reception import Reception, Refusals
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.verbs import Device, MemoryRegion
+from softmrc.verbs.bounds import FOR_EVER, seconds
 
 BACKLOG = 1024  # how many the kernel holds at the door; it is a moment
 
@@ -51,6 +52,8 @@ class Listener:
     def accept(self, timeout_s: float | None = None) -> Connection:
         """The next peer that knows the secret and whose offer fits. Others are counted in `refused`, and are nobody's
         exception. With `timeout_s=0`, one that is there already."""
+        if timeout_s is not None:
+            seconds("timeout_s", timeout_s, or_else=FOR_EVER)
         before = self.refused.count
         connection = self._reception.take(timeout_s)
         if connection is not None:
@@ -77,7 +80,7 @@ class Listener:
 
     def close(self) -> None:
         """Receive nobody any longer; whoever waits in `accept` is told. Accepted connections go on, unless the device
-        was made by `listen`."""
+        was made by `listen`: then they end, and their peers notice at once."""
         if self._is_closed:
             return
         self._is_closed = True

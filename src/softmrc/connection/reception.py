@@ -1,8 +1,9 @@
 """Handshakes side by side: one thread that sleeps until somebody comes, and gives nobody more than his share.
 
-Who has not yet shown that it knows the secret costs a socket and a little memory, for a limited time, and there are
-only so many of them, in all and from one address: the oldest goes when another comes. So no number of silent visitors
-keeps an honest one out.
+Who has not yet shown that it knows the secret costs a socket and a little memory; who has made an offer and has not
+yet said that it is ready, a queue pair besides. Each for a limited time, and of either kind there are only so many, in
+all and from one address: the oldest goes when another comes, never the newest. So visitors that fall silent, at
+whatever step, keep nobody out; and who had to go is told that it may come again.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
 from softmrc.errors import MrcError, UsageError
+from softmrc.fork import no_survivor
 from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
 from softmrc.verbs import Device
 
 HANDSHAKE_S = 10.0  # for all of it, from the first byte to the last
-MOST_UNFINISHED = 256
-MOST_FROM_ONE_ADDRESS = 64
+MOST_UNFINISHED = 256  # of those who have proved nothing, and as many of those who have
+MOST_FROM_ONE_ADDRESS = 64  # likewise
 MOST_WAITING = 128  # finished, and not yet accepted
 REASONS_KEPT = 16
 ADMITTED_AT_ONCE = 64
 PAUSE_S = 0.1  # when the system has no descriptors left
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-TOO_MANY = Refusal("made room for others: too many had not finished", "too many connect at once; try again")
+TOO_MANY = Refusal("made room for others: too many had not finished", "too many connect at once; try again", busy=True)
+CLOSED = Refusal("was there when the listener was closed", "the listener was closed")
 
 _receptions: weakref.WeakSet[Reception] = weakref.WeakSet()
 
@@ -65,7 +68,8 @@ class Visitor:
     def __init__(self, sock: socket.socket, origin: str, secret: bytes | None, reception: Reception) -> None:
         self.channel = Channel(sock)
         self.origin = origin
-        self.until = time.monotonic() + reception.handshake_s
+        self.since = time.monotonic()  # of this step of the handshake
+        self.until = self.since + reception.handshake_s
         self.connection: Connection | None = None  # once it has shown that it knows the secret
         self.is_finished = False
         self._reception = reception
@@ -77,6 +81,7 @@ class Visitor:
     def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
         offer = Offer.checked(said, self._reception.device)
         self.connection = self._reception.make(self.channel)
+        self.since = time.monotonic()
         self.connection._accept(offer)
         return self.connection._offer()
 
@@ -113,10 +118,10 @@ class Visitor:
         except OSError as error:
             raise Refusal(f"is gone: {error.strerror or error}") from None
 
-    def leave(self, told: str) -> None:
+    def leave(self, refusal: Refusal) -> None:
         """Show it out, with a word if there is one and it can be said without waiting."""
-        if told:
-            self._outbox += framed({"error": told})
+        if refusal.told:
+            self._outbox += framed(refusal.frame)
         with contextlib.suppress(Refusal):
             self._send()
         connection, self.connection = self.connection, None
@@ -201,7 +206,7 @@ class Reception:
     def abandon(self) -> None:
         """In a forked child: the thread is the parent's, and so is who comes. Only copies of descriptors are here."""
         self._changed = threading.Condition()
-        self._over = "the listener belongs to the process that this one was forked from; make one here"
+        self._over = no_survivor("the listener")
         self._waiting.clear()
         self._selector.close()
         self._socket.close()
@@ -213,7 +218,8 @@ class Reception:
 
     def make(self, channel: Channel) -> Connection:
         if len(self._waiting) >= MOST_WAITING:
-            raise Refusal(f"came when {MOST_WAITING} others waited to be accepted", "too many wait to be accepted")
+            others = f"came when {MOST_WAITING} others waited to be accepted"
+            raise Refusal(others, "too many wait to be accepted", busy=True)
         return Connection(self.device, channel, self._memory, owns_device=False)
 
     def _run(self) -> None:
@@ -227,7 +233,7 @@ class Reception:
             raise
         finally:
             for visitor in list(self._visitors.values()):
-                self._dismiss(visitor, "the listener was closed")
+                self._dismiss(visitor, CLOSED)
             self._selector.close()
             self._socket.close()
             self._watch.retire()
@@ -258,19 +264,30 @@ class Reception:
             visitor = Visitor(sock, _origin(address[0]), self._secret, self)
             self._visitors[sock] = visitor
             self._selector.register(sock, selectors.EVENT_READ, partial(self._attend, visitor))
-            self._keep_within_bounds(visitor.origin)
+            self._make_room_for(visitor)
 
-    def _keep_within_bounds(self, origin: str) -> None:
-        from_there = [visitor for visitor in self._visitors.values() if visitor.origin == origin]
+    def _make_room_for(self, newest: Visitor) -> None:
+        """Who proves itself competes with those who have, and no longer with the crowd that has not."""
+        has_proved = newest.connection is not None
+        alike = [visitor for visitor in self._visitors.values() if (visitor.connection is not None) is has_proved]
+        from_there = [visitor for visitor in alike if visitor.origin == newest.origin]
         if len(from_there) > MOST_FROM_ONE_ADDRESS:
-            self._turn_away(_first_to_go(from_there), TOO_MANY)
-        elif len(self._visitors) > MOST_UNFINISHED:
-            self._turn_away(_first_to_go(list(self._visitors.values())), TOO_MANY)
+            self._evict(_oldest(from_there))
+        elif len(alike) > MOST_UNFINISHED:
+            self._evict(_oldest(alike))
+
+    def _evict(self, visitor: Visitor) -> None:
+        """Unless what it has said meanwhile brings it a step further: who is ready takes itself for connected."""
+        step = visitor.connection
+        self._attend(visitor)
+        if self._visitors.get(visitor.channel.socket) is visitor and visitor.connection is step:
+            self._turn_away(visitor, TOO_MANY)
 
     def _out_of_descriptors(self) -> None:
         """Somebody is at the door and cannot come in: another goes, or the door is closed for a moment."""
         if self._visitors:
-            self._turn_away(_first_to_go(list(self._visitors.values())), TOO_MANY)
+            visitors = list(self._visitors.values())
+            self._evict(_oldest([one for one in visitors if one.connection is None] or visitors))
             return
         self._selector.unregister(self._socket)
         self._resumes_at = time.monotonic() + PAUSE_S
@@ -278,6 +295,7 @@ class Reception:
     def _attend(self, visitor: Visitor) -> None:
         if self._visitors.get(visitor.channel.socket) is not visitor:
             return  # turned away meanwhile
+        had_proved = visitor.connection is not None
         try:
             visitor.attend()
         except Refusal as refusal:
@@ -287,8 +305,10 @@ class Reception:
         else:
             if visitor.is_finished:
                 self._finish(visitor)
-            else:
-                self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
+                return
+            self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
+            if visitor.connection is not None and not had_proved:
+                self._make_room_for(visitor)
 
     def _finish(self, visitor: Visitor) -> None:
         connection, visitor.connection = visitor.connection, None  # the caller's alone, from here on
@@ -307,12 +327,12 @@ class Reception:
         with self._changed:
             self._refused += 1
             self._reasons.append(f"{visitor.channel.peer_name} {refusal}")
-        self._dismiss(visitor, refusal.told)
+        self._dismiss(visitor, refusal)
 
-    def _dismiss(self, visitor: Visitor, told: str) -> None:
+    def _dismiss(self, visitor: Visitor, refusal: Refusal) -> None:
         self._selector.unregister(visitor.channel.socket)
         del self._visitors[visitor.channel.socket]
-        visitor.leave(told)
+        visitor.leave(refusal)
 
     def _device_closed(self) -> None:
         self._end("the listener is closed: its device is")
@@ -333,9 +353,9 @@ class Reception:
                 wake()
 
 
-def _first_to_go(visitors: list[Visitor]) -> Visitor:
-    """The oldest that has proved nothing; where all have, the oldest."""
-    return next((visitor for visitor in visitors if visitor.connection is None), visitors[0])
+def _oldest(visitors: list[Visitor]) -> Visitor:
+    """Who has been at this step for longest."""
+    return min(visitors, key=lambda visitor: visitor.since)
 
 
 def _in_child() -> None:

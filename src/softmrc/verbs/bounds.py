@@ -1,12 +1,18 @@
-"""Numbers that a caller gives, checked by name: the native core would only say that some type did not fit."""
+"""What a caller gives, checked by name: the native core would only say that some type did not fit."""
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from softmrc.errors import ConfigError
 
+T = TypeVar("T")
+
+LONGEST_S = 1e9
+FOR_EVER = ", or None for ever"
 BITS = {8: (1 << 8) - 1, 16: (1 << 16) - 1, 24: (1 << 24) - 1, 32: (1 << 32) - 1, 64: (1 << 64) - 1}
 
 
@@ -19,6 +25,34 @@ def whole(field: str, value: Any, bits: int) -> int:
     if not 0 <= number <= BITS[bits]:
         raise ConfigError(field, value, f"a whole number from 0 to {BITS[bits]:,}")
     return number
+
+
+def seconds(field: str, value: Any, *, is_positive: bool = False, or_else: str = "") -> float:
+    """A duration. What never ends has other words than infinity, and is said before this is asked."""
+    number = value
+    if type(value) not in (float, int):
+        try:
+            number = -1.0 if isinstance(value, bool | str | bytes) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = -1.0
+    if not 0 <= number <= LONGEST_S or (is_positive and not number):
+        least = "more than 0" if is_positive else "0"
+        raise ConfigError(field, value, f"seconds, from {least} to {LONGEST_S:,.0f}{or_else}")
+    return number
+
+
+def flag(field: str, value: Any) -> bool:
+    """True or false; "down" and 2 are neither, and would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(field, value, "true or false")
+    return bool(value)
+
+
+def instance(field: str, value: Any, kind: type[T], allowed: str) -> T:
+    """One of our own objects."""
+    if not isinstance(value, kind):
+        raise ConfigError(field, value, allowed)
+    return value
 
 
 def blame(**fields: tuple[Any, int]) -> None:

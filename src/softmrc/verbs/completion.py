@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
-from softmrc.errors import ConfigError, UsageError
-from softmrc.verbs.bounds import whole
+from softmrc.errors import MrcError, UsageError
+from softmrc.verbs.bounds import FOR_EVER, instance, seconds, whole
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
@@ -42,17 +43,26 @@ class CompletionQueue:
         self.number = number
         self._readiness = Readiness()
         self._is_retired = False
+        self._is_destroyed = False
+
+    def _use(self, call: Callable[..., Any], *more: Any) -> Any:
+        """Call it with the queue's number, which is never another's; say so if the queue goes, or has gone."""
+        try:
+            return call(self.number, *more)
+        except MrcError:
+            if self._is_destroyed:
+                raise UsageError(f"completion queue {self.number} was destroyed") from None
+            raise
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
-        return np.frombuffer(self.device._native.poll(self.number, whole("most", most, 32)), dtype=COMPLETION)
+        return np.frombuffer(self._use(self.device._native.poll, whole("most", most, 32)), dtype=COMPLETION)
 
     def wait_array(self, timeout_s: float | None = None, most: int = 256) -> np.ndarray:
         """The same, after at least one has come or the time is up."""
-        timeout = FOREVER_S if timeout_s is None else timeout_s
-        if not isinstance(timeout, int | float) or timeout != timeout:
-            raise ConfigError("timeout_s", timeout_s, "seconds, or None for ever")
-        return np.frombuffer(self.device._native.wait(self.number, whole("most", most, 32), timeout), dtype=COMPLETION)
+        timeout = FOREVER_S if timeout_s is None else seconds("timeout_s", timeout_s, or_else=FOR_EVER)
+        found = self._use(self.device._native.wait, whole("most", most, 32), timeout)
+        return np.frombuffer(found, dtype=COMPLETION)
 
     def poll(self, most: int = 256) -> list[Completion]:
         return _completions(self.poll_array(most))
@@ -63,7 +73,7 @@ class CompletionQueue:
 
     def fileno(self) -> int:
         """A descriptor for event loops: readable when `poll` has something. Poll until empty, then wait again."""
-        return self.device._native.completion_fd(self.number)
+        return self._use(self.device._native.completion_fd)
 
     async def wait_async(self, most: int = 256) -> list[Completion]:
         """`wait` for asyncio: other tasks run meanwhile."""
@@ -73,8 +83,17 @@ class CompletionQueue:
         return found
 
     def destroy(self) -> None:
-        """Let go of it, and of what it holds. Refused while a queue pair uses it."""
-        self.device._native.destroy_cq(self.number)
+        """Let go of it, and of what it holds; whoever waits for it is told. Refused while a queue pair uses it."""
+        self.device._check_ours()
+        if self._is_destroyed:
+            raise UsageError(f"completion queue {self.number} was destroyed")
+        self._is_destroyed = True  # before it is so, for those who are told by that
+        try:
+            self.device._native.destroy_cq(self.number)
+        except MrcError:
+            self._is_destroyed = False
+            raise
+        self._readiness.wake()
 
     async def readable(self) -> None:
         """Until the queue may hold something, or another task has just emptied it."""
@@ -103,6 +122,7 @@ class Readiness:
 
     def __init__(self) -> None:
         self._ready: asyncio.Event | None = None  # shared by all tasks that wait
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def wait(self, fd: int) -> None:
         """Until there is something to read, or another task has just looked."""
@@ -110,14 +130,23 @@ class Readiness:
             await self._ready.wait()
             return
         ready = self._ready = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(fd, ready.set)
+        loop = self._loop = asyncio.get_running_loop()
+        own = os.dup(fd)  # the loop knows it by a number that stays ours, though the descriptor may be closed meanwhile
+        loop.add_reader(own, ready.set)
         try:
             await ready.wait()
         finally:
-            loop.remove_reader(fd)
+            loop.remove_reader(own)
+            os.close(own)
             self._ready = None
             ready.set()
+
+    def wake(self) -> None:
+        """Have those who wait look again, from whatever thread."""
+        ready, loop = self._ready, self._loop
+        if ready is not None and loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(ready.set)
 
 
 def _completions(records: np.ndarray) -> list[Completion]:
@@ -129,5 +158,6 @@ def _completions(records: np.ndarray) -> list[Completion]:
 
 def iterate(queue: CompletionQueue, timeout_s: float | None = None) -> Iterator[Completion]:
     """Completions one by one, for ever or until none comes for `timeout_s`."""
+    instance("queue", queue, CompletionQueue, "a completion queue")
     while found := queue.wait(timeout_s):
         yield from found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -13,26 +15,33 @@ import numpy as np
 from softmrc import _core, leaving
 from softmrc import planes as plane_names
 from softmrc.config import (
+    LONGEST_US,
     CcProfile,
     DeviceConfig,
     EndpointConfig,
     EvFormat,
     EvMode,
     EvProfile,
+    RtrAttributes,
+    RtsAttributes,
+    quantity,
     to_native,
 )
-from softmrc.engine import EVENT, EventType
+from softmrc.engine import EVENT, Endpoint, EventType
 from softmrc.errors import ConfigError, UsageError
-from softmrc.fork import leave_to_parent
-from softmrc.verbs.bounds import whole
+from softmrc.fork import OfParent, leave_to_parent
+from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
-from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
+from softmrc.verbs.peer import A_PEER, Peer, PeerPlane, check_carrier, checked_planes
 from softmrc.verbs.queue_pair import QueuePair
 from softmrc.verbs.width import lanes_here
 
 MAX_EVS = 1024  # of one queue pair
 MOST_SOCKETS = 256  # of one plane
+SHARES = ("drop", "duplicate", "reorder", "corrupt", "mark", "trim")
+ANY_QPN = 3
+DELAYS = ("delay_us", "reorder_delay_us")
 
 
 class Event(NamedTuple):
@@ -48,6 +57,39 @@ class Event(NamedTuple):
     at_ps: int
 
 
+def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
+    if config is not None and more:
+        raise ConfigError("more", sorted(more), "either a DeviceConfig, or fields of one")
+    try:
+        made = DeviceConfig(**more) if config is None else config
+    except TypeError as error:
+        raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+    return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
+
+
+def _check_queue_pairs(config: DeviceConfig) -> None:
+    """Have the engine look at what queue pairs will be given, now and not when the first peer comes."""
+    endpoint = Endpoint()
+    endpoint.add_ev_profile(EvProfile(count=1))
+    endpoint.add_cc_profile(config.cc_profile())
+    endpoint.create_cq()
+    qp = endpoint.create_qp(ANY_QPN)
+    qp.init()
+    qp.rtr(0, RtrAttributes(peer=endpoint.add_peer(), dest_qpn=ANY_QPN))
+    qp.rts(0, RtsAttributes(**config.sending()))
+
+
+def _file_name(path: str | os.PathLike[str]) -> str:
+    try:
+        name = os.fspath(path)
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise TypeError
+        name.encode()
+    except (TypeError, UnicodeError):
+        raise ConfigError("path", path, "the name of a file") from None
+    return name
+
+
 class Device:
     """A node on real sockets: one plane per address or interface."""
 
@@ -61,20 +103,22 @@ class Device:
     ) -> None:
         """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
         gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does)."""
+        if routes is not None and not callable(routes):
+            raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
-        try:
-            self.config = config or DeviceConfig(**more)
-        except TypeError as error:
-            raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+        self.config = _config_of(config, more)
         if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
             raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
         if isinstance(planes, str):
             planes = [planes]
-        if not 1 <= len(planes) <= 16:
-            raise ConfigError("planes", len(planes), "1 to 16")
+        if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
+            raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
         self.local_planes = [plane_names.resolve(text) for text in planes]
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
+        _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
+        self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
+        self._told_of_end: weakref.WeakSet[Any] = weakref.WeakSet()
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
@@ -155,6 +199,7 @@ class Device:
 
         The first path of every plane, then the second: so an EV is the number that `softmrc.fabric` knows the path by.
         """
+        instance("peer", peer, Peer, A_PEER)
         rows = zip(*(plane.paths for plane in peer.planes), strict=False)
         entries = tuple((path.packed, number) for row in rows for number, path in enumerate(row))
         return self._profile_of(entries, EvFormat.SRV6) if entries else None
@@ -165,9 +210,25 @@ class Device:
     def _add_cc_profile(self, lane: int, profile: CcProfile) -> int:
         return self._native.add_cc_profile(lane, to_native(profile))
 
+    def _check_ours(self) -> None:
+        if isinstance(self._native, OfParent):
+            raise UsageError(self._native.error)
+
     def _check_open(self) -> None:
+        self._check_ours()
         if self._native.is_closed:
             raise UsageError("the device is closed")
+
+    @property
+    def is_closed(self) -> bool:
+        return self._native.is_closed
+
+    def _tell_when_closed(self, dependent: Any) -> None:
+        """Its `_on_device_closed` is called when this device is."""
+        self._told_of_end.add(dependent)
+
+    def _dependents(self) -> list[Any]:
+        return list(self._told_of_end)
 
     def create_domain(self) -> ProtectionDomain:
         """Memory and queue pairs that have nothing to do with the device's others."""
@@ -181,9 +242,21 @@ class Device:
         it must be writable, and the peers of the queue pairs of `domain` (without one, the device's) may write to it
         if they know its key."""
         self._check_open()
-        region = MemoryRegion(self, buffer, (domain or self.domain) if remote_write else None)
+        inside = self._domain(domain)
+        region = MemoryRegion(self, buffer, inside if flag("remote_write", remote_write) else None)
         self._regions.add(region)
         return region
+
+    def _domain(self, domain: ProtectionDomain | None) -> ProtectionDomain:
+        given = self.domain if domain is None else domain
+        if not isinstance(given, ProtectionDomain) or given.device is not self:
+            raise ConfigError("domain", given, "a domain of this device: device.create_domain()")
+        return given
+
+    def _queue(self, field: str, queue: CompletionQueue) -> CompletionQueue:
+        if not isinstance(queue, CompletionQueue) or queue.device is not self:
+            raise ConfigError(field, queue, "a completion queue of this device: device.create_cq()")
+        return queue
 
     def _forget(self, region: MemoryRegion) -> None:
         if region not in self._regions:
@@ -209,6 +282,8 @@ class Device:
         """A queue pair in RESET, with a number of the system's randomness. Its peer may write to the memory of
         `domain`, or of the device's where there is none. It lives in `lane`, or in the one with the fewest others."""
         self._check_open()
+        queues = self._queue("send_cq", send_cq), self._queue("recv_cq", send_cq if recv_cq is None else recv_cq)
+        inside = self._domain(domain)
         lanes = self.lanes
         number = self._native.emptiest_lane() if lane is None else whole("lane", lane, 32)
         if number >= lanes:
@@ -219,13 +294,13 @@ class Device:
                 self._native.create_qp(qpn)
             except UsageError:
                 continue
-            return QueuePair(self, qpn, send_cq, recv_cq or send_cq, domain or self.domain)
+            return QueuePair(self, qpn, *queues, inside)
 
     def add_peer(self, planes: Iterable[PeerPlane]) -> Peer:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
         before are the same peer, which is then to be removed as often."""
         self._check_open()
-        known = tuple(planes)
+        known = checked_planes(planes)
         if self._routes is not None:
             known = tuple(
                 plane if plane.paths else replace(plane, paths=tuple(self._routes(number, plane.address)))
@@ -245,16 +320,27 @@ class Device:
             )
             for p in known
         ]
-        return Peer(self._native.add_peer(native), known)
+        peer = Peer(self._native.add_peer(native), known)
+        self._peers[peer.id] = peer
+        return peer
 
     def remove_peer(self, peer: Peer) -> None:
         """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its
         packets are a stranger's."""
+        self._check_ours()
+        self._check_held(peer)
         self._native.remove_peer(peer.id)
+        self._peers.pop(peer.id, None)
+
+    def _check_held(self, peer: Peer) -> None:
+        """Refuse one that was removed, or another device's, whose number may be somebody else's here."""
+        instance("peer", peer, Peer, A_PEER)
+        if self._peers.get(peer.id) is not peer:
+            raise UsageError(f"peer {peer} was removed from this device, or is none of its own; add it again")
 
     def poll_events(self, most: int = 4096) -> list[Event]:
         """What happened to ports, paths and queue pairs since last asked, errors included."""
-        records = np.frombuffer(self._native.poll_events(most), dtype=EVENT)
+        records = np.frombuffer(self._native.poll_events(whole("most", most, 32)), dtype=EVENT)
         return [
             Event(EventType(kind), qpn, port, ev, psn, code, value, at_ps)
             for at_ps, value, qpn, psn, ev, code, kind, port, _, _ in records.tolist()
@@ -271,6 +357,7 @@ class Device:
     def probe(self, peer: Peer, plane: int, ev: int, token: int) -> bool:
         """Ask the peer's node for a sign of life over one path; the answer is a `probe_answer` event (psn = token).
         False when there will be none, because the plane is down or too many probes wait for it already."""
+        self._check_held(peer)
         return self._native.probe(peer.id, self._plane(plane), whole("ev", ev, 32), whole("token", token, 32))
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
@@ -278,12 +365,14 @@ class Device:
         reorder_delay_us, black_hole. What is not named is off; no names at all means fair weather."""
         native = _core.Faults()
         for name, value in faults.items():
-            if not hasattr(native, name):
-                raise ConfigError("faults", name, "drop, duplicate, reorder, corrupt, mark, trim, delay_us, black_hole")
-            try:
-                setattr(native, name, value)
-            except TypeError:
-                raise ConfigError(f"faults.{name}", value, "a number, or true or false for black_hole") from None
+            if name == "black_hole":
+                native.black_hole = flag("black_hole", value)
+            elif name in SHARES:
+                setattr(native, name, quantity(name, value, 1.0, "a share, from 0 to 1"))
+            elif name in DELAYS:
+                setattr(native, name, quantity(name, value, LONGEST_US, f"microseconds, from 0 to {LONGEST_US:,.0f}"))
+            else:
+                raise ConfigError("faults", name, ", ".join((*SHARES, *DELAYS, "black_hole")))
         for number in range(len(self.local_planes)) if plane is None else [plane]:
             self._native.set_faults(self._plane(number), native)
 
@@ -297,7 +386,7 @@ class Device:
 
     def set_port(self, plane: int, up: bool) -> None:
         """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
-        self._native.set_port(self._plane(plane), bool(up))
+        self._native.set_port(self._plane(plane), flag("up", up))
 
     def planes(self) -> list[dict[str, Any]]:
         """Counters and settings of each plane."""
@@ -317,16 +406,19 @@ class Device:
         rows = self.lane_stats()
         return {name: sum(row[name] for row in rows) for name in rows[0]}
 
-    def capture(self, path: str, most_bytes: int = 1 << 30) -> Capture:
+    def capture(self, path: str | os.PathLike[str], most_bytes: int = 1 << 30) -> Capture:
         """Write what is sent and received to a pcapng file, until the returned context ends."""
-        self._native.start_capture(str(path), whole("most_bytes", most_bytes, 64))
+        self._native.start_capture(_file_name(path), whole("most_bytes", most_bytes, 64))
         return Capture(self)
 
     def close(self) -> None:
         """Stop; from here on memory is the caller's again. In the background the device goes on for a moment to answer
-        peers: what they wrote is acknowledged, and what they write now fails at once as `PEER_ERROR`."""
+        peers: what they wrote is acknowledged, and what they write now fails at once as `PEER_ERROR`. Peers of its
+        connections notice at once."""
         leaving.let_go(self._native)
         self._regions.clear()
+        for one in self._dependents():
+            one._on_device_closed()
 
     def __del__(self) -> None:
         if hasattr(self, "_native"):

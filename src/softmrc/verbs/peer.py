@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from softmrc import _core, wire
 from softmrc.errors import ConfigError
+from softmrc.verbs.bounds import instance, whole
+
+A_PEER = "a Peer, which add_peer returns"
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class PeerPlane:
 
 @dataclass(frozen=True)
 class Peer:
-    """A node that this device talks to."""
+    """A node that a device talks to. Its number is never used again, on its device."""
 
     id: int
     planes: tuple[PeerPlane, ...]
@@ -38,6 +43,19 @@ class Peer:
         return f"{first.address} port {first.port}{more}"
 
 
+def checked_planes(planes: Iterable[PeerPlane]) -> tuple[PeerPlane, ...]:
+    """Planes of a peer, as far as types go."""
+    known = tuple(planes) if isinstance(planes, Iterable) else (planes,)
+    for plane in known:
+        instance("planes", plane, PeerPlane, "a list of PeerPlane, one for each plane")
+        instance("address", plane.address, ipaddress.IPv4Address | ipaddress.IPv6Address, "an ipaddress.ip_address")  # type: ignore[arg-type]
+        for field in ("source_ports", "paths"):
+            instance(field, getattr(plane, field), tuple | list, "a tuple")  # type: ignore[arg-type]
+        for path in plane.paths:
+            instance("paths", getattr(path, "packed", None), bytes, "paths, as `softmrc.wire.Srv6Path` is one")
+    return known
+
+
 def new_port_key() -> int:
     """What a peer is given to prove that a word about its ports is its own."""
     return secrets.randbelow((1 << 64) - 1) + 1
@@ -45,7 +63,8 @@ def new_port_key() -> int:
 
 def port_keys(given: int, told: int) -> dict[str, int]:
     """The keys of a queue pair, for `QueuePair.rtr`: both, or none where the peer did not tell one."""
-    return {"port_key": given, "peer_port_key": told} if told else {}
+    keys = {"port_key": whole("given", given, 64), "peer_port_key": whole("told", told, 64)}
+    return keys if told else {}
 
 
 def check_carrier(name: str, value: bytes, plane: PeerPlane) -> None:
@@ -54,6 +73,7 @@ def check_carrier(name: str, value: bytes, plane: PeerPlane) -> None:
     Switches shorten the carrier on the way and nobody rewrites the UDP checksum, so it has to sum up like the final
     address; and a socket writes no segment routing header.
     """
+    instance("plane", plane, PeerPlane, "a PeerPlane")
     path = wire.path_of(value)
     if path.srh is not None:
         raise ConfigError(name, str(path), "a path of one carrier: sockets write no segment routing header")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,13 +20,21 @@ from softmrc.config import (
 )
 from softmrc.engine import EV, PostStatus, QpState, ev_index, ev_value
 from softmrc.errors import ConfigError, UsageError
-from softmrc.verbs.bounds import blame, whole
+from softmrc.verbs.bounds import blame, flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
 from softmrc.verbs.peer import Peer, PeerPlane, check_carrier
 
 if TYPE_CHECKING:
     from softmrc.verbs.device import Device
+
+
+def _made(kind: Any, **settings: Any) -> Any:
+    """Attributes of a transition, of which a caller may have named some that are none."""
+    try:
+        return kind(**settings)
+    except TypeError as error:
+        raise ConfigError("more", sorted(settings), f"fields of {kind.__name__} ({error})") from None
 
 
 class QueuePair:
@@ -52,6 +61,10 @@ class QueuePair:
     def init(self, *, ev_profile: EvProfile | None = None, cc_profile: CcProfile | None = None) -> None:
         """RESET → INIT. Profiles default to the device's."""
         device = self.device
+        if ev_profile is not None:
+            instance("ev_profile", ev_profile, EvProfile, "an EvProfile, or None: the device's")
+        if cc_profile is not None:
+            instance("cc_profile", cc_profile, CcProfile, "a CcProfile, or None: the device's")
         if ev_profile is not None and ev_profile.format == EvFormat.SRV6 and not device.config.srv6:
             raise ConfigError("ev_profile.format", ev_profile.format.name, "UDP or STEV, or a device with srv6=True")
         self._ev_profile = ev_profile
@@ -73,11 +86,11 @@ class QueuePair:
 
     def rtr(self, peer: Peer, *, dest_qpn: int, first_psn: int, mtu: int | None = None, **more: Any) -> None:
         """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`."""
+        self.device._check_held(peer)
         config = self.device.config
         settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
-        attributes = RtrAttributes(
-            peer=peer.id, dest_qpn=dest_qpn, first_psn=first_psn, mtu=mtu or self.device.mtu, **settings
-        )
+        payload = self.device.mtu if mtu is None else mtu
+        attributes = _made(RtrAttributes, peer=peer.id, dest_qpn=dest_qpn, first_psn=first_psn, mtu=payload, **settings)
         if self._has_carriers:
             for value, port in zip(self.ev_values(), self.evs()["port"], strict=True):
                 check_carrier("ev_profile.entries", value, peer.planes[port])
@@ -86,17 +99,8 @@ class QueuePair:
 
     def rts(self, **more: Any) -> None:
         """RTR → RTS: ready to send. `more` are fields of `RtsAttributes`."""
-        config = self.device.config
-        settings: dict[str, Any] = {
-            "mpr": config.mpr,
-            "max_wimm": config.max_wimm,
-            "timeout": config.timeout,
-            "retry_linear": config.retry_linear,
-            "retry_exponential": config.retry_exponential,
-            "max_send_wr": config.max_send_wr,
-            **more,
-        }
-        self.device._native.modify_rts(self.qpn, to_native(RtsAttributes(first_psn=self.first_psn, **settings)))
+        settings = {"first_psn": self.first_psn, **self.device.config.sending(), **more}
+        self.device._native.modify_rts(self.qpn, to_native(_made(RtsAttributes, **settings)))
 
     def modify(self, state: Any, **attributes: Any) -> None:
         """Go to `state` with the attributes that this transition needs: `init`, `rtr`, `rts` or `error` by name."""
@@ -106,8 +110,12 @@ class QueuePair:
             QpState.RTS: self.rts,
             QpState.ERROR: self.error,
         }
-        if state not in steps:
+        if not isinstance(state, QpState) or state not in steps:
             raise ConfigError("state", state, "INIT, RTR, RTS or ERROR")
+        try:
+            inspect.signature(steps[state]).bind(**attributes)
+        except TypeError as error:
+            raise ConfigError("attributes", sorted(attributes), f"what goes with {state.name} ({error})") from None
         steps[state](**attributes)
 
     def error(self) -> None:
@@ -147,7 +155,8 @@ class QueuePair:
             status = post(self.qpn, wr_id, source, offset, length, remote_va, rkey, imm, signaled)
         except TypeError:
             blame(offset=(offset, 64), length=(length, 32), remote_va=(remote_va, 64), rkey=(rkey, 32))
-            blame(wr_id=(wr_id, 64), imm=(imm or 0, 32))
+            blame(wr_id=(wr_id, 64), imm=(0 if imm is None else imm, 32))
+            flag("signaled", signaled)
             raise
         if status != PostStatus.OK:
             self._refused(status)

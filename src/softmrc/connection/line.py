@@ -1,0 +1,166 @@
+"""Frames over a TCP connection, in time: for a thread that may block, and for a task that must not.
+
+What is said on a line is written once, as a coroutine. A task awaits it. A thread runs it to its end in one go, because
+all that it awaits then is a `Blocking` that returns when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from softmrc.errors import InternalError
+from softmrc.handshake import Call, Channel, Inbox, Refusal, framed
+
+T = TypeVar("T")
+Where = list[tuple[Any, ...]]  # as getaddrinfo says it
+
+
+class Patience(Protocol):
+    """How one waits. Whatever takes longer than `left_s` raises TimeoutError."""
+
+    async def resolve(self, host: str, port: int, left_s: float) -> Where: ...
+    async def connect(self, sock: socket.socket, address: Any, left_s: float) -> None: ...
+    async def send(self, sock: socket.socket, data: bytes, left_s: float) -> None: ...
+    async def receive(self, sock: socket.socket, left_s: float) -> bytes: ...
+    async def pause(self, duration_s: float) -> None: ...
+
+
+class Blocking:
+    """The thread sleeps."""
+
+    async def resolve(self, host: str, port: int, left_s: float) -> Where:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+    async def connect(self, sock: socket.socket, address: Any, left_s: float) -> None:
+        sock.settimeout(left_s)
+        sock.connect(address)
+
+    async def send(self, sock: socket.socket, data: bytes, left_s: float) -> None:
+        sock.settimeout(left_s)
+        sock.sendall(data)
+
+    async def receive(self, sock: socket.socket, left_s: float) -> bytes:
+        sock.settimeout(left_s)
+        return sock.recv(1 << 16)
+
+    async def pause(self, duration_s: float) -> None:
+        time.sleep(duration_s)
+
+
+class Yielding:
+    """Other tasks of the event loop run; cancelling takes effect at once."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def resolve(self, host: str, port: int, left_s: float) -> Where:
+        with suppress(socket.gaierror):  # an address needs no asking, and so no thread
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        async with asyncio.timeout(left_s):
+            return await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+    async def connect(self, sock: socket.socket, address: Any, left_s: float) -> None:
+        sock.setblocking(False)
+        async with asyncio.timeout(left_s):
+            await self._loop.sock_connect(sock, address)
+
+    async def send(self, sock: socket.socket, data: bytes, left_s: float) -> None:
+        async with asyncio.timeout(left_s):
+            await self._loop.sock_sendall(sock, data)
+
+    async def receive(self, sock: socket.socket, left_s: float) -> bytes:
+        async with asyncio.timeout(left_s):
+            return await self._loop.sock_recv(sock, 1 << 16)
+
+    async def pause(self, duration_s: float) -> None:
+        await asyncio.sleep(duration_s)
+
+
+def finished(told: Coroutine[Any, Any, T]) -> T:
+    """The end of a coroutine whose patience is `Blocking`."""
+    try:
+        told.send(None)
+    except StopIteration as end:
+        return end.value
+    raise InternalError("a coroutine that blocks has waited for an event loop")
+
+
+async def dialled(patience: Patience, host: str, port: int, until: float) -> socket.socket:
+    """A TCP connection to the first address of this host that answers."""
+    failure: OSError = TimeoutError("timed out")
+    for family, kind, protocol, _, address in await patience.resolve(host, port, _left_s(until)):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            await patience.connect(sock, address, _left_s(until))
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+    raise failure
+
+
+def _left_s(until: float) -> float:
+    left_s = until - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("timed out")
+    return left_s
+
+
+class Line:
+    """One end of a handshake."""
+
+    def __init__(self, channel: Channel, patience: Patience, until: float) -> None:
+        self._channel = channel
+        self._patience = patience
+        self._until = until
+        self._inbox = Inbox()
+
+    async def follow(self, steps: Call) -> None:
+        """Take each step when its turn has come; where it is refused, the other side is told."""
+        try:
+            frame = next(steps)
+            while True:
+                await self._send(frame)
+                try:
+                    frame = steps.send(await self._receive())
+                except StopIteration as end:
+                    await self._send(end.value)
+                    return
+        except Refusal as refusal:
+            if refusal.told:
+                with suppress(Refusal):
+                    await self._send(refusal.frame)
+            raise
+
+    async def _send(self, frame: dict[str, Any]) -> None:
+        sock, data = self._channel.socket, framed(frame)
+        try:
+            await self._in_time(lambda left_s: self._patience.send(sock, data, left_s))
+        except Refusal:
+            await self._receive()  # who hung up may have said why
+            raise
+
+    async def _receive(self) -> dict[str, Any]:
+        sock = self._channel.socket
+        while (frame := self._inbox.next()) is None:
+            data = await self._in_time(lambda left_s: self._patience.receive(sock, left_s))
+            if not data:
+                raise Refusal("closed the connection during the handshake")
+            self._inbox.add(data)
+        return frame
+
+    async def _in_time(self, act: Callable[[float], Awaitable[T]]) -> T:
+        try:
+            return await act(_left_s(self._until))
+        except TimeoutError:
+            raise Refusal("did not finish the handshake in time") from None
+        except OSError as error:
+            raise Refusal(f"is gone: {error.strerror or error}") from None

@@ -1,0 +1,63 @@
+"""Whatever stands behind an option: taken if it means something, and otherwise refused in a line, before anything is
+done. A row is a command, an option, and the odd values that it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from softmrc.cli import app
+from softmrc.cli.ping import split_address
+from softmrc.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+NOWHERE = "127.0.0.1:1"
+FABRIC, SCENARIO = str(ROOT / "examples" / "lab.toml"), str(ROOT / "scenarios" / "slow-link.toml")
+LONG = "1" * 5000
+NUMBERS = ("inf", "-inf", "nan", "-1", "0", "1e300", str(1 << 70), LONG, "", "x", "ü", "²", "None", "1.5")
+ROWS: list[tuple[list[str], str, set[str]]] = [
+    (["ping", NOWHERE], "--count", set()),
+    (["ping", NOWHERE], "--interval-ms", {"1.5"}),
+    (["perf", NOWHERE], "--seconds", {"1.5"}),
+    (["perf"], "--port", {"0"}),
+    (["top", NOWHERE], "--seconds", {"0", "1.5"}),
+    (["top", NOWHERE], "--interval-s", {"1.5"}),
+    (["top", NOWHERE], "--loss", {"0"}),
+    (["demo", "--engine"], "--seed", {"0", "-1", str(1 << 70)}),
+    (["demo"], "--steps", {"0", str(1 << 70)}),
+    (["plan"], "--gpus", {str(1 << 70)}),
+    (["plan"], "--nic", {str(1 << 70)}),
+    (["plan"], "--switch", {str(1 << 70)}),
+    (["plan"], "--planes", {"-1", "0"}),
+    (["plan"], "--tiers", {"-1", "0"}),
+    (["plan"], "--oversubscription", {"1.5", "-1", "0", "1e300", str(1 << 70), LONG}),
+    (["plan"], "--nics-per-gpu", {str(1 << 70)}),
+    (["assess", FABRIC], "--trials", set()),
+    (["assess", FABRIC], "--seed", {"0", str(1 << 70)}),
+    (["fabric", "routes", FABRIC, "--from", "host0", "--to", "host1"], "--ev", {"0"}),
+    (["sim", SCENARIO, "--quiet"], "--seed", {"0"}),
+    (["sweep", SCENARIO, "--vary", "fabric.planes=1"], "--seeds", set()),
+    (["sweep", SCENARIO, "--vary", "fabric.planes=1"], "--workers", {"0"}),
+    (["dissect", FABRIC], "--limit", set()),
+    (["dissect", FABRIC], "--port", set()),
+]
+
+
+@pytest.mark.parametrize(("command", "option", "taken"), ROWS, ids=[f"{row[0][0]} {row[1]}" for row in ROWS])
+def test_what_makes_no_sense_is_refused(command: list[str], option: str, taken: set[str]) -> None:
+    for value in NUMBERS:
+        if value in taken:
+            continue
+        result = CliRunner().invoke(app, [*command, option, value])
+        is_usage = result.exit_code == 2 and option in result.output
+        assert is_usage or isinstance(result.exception, ConfigError), f"{value}: {result.exception!r} {result.output}"
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", ":1", "x", "x:", "x:y", "x:-1", "x:1.5", "x:²", "x:１２", f"x:{LONG}", "[::1]:", "x: 1", "x:1\n"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        split_address(text)
