@@ -59,9 +59,22 @@ constexpr std::uint64_t fold_constant(unsigned n) {
 }
 
 // To move 128 bits forward by d bits: the low half (which comes first) by x^(d+32), the high half by x^(d-32).
-[[maybe_unused]] constexpr std::uint64_t by_2048[2] = {fold_constant(2048 + 32), fold_constant(2048 - 32)};
+[[maybe_unused]] constexpr std::uint64_t by_4096[2] = {fold_constant(4096 + 32), fold_constant(4096 - 32)};
 constexpr std::uint64_t by_512[2] = {fold_constant(512 + 32), fold_constant(512 - 32)};
 constexpr std::uint64_t by_128[2] = {fold_constant(128 + 32), fold_constant(128 - 32)};
+
+// How often the polynomial goes into x^64, bits reversed: with it a division is two multiplications.
+constexpr std::uint64_t quotient_of_x64() {
+  std::uint64_t quotient = 1, left = polynomial;  // x^32 went in once already; bit 0 is the highest power
+  for (int bit = 1; bit <= 32; ++bit) {
+    quotient |= (left & 1) << bit;
+    left = (left >> 1) ^ (left & 1 ? polynomial : 0);
+  }
+  return quotient;
+}
+constexpr std::uint64_t by_64[2] = {fold_constant(128 - 32), fold_constant(64)};
+constexpr std::uint64_t to_divide[2] = {static_cast<std::uint64_t>(polynomial) << 1 | 1, quotient_of_x64()};
+static_assert(to_divide[0] == 0x1DB710641 && to_divide[1] == 0x1F7011641, "as the literature has them");
 
 // What the processor offers for that: sixteen bytes in a register, moved forward and added to what lies there.
 #if defined(__x86_64__)
@@ -79,6 +92,17 @@ SOFTMRC_CARRYLESS inline Lane fold(Lane x, Lane by, Lane next) {
   const Lane low = _mm_clmulepi64_si128(x, by, 0x00);
   const Lane high = _mm_clmulepi64_si128(x, by, 0x11);
   return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+// The remainder that these 128 bits leave: folded to 96, to 64, and divided.
+SOFTMRC_CARRYLESS inline std::uint32_t remainder_of(Lane x) {
+  const Lane low_words = _mm_setr_epi32(-1, 0, -1, 0);
+  const Lane by = load128(by_64), divisor = load128(to_divide);
+  x = _mm_xor_si128(_mm_srli_si128(x, 8), _mm_clmulepi64_si128(x, by, 0x00));
+  x = _mm_xor_si128(_mm_srli_si128(x, 4), _mm_clmulepi64_si128(_mm_and_si128(x, low_words), by, 0x10));
+  Lane times = _mm_clmulepi64_si128(_mm_and_si128(x, low_words), divisor, 0x10);
+  times = _mm_clmulepi64_si128(_mm_and_si128(times, low_words), divisor, 0x00);
+  return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm_srli_si128(_mm_xor_si128(x, times), 4)));
 }
 
 #else
@@ -106,15 +130,25 @@ SOFTMRC_CARRYLESS inline Lane fold(Lane x, Lane by, Lane next) {
   return veorq_u64(veorq_u64(low, high), next);
 }
 
+// The remainder that these 128 bits leave.
+SOFTMRC_CARRYLESS inline std::uint32_t remainder_of(Lane x) {
+  std::uint8_t bytes[16];
+  store128(bytes, x);
+  return update_table(0, bytes, sizeof bytes);
+}
+
 #endif
 
 // What is left of a message once everything before it is folded into `x`: sixteen bytes a step, then the table.
-SOFTMRC_CARRYLESS std::uint32_t finish_carryless(Lane x, const std::uint8_t* p, std::size_t n) {
+SOFTMRC_CARRYLESS inline std::uint32_t finish_carryless(Lane x, const std::uint8_t* p, std::size_t n) {
   const Lane near = load128(by_128);
   for (; n >= 16; p += 16, n -= 16) x = fold(x, near, load128(p));
-  std::uint8_t rest[16];
-  store128(rest, x);
-  return update_table(update_table(0, rest, sizeof rest), p, n);
+  return update_table(remainder_of(x), p, n);
+}
+
+// Headers. Needs n >= 16.
+SOFTMRC_CARRYLESS std::uint32_t update_short(std::uint32_t state, const std::uint8_t* p, std::size_t n) {
+  return finish_carryless(add_state(load128(p), state), p + 16, n - 16);
 }
 
 // Folds the message onto its own last 128 bits, four lanes at a time, and lets the table finish: those 128 bits leave
@@ -149,17 +183,21 @@ SOFTMRC_WIDE inline __m512i fold_wide(__m512i x, __m512i by, __m512i next) {
   return _mm512_ternarylogic_epi64(low, high, next, 0x96);
 }
 
-// The same with four lanes of 512 bits, for processors that multiply so many at once. Needs n >= wide_from.
+// The same with eight lanes of 512 bits, for processors that multiply so many at once: as many as hide how long a
+// multiplication takes. Needs n >= wide_from.
 SOFTMRC_WIDE std::uint32_t update_wide(std::uint32_t state, const std::uint8_t* p, std::size_t n) {
-  __m512i lane[4];
-  for (int i = 0; i < 4; ++i) lane[i] = load512(p + 64 * i);
+  constexpr int lanes = 8;
+  constexpr std::size_t step = 64 * lanes;
+  __m512i lane[lanes];
+  for (int i = 0; i < lanes; ++i) lane[i] = load512(p + 64 * i);
   lane[0] = _mm512_xor_si512(lane[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state))));
-  const __m512i far = four_times(by_2048);
-  for (p += 256, n -= 256; n >= 256; p += 256, n -= 256)
-    for (int i = 0; i < 4; ++i) lane[i] = fold_wide(lane[i], far, load512(p + 64 * i));
+  const __m512i far = four_times(by_4096);
+  for (p += step, n -= step; n >= step; p += step, n -= step)
+    for (int i = 0; i < lanes; ++i) lane[i] = fold_wide(lane[i], far, load512(p + 64 * i));
   const __m512i middle = four_times(by_512);
   __m512i all = lane[0];
-  for (int i = 1; i < 4; ++i) all = fold_wide(all, middle, lane[i]);
+  for (int i = 1; i < lanes; ++i) all = fold_wide(all, middle, lane[i]);
+  for (; n >= 64; p += 64, n -= 64) all = fold_wide(all, middle, load512(p));
   alignas(64) std::uint8_t quarters[64];
   _mm512_store_si512(quarters, all);
   _mm256_zeroupper();
@@ -233,8 +271,8 @@ std::uint32_t crc32_update(std::uint32_t state, Bytes bytes, [[maybe_unused]] Cr
     return update_wide(state, bytes.data(), bytes.size());
 #endif
 #if defined(SOFTMRC_CARRYLESS)
-  if (bytes.size() >= 64 && method != CrcMethod::table && carryless_available())
-    return update_carryless(state, bytes.data(), bytes.size());
+  if (bytes.size() >= 16 && method != CrcMethod::table && carryless_available())
+    return (bytes.size() < 64 ? update_short : update_carryless)(state, bytes.data(), bytes.size());
 #endif
   return update_table(state, bytes.data(), bytes.size());
 }
