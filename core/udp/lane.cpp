@@ -324,6 +324,7 @@ void Lane::set_capture(const std::shared_ptr<Capture>& capture) {
 void Lane::set_faults(std::uint32_t plane, const Faults& faults) {
   const Turns::Visit visit(turns_);
   if (is_over_) return;
+  if (has_posts_ && !closed_) transmit();  // in the weather in which it was posted
   planes_[plane].set_faults(clock_.now(), faults);
   watch_room(plane);
 }

@@ -116,6 +116,20 @@ def test_what_is_held_back_leaves_when_the_fault_ends(lanes: int) -> None:
         assert p.arrive() and np.array_equal(p.landed, p.data)
 
 
+def test_what_was_posted_before_a_fault_leaves_before_it() -> None:
+    """Also where the thread that drives was awake, and was left to send it."""
+    with pairs(1) as p:
+        (near, far), size = p.qps[0], 1 << 20
+        source, target = p.b.register(bytearray(size)), p.a.register(bytearray(size), remote_write=True)
+        for number in range(100):
+            far.post_write(source, 0, size, remote_va=0, rkey=target.rkey)  # keeps it awake
+            near.post_write(p.source, 0, 64, remote_va=0, rkey=p.target.rkey)
+            p.a.set_faults(delay_us=HOUR_US)
+            assert [c.ok for c in drain(near.send_cq, 1)] == [True], number
+            p.a.set_faults()
+            assert [c.ok for c in drain(far.send_cq, 1)] == [True]
+
+
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_black_hole_swallows_both_ways(lanes: int) -> None:
     with pairs(lanes) as p:
