@@ -57,8 +57,9 @@ def test_every_queue_pair_moves_its_bytes_whatever_the_lanes(here: int, there: i
         done = drain(queue, 8)
         assert sorted(c.wr_id for c in done) == list(range(8)) and all(c.ok for c in done)
         assert np.array_equal(landed, data)
-        assert len(b.lane_stats()) == there == b.lanes
-        assert b.stats()["datagrams_received"] == sum(row["datagrams_received"] for row in b.lane_stats())
+        rows = b.lane_stats()
+        assert len(rows) == there == b.lanes and all(row["datagrams_received"] for row in rows)
+        assert b.stats()["datagrams_received"] >= sum(row["datagrams_received"] for row in rows) > 0
 
 
 def test_lanes_open_when_they_are_needed() -> None:

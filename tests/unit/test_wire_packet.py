@@ -6,9 +6,9 @@ import copy
 import pickle
 
 import pytest
-from softmrc._core import wire as core
 
 from softmrc import wire
+from softmrc._core import wire as core
 from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.wire import EndpointOp, Mark, NackReason, Opcode, Packet, Refused, Sack, Syndrome, Timestamp, Write
 
@@ -217,3 +217,14 @@ def test_values_without_a_name_are_kept() -> None:
     assert Packet.parse(bytes(nack)).reason == 0x55
     with pytest.raises(ValueError, match="256"):
         NackReason(256)
+
+
+def test_an_empty_write_can_be_read_though_nobody_takes_it() -> None:
+    whole = Packet(Opcode.WRITE_ONLY, payload=b"1234", dmalen=0)
+    data = bytearray(bytes(whole))
+    data[0] = int(Opcode.WRITE_ONLY_IMM)  # one flipped bit: the payload is an immediate now
+    empty = Packet.parse(bytes(data))
+    assert (empty.payload_size, empty.imm) == (0, int.from_bytes(b"1234", "big"))
+    assert Packet.parse(bytes(empty)) == empty
+    with pytest.raises(ConfigError, match="no empty write"):
+        Packet(Opcode.WRITE_ONLY, payload=b"")

@@ -89,8 +89,8 @@ class Write(Checked):
             object.__setattr__(self, "payload_size", len(self.payload))
         if self.trimmed and (self.payload_size or self.imm is not None):
             raise ConfigError("Write.trimmed", True, "no payload and no immediate beside it, a switch cut them off")
-        if not self.trimmed and self.payload_size == 0:
-            raise ConfigError("Write.payload", self.payload, "1 byte or more, MRC has no empty write")
+        if not self.trimmed and self.payload_size == 0 and self.dmalen:
+            raise ConfigError("Write.payload", self.payload, "1 byte or more, MRC has no empty write (or dmalen 0)")
 
     def _native(self) -> tuple[object, ...]:
         stamp = None if self.timestamp is None else self.timestamp._native()
