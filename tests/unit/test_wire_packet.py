@@ -78,7 +78,7 @@ def test_descriptions_align() -> None:
         ({"ack_request": 2}, "Bth.ack_request"),
         ({"va": 1 << 64}, "Write.va"),
         ({"msn": 1 << 16}, "Write.msn"),
-        ({"payload": b""}, "Write.payload"),
+        ({"payload": b"", "dmalen": 5}, "Write.payload"),
         ({"payload": "text"}, "Write.payload"),
         ({"payload_size": 9}, "Write.payload_size"),
         ({"imm": 1}, "Write.imm"),
@@ -219,12 +219,14 @@ def test_values_without_a_name_are_kept() -> None:
         NackReason(256)
 
 
-def test_an_empty_write_can_be_read_though_nobody_takes_it() -> None:
-    whole = Packet(Opcode.WRITE_ONLY, payload=b"1234", dmalen=0)
-    data = bytearray(bytes(whole))
-    data[0] = int(Opcode.WRITE_ONLY_IMM)  # one flipped bit: the payload is an immediate now
-    empty = Packet.parse(bytes(data))
+def test_a_message_of_no_bytes_is_one_packet_without_payload() -> None:
+    flipped = bytearray(bytes(Packet(Opcode.WRITE_ONLY, payload=b"1234", dmalen=0)))
+    flipped[0] = int(Opcode.WRITE_ONLY_IMM)  # the payload is an immediate now
+    empty = Packet.parse(bytes(flipped))
     assert (empty.payload_size, empty.imm) == (0, int.from_bytes(b"1234", "big"))
     assert Packet.parse(bytes(empty)) == empty
-    with pytest.raises(ConfigError, match="no empty write"):
-        Packet(Opcode.WRITE_ONLY, payload=b"")
+    built = Packet(Opcode.WRITE_ONLY, payload=b"")
+    assert built.dmalen == 0 and Packet.parse(bytes(built)) == built
+    for wrong in ({}, {"payload": b"", "dmalen": 4}):
+        with pytest.raises(ConfigError, match="dmalen 0"):
+            Packet(Opcode.WRITE_ONLY, **wrong)
