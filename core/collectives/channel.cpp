@@ -22,7 +22,7 @@ std::uint64_t start_of(std::uint64_t at, std::uint64_t size) {
 Channel::Channel()
     : inbound_(std::make_unique<std::uint8_t[]>(ring_bytes)), outbound_(std::make_unique<std::uint8_t[]>(ring_bytes)) {}
 
-bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint32_t limit) {
+bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit) {
   const std::uint64_t size = sizeof header + payload.size();
   const std::uint64_t start = start_of(written_, padded(size));
   if (start + padded(size) - read_there_ > limit) return false;
@@ -33,25 +33,29 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
   std::memcpy(at, &header, sizeof header);
   if (!payload.empty()) std::memcpy(at + sizeof header, payload.data(), payload.size());
   proto::WorkRequest request;
+  request.wr_id = wr_id;
   request.data = at;
   request.remote_va = start % ring_bytes;
   request.rkey = remote_rkey_;
   request.length = static_cast<std::uint32_t>(size);
   request.has_imm = true;
-  request.is_signaled = false;
+  request.is_signaled = wr_id != 0;
   if (engine.post_write(now, qpn_, request) == proto::PostStatus::queue_full) return false;
   written_ = start + padded(size);
   return true;
 }
 
-void Channel::send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload) {
-  if (backlog_.empty() && write(engine, now, header, payload, ring_bytes - reserve)) return;
-  backlog_.push_back({header, {payload.begin(), payload.end()}});
+void Channel::send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
+  if (backlog_.empty() && write(engine, now, header, payload, wr_id, ring_bytes - reserve)) return;
+  backlog_.push_back({header, {payload.begin(), payload.end()}, wr_id});
 }
 
 void Channel::flush(proto::Endpoint& engine, Time now) {
-  while (!backlog_.empty() && write(engine, now, backlog_.front().header, backlog_.front().payload, ring_bytes - reserve))
+  while (!backlog_.empty()) {
+    Waiting& next = backlog_.front();
+    if (!write(engine, now, next.header, next.payload, next.wr_id, ring_bytes - reserve)) return;
     backlog_.pop_front();
+  }
 }
 
 Channel::Received Channel::receive(proto::Endpoint& engine, Time now, std::uint32_t length) {
@@ -74,7 +78,7 @@ void Channel::give_credit(proto::Endpoint& engine, Time now) {
   if (read_here_ - told_ < credit_after && offers_taken_here - told_taken_ < tell_taken_after) return;
   Header header;
   header.type = MessageType::credit;
-  write(engine, now, header, {}, ring_bytes);
+  write(engine, now, header, {}, 0, ring_bytes);
 }
 
 }  // namespace softmrc::collectives

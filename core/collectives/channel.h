@@ -27,8 +27,8 @@ class Channel {
     remote_rkey_ = remote_rkey;
   }
 
-  // Never blocks: what finds no room waits here for credit.
-  void send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload = {});
+  // Never blocks: what finds no room waits here for credit. A work request that is not 0 completes with the acknowledgement.
+  void send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
   bool has_backlog() const { return !backlog_.empty(); }
 
   struct Received {
@@ -48,12 +48,13 @@ class Channel {
   std::uint32_t offers_taken_here = 0;
 
  private:
-  bool write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint32_t limit);
+  bool write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit);
   void flush(proto::Endpoint& engine, Time now);
 
   struct Waiting {
     Header header;
     std::vector<std::uint8_t> payload;
+    std::uint64_t wr_id = 0;
   };
 
   std::unique_ptr<std::uint8_t[]> inbound_;

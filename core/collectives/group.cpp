@@ -91,10 +91,7 @@ std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
   op->work = work;
   op->timeout_s = timeout_s;
   lane_.with_engine_and_send([&](Engine& engine, Time now) {
-    if (has_failed()) {
-      work->fail(error_);
-      return 0;
-    }
+    if (is_refused(*work)) return 0;
     op->number = next_number_++;
     op->issued_at = now;
     op->deadline = now + seconds_of(timeout_s);
@@ -107,6 +104,13 @@ std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
     return 0;
   });
   return work;
+}
+
+// A device that is closed sends nothing: what is begun on it must not look as if it had gone well.
+bool Group::is_refused(Work& work) {
+  if (!has_failed() && lane_.is_closed()) error_ = "the device is closed";
+  if (has_failed()) work.fail(error_);
+  return has_failed();
 }
 
 bool Group::wait(const Work& work, Duration timeout) {
@@ -170,9 +174,9 @@ void Group::handle_failure(Engine& engine, Time now, const proto::Completion& c)
   if (!is_known) suspects_.push_back({peer, now + words_come_within, why});
 }
 
-void Group::say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload) {
+void Group::say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
   ++stats_.messages;
-  peers_[peer].channel.send(engine, now, header, payload);
+  peers_[peer].channel.send(engine, now, header, payload, wr_id);
 }
 
 void Group::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
@@ -215,7 +219,7 @@ void Group::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
     bool needs_it = false;
     for (Outbound& out : op->outs) {
       if (out.peer != peer || out.has_ended) continue;
-      if (out.posted == out.slices.count && op->granted[peer]) {
+      if (out.is_eager || (out.posted == out.slices.count && op->granted[peer])) {
         out.has_ended = true;
         --op->open_outs;
       } else {

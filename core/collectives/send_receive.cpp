@@ -27,10 +27,7 @@ std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std:
   auto work = std::make_shared<Work>(port_);
   lane_.with_engine_and_send([&](Engine& engine, Time now) {
     if (!has_failed() && peers_[to].has_left) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
-    if (has_failed()) {
-      work->fail(error_);
-      return 0;
-    }
+    if (is_refused(*work)) return 0;
     ++stats_.sends;
     Channel& channel = peers_[to].channel;
     Header header;
@@ -57,10 +54,7 @@ std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std:
 std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
   auto work = std::make_shared<Work>(port_);
   lane_.with_engine_and_send([&](Engine& engine, Time now) {
-    if (has_failed()) {
-      work->fail(error_);
-      return 0;
-    }
+    if (is_refused(*work)) return 0;
     ++stats_.receives;
     Receiving receiving{source, tag, to, dtype, 0, 0, now, deadline_of(now, timeout_s), timeout_s, work};
     for (auto offer = offers_.begin(); offer != offers_.end(); ++offer) {

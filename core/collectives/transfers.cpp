@@ -57,14 +57,19 @@ void Group::begin(Engine& engine, Time now, Operation& op) {
   for (const Outbound& out : op.outs)
     if (peers_[out.peer].has_left) return fail(engine, now, name_of(out.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
   grant(engine, now, op);
-  for (Outbound& out : op.outs) {
+  // What is small is copied, and its memory the caller's again. A barrier's end is a word about the others as well, so it
+  // waits until they have this rank's.
+  const bool is_awaited = op.descriptor.kind == Kind::barrier;
+  for (std::uint32_t i = 0; i < op.outs.size(); ++i) {
+    Outbound& out = op.outs[i];
     if (!out.is_eager) continue;
     Header header;
     header.type = MessageType::eager;
     header.number = op.number;
     header.descriptor = op.descriptor;
     header.bytes = out.bytes;
-    say(engine, now, out.peer, header, {out.from, out.bytes});
+    say(engine, now, out.peer, header, {out.from, out.bytes}, is_awaited ? work_request_of(op.number, i) : 0);
+    if (is_awaited) continue;
     out.has_ended = true;
     --op.open_outs;
   }

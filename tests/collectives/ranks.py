@@ -23,7 +23,7 @@ class Ranks:
         self.size = size
         self._pool = ThreadPoolExecutor(size)
         self._folder = tempfile.TemporaryDirectory()
-        store = DirectoryStore(self._folder.name)
+        self.store = store = DirectoryStore(self._folder.name)
         settings = {"planes": PLANES, "timeout_s": TIMEOUT_S, **settings}
         joining = [self._pool.submit(Group.join, store, rank, size, **settings) for rank in range(size)]
         self.groups: list[Group] = [future.result(TIMEOUT_S + 10) for future in joining]

@@ -48,6 +48,7 @@ class Group:
         self._sweep_at = SWEEP_ALWAYS
         self._closed = False
         _open.add(self)
+        self.device._groups.add(self)
 
     @classmethod
     def join(
@@ -263,6 +264,7 @@ class Group:
         self._native.close(min(linger_s, LINGER_AFTER_FAILURE_S) if self.error else linger_s)
         self._alive.clear()
         _open.discard(self)
+        self.device._groups.discard(self)
         if not self.device._native.is_closed:
             self._meeting.leave()
         if self._owns_device:

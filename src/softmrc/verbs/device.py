@@ -119,6 +119,7 @@ class Device:
         self._regions: set[MemoryRegion] = set()
         self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
         self._told_of_end: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._groups: weakref.WeakSet[Any] = weakref.WeakSet()  # leave before this device does
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
@@ -414,7 +415,9 @@ class Device:
     def close(self) -> None:
         """Stop; from here on memory is the caller's again. In the background the device goes on for a moment to answer
         peers: what they wrote is acknowledged, and what they write now fails at once as `PEER_ERROR`. Peers of its
-        connections notice at once."""
+        connections notice at once. Its groups leave first, as by their own `close`."""
+        for group in list(self._groups):
+            group.close()
         leaving.let_go(self._native)
         self._regions.clear()
         for one in self._dependents():
