@@ -42,6 +42,7 @@ class Reader {
 }  // namespace
 
 void bind_capture(nanobind::module_& m) {
+  m.attr("MRC_ON_ANY_PORT") = nb::str(wire::mrc_on_any_port.data(), wire::mrc_on_any_port.size());
   nb::class_<wire::PcapngWriter>(m, "PcapngWriter")
       .def("__init__", [](wire::PcapngWriter* self, const std::string& application) {
         new (self) wire::PcapngWriter(application);

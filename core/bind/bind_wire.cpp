@@ -128,6 +128,7 @@ void bind_wire(nanobind::module_& m) {
   m.def("emit", &emit_packet, "packet"_a, "trimmed"_a);
   m.def("describe", [](const nb::tuple& t, bool trimmed) { return wire::describe(packet_from(t), trimmed); },
         "packet"_a, "trimmed"_a);
+  m.attr("WRONG_PORT") = wire::reason_of(wire::FrameVerdict{wire::FrameRefusal::wrong_port}).c_str();
   m.def("parse_frame", &parse_frame, "data"_a, "has_link_header"_a, "udp_port"_a, "dscp"_a);
   m.def("emit_frame", &emit_frame, "frame"_a);
   m.def("trim", &trim_frame, "data"_a, "last_hop"_a, "has_link_header"_a, "udp_port"_a, "dscp"_a);

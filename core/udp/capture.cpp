@@ -9,7 +9,7 @@ Capture::Capture(const std::string& path, std::uint32_t planes, std::uint64_t mo
     : file_(std::fopen(path.c_str(), "wb")), most_bytes_(most_bytes) {
   if (!file_) fail_with_errno("cannot write a capture to " + path);
   for (std::uint32_t plane = 0; plane < planes; ++plane)
-    writer_.add_interface("plane" + std::to_string(plane), "", wire::linktype_raw);
+    writer_.add_interface("plane" + std::to_string(plane), wire::mrc_on_any_port, wire::linktype_raw);
   write_out();
 }
 

@@ -211,7 +211,7 @@ FrameRefusal Reader::read_udp() {
   const std::uint8_t* p = bytes.data() + at.udp;
   out.route.source_port = load16(p);
   out.route.destination_port = load16(p + 2);
-  if (out.route.destination_port != options.udp_port) return FrameRefusal::wrong_port;
+  if (options.udp_port && out.route.destination_port != options.udp_port) return FrameRefusal::wrong_port;
   if (load16(p + 4) != at.end - at.udp) return FrameRefusal::bad_udp_length;
   const Bytes datagram = bytes.subspan(at.udp, at.end - at.udp);
   out.udp_checksum = load16(p + 6) == 0 ? Sum::absent : udp_sum(out.route, datagram) == 0 ? Sum::good : Sum::bad;

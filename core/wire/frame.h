@@ -106,7 +106,7 @@ struct FrameVerdict {
 
 struct FrameOptions {
   bool has_link_header = true;  // false: the bytes begin with an IP header
-  std::uint16_t udp_port = default_udp_port;
+  std::uint16_t udp_port = default_udp_port;  // 0: whichever
   DscpMap dscp;
 };
 

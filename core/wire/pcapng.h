@@ -15,6 +15,9 @@ namespace softmrc::wire {
 constexpr std::uint16_t linktype_ethernet = 1;
 constexpr std::uint16_t linktype_raw = 101;
 
+// What an interface is described as all of whose UDP packets are MRC's: no other port than theirs was listened at.
+constexpr std::string_view mrc_on_any_port = "MRC on any UDP port";
+
 class PcapngWriter {
  public:
   // The section header is written at once, so that even a capture without packets is a capture.

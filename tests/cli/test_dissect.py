@@ -10,7 +10,9 @@ from pathlib import Path as File
 import pytest
 
 from softmrc import wire
+from softmrc.verbs import Device
 from softmrc.wire import CcState, Frame, Outer, Packet, Path, PcapngWriter
+from udp.loopback import connect, drain
 
 START = 1_700_000_000_000_000_000
 
@@ -90,13 +92,52 @@ def test_limit_stops_early(capture: str) -> None:
     assert len(softmrc("dissect", "-n", "2", capture).stdout.splitlines()) == 2
 
 
-def test_another_port(tmp_path: File) -> None:
-    file = tmp_path / "port.pcapng"
+def test_other_ports(tmp_path: File) -> None:
+    file = str(tmp_path / "ports.pcapng")
+    ports = (4791, 4971, 50_000)
     with PcapngWriter(file) as out:
         out.add_interface("plane0")
-        out.write(0, 0, bytes(Frame.build(WRITE, "fd00::1", "fd00::2", udp_port=4971)))
-    assert "not MRC: another UDP port" in softmrc("dissect", str(file)).stdout
-    assert "WRITE_ONLY" in softmrc("dissect", "--port", "4971", str(file)).stdout
+        for port in ports:
+            whole = bytes(Frame.build(WRITE, "fd00::1", "fd00::2", udp_port=port))
+            out.write(0, 0, whole)
+            out.write(0, 0, whole[:-1] + bytes([whole[-1] ^ 1]))
+
+    def shown(*options: str) -> list[str]:
+        lines = softmrc("dissect", *options, file).stdout.splitlines()
+        return ["ok" if "icrc ok" in line else "BAD" if "icrc BAD" in line else line.split("not ")[1] for line in lines]
+
+    other = "MRC: another UDP port"
+    assert shown() == ["ok", "BAD", "ok", other, "ok", other]  # a right ICRC says more than a port
+    assert shown("--port", "4971") == [other, other, "ok", "BAD", other, other]
+    assert shown("--port", "50000", "--port", "4791") == ["ok", "BAD", other, other, "ok", "BAD"]
+
+
+@pytest.mark.parametrize("icrc", [True, False], ids=["icrc", "no icrc"])
+def test_a_devices_own_capture(tmp_path: File, icrc: bool) -> None:
+    """Its ports are any free ones, one for each direction and lane; where there is no ICRC, nothing else tells MRC."""
+    file = str(tmp_path / "device.pcapng")
+    with Device(lanes=2, icrc=icrc) as a, Device(lanes=2, icrc=icrc) as b, a.capture(file) as capture:
+        target, source = b.register(bytearray(64), remote_write=True), a.register(bytearray(64))
+        for _ in range(2):
+            qp, _ = connect(a, b)
+            qp.post_write(source, 0, 64, remote_va=0, rkey=target.rkey)
+            assert [c.ok for c in drain(qp.send_cq, 1)] == [True]
+        capture.stop()
+    records = list(wire.read_pcapng(file))
+    ports = {record.parse().route.destination_port for record in records}
+    assert len(records) == capture.packets and len(ports) == 4 and wire.UDP_PORT not in ports
+    lines = softmrc("dissect", file).stdout.splitlines()
+    assert len(lines) == len(records) and not any("not MRC" in line for line in lines)
+    assert sum("WRITE_ONLY" in line for line in lines) >= 2 and any("ACK" in line for line in lines)
+    with pytest.raises(wire.Refused, match="another UDP port"):
+        records[0].parse([wire.UDP_PORT])
+
+
+def test_a_frame_on_whatever_port() -> None:
+    frame = Frame.build(WRITE, "fd00::1", "fd00::2", udp_port=50_000)
+    assert Frame.parse(bytes(frame), udp_port=None) == frame
+    with pytest.raises(wire.Refused, match="another UDP port"):
+        Frame.parse(bytes(frame))
 
 
 @pytest.mark.parametrize(("linktype", "before"), [(101, 0), (113, 16), (276, 20)], ids=["raw", "sll", "sll2"])

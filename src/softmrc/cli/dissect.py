@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +16,6 @@ import typer
 from softmrc import wire
 from softmrc.errors import printable
 
-# How many bytes stand before the IP header, for the link types that tcpdump and we write. None: Ethernet, which the
-# frame reader knows.
-_LINK_HEADERS: dict[int, int | None] = {1: None, 101: 0, 113: 16, 228: 0, 229: 0, 276: 20}
 _ICRC_WORDS = {wire.Sum.ABSENT: "absent", wire.Sum.GOOD: "ok", wire.Sum.BAD: "BAD"}
 
 
@@ -52,11 +49,19 @@ def dissect(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, max=(1 << 62), help="Stop after so many packets.")
     ] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The UDP port of MRC.")] = wire.UDP_PORT,
+    port: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="A UDP port of MRC; may be repeated. Without it: what the capture says; "
+            f"else {wire.UDP_PORT}, and any on which the ICRC is right.",
+        ),
+    ] = None,
 ) -> None:
     """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC."""
     records = itertools.islice(wire.read_pcapng(capture), limit)
-    seen = (_look(record, port) for record in records)
+    seen = (_look(record, port or ()) for record in records)
     if count:
         _print_counts(seen, as_json)
     elif as_json:
@@ -66,14 +71,9 @@ def dissect(
         _print_lines(seen)
 
 
-def _look(record: wire.Record, port: int) -> Seen:
-    linktype = record.interface.linktype
-    if linktype not in _LINK_HEADERS:
-        return Seen(record, None, f"link type {linktype}, which is not read here")
-    before_ip = _LINK_HEADERS[linktype]
+def _look(record: wire.Record, ports: Collection[int]) -> Seen:
     try:
-        data = record.frame[before_ip or 0 :]
-        return Seen(record, wire.Frame.parse(data, link_header=before_ip is None, udp_port=port))
+        return Seen(record, record.parse(ports))
     except wire.Refused as refused:
         cut = "" if record.is_whole else f" (the capture kept {len(record.frame)} of {record.original_size} bytes)"
         return Seen(record, None, refused.reason + cut)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from types import TracebackType
@@ -11,10 +12,17 @@ from typing import BinaryIO, Self
 from softmrc._core import wire as _native
 from softmrc.errors import ConfigError, DeviceError, MrcError, UsageError
 from softmrc.wire.fields import as_integer
+from softmrc.wire.frame import Frame
+from softmrc.wire.names import Sum
+from softmrc.wire.packet import Refused
+from softmrc.wire.route import UDP_PORT
 
 LINKTYPE_ETHERNET = 1
 LINKTYPE_RAW = 101
 _FLUSH_AT = 1 << 20
+# How many bytes stand before the IP header, for the link types that tcpdump and we write. None: Ethernet, which the
+# frame reader knows.
+_LINK_HEADERS: dict[int, int | None] = {LINKTYPE_ETHERNET: None, LINKTYPE_RAW: 0, 113: 16, 228: 0, 229: 0, 276: 20}
 
 
 class CaptureError(MrcError, ValueError):
@@ -34,6 +42,11 @@ class Interface:
     description: str
     linktype: int
 
+    @property
+    def is_all_mrc(self) -> bool:
+        """Whether all its UDP packets are MRC's, as a device says of its own captures: its ports are any free ones."""
+        return self.description == _native.MRC_ON_ANY_PORT
+
 
 @dataclass(frozen=True)
 class Record:
@@ -49,6 +62,31 @@ class Record:
     def is_whole(self) -> bool:
         """Whether the capture kept all of the frame."""
         return len(self.frame) == self.original_size
+
+    def parse(self, udp_ports: Collection[int] = ()) -> Frame:
+        """The MRC frame in it; one that is none raises `Refused`. `udp_ports` are MRC's. Where none are given the
+        interface may say that all are; else it is 4791, or any other on which a packet has the right ICRC."""
+        before_ip = _LINK_HEADERS.get(self.interface.linktype, -1)
+        if before_ip == -1:
+            raise Refused("frame", f"link type {self.interface.linktype}, which is not read here", len(self.frame))
+
+        def read(port: int | None) -> Frame:
+            return Frame.parse(self.frame[before_ip or 0 :], link_header=before_ip is None, udp_port=port)
+
+        if not udp_ports and self.interface.is_all_mrc:
+            return read(None)
+        refusals = []
+        for port in udp_ports or (UDP_PORT,):
+            try:
+                return read(port)
+            except Refused as refused:
+                refusals.append(refused)
+        refused = next((one for one in refusals if one.reason != _native.WRONG_PORT), refusals[0])
+        if not udp_ports and refused.reason == _native.WRONG_PORT:
+            with suppress(Refused):
+                if (frame := read(None)).icrc == Sum.GOOD:
+                    return frame
+        raise refused
 
 
 class PcapngWriter:

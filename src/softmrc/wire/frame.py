@@ -39,6 +39,7 @@ class DscpMap(Checked):
 
 
 DEFAULT_DSCP = DscpMap()
+ANY_PORT = 0  # as the native reader is told
 
 
 @dataclass(frozen=True, init=False)
@@ -157,10 +158,11 @@ class Frame(Checked):
 
     @classmethod
     def parse(
-        cls, data: bytes, *, link_header: bool = True, udp_port: int = UDP_PORT, dscp_map: DscpMap = DEFAULT_DSCP
+        cls, data: bytes, *, link_header: bool = True, udp_port: int | None = UDP_PORT, dscp_map: DscpMap = DEFAULT_DSCP
     ) -> Self:
-        """Read a frame; one that carries no MRC packet raises `Refused`. A wrong checksum is reported, not refused."""
-        native = _native.parse_frame(bytes(data), link_header, udp_port, dscp_map._native())
+        """Read a frame; one that carries no MRC packet raises `Refused`. A wrong checksum is reported, not refused.
+        `udp_port` is MRC's, or None: whichever it is. `Record.parse` knows that of what was captured."""
+        native = _native.parse_frame(bytes(data), link_header, udp_port or ANY_PORT, dscp_map._native())
         if isinstance(native, str):
             raise Refused("frame", native, len(data))
         return cls._from_native(native)
