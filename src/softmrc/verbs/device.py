@@ -117,6 +117,7 @@ class Device:
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
+        self._capture: Capture | None = None  # the one that runs
         self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
         self._told_of_end: weakref.WeakSet[Any] = weakref.WeakSet()
         self._groups: weakref.WeakSet[Any] = weakref.WeakSet()  # leave before this device does
@@ -364,6 +365,7 @@ class Device:
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
         """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
         reorder_delay_us, black_hole. What is not named is off; no names at all means fair weather."""
+        self._check_open()
         native = _core.Faults()
         for name, value in faults.items():
             if name == "black_hole":
@@ -387,6 +389,7 @@ class Device:
 
     def set_port(self, plane: int, up: bool) -> None:
         """Take a plane out of service, or put it back; the peers are told. It is up if its link is as well."""
+        self._check_open()
         self._native.set_port(self._plane(plane), flag("up", up))
 
     def planes(self) -> list[dict[str, Any]]:
@@ -408,9 +411,14 @@ class Device:
         return {name: sum(row[name] for row in rows) for name in rows[0]}
 
     def capture(self, path: str | os.PathLike[str], most_bytes: int = 1 << 30) -> Capture:
-        """Write what is sent and received to a pcapng file, until the returned context ends."""
-        self._native.start_capture(_file_name(path), whole("most_bytes", most_bytes, 64))
-        return Capture(self)
+        """Write what is sent and received to a pcapng file, until the returned context ends. One at a time."""
+        self._check_open()
+        if self._capture is not None:
+            raise UsageError(f"a capture to {self._capture.path} runs already; stop it first")
+        name = _file_name(path)
+        self._native.start_capture(name, whole("most_bytes", most_bytes, 64))
+        self._capture = Capture(self, name)
+        return self._capture
 
     def close(self) -> None:
         """Stop; from here on memory is the caller's again. In the background the device goes on for a moment to answer
@@ -448,8 +456,9 @@ class Device:
 class Capture:
     """A running capture; leaving it closes the file."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, path: str) -> None:
         self.device = device
+        self.path = path
         self.packets = 0
         self._is_running = True
 
@@ -457,6 +466,7 @@ class Capture:
         """End it; the number of packets captured."""
         if self._is_running:
             self._is_running = False
+            self.device._capture = None
             self.packets = self.device._native.stop_capture()
         return self.packets
 
