@@ -336,6 +336,9 @@ void bind_engine_calls(Class& c) {
         raise_if(d.lane_of(qpn).with_engine_and_send([&](Endpoint& e, Time now) { return e.modify_error(now, qpn); }));
       })
       .def("destroy_qp", &Device::destroy_qp)
+      .def("has_qp", [](Device& d, std::uint32_t qpn) {
+        return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return e.qp_state(qpn).has_value(); });
+      })
       .def("query_qp", [](Device& d, std::uint32_t qpn) {
         return query_dict(qpn, d.lane_of(qpn).with_engine([&](Endpoint& e, Time) { return view_qp(e, qpn); }));
       })
@@ -371,6 +374,9 @@ void bind_engine_calls(Class& c) {
       .def("post_receive", [](Device& d, std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count) {
         check_alive(d);
         return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
+          const proto::QueuePair* pair = e.qp(qpn);
+          // All of them or none.
+          if (pair && count > proto::Responder::most_receives - pair->responder().receives_posted()) return proto::PostStatus::queue_full;
           proto::PostStatus status = proto::PostStatus::ok;
           for (std::uint32_t i = 0; i < count && status == proto::PostStatus::ok; ++i) status = e.post_receive(qpn, wr_id);
           return status;

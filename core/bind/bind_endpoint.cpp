@@ -84,6 +84,7 @@ void bind_enums(nb::module_& m) {
   nb::enum_<PostStatus>(m, "PostStatus")
       .value("OK", PostStatus::ok).value("WRONG_STATE", PostStatus::wrong_state)
       .value("QUEUE_FULL", PostStatus::queue_full);
+  m.attr("MOST_RECEIVES") = proto::Responder::most_receives;
   nb::enum_<TrafficClass>(m, "TrafficClass")
       .value("DATA", TrafficClass::data).value("DATA_NO_TRIM", TrafficClass::data_no_trim)
       .value("DATA_RETRANSMIT", TrafficClass::data_retransmit).value("CONTROL", TrafficClass::control);

@@ -99,6 +99,7 @@ PostStatus QueuePair::post(Time now, const WorkRequest& request) {
 
 PostStatus QueuePair::post_receive(std::uint64_t wr_id) {
   if (state_ == QpState::error || state_ == QpState::reset) return PostStatus::wrong_state;
+  if (responder_.receives_posted() >= Responder::most_receives) return PostStatus::queue_full;
   responder_.post_receive(wr_id);
   return PostStatus::ok;
 }

@@ -31,6 +31,7 @@ CompletionStatus = _core.CompletionStatus
 EventType = _core.EventType
 EvState = _core.EvState
 PostStatus = _core.PostStatus
+MOST_RECEIVES: int = _core.MOST_RECEIVES  # that may wait on one queue pair
 QpState = _core.QpState
 RefusedPacket = _core.RefusedPacket
 TrafficClass = _core.TrafficClass
@@ -144,7 +145,7 @@ class QueuePair:
             return
         reason = {
             PostStatus.WRONG_STATE: f"the queue pair is in {self.state.name}",
-            PostStatus.QUEUE_FULL: "the send queue is full (max_send_wr)",
+            PostStatus.QUEUE_FULL: f"its queue is full (max_send_wr, or {MOST_RECEIVES:,} receives)",
         }[status]
         raise UsageError(f"cannot post to queue pair {self.qpn}: {reason}")
 

@@ -44,6 +44,7 @@ class CompletionQueue:
         self._readiness = Readiness()
         self._is_retired = False
         self._is_destroyed = False
+        self._used_by: set[int] = set()  # queue pairs; the native queue knows those only that have left RESET
 
     def _use(self, call: Callable[..., Any], *more: Any) -> Any:
         """Call it with the queue's number, which is never another's; say so if the queue goes, or has gone."""
@@ -53,6 +54,10 @@ class CompletionQueue:
             if self._is_destroyed:
                 raise UsageError(f"completion queue {self.number} was destroyed") from None
             raise
+
+    def _check_alive(self) -> None:
+        if self._is_destroyed:
+            raise UsageError(f"completion queue {self.number} was destroyed")
 
     def poll_array(self, most: int = 256) -> np.ndarray:
         """What is there now, as records."""
@@ -85,8 +90,9 @@ class CompletionQueue:
     def destroy(self) -> None:
         """Let go of it, and of what it holds; whoever waits for it is told. Refused while a queue pair uses it."""
         self.device._check_ours()
-        if self._is_destroyed:
-            raise UsageError(f"completion queue {self.number} was destroyed")
+        self._check_alive()
+        if any(self.device._has_qp(qpn) for qpn in self._used_by):
+            raise UsageError(f"completion queue {self.number} is used by a queue pair; destroy that first")
         self._is_destroyed = True  # before it is so, for those who are told by that
         try:
             self.device._native.destroy_cq(self.number)

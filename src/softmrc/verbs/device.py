@@ -258,6 +258,7 @@ class Device:
     def _queue(self, field: str, queue: CompletionQueue) -> CompletionQueue:
         if not isinstance(queue, CompletionQueue) or queue.device is not self:
             raise ConfigError(field, queue, "a completion queue of this device: device.create_cq()")
+        queue._check_alive()
         return queue
 
     def _forget(self, region: MemoryRegion) -> None:
@@ -296,7 +297,12 @@ class Device:
                 self._native.create_qp(qpn)
             except UsageError:
                 continue
+            for queue in queues:
+                queue._used_by.add(qpn)
             return QueuePair(self, qpn, *queues, inside)
+
+    def _has_qp(self, qpn: int) -> bool:
+        return self._native.has_qp(qpn)
 
     def add_peer(self, planes: Iterable[PeerPlane]) -> Peer:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
@@ -427,6 +433,8 @@ class Device:
         for group in list(self._groups):
             group.close()
         leaving.let_go(self._native)
+        for region in list(self._regions):
+            region._let_go()
         self._regions.clear()
         for one in self._dependents():
             one._on_device_closed()

@@ -49,21 +49,30 @@ class MemoryRegion:
 
     def __init__(self, device: Device, buffer: Any, domain: ProtectionDomain | None) -> None:
         try:
-            self.buffer = _core.Buffer(writable_memory(buffer), domain is not None)
+            held = _core.Buffer(writable_memory(buffer), domain is not None)
         except (BufferError, ValueError) as error:
             allowed = "contiguous" if domain is None else "writable and contiguous"
             raise ConfigError("buffer", type(buffer).__name__, f"{allowed} ({error})") from None
-        if self.buffer.size == 0:
+        if held.size == 0:
             raise ConfigError("buffer", "0 bytes", "at least one byte")
+        self._buffer: Any = held  # None: taken back
         self.device = device
         self.domain = domain  # whose queue pairs may write here; None: nobody's
         self.va = 0
-        self.length: int = self.buffer.size
+        self.length: int = held.size
         self._rkey: int | None = None
         while domain is not None and self._rkey is None:
             rkey = secrets.randbits(32)
-            if device._native.add_region(rkey, self.va, self.buffer, domain.number):
+            if device._native.add_region(rkey, self.va, held, domain.number):
                 self._rkey = rkey
+
+    @property
+    def buffer(self) -> Any:
+        """The memory itself. Whoever reads it holds it, so that letting go of a region frees nothing that is in use."""
+        if self._buffer is None:
+            self.device._check_open()
+            raise UsageError(f"{self!r}: register the memory again to use it")
+        return self._buffer
 
     @property
     def rkey(self) -> int:
@@ -75,6 +84,11 @@ class MemoryRegion:
     def deregister(self) -> None:
         """Take it back. Refused while a write still reads from it."""
         self.device._forget(self)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The owner may do with the memory what he likes."""
+        self._buffer = None
 
     def __enter__(self) -> Self:
         return self

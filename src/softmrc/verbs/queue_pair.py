@@ -18,7 +18,7 @@ from softmrc.config import (
     RtsAttributes,
     to_native,
 )
-from softmrc.engine import EV, PostStatus, QpState, ev_index, ev_value
+from softmrc.engine import EV, MOST_RECEIVES, PostStatus, QpState, ev_index, ev_value
 from softmrc.errors import ConfigError, UsageError
 from softmrc.verbs.bounds import blame, flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue
@@ -137,6 +137,8 @@ class QueuePair:
         """Write bytes of `source` into the peer's memory. They must not change until the completion."""
         if not isinstance(source, MemoryRegion):
             raise ConfigError("source", type(source).__name__, "a region of this device: device.register(buffer)")
+        if source.device is not self.device:
+            raise ConfigError("source", source, "a region of this device: device.register(buffer)")
         self._post(source.buffer, offset, length, remote_va, rkey, wr_id, imm, signaled)
 
     def _post(
@@ -166,8 +168,13 @@ class QueuePair:
         self.post_write(source, offset, length, imm=imm, **more)
 
     def post_recv(self, wr_id: int = 0, count: int = 1) -> None:
-        """Allow so many writes with immediate to complete here."""
+        """Allow so many writes with immediate to complete here. At most 65,536 may wait for theirs."""
         status = self.device._native.post_receive(self.qpn, whole("wr_id", wr_id, 64), whole("count", count, 32))
+        if status == PostStatus.QUEUE_FULL:
+            raise UsageError(
+                f"cannot post {count:,} receives to queue pair {self.qpn}: "
+                f"at most {MOST_RECEIVES:,} may wait, those posted before included"
+            )
         if status != PostStatus.OK:
             self._refused(status)
 
@@ -220,6 +227,8 @@ class QueuePair:
         """Let go of it and of all memory it uses. What the peer has written is still acknowledged if it asks; whatever
         it writes from now on ends there as `PEER_ERROR`."""
         self.device._native.destroy_qp(self.qpn)
+        for queue in (self.send_cq, self.recv_cq):
+            queue._used_by.discard(self.qpn)
 
     def __enter__(self) -> Self:
         return self
