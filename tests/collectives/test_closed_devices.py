@@ -39,6 +39,15 @@ def test_nothing_is_done_on_a_closed_device(what: str) -> None:
             assert work.done and work.error is not None
 
 
+@pytest.mark.parametrize("what", OPERATIONS)
+def test_nothing_is_begun_on_a_device_that_stopped_by_itself(what: str) -> None:
+    with ranks(2, planes=ONE) as two:
+        group = two.groups[0]
+        group.device._native.close()  # as when one of its own checks fails: no group is told
+        work = OPERATIONS[what](group)
+        assert work.done and "the device is closed" in str(work.error)
+
+
 @pytest.mark.parametrize("what", [what for what in OPERATIONS if what not in DONE_AT_ONCE])
 def test_what_is_under_way_when_the_device_closes_fails_everywhere(what: str) -> None:
     with ranks(2, planes=ONE) as two:

@@ -79,8 +79,8 @@ class Record:
         for port in udp_ports or (UDP_PORT,):
             try:
                 return read(port)
-            except Refused as refused:
-                refusals.append(refused)
+            except Refused as error:
+                refusals.append(error)
         refused = next((one for one in refusals if one.reason != _native.WRONG_PORT), refusals[0])
         if not udp_ports and refused.reason == _native.WRONG_PORT:
             with suppress(Refused):
