@@ -91,7 +91,7 @@ class CompletionQueue:
         """Let go of it, and of what it holds; whoever waits for it is told. Refused while a queue pair uses it."""
         self.device._check_ours()
         self._check_alive()
-        if any(self.device._has_qp(qpn) for qpn in self._used_by):
+        if any(self.device._has_qp(qpn) for qpn in list(self._used_by)):
             raise UsageError(f"completion queue {self.number} is used by a queue pair; destroy that first")
         self._is_destroyed = True  # before it is so, for those who are told by that
         try:
