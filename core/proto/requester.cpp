@@ -309,6 +309,7 @@ void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entrop
     if (most && took > *most) return;
   }
   if (!ev_probe_.on_answer(ev, now)) return;
+  if (silence_.is_long()) silence_.on_way_found(now);
   on_proof(ev);
   drain_ev_changes(now);
 }

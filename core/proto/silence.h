@@ -57,6 +57,11 @@ class Silence {
     return questions_ < most_questions && now >= asks_at(span) ? Due::question : Due::nothing;
   }
   Time deadline(Time now, Duration span) const;
+  // A path works: what was asked in vain is asked anew, by that path.
+  void on_way_found(Time now) {
+    active_at_ = now;
+    questions_ = 0;
+  }
   // A question is due. Nothing to ask about is a reason to wait on.
   // True where it is about packets in flight.
   bool ask(Time now, bool has_packets_in_flight, bool has_open_operation);

@@ -11,8 +11,10 @@ import pytest
 import packer
 from packer import PSN_MASK, Parsed
 from rig import PEER_QPN, QPN, US, Rig, data, only
+from softmrc.config import RETRY_FOREVER
 from softmrc.engine import CompletionKind, CompletionStatus, QpState, RefusedPacket, TrafficClass
 
+EV_PROBE = 1
 SUCCESS = CompletionStatus.SUCCESS.value
 
 
@@ -506,3 +508,20 @@ def test_bits_beyond_what_was_sent_are_ignored() -> None:
     assert rig.qp.query()["packets_in_flight"] == 0
     assert [p.psn for p in data(rig.post(10))] == [1]
     assert rig.qp.query()["packets_in_flight"] == 1
+
+
+# spec: ev-none-left
+@pytest.mark.parametrize("lacks_only_the_ack", [False, True])
+def test_what_waits_takes_the_first_path_that_answers_long_before_the_next_timer(lacks_only_the_ack: bool) -> None:
+    rig = Rig(ports=2, rts={"timeout": 12, "retry_linear": 0, "retry_exponential": RETRY_FOREVER})
+    rig.post(100)
+    if lacks_only_the_ack:
+        acknowledge(rig, 0)
+    sent = rig.advance(100_000)
+    routes = rig.routes[-len(sent) :]
+    probe, path = [(p, r) for p, r in zip(sent, routes, strict=True) if p.opcode == packer.REQUEST][-1]
+    assert not data(rig.advance(1_000)), "the questions of the last timer are all asked"
+    rig.routes.clear()
+    again = rig.receive(packer.response(EV_PROBE, probe.psn, probe.ticks)) + rig.advance(1_000)
+    assert [r for p, r in zip(again, rig.routes, strict=True) if data([p])] == [path] * len(data(again))
+    assert data(again)

@@ -88,6 +88,16 @@ def test_the_first_question_is_a_copy_and_the_others_are_probes() -> None:
     assert not one.has_wishes
 
 
+def test_where_a_way_is_found_the_questions_begin_anew() -> None:
+    one = silence()
+    now = 0
+    for _ in range(3):
+        now, _ = wait(one, now)
+        one.ask(now)
+    one.on_way_found(now)
+    assert wait(one, now) == (now + SPAN, Due.QUESTION)
+
+
 def test_a_copy_is_not_wished_for_where_nothing_is_in_flight_any_more() -> None:
     one = silence()
     one.ask(SPAN)
