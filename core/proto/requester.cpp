@@ -296,7 +296,7 @@ Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& ou
 
 std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_ports) {
   if (ev_probe_.deadline() > now) return std::nullopt;
-  const auto ev = ev_probe_.next_due(now, live_ports_, free_ports, rtt_.silence());
+  const auto ev = ev_probe_.next_due(now, live_ports_, free_ports, silence_span());
   if (ev) ++context_.stats.ev_probes_sent;
   return ev;
 }

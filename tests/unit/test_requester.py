@@ -11,8 +11,9 @@ import pytest
 import packer
 from packer import PSN_MASK, Parsed
 from rig import PEER_QPN, QPN, US, Rig, data, only
-from softmrc.config import RETRY_FOREVER
+from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, RtsAttributes
 from softmrc.engine import CompletionKind, CompletionStatus, QpState, RefusedPacket, TrafficClass
+from softmrc.pair import Pair, PairConfig
 
 EV_PROBE = 1
 SUCCESS = CompletionStatus.SUCCESS.value
@@ -525,3 +526,33 @@ def test_what_waits_takes_the_first_path_that_answers_long_before_the_next_timer
     again = rig.receive(packer.response(EV_PROBE, probe.psn, probe.ticks)) + rig.advance(1_000)
     assert [r for p, r in zip(again, rig.routes, strict=True) if data([p])] == [path] * len(data(again))
     assert data(again)
+
+
+# spec: timer-unmeasured
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("retry_linear", [0, 7])
+@pytest.mark.parametrize("delay_us", [50.0, 500.0])
+def test_a_timer_far_below_the_round_trip_is_soon_long_enough(
+    timestamps: bool, retry_linear: int, delay_us: float
+) -> None:
+    """Else it would be for ever: what is sent again before its answer can come measures no round trip."""
+    net = Pair(
+        planes=2,
+        seed=1,
+        network=PairConfig(ports=2, one_way_delay_us=delay_us),
+        endpoint=EndpointConfig(ports=2, timestamps=timestamps),
+        cc_profile=CcProfile(algorithm="fixed_window", base_rtt_us=4.0, window_bytes=64_000),
+    )
+    a, _ = net.connect(rts=RtsAttributes(timeout=0, retry_linear=retry_linear, retry_exponential=RETRY_FOREVER))
+    net.b.register(length=1 << 22, rkey=1)
+
+    def copies() -> int:
+        before = a.stats()["packets_retransmitted"]
+        a.post_write(net.now_ps, 1 << 22, remote_va=0, rkey=1)
+        net.run_until_completions(0, 1, limit_us=1_000_000.0)
+        assert [c["status"] for c in net.a.poll_completions(Pair.SEND_CQ)] == [SUCCESS]
+        return a.stats()["packets_retransmitted"] - before
+
+    assert copies() < 1024, "less than one for each packet"
+    assert copies() == 0
+    assert a.query()["smoothed_rtt_us"] >= 2 * delay_us
