@@ -235,7 +235,7 @@ nb::list lane_rows(Device& device) {
 nb::dict fault_stats(Device& device, std::uint32_t plane) {
   FaultStats sum;
   device.for_each_lane([&](Lane& lane) {
-    const FaultStats stats = lane.with_engine([&](proto::Endpoint&, Time) { return lane.planes()[plane].weather.stats; });
+    const FaultStats stats = lane.with_engine([&](proto::Endpoint&, Time) { return lane.planes()[plane].fault_stats(); });
 #define X(name) sum.name += stats.name;
     SOFTMRC_FAULT_COUNTERS(X)
 #undef X

@@ -1,11 +1,12 @@
 #include "udp/capture.h"
 
+#include "udp/clock.h"
 #include "udp/failure.h"
 
 namespace softmrc::udp {
 
-Capture::Capture(const Clock& clock, const std::string& path, std::uint32_t planes, std::uint64_t most_bytes)
-    : clock_(clock), file_(std::fopen(path.c_str(), "wb")), most_bytes_(most_bytes) {
+Capture::Capture(const std::string& path, std::uint32_t planes, std::uint64_t most_bytes)
+    : file_(std::fopen(path.c_str(), "wb")), most_bytes_(most_bytes) {
   if (!file_) fail_with_errno("cannot write a capture to " + path);
   for (std::uint32_t plane = 0; plane < planes; ++plane)
     writer_.add_interface("plane" + std::to_string(plane), "", wire::linktype_raw);
@@ -54,15 +55,17 @@ std::size_t Capture::emit_ip(const wire::Route& route, std::uint8_t tos, std::si
   return ip_size + 8;
 }
 
-void Capture::record(Time at, std::uint32_t plane, const wire::Route& route, std::uint8_t tos,
-                     std::initializer_list<wire::Bytes> pieces) {
+void Capture::record(std::uint32_t plane, const wire::Route& route, std::uint8_t tos, std::span<const iovec> pieces) {
   const std::lock_guard lock(mutex_);
   if (written_ >= most_bytes_) return;
   std::size_t size = 0;
-  for (const wire::Bytes& piece : pieces) size += piece.size();
+  for (const iovec& piece : pieces) size += piece.iov_len;
   emit_ip(route, tos, size);
-  for (const wire::Bytes& piece : pieces) frame_.insert(frame_.end(), piece.begin(), piece.end());
-  writer_.write(plane, clock_.wall_ns(at), frame_);
+  for (const iovec& piece : pieces) {
+    const auto* p = static_cast<const std::uint8_t*>(piece.iov_base);
+    frame_.insert(frame_.end(), p, p + piece.iov_len);
+  }
+  writer_.write(plane, wall_ns(), frame_);
   ++packets_;
   if (writer_.bytes().size() >= 1 << 20) write_out();
 }

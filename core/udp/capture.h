@@ -2,14 +2,15 @@
 // are rebuilt from what the socket says; the payload is as it was on the wire.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <atomic>
 #include <cstdio>
-#include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
-#include "udp/clock.h"
 #include "wire/pcapng.h"
 #include "wire/route.h"
 
@@ -18,11 +19,11 @@ namespace softmrc::udp {
 class Capture {
  public:
   // Throws DeviceFailure when the file cannot be opened.
-  Capture(const Clock& clock, const std::string& path, std::uint32_t planes, std::uint64_t most_bytes);
+  Capture(const std::string& path, std::uint32_t planes, std::uint64_t most_bytes);
   ~Capture();
 
-  void record(Time at, std::uint32_t plane, const wire::Route& route, std::uint8_t tos,
-              std::initializer_list<wire::Bytes> pieces);
+  // As of now.
+  void record(std::uint32_t plane, const wire::Route& route, std::uint8_t tos, std::span<const iovec> pieces);
   std::uint64_t packets() const { return packets_; }
 
  private:
@@ -33,7 +34,6 @@ class Capture {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
-  const Clock& clock_;
   std::mutex mutex_;           // several lanes may write
   std::unique_ptr<std::FILE, Close> file_;
   wire::PcapngWriter writer_;

@@ -105,8 +105,8 @@ Lane& Device::open_to(std::uint32_t number) {
     lane.with_engine([&](proto::Endpoint& engine, Time) {
       engine.allow_domains(last_domain_);
       for (const auto& [rkey, region] : regions_) engine.add_region(region);
-      for (std::size_t p = 0; p < faults_.size(); ++p) lane.planes()[p].weather.faults = faults_[p];
     });
+    for (std::uint32_t p = 0; p < faults_.size(); ++p) lane.set_faults(p, faults_[p]);
     lane.set_capture(capture_);
     lane.set_event_fd(event_fd_);
     ++open_;
@@ -480,9 +480,7 @@ void Device::tell_ports() {
 void Device::set_faults(std::uint32_t plane, const Faults& faults) {
   const std::lock_guard lock(mutex_);
   faults_[plane] = faults;
-  for_each_lane([&](Lane& lane) {
-    lane.with_engine([&](proto::Endpoint&, Time) { lane.planes()[plane].weather.faults = faults; });
-  });
+  for_each_lane([&](Lane& lane) { lane.set_faults(plane, faults); });
 }
 
 Faults Device::faults(std::uint32_t plane) {
@@ -498,7 +496,7 @@ void Device::set_spin(Duration spin) {
 
 void Device::start_capture(const std::string& path, std::uint64_t most_bytes) {
   const std::lock_guard lock(mutex_);
-  capture_ = std::make_shared<Capture>(clock_, path, planes(), most_bytes);
+  capture_ = std::make_shared<Capture>(path, planes(), most_bytes);
   for_each_lane([this](Lane& lane) { lane.set_capture(capture_); });
 }
 

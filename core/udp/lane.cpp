@@ -49,6 +49,8 @@ std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
   for (std::uint32_t p = 0; p < planes.size(); ++p) {
     Plane& plane = planes[p];
     plane.plan = plan.planes[p];
+    plane.number = p;
+    plane.has_gso = plan.sender.gso;
     SocketPlan socket;
     socket.address = plane.plan.address;
     socket.scope_id = plane.plan.scope_id;
@@ -65,7 +67,7 @@ std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
     }
     const std::string& link = plane.plan.interface.empty() ? plane.plan.link : plane.plan.interface;
     if (!link.empty()) plane.link_index = if_nametoindex(link.c_str());
-    plane.weather.seed(plan.engine.seed, p);
+    plane.set_up_weather(plan.engine.seed, plan.sender.dscp);
   }
   return planes;
 }
@@ -98,8 +100,7 @@ void Lane::close() {
   } catch (const CheckFailure& failure) {
     failure_ = failure.what();
   }
-  sender_.set_capture(nullptr);
-  capture_.reset();
+  for (Plane& plane : planes_) plane.set_capture(nullptr);
   attendants_.clear();
   closed_ = true;
   kick();
@@ -311,14 +312,21 @@ void Lane::set_spin(Duration spin) {
 
 bool Lane::has_gso() {
   const Turns::Visit visit(turns_);
-  return sender_.has_gso();
+  return std::all_of(planes_.begin(), planes_.end(), [](const Plane& plane) { return plane.has_gso; });
 }
 
-void Lane::set_capture(std::shared_ptr<Capture> capture) {
+void Lane::set_capture(const std::shared_ptr<Capture>& capture) {
   const Turns::Visit visit(turns_);
   if (closed_) return;
-  capture_ = std::move(capture);
-  sender_.set_capture(capture_.get());
+  for (Plane& plane : planes_) plane.set_capture(capture);
+}
+
+void Lane::set_faults(std::uint32_t plane, const Faults& faults) {
+  const Turns::Visit visit(turns_);
+  if (is_over_) return;
+  if (has_posts_ && !closed_) transmit();  // in the weather in which it was posted
+  planes_[plane].set_faults(clock_.now(), faults);
+  watch_room(plane);
 }
 
 }  // namespace softmrc::udp

@@ -15,7 +15,6 @@
 
 #include "proto/endpoint.h"
 #include "udp/bell.h"
-#include "udp/capture.h"
 #include "udp/clock.h"
 #include "udp/link_watch.h"
 #include "udp/peer_book.h"
@@ -127,7 +126,8 @@ class Lane {
 
   void set_spin(Duration spin);
   bool has_gso();
-  void set_capture(std::shared_ptr<Capture> capture);
+  void set_capture(const std::shared_ptr<Capture>& capture);
+  void set_faults(std::uint32_t plane, const Faults& faults);
 
  private:
   using Lock = Turns::Lock;
@@ -180,7 +180,6 @@ class Lane {
   std::vector<LinkState> link_changes_;
   Receiver receiver_;
   Sender sender_;
-  std::shared_ptr<Capture> capture_;
   LaneStats stats_;
   std::vector<Attendant*> attendants_;
 

@@ -85,28 +85,20 @@ void Lane::receive_ready() {
 }
 
 void Lane::receive_from(std::uint32_t p) {
-  const auto& messages = receiver_.receive(planes_[p].sockets[0]);
-  if (messages.empty()) return;
+  const std::span<const Incoming> messages = planes_[p].line().receive(receiver_);
   if (receiver_.may_have_more()) ready_planes_ |= 1u << p;
+  if (messages.empty()) return;
   const Time now = clock_.now();
   for (const Incoming& in : messages) hand_in(p, in, now);
 }
 
 void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   Plane& plane = planes_[p];
-  ++plane.stats.receives;
-  if (in.is_truncated || in.segment == 0) {
-    ++plane.stats.truncated;
-    return;
-  }
-  const std::size_t count = (in.bytes.size() + in.segment - 1) / in.segment;
-  plane.stats.packets_received += count;
-  plane.stats.bytes_received += in.bytes.size();
   proto::Arrival arrival;
   arrival.peer = peers_.find(*in.from);
   if (arrival.peer == proto::no_peer) {
-    plane.stats.strangers += count;
-    strangers_ += count;
+    plane.stats.strangers += in.packets();
+    strangers_ += in.packets();
     return;
   }
   wire::Route route;
@@ -124,13 +116,10 @@ void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
     options.trimmed = true;
     options.has_icrc = false;
   }
-  const bool is_foul = plane.weather.faults.is_active();
   std::uint32_t seed = 0;
   std::size_t seed_size = 0;
   for (std::size_t at = 0; at < in.bytes.size(); at += in.segment) {
     const wire::Bytes packet = in.bytes.subspan(at, std::min<std::size_t>(in.segment, in.bytes.size() - at));
-    if (is_foul && plane.weather.swallows()) [[unlikely]] continue;
-    if (capture_) [[unlikely]] capture_->record(now, p, route, in.tos, {packet});
     if (plan_.sender.icrc && !options.trimmed) {
       if (seed_size != packet.size()) {
         seed_size = packet.size();
@@ -157,7 +146,7 @@ void Lane::gather(Time now) {
   std::array<std::uint32_t, proto::max_ports> given{};
   while (ports && !sender_.is_full() && engine_.poll_transmit(now, ports, sender_.slot())) {
     const std::uint32_t port = sender_.slot().port;
-    sender_.take(now);
+    sender_.take();
     if (++given[port] == plan_.port_burst) ports &= ~(1u << port);
   }
 }
@@ -168,7 +157,7 @@ void Lane::transmit() {
   const int most_batches = plan_.port_burst ? 64 : 4;
   for (int batches = 0; batches < most_batches; ++batches) {
     Time now = clock_.now();
-    sender_.send_held(now);
+    for (Plane& plane : planes_) plane.line().send_held(now);
     gather(now);
     if (sender_.empty()) break;
     sender_.flush(now);
@@ -233,8 +222,7 @@ void Lane::apply_ports(Time now) {
   ports_ = up;
 }
 
-// A report names where the packet went, and with that a peer. On a plane that is made to swallow everything, it is
-// swallowed like the rest.
+// A report names where the packet went, and with that a peer.
 void Lane::read_errors() {
   constexpr int most_at_once = 64;
   const Time now = clock_.now();
@@ -242,11 +230,11 @@ void Lane::read_errors() {
     if (!(erring_ >> p & 1)) continue;
     erring_ &= ~(1u << p);
     Plane& plane = planes_[p];
-    for (const Socket& socket : plane.sockets) {
+    for (std::uint32_t s = 0; s < plane.sockets.size(); ++s) {
       SendError error;
-      for (int i = 0; i < most_at_once && socket.next_error(error); ++i) {
+      for (int i = 0; i < most_at_once && plane.line().next_error(s, error); ++i) {
         ++plane.stats.errors_reported;
-        if (!error.is_port_unreachable || plane.weather.faults.black_hole) continue;
+        if (!error.is_port_unreachable) continue;
         if (const std::uint32_t peer = peers_.find(error.to); peer != proto::no_peer) engine_.on_unreachable(now, peer);
       }
     }
@@ -285,7 +273,8 @@ bool Lane::attend() {
 }
 
 Time Lane::next_deadline() {
-  Time at = std::min(engine_.poll_timeout(), sender_.deadline());
+  Time at = engine_.poll_timeout();
+  for (Plane& plane : planes_) at = std::min(at, plane.line().deadline());
   for (const Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
   return at;
 }

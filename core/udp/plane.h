@@ -2,12 +2,16 @@
 // first only send; their source ports are what an ECMP network hashes, so a socket is a path.
 #pragma once
 
+#include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "udp/fault.h"
+#include "udp/foul_line.h"
+#include "udp/line.h"
 #include "udp/socket.h"
 #include "udp/stats.h"
+#include "udp/tapped_line.h"
 
 namespace softmrc::udp {
 
@@ -23,14 +27,22 @@ struct PlanePlan {
   std::uint32_t send_buffer_bytes = 0;
 };
 
-struct Plane {
+// Plain, it calls the kernel and counts. What finds no room stays here as bytes, since the user's memory may be gone when
+// room comes.
+class Plane final : public Line {
+ public:
+  Plane() { arrange(); }
+  Plane(const Plane&) = delete;
+  Plane& operator=(const Plane&) = delete;
+
   PlanePlan plan;
+  std::uint32_t number = 0;
   std::vector<Socket> sockets;
   std::uint32_t link_index = 0;
   int blocked_socket = -1;      // the one without room; the plane takes nothing until it has some
   int watched_socket = -1;      // the one whose room the driver waits for
   bool is_blocked() const { return blocked_socket >= 0; }
-  FaultLine weather;
+  bool has_gso = true;
   PlaneStats stats;
 
   // The socket that carries this EV: the one whose source port it names, or any fixed one.
@@ -40,6 +52,32 @@ struct Plane {
       if (sockets[i].port() == port) return i;
     return entropy % static_cast<std::uint32_t>(sockets.size());
   }
+
+  // What the driver uses: this plane, tapped if there is a capture, and foul, outside of that, if there are faults.
+  Line& line() { return *line_; }
+  // What faults that end have held back is sent.
+  void set_faults(Time now, const Faults& faults);
+  void set_capture(std::shared_ptr<Capture> capture);
+  void set_up_weather(std::uint64_t seed, const wire::DscpMap& dscp) { foul_.set_up(seed, number, dscp); }
+  const FaultStats& fault_stats() const { return foul_.stats(); }
+
+  void send(Time now, std::uint32_t socket, std::span<const Train> trains) override;
+  void send_held(Time now) override;
+  Time deadline() const override { return Time::never(); }
+  std::span<const Incoming> receive(Receiver& receiver) override { return receiver.receive(sockets[0], stats); }
+  bool next_error(std::uint32_t socket, SendError& out) override { return sockets[socket].next_error(out); }
+
+ private:
+  // How many of them are settled: sent, or refused. The rest needs room, or has to go packet by packet.
+  std::size_t hand_over(std::uint32_t socket, std::span<const Train> trains);
+  std::size_t hand_over_some(std::uint32_t socket, std::span<const Train> trains);
+  void arrange();
+
+  std::deque<KeptTrain> stash_;
+  bool is_foul_ = false;
+  FoulLine foul_;
+  TappedLine tapped_{*this};
+  Line* line_;
 };
 
 }  // namespace softmrc::udp

@@ -44,7 +44,7 @@ Receiver::Receiver() {
   incoming_.reserve(most_messages);
 }
 
-const std::vector<Incoming>& Receiver::receive(const Socket& socket) {
+const std::vector<Incoming>& Receiver::receive(const Socket& socket, PlaneStats& stats) {
   incoming_.clear();
   for (std::uint32_t i = 0; i < batch_; ++i) {
     pieces_[i] = {memory_.get() + i * message_bytes, message_bytes};
@@ -66,10 +66,16 @@ const std::vector<Incoming>& Receiver::receive(const Socket& socket) {
     const std::size_t size = headers_[static_cast<std::size_t>(i)].msg_len;
     in.from = &names_[static_cast<std::size_t>(i)];
     in.bytes = {memory_.get() + static_cast<std::size_t>(i) * message_bytes, size};
-    in.is_truncated = h.msg_flags & MSG_TRUNC;
+    total += size;
+    ++stats.receives;
+    if (size == 0 || h.msg_flags & MSG_TRUNC) {
+      ++stats.truncated;
+      continue;
+    }
     read_controls(h, in);
     if (in.segment == 0) in.segment = static_cast<std::uint32_t>(size);
-    total += size;
+    stats.packets_received += in.packets();
+    stats.bytes_received += size;
     incoming_.push_back(in);
   }
   // Long trains: few of them at a time. Single packets: many. Where somebody mixes them, by their mean.

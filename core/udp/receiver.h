@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "udp/socket.h"
+#include "udp/stats.h"
 
 namespace softmrc::udp {
 
@@ -19,15 +20,17 @@ struct Incoming {
   wire::Bytes bytes;
   std::uint32_t segment = 0;
   std::uint8_t tos = 0;
-  bool is_truncated = false;
+
+  std::size_t packets() const { return (bytes.size() + segment - 1) / segment; }
 };
 
 class Receiver {
  public:
   Receiver();
 
-  // Takes what waits, up to a batch. The messages stay valid until the next call.
-  const std::vector<Incoming>& receive(const Socket& socket);
+  // Takes what waits, up to a batch, counts it, and leaves out what cannot be packets. The messages stay valid until the
+  // next call.
+  const std::vector<Incoming>& receive(const Socket& socket, PlaneStats& stats);
   // The last call left more behind, in all likelihood.
   bool may_have_more() const { return may_have_more_; }
 

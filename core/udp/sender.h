@@ -1,14 +1,10 @@
-// From Transmits to the kernel. A batch is gathered first and then sent socket by socket, so that packets which share a
+// From Transmits to trains. A batch is gathered first and then sent socket by socket, so that packets which share a
 // path leave as one train (UDP GSO) even where the spraying alternates paths with every packet. Order on a path is kept.
 //
 //   a train:  header | payload | pad ICRC header | payload | pad ICRC     payloads are the user's own memory
 #pragma once
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <array>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -18,8 +14,6 @@
 #include "wire/frame.h"
 
 namespace softmrc::udp {
-
-class Capture;
 
 struct SenderPlan {
   bool icrc = true;
@@ -36,21 +30,13 @@ class Sender {
 
   // Where the engine writes the next packet; `take` then accepts it.
   proto::Transmit& slot() { return packets_[count_].transmit; }
-  void take(Time now);
+  void take();
   bool is_full() const { return count_ == batch_packets; }
   bool empty() const { return count_ == 0; }
   void flush(Time now);
 
-  // Packets whose delay is over, and those that found no room before.
-  void send_held(Time now);
-  bool has_stashed(std::uint32_t plane) const { return !stashes_[plane].empty(); }
-  Time deadline() const;
-
-  std::uint8_t tos_of(proto::TrafficClass traffic_class) const;
-  void set_capture(Capture* capture) { capture_ = capture; }
   // Planes of peers that were known may be gone, and others stand in their place.
   void on_peers_removed() { seeds_.fill({}); }
-  bool has_gso() const { return has_gso_; }
 
  private:
   static constexpr std::uint32_t none = ~0u;
@@ -68,45 +54,20 @@ class Sender {
     std::uint8_t plane = 0;
     std::uint8_t socket = 0;
   };
-  struct Train {
-    std::uint32_t peer = 0;
-    const wire::EvBytes* wide = nullptr;  // the SRv6 path, or none
-    std::uint32_t segment = 0;      // bytes of every packet but the last
-    std::uint32_t bytes = 0;
-    std::uint32_t packets = 0;
-    std::uint8_t tos = 0;
-    bool is_closed = false;         // a shorter packet ended it
-  };
-  // A message that found no room, as bytes: the user's memory may be gone when room comes.
-  struct Stashed {
-    std::uint8_t socket = 0;
-    std::uint8_t tos = 0;
-    std::uint32_t segment = 0;
-    Destination to;
-    std::vector<std::uint8_t> bytes;
-  };
 
-  void disturb(Time now, Plane& plane, const proto::Transmit& transmit);
-  std::vector<std::uint8_t> to_bytes(const Plane& plane, const proto::Transmit& transmit, bool trimmed) const;
+  std::uint8_t tos_of(proto::TrafficClass traffic_class) const;
   // Returns the packet's size.
-  std::uint32_t append(SocketQueue& queue, const proto::Transmit& transmit, Time now);
-  bool joins(const Train& train, const proto::Transmit& transmit, std::uint32_t size, std::uint8_t tos) const;
+  std::uint32_t append(const SocketQueue& queue, const proto::Transmit& transmit);
+  bool joins_last(const Plane& plane, const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) const;
+  Train& start_train(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos);
   void send_queue(SocketQueue& queue, Time now);
-  void describe_trains(const Plane& plane, const Socket& socket);
-  void hand_over(Plane& plane, SocketQueue& queue);
-  bool send_bytes(Plane& plane, const Stashed& message);
   std::uint32_t seal(const Plane& plane, std::uint16_t source_port, const proto::Transmit& transmit, std::uint8_t* header,
                      std::size_t header_size, std::uint8_t* tail) const;
   std::uint32_t icrc_seed(const Plane& plane, std::uint16_t source_port, const PeerPlane& peer, std::size_t size) const;
-  // Where a packet goes: along the SRv6 path that it names, or straight to the peer.
-  Destination destination(const PeerPlane& peer, const wire::EvBytes* wide) const;
-  void stash(Plane& plane, SocketQueue& queue, std::uint32_t message);
 
   SenderPlan plan_;
   std::vector<Plane>& planes_;
   const PeerBook& peers_;
-  Capture* capture_ = nullptr;
-  bool has_gso_;
 
   std::unique_ptr<Pending[]> packets_;
   std::uint32_t count_ = 0;
@@ -114,15 +75,13 @@ class Sender {
   std::vector<std::uint32_t> first_queue_;   // of each plane
   std::vector<std::uint32_t> active_;
 
-  // The messages being built for one socket.
-  std::vector<mmsghdr> messages_;
+  // The trains being built for one socket.
   std::vector<Train> trains_;
+  const wire::EvBytes* last_wide_ = nullptr;   // the SRv6 path of the last one, or none
   std::vector<iovec> pieces_;
   std::vector<std::uint8_t> scratch_;
   std::size_t scratch_used_ = 0;
-  std::vector<std::array<std::uint8_t, 64>> controls_;
   std::vector<Destination> along_;             // where trains go that take an SRv6 path
-  std::vector<std::deque<Stashed>> stashes_;   // per plane
 
   // The checksum of everything in front of BTH, which all packets of one flow and size share.
   struct Seed {

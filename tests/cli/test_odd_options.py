@@ -22,6 +22,7 @@ ROWS: list[tuple[list[str], str, set[str]]] = [
     (["ping", NOWHERE], "--interval-ms", {"1.5"}),
     (["perf", NOWHERE], "--seconds", {"1.5"}),
     (["perf"], "--port", {"0"}),
+    (["perf", NOWHERE], "--lanes", {"0", "3"}),
     (["top", NOWHERE], "--seconds", {"0", "1.5"}),
     (["top", NOWHERE], "--interval-s", {"1.5"}),
     (["top", NOWHERE], "--loss", {"0"}),

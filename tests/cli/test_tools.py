@@ -44,6 +44,9 @@ def test_ping_perf_and_top() -> None:
         perf = softmrc("perf", address, *PLANES, "--seconds", "0.05")
         assert perf.returncode == 0, perf.stderr
         assert "16,777,216" in perf.stdout
+        wide = softmrc("perf", address, *PLANES, "--seconds", "0.05", "--lanes", "3")
+        assert wide.returncode == 0, wide.stderr
+        assert "16,777,216" in wide.stdout and "3 of 3 lanes open" in " ".join(wide.stdout.split())
         top = softmrc("top", address, *PLANES, "--seconds", "1", "--loss", "0.01")
         assert top.returncode == 0, top.stderr
         assert "127.0.0.2" in top.stdout and "window" in top.stdout

@@ -14,6 +14,7 @@ from softmrc.handshake import (
     CONNECTOR_IS_READY,
     CONNECTOR_OFFERS,
     LISTENER_OFFERS,
+    VERSION,
     Inbox,
     Proof,
     Refusal,
@@ -129,3 +130,17 @@ def eventually(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
             return False
         time.sleep(0.002)
     return True
+
+
+def is_left_as_it_was(listener: Listener) -> bool:
+    """Nobody half connected, and nothing that was made for one that was refused."""
+    device = listener.device
+
+    def is_so() -> bool:
+        return device._native.cq_count == 1 and len(device._regions) == 1 and not listener._reception._visitors
+
+    return eventually(is_so)
+
+
+def hello(**changes: Any) -> bytes:
+    return framed({"softmrc": VERSION, "nonce": "0" * 64, "sealed": True} | changes)

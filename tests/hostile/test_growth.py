@@ -26,7 +26,9 @@ from softmrc.verbs import Device
 pytestmark = NOT_UNDER_SANITIZERS
 
 CYCLES = int(os.environ.get("SOFTMRC_CYCLES", "300"))
-FIRST_CYCLES = max(100, CYCLES // 5)  # until as many peers are remembered for a while as ever will be
+FIRST_CYCLES = max(
+    300, CYCLES // 5
+)  # until all is there that is kept: peers for a while, an allocator's arenas for good
 SECRET = "the right one"
 PAGE = resource.getpagesize()
 SLACK_BYTES = 2 << 20  # what allocators keep, whatever the number of cycles

@@ -57,8 +57,9 @@ def test_every_queue_pair_moves_its_bytes_whatever_the_lanes(here: int, there: i
         done = drain(queue, 8)
         assert sorted(c.wr_id for c in done) == list(range(8)) and all(c.ok for c in done)
         assert np.array_equal(landed, data)
-        assert len(b.lane_stats()) == there == b.lanes
-        assert b.stats()["datagrams_received"] == sum(row["datagrams_received"] for row in b.lane_stats())
+        rows = b.lane_stats()
+        assert len(rows) == there == b.lanes and all(row["datagrams_received"] for row in rows)
+        assert b.stats()["datagrams_received"] >= sum(row["datagrams_received"] for row in rows) > 0
 
 
 def test_lanes_open_when_they_are_needed() -> None:
@@ -154,7 +155,7 @@ def test_who_waits_for_a_queue_that_goes_is_not_given_anothers(lanes: int) -> No
         waiting.start()
         queue.destroy()
         waiting.join(30)
-        assert not waiting.is_alive() and isinstance(errors[0], ConfigError)
+        assert not waiting.is_alive() and isinstance(errors[0], UsageError)
         assert device.create_cq().number != queue.number
         with pytest.raises(UsageError):
             queue.destroy()
@@ -304,7 +305,7 @@ def test_the_same_remote_lane_may_be_known_to_several_here() -> None:
         assert all(c.ok for c in drain(queue, 4)) and landed.all()
         assert a.probe(peer, 0, b.ports_of(0)[0][0], 7)
         a.remove_peer(peer)
-        with pytest.raises(ConfigError, match="a peer that was added"):
+        with pytest.raises(UsageError, match="was removed"):
             connect_again = a.create_qp(queue)
             connect_again.init()
             connect_again.rtr(peer, dest_qpn=1, first_psn=1)

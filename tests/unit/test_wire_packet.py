@@ -6,9 +6,9 @@ import copy
 import pickle
 
 import pytest
-from softmrc._core import wire as core
 
 from softmrc import wire
+from softmrc._core import wire as core
 from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.wire import EndpointOp, Mark, NackReason, Opcode, Packet, Refused, Sack, Syndrome, Timestamp, Write
 
@@ -78,7 +78,7 @@ def test_descriptions_align() -> None:
         ({"ack_request": 2}, "Bth.ack_request"),
         ({"va": 1 << 64}, "Write.va"),
         ({"msn": 1 << 16}, "Write.msn"),
-        ({"payload": b""}, "Write.payload"),
+        ({"payload": b"", "dmalen": 5}, "Write.payload"),
         ({"payload": "text"}, "Write.payload"),
         ({"payload_size": 9}, "Write.payload_size"),
         ({"imm": 1}, "Write.imm"),
@@ -217,3 +217,16 @@ def test_values_without_a_name_are_kept() -> None:
     assert Packet.parse(bytes(nack)).reason == 0x55
     with pytest.raises(ValueError, match="256"):
         NackReason(256)
+
+
+def test_a_message_of_no_bytes_is_one_packet_without_payload() -> None:
+    flipped = bytearray(bytes(Packet(Opcode.WRITE_ONLY, payload=b"1234", dmalen=0)))
+    flipped[0] = int(Opcode.WRITE_ONLY_IMM)  # the payload is an immediate now
+    empty = Packet.parse(bytes(flipped))
+    assert (empty.payload_size, empty.imm) == (0, int.from_bytes(b"1234", "big"))
+    assert Packet.parse(bytes(empty)) == empty
+    built = Packet(Opcode.WRITE_ONLY, payload=b"")
+    assert built.dmalen == 0 and Packet.parse(bytes(built)) == built
+    for wrong in ({}, {"payload": b"", "dmalen": 4}):
+        with pytest.raises(ConfigError, match="dmalen 0"):
+            Packet(Opcode.WRITE_ONLY, **wrong)

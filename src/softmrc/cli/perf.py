@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -26,9 +28,9 @@ IDLE_S = 60.0  # for which a client may do nothing
 ANSWER_S = 10.0  # for which a server may
 
 
-def serve(host: str, port: int, planes: list[str], secret: str | None, once: bool, console: Console) -> None:
+def serve(host: str, port: int, once: bool, console: Console, **settings: Any) -> None:
     """Answer clients side by side: one that says nothing is nobody else's concern."""
-    with listen(host, port, memory=bytearray(MEMORY), planes=planes or None, secret=secret) as listener:
+    with listen(host, port, memory=bytearray(MEMORY), **settings) as listener:
         console.print(f"listening on {host} port {listener.port}, {listener.device!r}")
         source = listener.device.register(bytearray(max(SIZES)))
         while True:
@@ -147,6 +149,12 @@ def bandwidth_gbps(connection: Connection, size: int, seconds: float, depth: int
     return done * size * 8 / (time.perf_counter() - start) / 1e9
 
 
+def together_gbps(connections: list[Connection], size: int, seconds: float) -> float:
+    """All of them at once, each with a thread of its own."""
+    with ThreadPoolExecutor(len(connections)) as threads:
+        return sum(threads.map(lambda one: bandwidth_gbps(one, size, seconds), connections))
+
+
 def perf(
     address: str = typer.Argument("", help="The server's HOST:PORT; without it, be the server."),
     host: str = typer.Option("127.0.0.1", help="Server: where to listen."),
@@ -154,25 +162,34 @@ def perf(
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
     seconds: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="Client: time for each size."),
     once: bool = typer.Option(False, help="Server: leave after the first client."),
+    lanes: int = typer.Option(
+        0, min=0, max=64, help="Lanes of this side; a client has a connection in each. 0: one, or by cores."
+    ),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
     """Measure bandwidth and latency between two nodes: a server here, a client there."""
     console = terminal()
+    settings: dict[str, Any] = {"planes": plane or None, "secret": secret_from(secret), "lanes": lanes}
     if not address:
-        serve(host, port, plane, secret_from(secret), once, console)
+        serve(host, port, once, console, **settings)
         return
     far_host, far_port = split_address(address)
-    settings: dict[str, Any] = {"planes": plane or None, "secret": secret_from(secret), "memory": bytearray(max(SIZES))}
-    with connect(far_host, far_port, **settings) as connection:
+    with ExitStack() as stack:
+        connection = stack.enter_context(connect(far_host, far_port, memory=bytearray(max(SIZES)), **settings))
         memory_of(connection, MEMORY)
+        connections = [connection]
+        for _ in range(1, lanes):
+            more = connect(far_host, far_port, device=connection.device, secret=settings["secret"])
+            connections.append(stack.enter_context(more))
         table = Table(title=f"{connection.device!r} → {connection.peer}", title_justify="left")
         for column in ("bytes", "latency µs, one way", "Gb/s", "messages/s"):
             table.add_column(column, justify="right")
         for size in SIZES:
             one_way = latency_us(connection, size, 200 if size < 1 << 20 else 10)
-            rate = bandwidth_gbps(connection, size, seconds)
+            rate = together_gbps(connections, size, seconds)
             table.add_row(f"{size:,}", f"{one_way:,.1f}", f"{rate:,.3f}", f"{rate * 1e9 / 8 / size:,.0f}")
-        connection.post(memory_of(connection), 0, b"end", imm=END)
+        for one in connections:
+            one.post(memory_of(one), 0, b"end", imm=END)
     if not table.row_count:
         raise UsageError("nothing was measured")
     console.print(table)

@@ -89,8 +89,9 @@ class Write(Checked):
             object.__setattr__(self, "payload_size", len(self.payload))
         if self.trimmed and (self.payload_size or self.imm is not None):
             raise ConfigError("Write.trimmed", True, "no payload and no immediate beside it, a switch cut them off")
-        if not self.trimmed and self.payload_size == 0:
-            raise ConfigError("Write.payload", self.payload, "1 byte or more, MRC has no empty write")
+        is_empty = self.dmalen == 0 or (self.dmalen == -1 and self.payload is not None)
+        if not self.trimmed and self.payload_size == 0 and not is_empty:
+            raise ConfigError("Write.payload", self.payload, "bytes, none only for a message that has none (dmalen 0)")
 
     def _native(self) -> tuple[object, ...]:
         stamp = None if self.timestamp is None else self.timestamp._native()

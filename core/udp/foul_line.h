@@ -1,5 +1,5 @@
 // Weather for a real port: what it does to the packets that leave by it (and, for loss and black holes, to those that
-// come in), so that every failure can be shown without root and without a second machine. Off, it costs one branch.
+// come in), so that every failure can be shown without root and without a second machine.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "base/time.h"
-#include "udp/socket.h"
+#include "udp/line.h"
+#include "wire/frame.h"
 
 namespace softmrc::udp {
 
@@ -39,44 +39,27 @@ struct FaultStats {
 #undef X
 };
 
-// A packet as bytes, on its way to a socket.
-struct OwnedDatagram {
-  Destination to;
-  std::uint32_t entropy = 0;
-  std::uint8_t tos = 0;
-  std::vector<std::uint8_t> bytes;
-};
-
-// The weather of one port, and the packets it is holding back.
-class FaultLine {
+class FoulLine final : public Line {
  public:
-  Faults faults;
-  FaultStats stats;
+  void set_up(std::uint64_t seed, std::uint64_t index, const wire::DscpMap& dscp);
+  void wrap(Line& inner) { inner_ = &inner; }
+  void set(const Faults& faults) { faults_ = faults; }
+  const FaultStats& stats() const { return stats_; }
+  // What it holds back leaves now, in the order in which it would have.
+  void let_go(Time now) { release(now, Time::never()); }
 
-  void seed(std::uint64_t seed, std::uint64_t index) { prng_ = Prng(seed, "fault", index); }
-
-  // Whether a packet vanishes right away.
-  bool swallows() {
-    if (faults.black_hole) {
-      ++stats.swallowed;
-      return true;
-    }
-    if (!prng_.chance(faults.drop)) return false;
-    ++stats.dropped;
-    return true;
-  }
-  bool trims() { return chance(faults.trim, stats.trimmed); }
-  // Changes the packet and decides when it goes; it, and a duplicate perhaps, waits here until then.
-  void hold(Time now, OwnedDatagram packet);
-  // The next packet whose time has come.
-  bool release(Time now, OwnedDatagram& out);
-  Time deadline() const { return held_.empty() ? Time::never() : held_.top().at; }
+  void send(Time now, std::uint32_t socket, std::span<const Train> trains) override;
+  void send_held(Time now) override;
+  Time deadline() const override;
+  std::span<const Incoming> receive(Receiver& receiver) override;
+  // Reports of the network are swallowed in a black hole like the rest.
+  bool next_error(std::uint32_t socket, SendError& out) override;
 
  private:
   struct Held {
     Time at;
     std::uint64_t order = 0;
-    OwnedDatagram packet;
+    KeptTrain packet;
     bool operator<(const Held& other) const { return at != other.at ? at > other.at : order > other.order; }
   };
   static constexpr std::size_t most_held = 65'536;
@@ -86,11 +69,25 @@ class FaultLine {
     ++counter;
     return true;
   }
-  void push(Time at, OwnedDatagram packet);
+  // Whether a packet vanishes right away.
+  bool swallows();
+  template <typename F>
+  void for_each_run(std::uint32_t bytes, std::uint32_t segment, F f);
+  // Changes the packet and decides when it goes; it, and a duplicate perhaps, waits here until then.
+  void hold(Time now, KeptTrain packet);
+  void trim(KeptTrain& packet);
+  void push(Time at, KeptTrain packet);
+  void release(Time now, Time until);
 
+  Line* inner_ = nullptr;
+  Faults faults_;
+  FaultStats stats_;
+  std::uint8_t trimmed_tos_ = 0;
   std::priority_queue<Held> held_;
   std::uint64_t order_ = 0;
   Prng prng_;
+  std::vector<iovec> pieces_;
+  std::vector<Incoming> incoming_;
 };
 
 }  // namespace softmrc::udp

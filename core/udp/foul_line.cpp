@@ -1,0 +1,115 @@
+#include "udp/foul_line.h"
+
+#include <algorithm>
+
+namespace softmrc::udp {
+
+void FoulLine::set_up(std::uint64_t seed, std::uint64_t index, const wire::DscpMap& dscp) {
+  prng_ = Prng(seed, "fault", index);
+  trimmed_tos_ = static_cast<std::uint8_t>(dscp.trimmed << 2);
+}
+
+bool FoulLine::swallows() {
+  if (faults_.black_hole) {
+    ++stats_.swallowed;
+    return true;
+  }
+  return chance(faults_.drop, stats_.dropped);
+}
+
+// Calls back with what is left of a train when some of its packets have vanished: each run of bytes without a gap.
+template <typename F>
+void FoulLine::for_each_run(std::uint32_t bytes, std::uint32_t segment, F f) {
+  std::uint32_t begin = 0;
+  for (std::uint32_t at = 0; at < bytes; at += segment) {
+    if (!swallows()) continue;
+    if (begin < at) f(begin, at);
+    begin = at + segment;
+  }
+  if (begin < bytes) f(begin, bytes);
+}
+
+void FoulLine::send(Time now, std::uint32_t socket, std::span<const Train> trains) {
+  for (const Train& train : trains) {
+    if (faults_.needs_copy()) {
+      train.for_each_packet(pieces_, [&](const Train& packet) {
+        if (!swallows()) hold(now, KeptTrain(socket, packet));
+      });
+    } else {
+      for_each_run(train.bytes, train.segment, [&](std::uint32_t begin, std::uint32_t end) {
+        const Train part = train.part(begin, end, pieces_);
+        inner_->send(now, socket, {&part, 1});
+      });
+    }
+  }
+  release(now, now);
+}
+
+// What is left has no ICRC, and says so.
+void FoulLine::trim(KeptTrain& packet) {
+  wire::Packet found;
+  if (wire::parse(packet.bytes, {}, found) != wire::Refusal::none || !wire::is_write(found.bth.opcode)) return;
+  if (!chance(faults_.trim, stats_.trimmed)) return;
+  std::vector<std::uint8_t> left(wire::max_header_size);
+  left.resize(wire::emit_trimmed(found, left.data()));
+  packet.bytes = std::move(left);
+  packet.tos = trimmed_tos_;
+}
+
+void FoulLine::hold(Time now, KeptTrain packet) {
+  constexpr std::uint8_t congestion_experienced = 3;
+  if (faults_.trim > 0) trim(packet);
+  Time at = now + faults_.delay;
+  if (chance(faults_.duplicate, stats_.duplicated)) push(at, packet);
+  if (chance(faults_.mark, stats_.marked)) packet.tos |= congestion_experienced;
+  if (chance(faults_.corrupt, stats_.corrupted)) {
+    const std::uint32_t bit = prng_.below(static_cast<std::uint32_t>(packet.bytes.size() * 8));
+    packet.bytes[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+  }
+  if (chance(faults_.reorder, stats_.reordered))
+    at = at + Duration{static_cast<std::int64_t>(prng_.unit() * static_cast<double>(faults_.reorder_delay.ps))};
+  push(at, std::move(packet));
+}
+
+void FoulLine::push(Time at, KeptTrain packet) {
+  if (held_.size() >= most_held) {
+    ++stats_.dropped;
+    return;
+  }
+  held_.push({at, order_++, std::move(packet)});
+}
+
+void FoulLine::release(Time now, Time until) {
+  while (!held_.empty() && held_.top().at <= until) {
+    KeptTrain packet = std::move(const_cast<Held&>(held_.top()).packet);
+    held_.pop();
+    const Train train = packet.train();
+    inner_->send(now, packet.socket, {&train, 1});
+  }
+}
+
+void FoulLine::send_held(Time now) {
+  inner_->send_held(now);
+  release(now, now);
+}
+
+Time FoulLine::deadline() const { return std::min(inner_->deadline(), held_.empty() ? Time::never() : held_.top().at); }
+
+std::span<const Incoming> FoulLine::receive(Receiver& receiver) {
+  incoming_.clear();
+  for (const Incoming& in : inner_->receive(receiver)) {
+    for_each_run(static_cast<std::uint32_t>(in.bytes.size()), in.segment, [&](std::uint32_t begin, std::uint32_t end) {
+      incoming_.push_back(in);
+      incoming_.back().bytes = in.bytes.subspan(begin, end - begin);
+    });
+  }
+  return incoming_;
+}
+
+bool FoulLine::next_error(std::uint32_t socket, SendError& out) {
+  const bool has_one = inner_->next_error(socket, out);
+  if (faults_.black_hole) out.is_port_unreachable = false;
+  return has_one;
+}
+
+}  // namespace softmrc::udp

@@ -1,0 +1,138 @@
+#include "udp/plane.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "udp/kernel.h"
+
+namespace softmrc::udp {
+namespace {
+
+// To the kernel at once, and as much of the stack as they need.
+constexpr std::size_t most_messages = 32;
+constexpr std::size_t control_bytes = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(std::uint16_t));
+struct alignas(cmsghdr) Control {
+  std::array<std::uint8_t, control_bytes> bytes;
+};
+
+template <typename T>
+void add_control(msghdr& header, int level, int type, T value) {
+  auto* c = reinterpret_cast<cmsghdr*>(static_cast<std::uint8_t*>(header.msg_control) + header.msg_controllen);
+  c->cmsg_level = level;
+  c->cmsg_type = type;
+  c->cmsg_len = CMSG_LEN(sizeof value);
+  std::memcpy(CMSG_DATA(c), &value, sizeof value);
+  header.msg_controllen += CMSG_SPACE(sizeof value);
+}
+
+void describe(const Train& train, bool v4, const Socket& socket, Control& control, msghdr& header) {
+  header = msghdr{};
+  header.msg_name = const_cast<sockaddr_storage*>(&train.to->storage);
+  header.msg_namelen = train.to->size;
+  header.msg_iov = train.pieces;
+  header.msg_iovlen = train.piece_count;
+  if (train.packets == 1 && train.tos == socket.tos()) return;
+  header.msg_control = control.bytes.data();
+  if (train.tos != socket.tos()) add_control<int>(header, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, train.tos);
+  if (train.packets > 1) add_control(header, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(train.segment));
+}
+
+// A socket that hears of the network's errors reports them with the next thing it is asked to do, which is then not done.
+bool may_be_earlier(int error) {
+  return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == EPROTO || error == EACCES;
+}
+
+}  // namespace
+
+void Plane::send(Time, std::uint32_t socket, std::span<const Train> trains) {
+  for (const Train& train : trains) {
+    stats.packets_sent += train.packets;
+    stats.bytes_sent += train.bytes;
+  }
+  if (stash_.empty() && !is_blocked()) trains = trains.subspan(hand_over(socket, trains));
+  for (const Train& train : trains) stash_.emplace_back(socket, train);
+}
+
+void Plane::send_held(Time) {
+  std::vector<iovec> piece;
+  while (!stash_.empty() && !is_blocked()) {
+    KeptTrain& first = stash_.front();
+    Train train = first.train();
+    if (!has_gso) train = train.part(0, train.segment, piece);
+    if (hand_over_some(first.socket, {&train, 1}) == 0) continue;
+    if (train.bytes == first.bytes.size()) stash_.pop_front();
+    else first.bytes.erase(first.bytes.begin(), first.bytes.begin() + train.bytes);
+  }
+}
+
+std::size_t Plane::hand_over(std::uint32_t socket, std::span<const Train> trains) {
+  std::size_t settled = 0;
+  while (settled < trains.size()) {
+    const std::span<const Train> some = trains.subspan(settled, std::min(most_messages, trains.size() - settled));
+    const std::size_t count = hand_over_some(socket, some);
+    settled += count;
+    if (count < some.size()) break;
+  }
+  return settled;
+}
+
+std::size_t Plane::hand_over_some(std::uint32_t number, std::span<const Train> trains) {
+  std::array<mmsghdr, most_messages> messages;
+  std::array<Control, most_messages> controls;
+  const Socket& socket = sockets[number];
+  for (std::size_t i = 0; i < trains.size(); ++i)
+    describe(trains[i], plan.address.is_v4, socket, controls[i], messages[i].msg_hdr);
+  std::size_t settled = 0;
+  bool is_second_try = false;
+  while (settled < trains.size()) {
+    const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(trains.size() - settled), MSG_DONTWAIT);
+    if (sent > 0) {
+      settled += static_cast<std::size_t>(sent);
+      stats.sends += static_cast<std::uint64_t>(sent);
+      is_second_try = false;
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (may_be_earlier(errno) && !is_second_try) {
+      is_second_try = true;
+      continue;
+    }
+    is_second_try = false;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      blocked_socket = static_cast<int>(number);
+      ++stats.send_blocked;
+      break;
+    }
+    if (trains[settled].packets > 1 && (errno == EIO || errno == EINVAL || errno == EOPNOTSUPP)) {
+      has_gso = false;  // this kernel or interface cannot segment: from now on packet by packet
+      break;
+    }
+    ++stats.send_refused;
+    ++settled;
+  }
+  return settled;
+}
+
+void Plane::set_faults(Time now, const Faults& faults) {
+  is_foul_ = faults.is_active();
+  if (!is_foul_) foul_.let_go(now);
+  foul_.set(faults);
+  arrange();
+}
+
+void Plane::set_capture(std::shared_ptr<Capture> capture) {
+  tapped_.set(std::move(capture));
+  arrange();
+}
+
+void Plane::arrange() {
+  line_ = this;
+  tapped_.wrap(*line_);
+  if (tapped_.is_on()) line_ = &tapped_;
+  foul_.wrap(*line_);
+  if (is_foul_) line_ = &foul_;
+}
+
+}  // namespace softmrc::udp
