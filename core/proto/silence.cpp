@@ -43,7 +43,6 @@ bool Silence::on_timeout(Time now) {
   if (retry_exponential_ != retry_forever && retries_ > retry_linear_ + retry_exponential_) return false;
   progress_at_ = active_at_ = now;
   questions_ = 0;
-  is_measured_ = false;
   return true;
 }
 

@@ -55,7 +55,7 @@ class Silence {
 
   // How long silence may last before it means something; the round trips say `measured` (Rtt::silence). An answer measures one
   // only where it is to the last copy. A timer shorter than the round trip would thus never learn that, and send all again and
-  // again: each answer that comes after a timeout doubles it, until a round trip is measured (Karn's rule).
+  // again: each answer that comes after a timeout doubles it, until the first round trip is measured.
   // spec: timer-unmeasured
   Duration span(Duration measured) const {
     return std::min(measured * (1 << doublings_), std::max(measured, longest_guess));
@@ -136,8 +136,8 @@ class Silence {
   Time active_at_{};
   Time held_until_ = Time::long_ago();
   std::uint32_t retries_ = 0;      // timeouts since the last progress
-  std::uint32_t doublings_ = 0;    // answers after a timeout since a round trip was measured
-  bool is_measured_ = false;       // since the last timeout
+  std::uint32_t doublings_ = 0;    // answers after a timeout before the first round trip was measured
+  bool is_measured_ = false;       // some round trip was
   std::uint32_t questions_ = 0;    // since the last answer or timeout
   std::uint32_t holds_ = 0;        // since the last progress
   std::uint32_t asked_ports_ = 0;
