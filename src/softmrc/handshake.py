@@ -22,11 +22,11 @@ import os
 import re
 import secrets
 import socket
-import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
 
+from softmrc.census import Census
 from softmrc.errors import ConfigError
 
 VERSION = 2
@@ -44,7 +44,7 @@ CONNECTOR_IS_READY = "the connector is ready"
 # A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed half a minute later.
 KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 
-_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+_channels: Census[Channel] = Census()
 
 
 class Refusal(Exception):
@@ -238,7 +238,7 @@ class Channel:
 
 def _in_child() -> None:
     """A forked child lets go of its copies: else a parent that is killed would seem to be there while the child is."""
-    for channel in list(_channels):
+    for channel in _channels:
         channel.close()
 
 

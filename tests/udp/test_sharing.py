@@ -286,3 +286,33 @@ def test_the_peer_is_not_blamed_for_what_this_side_closed(how: str) -> None:
                     b.recv(LIMIT_S)
                 else:
                     asyncio.run(asyncio.wait_for(b.recv_async(), LIMIT_S))
+
+
+def test_who_depends_on_a_device_is_listed_while_others_come_and_go() -> None:
+    class Dependent:
+        def _on_device_closed(self) -> None:
+            pass
+
+    with Device(["127.0.0.1"], lanes=1) as device:
+        lasting = [Dependent() for _ in range(300)]
+        for one in lasting:
+            device._tell_when_closed(one)
+        is_over = threading.Event()
+
+        def come_and_go() -> None:
+            kept: list[Dependent] = []
+            while not is_over.is_set():
+                kept.append(Dependent())
+                device._tell_when_closed(kept[-1])
+                if len(kept) > 300:
+                    kept.clear()
+
+        thread = threading.Thread(target=come_and_go)
+        thread.start()
+        try:
+            until = time.monotonic() + 4
+            while time.monotonic() < until:
+                assert set(lasting) <= set(device._dependents())
+        finally:
+            is_over.set()
+            thread.join()

@@ -16,13 +16,13 @@ import selectors
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from softmrc.census import Census
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
@@ -43,7 +43,7 @@ OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 TOO_MANY = Refusal("made room for others: too many had not finished", "too many connect at once; try again", busy=True)
 CLOSED = Refusal("was there when the listener was closed", "the listener was closed")
 
-_receptions: weakref.WeakSet[Reception] = weakref.WeakSet()
+_receptions: Census[Reception] = Census()
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ def _oldest(visitors: list[Visitor]) -> Visitor:
 
 
 def _in_child() -> None:
-    for reception in list(_receptions):
+    for reception in _receptions:
         reception.abandon()
 
 
