@@ -29,7 +29,7 @@ from typing import Any
 from softmrc.census import Census
 from softmrc.errors import ConfigError
 
-VERSION = 2
+VERSION = 3  # also raised when packets change so that nodes of before would connect and then not understand each other
 LARGEST_HELLO = 1 << 10  # the first frame is anybody's
 LARGEST_FRAME = 1 << 18
 NONCE = re.compile(r"[0-9a-f]{64}")
