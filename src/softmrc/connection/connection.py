@@ -19,6 +19,7 @@ from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.handshake import Channel, Refusal
 from softmrc.verbs import (
     Completion,
+    CompletionQueue,
     Device,
     MemoryRegion,
     Peer,
@@ -47,6 +48,19 @@ def _give_up_the_departed(device: Device) -> bool:
     return bool(departed)
 
 
+def _new_qp(device: Device, memory: OfferedMemory) -> QueuePair:
+    """With queues of its own, which are let go of if it comes to nothing."""
+    queues: list[CompletionQueue] = []
+    try:
+        for _ in range(2):
+            queues.append(device.create_cq())
+        return device.create_qp(*queues, domain=memory.domain)
+    except BaseException:
+        for queue in queues:
+            queue.retire()
+        raise
+
+
 class Message(NamedTuple):
     """A write with immediate of the peer has arrived, and everything before it."""
 
@@ -63,7 +77,7 @@ class Connection:
         self._owns_device = owns_device
         self._closed = False
         self._added: Peer | None = None
-        self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq(), domain=memory.domain)
+        self.qp = _new_qp(device, memory)
         self._memory = memory.hold()
         self._port_key = new_port_key()
         self.remote: tuple[RemoteRegion, ...] = ()

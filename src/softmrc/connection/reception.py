@@ -26,7 +26,7 @@ from softmrc.census import Census
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
-from softmrc.errors import MrcError, UsageError
+from softmrc.errors import DeviceError, MrcError, UsageError
 from softmrc.fork import no_survivor
 from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
 from softmrc.verbs import Device
@@ -41,6 +41,7 @@ PAUSE_S = 0.1  # when the system has no descriptors left
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 TOO_MANY = Refusal("made room for others: too many had not finished", "too many connect at once; try again", busy=True)
+SHORT = "this side is short of descriptors or memory; try again"
 CLOSED = Refusal("was there when the listener was closed", "the listener was closed")
 
 _receptions: Census[Reception] = Census()
@@ -301,7 +302,9 @@ class Reception:
         except Refusal as refusal:
             self._turn_away(visitor, refusal)
         except MrcError as error:  # ours: it is no fault of the visitor's, nor a reason to receive nobody else
-            self._turn_away(visitor, Refusal(f"could not be connected: {error}", "something went wrong at this side"))
+            is_short = isinstance(error, DeviceError) and error.errno in OUT_OF_DESCRIPTORS
+            told = SHORT if is_short else "something went wrong at this side"
+            self._turn_away(visitor, Refusal(f"could not be connected: {error}", told, busy=is_short))
         else:
             if visitor.is_finished:
                 self._finish(visitor)
