@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from softmrc import _core
@@ -80,7 +81,8 @@ def _end(fn: Callable[..., Any], *arguments: Any) -> None:
         _is_ending = True
         before = threading.excepthook
         threading.excepthook = lambda said: None if issubclass(said.exc_type, MrcError) else before(said)
-    fn(*arguments)
+    with suppress(KeyboardInterrupt):  # who is asked twice to stop does not finish what it was saying
+        fn(*arguments)
 
 
 def _at_exit() -> None:
