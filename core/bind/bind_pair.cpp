@@ -49,6 +49,7 @@ void bind_pair(nb::module_& m) {
       .def_rw("mark", &Weather::mark)
       .def_rw("starve", &Weather::starve)
       .def_rw("neck_bps", &Weather::neck_bps)
+      .def_rw("neck_bytes", &Weather::neck_bytes)
       .def_rw("black_hole", &Weather::black_hole)
       .def_rw("spares_control", &Weather::spares_control);
   def_us(weather, "reorder_delay_us", &Weather::reorder_delay);

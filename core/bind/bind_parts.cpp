@@ -138,6 +138,7 @@ void bind_controller(nb::module_& m) {
         facts.new_bytes = new_bytes;
         facts.marked = marked;
         if (delay) facts.delay = Duration{*delay};
+        if (delay) facts.round_trip = Duration{base_rtt + *delay};
         facts.in_flight = in_flight;
         facts.penalty = penalty;
         facts.restore = restore;

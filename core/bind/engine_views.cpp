@@ -50,6 +50,7 @@ std::optional<QpView> view_qp(Endpoint& e, std::uint32_t qpn) {
   view.dest_qpn = pair->dest_qpn();
   view.peer = pair->peer();
   view.window_bytes = requester.window();
+  view.port_window_bytes = requester.port_windows();
   view.bytes_in_flight = requester.bytes_in_flight();
   view.packets_in_flight = requester.packets_in_flight();
   view.messages = requester.messages();
@@ -72,6 +73,9 @@ nb::dict query_dict(std::uint32_t qpn, const std::optional<QpView>& view) {
   X(dest_qpn) X(peer) X(window_bytes) X(bytes_in_flight) X(packets_in_flight) X(messages) X(next_psn) X(expected_psn)
   X(out_of_order) X(base_rtt_us) X(smoothed_rtt_us) X(receives_posted) X(data_ports)
 #undef X
+  nb::list by_port;
+  for (const std::uint64_t bytes : view->port_window_bytes) by_port.append(bytes);
+  d["port_window_bytes"] = by_port;
   return d;
 }
 

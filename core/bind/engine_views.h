@@ -19,6 +19,7 @@ struct QpView {
   std::uint32_t dest_qpn = 0;
   std::uint32_t peer = 0;
   std::uint64_t window_bytes = 0;
+  std::vector<std::uint64_t> port_window_bytes;  // empty where one window is for all ports
   std::uint64_t bytes_in_flight = 0;
   std::uint64_t packets_in_flight = 0;
   std::uint64_t messages = 0;

@@ -30,7 +30,7 @@ void Requester::start(const RtsAttributes& attributes) {
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
   sent_.start(next_psn_, evs_.size());  // the controller may have had a word before
   rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
-  controller_ = Controller(cc_profile_, nominal_mtu_, context_.sharers);
+  windows_.start(cc_profile_, nominal_mtu_, context_.sharers, config_.ports);
   ev_probe_.configure(config_);
   silence_.start(attributes, config_.timestamps);
 }
@@ -64,8 +64,34 @@ bool Requester::window_allows() const {
 // Ask for a SACK when nothing will follow that could push the receiver's byte counter over its threshold.
 bool Requester::is_last_for_now() const {
   if (messages_.is_cut() || next_psn_ == window_edge_) return true;
-  const std::uint64_t window = this->window();
-  return window < 2 * config_.sack_threshold_bytes && bytes_in_flight_ + nominal_mtu_ > window;
+  return window() < 2 * config_.sack_threshold_bytes && !open_ports();
+}
+
+// Where links are slow a window is smaller than what the receiver would wait for, and to ask with the last packet only would
+// leave them idle for a round trip: four SACKs a window.
+bool Requester::wants_sack(std::uint32_t bytes) {
+  unasked_bytes_ += bytes;
+  const bool is_small = windows_.is_each() && window() < 4 * config_.sack_threshold_bytes;
+  if (!is_last_for_now() && !(is_small && unasked_bytes_ * 4 >= window())) return false;
+  unasked_bytes_ = 0;
+  return true;
+}
+
+// Packets in a row that may share an EV. Where a port has a window of its own, a burst is no more than a quarter of it: the
+// queue of its link is as much shorter as the link is slower.
+std::uint32_t Requester::quantum_on(std::uint8_t port) const {
+  if (!windows_.is_each()) return ev_profile_.spray_quantum;
+  const auto share = static_cast<std::uint32_t>(windows_.window_of(port, context_.journal->senders) / 4 / nominal_mtu_);
+  return std::clamp(share, 1u, ev_profile_.spray_quantum);
+}
+
+// Ports whose window has room for half of what may share an EV: less would cut trains short.
+std::uint32_t Requester::roomy_ports() const {
+  if (!windows_.is_each()) return ~0u;
+  std::uint32_t roomy = 0;
+  for (std::uint8_t port = 0; port < config_.ports; ++port)
+    if (windows_.has_room(port, (quantum_on(port) + 1) / 2, context_.journal->senders)) roomy |= 1u << port;
+  return roomy;
 }
 
 // spec: ev-none-left
@@ -78,10 +104,10 @@ std::uint16_t Requester::choose_ev(Time now, std::uint32_t free_ports, std::uint
     }
   }
   if (silence_.is_long()) return evs_.pick_any(free_ports);
-  const std::uint16_t ev = draw_ev(now, free_ports, avoid);
+  const std::uint16_t ev = draw_ev(now, free_ports & roomy_ports(), avoid);
   if (ev_profile_.spray_quantum > 1 && ev != no_ev) {
     quantum_ev_ = ev;
-    quantum_left_ = ev_profile_.spray_quantum - 1;
+    quantum_left_ = quantum_on(evs_[ev].port) - 1;
   }
   return ev;
 }
@@ -162,7 +188,7 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
   sent_.link(psn);
   holes_.clear(psn.value);
   evs_.on_sent(ev, now);
-  bytes_in_flight_ += r.bytes;
+  windows_.on_sent(out.port, r.bytes);
   silence_.on_sent(now);
   ++context_.stats.packets_sent;
   if (context_.journal->traces(EventType::packet_sent)) [[unlikely]] {
@@ -201,7 +227,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   record_sent(now, psn, ev, out);
   ++next_psn_;
   silence_.on_new_sent();
-  out.packet.bth.ack_request = is_last_for_now();
+  out.packet.bth.ack_request = wants_sack(r.bytes);
   return Poll::sent;
 }
 
@@ -216,7 +242,7 @@ Requester::Poll Requester::resend(Time now, Psn psn, std::uint16_t ev, Transmit&
   } else {
     absolve(psn);
     sent_.unlink(psn);
-    bytes_in_flight_ -= r.bytes;
+    windows_.on_gone(port_of(r), r.bytes);
     r.in_doubt = true;
     r.window_paid = false;
   }
@@ -283,7 +309,9 @@ Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& ou
   if (messages_.empty()) return Poll::idle;
   if (silence_.has_wishes()) [[unlikely]]
     if (const auto urgent = poll_urgent(now, free_ports, out)) return *urgent;
-  if (!cwnd_allows() || silence_.holds(now)) return Poll::idle;
+  const std::uint32_t open = open_ports();
+  if (open == 0 || silence_.holds(now)) return Poll::idle;
+  free_ports &= open;
   if (lost_count_) {
     const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
     const Psn psn = sent_.first() + lost_.distance_to_set(sent_.first().value, window);
@@ -441,7 +469,7 @@ void Requester::fail(CompletionStatus status) {
   }
   lost_count_ = suspect_count_ = convicted_count_ = 0;
   accusations_.clear();
-  bytes_in_flight_ = 0;
+  windows_.on_nothing_left();
 }
 
 }  // namespace softmrc::proto

@@ -8,7 +8,6 @@
 #include "base/fetch.h"
 #include "proto/completion.h"
 #include "proto/config.h"
-#include "proto/congestion/controller.h"
 #include "proto/ev_probe.h"
 #include "proto/ev_set.h"
 #include "proto/journal.h"
@@ -19,6 +18,7 @@
 #include "proto/silence.h"
 #include "proto/slow_ports.h"
 #include "proto/transmit.h"
+#include "proto/windows.h"
 
 namespace softmrc::proto {
 
@@ -93,8 +93,10 @@ class Requester {
   Prng ev_stream() const { return Prng(config_.seed, "ev", context_.qpn); }
   const Rtt& rtt() const { return rtt_; }
   std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
-  std::uint64_t window() const { return static_cast<std::uint64_t>(controller_.window(context_.journal->senders)); }
-  std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
+  std::uint64_t window() const { return windows_.window(context_.journal->senders); }
+  // Of each port, or nothing where one is for all.
+  std::vector<std::uint64_t> port_windows() const { return windows_.of_ports(context_.journal->senders); }
+  std::uint64_t bytes_in_flight() const { return windows_.in_flight(); }
   std::uint32_t packets_in_flight() const { return sent_.in_flight(); }
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
   Psn next_psn() const { return next_psn_; }
@@ -118,12 +120,19 @@ class Requester {
 
   // sending
   bool window_allows() const;
-// spec: cwnd-gate
-  bool cwnd_allows() const { return bytes_in_flight_ == 0 || bytes_in_flight_ + nominal_mtu_ <= window(); }
+  // Ports with room in their window and a path; all of them where none has a path, since then that is what is wrong.
+  std::uint32_t open_ports() const {
+    const std::uint32_t open = windows_.open_ports(context_.journal->senders), usable = evs_.usable_ports();
+    return usable && !(open & usable) ? 0 : open;
+  }
   void widen_window(Psn edge) {
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }
   bool is_last_for_now() const;
+  bool wants_sack(std::uint32_t bytes);
+  std::uint32_t quantum_on(std::uint8_t port) const;
+  std::uint32_t roomy_ports() const;
+  std::uint8_t port_of(const SentRecord& record) const { return evs_[record.ev].port; }
   void make_room(std::uint32_t span);
   std::uint16_t choose_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid);
   std::uint16_t draw_ev(Time now, std::uint32_t free_ports, std::uint16_t avoid);
@@ -155,6 +164,7 @@ class Requester {
   void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);
 
   // loss
+  bool is_overtaken(const SentRecord& record) const;
   bool is_late(const SentRecord& record) const;
   void convict(const wire::Sack& sack);
   void note_holes(Psn base, std::uint64_t bitmap);
@@ -168,7 +178,7 @@ class Requester {
   void judge_accused(Time now);
   std::optional<Accusation> withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
   Duration reorder_window() const {
-    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), controller_.target(rtt_.base()), cc_profile_.min_reorder_window);
+    return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), windows_.target(rtt_.base()), cc_profile_.min_reorder_window);
   }
   // How long a path stays barred the first time.
   Duration bar_span() const { return rtt_.base() * 5; }
@@ -214,7 +224,7 @@ class Requester {
   std::uint32_t convicted_count_ = 0;
   Ring<Accusation> accusations_;
   std::uint64_t suspect_clock_ = 0;
-  std::uint64_t bytes_in_flight_ = 0;
+  std::uint64_t unasked_bytes_ = 0;   // sent since a SACK was asked for
   std::uint64_t clock_ = 0;        // the receiver's rcvd_bytes, widened: the order in which SACKs were written
 
   EvSet evs_;
@@ -226,7 +236,7 @@ class Requester {
 
   Loss loss_;
   Rtt rtt_;
-  Controller controller_;
+  Windows windows_;
   Silence silence_;
 };
 

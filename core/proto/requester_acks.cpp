@@ -38,7 +38,7 @@ std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t r
   const Duration rtt = now - r.sent_at;
   rtt_.on_sample(rtt, r.tx_count == 1);
   note_round_trip(now, r.ev, rtt, true);
-  return std::max(rtt - rtt_.base(), Duration{0});
+  return rtt;
 }
 
 // Our own record says which EV carried the packet; the echo is for packets whose record is gone.
@@ -67,6 +67,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   facts.marked = sack.mark != wire::Mark::none;
 
   const Psn trigger = cack + sack.ack_psn_offset;
+  const std::uint32_t port = is_outstanding(trigger) ? port_of(sent_[trigger]) : max_ports;
   if (sack.answers_probe) {
     if (const auto probe = silence_.on_probe_answer(sack.probe_id())) {
       loss_.on_probe_answered(probe->sent_at);
@@ -75,7 +76,8 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
     }
   } else {
     if (is_outstanding(trigger) && sent_[trigger].in_doubt) [[unlikely]] judge_first_copy(trigger, sack.cc.tx_timestamp);
-    facts.delay = sample_rtt(now, trigger, sack.cc.tx_timestamp);
+    facts.round_trip = sample_rtt(now, trigger, sack.cc.tx_timestamp);
+    if (facts.round_trip) facts.delay = std::max(*facts.round_trip - rtt_.base(), Duration{0});
     apply_mark(trigger, sack);
     if (is_outstanding(trigger)) {
       tell_copies_apart(trigger, sack.cc.tx_timestamp);
@@ -93,15 +95,14 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   if (!context_.journal->in_batch) pass_verdicts(now);
 
   facts.base_rtt = rtt_.base();
-  facts.in_flight = bytes_in_flight_;
   facts.penalty = sack.cc.rcv_cwnd_pen;
   facts.restore = sack.cc.restore_cwnd;
-  controller_.on_ack(now, facts);
+  windows_.on_sack(now, facts, port);
   drain_ev_changes(now);
   if (context_.journal->traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
     e.value = window();
-    e.psn = static_cast<std::uint32_t>(bytes_in_flight_);
+    e.psn = static_cast<std::uint32_t>(windows_.in_flight());
     context_.journal->trace(e);
   }
   return CompletionStatus::success;
@@ -166,9 +167,10 @@ void Requester::settle(Time now, Psn psn) {
   const bool is_evidence = r.answers == Answers::newest;
   if (is_evidence) suspect_older_on_ev(r.ev, psn);
   sent_.unlink(psn);
-  bytes_in_flight_ -= r.bytes;
+  windows_.on_gone(port_of(r), r.bytes);
   r.state = SentState::settled;
   if (!is_evidence) return;
+  windows_.on_arrived(port_of(r), r.bytes, now - r.sent_at);
   if (silence_.is_long()) on_proof(r.ev);
   evs_.on_acked(r.ev, r.sent_at);
   loss_.on_acked(now, r.sent_at, rtt_.smoothed());
@@ -207,11 +209,11 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
   } else {
     absolve(psn);
     sent_.unlink(psn);
-    bytes_in_flight_ -= r.bytes;
+    windows_.on_gone(port_of(r), r.bytes);
   }
   r.state = SentState::settled;
   ++context_.stats.loss_spurious;
-  if (r.window_paid) controller_.on_loss_undone(r.bytes);
+  if (r.window_paid) windows_.on_loss_undone(evs_[ev == no_ev ? r.ev : ev].port, r.bytes);
   // What was sent again had waited for W at least before that.
   if (ev != no_ev) note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window(), was_waiting);
   withdraw_accusation(psn, ev, std::nullopt);
@@ -285,7 +287,7 @@ void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::Nack
   ++context_.stats.trims_reported;
   evs_.on_acked(ev, sent_at);
   if (reason == wire::NackReason::trimmed) evs_.bar(ev, now, bar_span());
-  controller_.on_trim(now, {bytes, bytes_in_flight_});
+  windows_.on_trim(now, evs_[ev].port, bytes);
   drain_ev_changes(now);
 }
 

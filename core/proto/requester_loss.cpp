@@ -7,8 +7,13 @@
 namespace softmrc::proto {
 
 // Something sent more than W later has been acknowledged.
-bool Requester::is_late(const SentRecord& r) const {
+bool Requester::is_overtaken(const SentRecord& r) const {
   return loss_.left_at(r.sent_at) + reorder_window() < loss_.latest_acked_sent();
+}
+
+// And not only because its port has the longer queue.
+bool Requester::is_late(const SentRecord& r) const {
+  return loss_.left_at(r.sent_at) + reorder_window() + windows_.lag_of(port_of(r)) < loss_.latest_acked_sent();
 }
 
 // This SACK is no older than any evidence so far; what it covers and leaves out did not arrive. That makes suspects
@@ -18,7 +23,7 @@ bool Requester::is_late(const SentRecord& r) const {
 void Requester::convict(const wire::Sack& sack) {
   if (sack.bitmap) note_holes(Psn(sack.cack_psn) + sack.sack_offset, sack.bitmap);
   const bool suspects_too = suspect_count_ && clock_ >= suspect_clock_;
-  const bool some_are_late = is_late(sent_[sent_.oldest()]);
+  const bool some_are_late = is_overtaken(sent_[sent_.oldest()]);
   if (!suspects_too && !some_are_late) return;
   const Psn after_cack = Psn(sack.cack_psn) + 1;
   convict_left_out(after_cack, 1, suspects_too);
@@ -50,8 +55,8 @@ void Requester::note_holes(Psn base, std::uint64_t bitmap) {
 
 void Requester::convict_holes() {
   std::uint32_t left = sent_.in_flight();
-  for (Psn psn = sent_.oldest(); left && is_late(sent_[psn]); psn = sent_.newer_than(psn), --left) {
-    if (!holes_.test(psn.value) || acked_.test(psn.value) || convicted_.test(psn.value)) continue;
+  for (Psn psn = sent_.oldest(); left && is_overtaken(sent_[psn]); psn = sent_.newer_than(psn), --left) {
+    if (!is_late(sent_[psn]) || !holes_.test(psn.value) || acked_.test(psn.value) || convicted_.test(psn.value)) continue;
     convicted_.set(psn.value);
     ++convicted_count_;
   }
@@ -114,7 +119,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   SOFTMRC_CHECK(r.state == SentState::in_flight);
   absolve(psn);
   sent_.unlink(psn);
-  bytes_in_flight_ -= r.bytes;
+  windows_.on_gone(port_of(r), r.bytes);
   r.state = SentState::lost;
   r.was_nacked = cause == LossCause::nacked;
   lost_.set(psn.value);
@@ -128,7 +133,7 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   }
   blame_path(now, psn, r, cause);
   r.window_paid = cause != LossCause::nacked;
-  if (r.window_paid) controller_.on_loss(now, {r.bytes, bytes_in_flight_});
+  if (r.window_paid) windows_.on_loss(now, port_of(r), r.bytes);
   if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
     e.psn = psn.value;

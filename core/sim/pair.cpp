@@ -159,6 +159,12 @@ void Pair::send(std::uint32_t sender, const proto::Transmit& transmit) {
     ++counters_.swallowed;
     return;
   }
+  const bool overflows = weather.neck_bytes && static_cast<double>((link.neck_free_at - departs).ps) * static_cast<double>(weather.neck_bps) >
+                                                   8e12 * static_cast<double>(weather.neck_bytes);
+  if (overflows) {
+    ++counters_.lost;
+    return;
+  }
   const bool exposed = data || !weather.spares_control;
   if (exposed && prng_.chance(weather.loss)) {
     ++counters_.lost;

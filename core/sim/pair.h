@@ -32,7 +32,8 @@ struct Weather {
   bool black_hole = false;       // swallows everything, says nothing
   bool spares_control = false;   // loss, corruption and reordering befall data only
   Duration delay{0};             // every packet is this much later
-  std::uint64_t neck_bps = 0;    // somewhere behind the port is a slower link, with an endless queue; 0: none
+  std::uint64_t neck_bps = 0;    // somewhere behind the port is a slower link; 0: none
+  std::uint64_t neck_bytes = 0;  // and that its queue holds, what comes then is lost; 0: any number
   Duration path_jitter{0};       // every path gets its own extra delay up to this, drawn anew now and then, in order
 };
 

@@ -66,6 +66,8 @@ Device::Queue::~Queue() {
 }
 
 Device::Device(DevicePlan plan) : plan_(std::move(plan)), faults_(plan_.planes.size()), spin_(plan_.spin) {
+  // First the watch, then a look: what changes in between is then seen at least once.
+  if (plan_.watches_links) links_ = std::make_unique<LinkWatch>();
   link_up_ = links_up(plan_);
   open_to(0);
 }
@@ -94,13 +96,8 @@ Lane& Device::open_to(std::uint32_t number) {
     plan.engine.seed = Prng(plan_.engine.seed, "lane", next).bits();
     for (PlanePlan& plane : plan.planes)
       if (plane.port) plane.port = static_cast<std::uint16_t>(plane.port + next);
-    std::unique_ptr<LinkWatch> links;
-    if (next == 0 && plan_.watches_links) links = std::make_unique<LinkWatch>();
-    const auto tell_links = [this](std::uint32_t up) {
-      link_up_ = up;
-      tell_ports();
-    };
-    lanes_[next] = std::make_unique<Lane>(std::move(plan), clock_, admin_up_ & link_up_, std::move(links), tell_links);
+    LaneOwner& owner = *this;
+    lanes_[next] = std::make_unique<Lane>(std::move(plan), clock_, owner, link_up_, std::move(links_));
     Lane& lane = *lanes_[next];
     lane.with_engine([&](proto::Endpoint& engine, Time) {
       engine.allow_domains(last_domain_);
@@ -110,22 +107,31 @@ Lane& Device::open_to(std::uint32_t number) {
     lane.set_capture(capture_);
     lane.set_event_fd(event_fd_);
     ++open_;
-    tell_ports();  // what changed meanwhile was told to the others only
+    lane.heed_ports_soon();  // what changed meanwhile was told to the others only
   }
   return *lanes_[number];
 }
 
 std::uint32_t Device::emptiest_lane() {
   const std::lock_guard lock(mutex_);
-  std::uint32_t best = 0;
-  std::size_t fewest = ~std::size_t{0};
-  for (std::uint32_t i = 0; i < plan_.lanes && fewest > 0; ++i) {
-    const std::size_t here = i < open_ ? lanes_[i]->with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs(); }) : 0;
-    if (here >= fewest) continue;
-    fewest = here;
-    best = i;
+  const auto emptiest_of = [this](std::uint32_t count) {
+    std::uint32_t best = 0;
+    std::size_t fewest = ~std::size_t{0};
+    for (std::uint32_t i = 0; i < count && fewest > 0; ++i) {
+      const std::size_t here = i < open_ ? lanes_[i]->with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs(); }) : 0;
+      if (here >= fewest) continue;
+      fewest = here;
+      best = i;
+    }
+    return best;
+  };
+  const std::uint32_t best = emptiest_of(plan_.lanes);
+  try {
+    open_to(best);
+    return best;
+  } catch (const DeviceFailure&) {
+    return emptiest_of(open_);
   }
-  return best;
 }
 
 void Device::close() {
@@ -181,10 +187,11 @@ Verdict Device::create_qp(std::uint32_t qpn) {
 
 Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes) {
   for (std::uint32_t* cq : {&attributes.send_cq, &attributes.recv_cq}) {
-    const std::shared_ptr<Queue> known = queue(*cq);
-    if (!known) return Problem{Problem::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
     const std::lock_guard lock(mutex_);
-    *cq = part_in(*known, lane_number(qpn));
+    const auto found = queues_.find(*cq);
+    if (found == queues_.end())
+      return Problem{Problem::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
+    *cq = part_in(*found->second, lane_number(qpn));
   }
   return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time) { return e.modify_init(qpn, attributes); });
 }
@@ -280,7 +287,11 @@ std::uint32_t Device::part_in(Queue& queue, std::uint32_t number) {
   const std::uint32_t cq = lane.with_engine([](proto::Endpoint& e, Time) { return e.create_cq(); });
   queue.parts.push_back({number, cq});
   lane.set_outlet(cq, &queue.bell, queue.fd);
-  queue.bell.ring();
+  // Who waits in the first lane alone would not hear of this one.
+  if (queue.parts.size() == 2) {
+    queue.state = QueueState::of_several;
+    lanes_[queue.parts[0].lane]->wake_waiters();
+  }
   return cq;
 }
 
@@ -298,7 +309,7 @@ Verdict Device::destroy_cq(std::uint32_t cq) {
   for (const Queue::Part& part : queue.parts)
     if (lanes_[part.lane]->with_engine([&](proto::Endpoint& e, Time) { return e.is_cq_in_use(part.cq); }))
       return Problem{Problem::Kind::usage, "cq", std::to_string(cq), "a queue that no queue pair uses any longer"};
-  queue.is_gone = true;
+  queue.state = QueueState::gone;
   for (const Queue::Part& part : queue.parts) {
     Lane& lane = *lanes_[part.lane];
     lane.set_outlet(part.cq, nullptr, -1);
@@ -316,7 +327,9 @@ std::size_t Device::take(Queue& queue, std::span<proto::Completion> out) {
   {
     const std::lock_guard lock(mutex_);
     parts = queue.parts;
-    if (!is_closed()) fd = queue.fd;
+    fd = queue.fd;
+    // A lane that always has something must not hide the others.
+    if (!parts.empty()) std::rotate(parts.begin(), parts.begin() + queue.turn++ % parts.size(), parts.end());
   }
   // First quiet, then look: what comes in between makes it readable again. One lane alone can be looked at first.
   const bool is_one = parts.size() == 1;
@@ -325,13 +338,14 @@ std::size_t Device::take(Queue& queue, std::span<proto::Completion> out) {
   bool has_more = false;
   for (const Queue::Part& part : parts) {
     lanes_[part.lane]->with_engine([&](proto::Endpoint& e, Time) {
-      if (queue.is_gone) return;
+      if (queue.state == QueueState::gone) return;
       count += e.poll_completions(part.cq, out.subspan(count));
       has_more |= e.completions_waiting(part.cq) > 0;
       if (is_one && !has_more) quieten(fd);
     });
   }
-  if (!is_one && has_more) make_readable(fd);
+  // That the device is closed stays to be read.
+  if (is_closed() || (!is_one && has_more)) make_readable(fd);
   return count;
 }
 
@@ -341,23 +355,26 @@ std::size_t Device::poll(std::uint32_t cq, std::span<proto::Completion> out) {
 }
 
 std::size_t Device::wait(std::uint32_t cq, std::span<proto::Completion> out, Duration timeout) {
+  const Time until = clock_.now() + std::min(timeout, seconds(86'400));
   const std::shared_ptr<Queue> known = queue(cq);
   if (!known) return 0;
-  Queue::Part only;
+  Queue::Part first;
   {
     const std::lock_guard lock(mutex_);
+    if (known->state == QueueState::gone) return 0;
     if (known->parts.empty()) part_in(*known, 0);
-    if (known->parts.size() == 1) only = known->parts[0];
-    else only.lane = most_lanes;
+    first = known->parts[0];
   }
   // One lane: who waits for it drives it. Several: their own threads do.
-  if (only.lane < most_lanes) return lanes_[only.lane]->wait(only.cq, known->is_gone, out, timeout);
+  if (known->state == QueueState::of_one_lane) {
+    const std::size_t count = lanes_[first.lane]->wait(first.cq, known->state, out, timeout);
+    if (known->state != QueueState::of_several || count) return count;
+  }
   Bell::Listener listener(known->bell);
-  const Time until = clock_.now() + std::min(timeout, seconds(86'400));
   while (true) {
     const std::size_t count = take(*known, out);
     const Time now = clock_.now();
-    if (count || known->is_gone || is_closed() || now >= until) return count;
+    if (count || known->state == QueueState::gone || is_closed() || now >= until) return count;
     listener.wait(until - now);
   }
 }
@@ -435,14 +452,17 @@ bool Device::probe(std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy
 
 void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
   const std::lock_guard lock(mutex_);
-  if (!is_closed()) quieten(event_fd_);
+  quieten(event_fd_);
   const auto named = [this](std::uint32_t lane, std::uint32_t known_as) {
     for (const auto& [peer, known] : peers_)
       for (const auto& part : known.parts)
         if (part == std::pair(lane, known_as)) return peer;
     return proto::no_peer;
   };
-  for (std::uint32_t i = 0; i < open_; ++i) {
+  bool has_more = false;
+  const std::uint32_t first = event_turn_++;
+  for (std::uint32_t k = 0; k < open_; ++k) {
+    const std::uint32_t i = (first + k) % open_;
     lanes_[i]->with_engine([&](proto::Endpoint& e, Time) {
       proto::Event event;
       while (out.size() < most && e.poll_event(event)) {
@@ -451,8 +471,10 @@ void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
         if (event.type == proto::EventType::peer_ports) event.code = named(i, event.code);
         out.push_back(event);
       }
+      has_more |= e.events_waiting() > 0;
     });
   }
+  if (is_closed() || has_more) make_readable(event_fd_);
   std::stable_sort(out.begin(), out.end(), [](const proto::Event& a, const proto::Event& b) { return a.at_ps < b.at_ps; });
 }
 
@@ -469,12 +491,22 @@ void Device::set_port(std::uint32_t plane, bool is_up) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t bit = 1u << plane;
   admin_up_ = is_up ? admin_up_ | bit : admin_up_ & ~bit;
-  for_each_lane([this](Lane& lane) { lane.set_ports(admin_up_ & link_up_); });
+  for_each_lane([](Lane& lane) { lane.heed_ports(); });
 }
 
-// By a lane that has itself to itself, so nothing may be waited for.
-void Device::tell_ports() {
-  for_each_lane([this](Lane& lane) { lane.ask_for_ports(admin_up_ & link_up_); });
+void Device::on_links(std::uint32_t up) {
+  link_up_ = up;
+  for_each_lane([](Lane& lane) { lane.heed_ports_soon(); });
+}
+
+// The device counts as closed: whoever waits, for whichever lane, is told.
+void Device::on_failure() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [number, queue] : queues_) {
+    make_readable(queue->fd);
+    queue->bell.ring();
+  }
+  make_readable(event_fd_);
 }
 
 void Device::set_faults(std::uint32_t plane, const Faults& faults) {

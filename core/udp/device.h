@@ -24,11 +24,13 @@ struct DevicePlan : LanePlan {
 };
 proto::Verdict validate(const DevicePlan& plan);
 
-class Device {
+class Device final : private LaneOwner {
  public:
   // Opens the first lane. The plan must have passed validate(). Throws DeviceFailure.
   explicit Device(DevicePlan plan);
-  ~Device();
+  ~Device() override;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
 
   // See Lane. Closed is a device of which any lane is.
   void close();
@@ -48,7 +50,7 @@ class Device {
   Lane& lane(std::uint32_t number);
   // Where this queue pair is, if there is one of that number.
   Lane& lane_of(std::uint32_t qpn) { return *lanes_[qpn % plan_.lanes < open_ ? qpn % plan_.lanes : 0]; }
-  // The one with the fewest queue pairs.
+  // The one with the fewest queue pairs, which is opened; if that fails, of those that are open.
   std::uint32_t emptiest_lane();
   template <typename F>
   void for_each_lane(F f) {
@@ -113,7 +115,8 @@ class Device {
     std::vector<Part> parts;
     Bell bell;
     int fd = -1;
-    std::atomic<bool> is_gone{false};
+    std::atomic<QueueState> state{QueueState::of_one_lane};
+    std::uint32_t turn = 0;            // which part is asked first
     ~Queue();
   };
   struct Peer {
@@ -121,13 +124,16 @@ class Device {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> parts;  // lane, and its number there
   };
 
+  std::uint32_t up_ports() const override { return admin_up_ & link_up_; }
+  void on_links(std::uint32_t up) override;
+  void on_failure() override;
+
   Lane& open_to(std::uint32_t number);
   std::uint32_t lane_number(std::uint32_t qpn) const { return qpn % plan_.lanes; }
   std::shared_ptr<Queue> queue(std::uint32_t cq);
   std::uint32_t part_in(Queue& queue, std::uint32_t lane);
   proto::Verdict part_in(std::uint32_t peer, std::uint32_t lane, std::uint32_t& known_as);
   std::size_t take(Queue& queue, std::span<proto::Completion> out);
-  void tell_ports();
 
   DevicePlan plan_;
   Clock clock_;
@@ -149,6 +155,8 @@ class Device {
   std::uint64_t captured_ = 0;
   Duration spin_;
   int event_fd_ = -1;
+  std::uint32_t event_turn_ = 0;     // whose events are taken first
+  std::unique_ptr<LinkWatch> links_; // until the first lane reads it
 };
 
 }  // namespace softmrc::udp

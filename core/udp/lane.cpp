@@ -17,20 +17,24 @@
 
 namespace softmrc::udp {
 
-Lane::Lane(LanePlan plan, const Clock& clock, std::uint32_t up_ports, std::unique_ptr<LinkWatch> links, TellLinks tell_links)
+Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links)
     : plan_(std::move(plan)),
       clock_(clock),
+      owner_(owner),
       engine_(plan_.engine),
       planes_(open_planes(plan_)),
       links_(std::move(links)),
-      tell_links_(std::move(tell_links)),
-      links_up_(up_ports),
+      links_up_(links_up),
       sender_(plan_.sender, planes_, peers_),
-      wanted_ports_(up_ports),
       spin_(plan_.spin) {
-  open_descriptors();
-  apply_ports(clock_.now());
-  thread_ = std::thread([this] { run(); });
+  try {
+    open_descriptors();
+    apply_ports(clock_.now());
+    thread_ = std::thread([this] { run(); });
+  } catch (...) {
+    close_descriptors();
+    throw;
+  }
   pthread_setname_np(thread_.native_handle(), "softmrc");
 }
 
@@ -38,6 +42,10 @@ Lane::~Lane() {
   close();
   cut_short();
   if (thread_.joinable()) thread_.join();
+  close_descriptors();
+}
+
+void Lane::close_descriptors() {
   if (kick_fd_ >= 0) ::close(kick_fd_);
   if (epoll_fd_ >= 0) ::close(epoll_fd_);
 }
@@ -245,11 +253,13 @@ Time later(Time start, Duration timeout) {
 
 }  // namespace
 
-std::size_t Lane::wait(std::uint32_t cq, const std::atomic<bool>& is_gone, std::span<proto::Completion> out, Duration timeout) {
+std::size_t Lane::wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout) {
   const Time until = later(clock_.now(), timeout);
   Lock lock = turns_.enter();
-  lead_until(lock, until, [&] { return engine_.completions_waiting(cq) > 0 || is_gone || closed_; });
-  return is_gone ? 0 : engine_.poll_completions(cq, out);
+  lead_until(lock, until, [&] {
+    return engine_.completions_waiting(cq) > 0 || state != QueueState::of_one_lane || closed_;
+  });
+  return state == QueueState::of_one_lane ? engine_.poll_completions(cq, out) : 0;
 }
 
 bool Lane::wait_until(const std::function<bool()>& is_done, Duration timeout) {
@@ -299,6 +309,11 @@ void Lane::run() {
     if (failure_.empty()) linger(lock);
   } catch (const CheckFailure& failure) {
     failure_ = failure.what();
+  }
+  if (!failure_.empty()) {
+    lock.unlock();
+    owner_.on_failure();
+    lock.lock();
   }
   for (Plane& plane : planes_) plane.sockets.clear();
   is_over_ = true;

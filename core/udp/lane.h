@@ -45,12 +45,26 @@ struct LanePlan {
   Duration spin = microseconds(50);      // how long to look at idle sockets before sleeping
 };
 
+// The device, as its lanes know it.
+class LaneOwner {
+ public:
+  virtual ~LaneOwner() = default;
+  // One bit a port, as its administrator and its link say at this moment.
+  virtual std::uint32_t up_ports() const = 0;
+  // From the lane that reads the link watch, which has itself to itself: nothing may be waited for.
+  virtual void on_links(std::uint32_t up) = 0;
+  // One of our own promises broke, and the lane has ended. Nothing is held.
+  virtual void on_failure() = 0;
+};
+
+// Whether a queue's completions all come from one lane, so that who waits for them can drive it.
+enum class QueueState : std::uint8_t { of_one_lane, of_several, gone };
+
 class Lane {
  public:
-  // Opens all sockets and starts the thread. Throws DeviceFailure. Where there is a link watch, this lane reads it, and
-  // says which links are up when that changes.
-  using TellLinks = std::function<void(std::uint32_t up)>;
-  Lane(LanePlan plan, const Clock& clock, std::uint32_t up_ports, std::unique_ptr<LinkWatch> links = nullptr, TellLinks tell_links = {});
+  // Opens all sockets and starts the thread. Throws DeviceFailure. Where there is a link watch, this lane reads it;
+  // `links_up` is what was known before.
+  Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links = nullptr);
   ~Lane();
 
   // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the
@@ -92,8 +106,9 @@ class Lane {
   // What the engine has to send leaves before this returns.
   void send_owed();
 
-  // Waits until the queue holds something, and takes it. Zero when the time is up, the queue gone or the lane closed.
-  std::size_t wait(std::uint32_t cq, const std::atomic<bool>& is_gone, std::span<proto::Completion> out, Duration timeout);
+  // Waits until the queue holds something, and takes it. Zero when the time is up, the queue is no longer of this lane
+  // alone, or the lane is closed.
+  std::size_t wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout);
   // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up or the
   // lane closed.
   bool wait_until(const std::function<bool()>& is_done, Duration timeout);
@@ -106,9 +121,9 @@ class Lane {
   // Whoever waits here looks up.
   void wake_waiters();
 
-  // Which ports are up, at once, or as soon as it drives next.
-  void set_ports(std::uint32_t up);
-  void ask_for_ports(std::uint32_t up);
+  // The owner has another mind about ports: heed it at once, or as soon as this lane drives next.
+  void heed_ports();
+  void heed_ports_soon();
 
   // The same planes are the same peer, which then has to be removed as often as it was added.
   proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
@@ -139,6 +154,7 @@ class Lane {
 
   static std::vector<Plane> open_planes(const LanePlan& plan);
   void open_descriptors();
+  void close_descriptors();
   void run();
 
   template <typename Done>
@@ -171,11 +187,11 @@ class Lane {
 
   LanePlan plan_;
   Clock clock_;
+  LaneOwner& owner_;
   proto::Endpoint engine_;
   std::vector<Plane> planes_;
   PeerBook peers_;
   std::unique_ptr<LinkWatch> links_;  // null: another lane reads it
-  TellLinks tell_links_;
   std::uint32_t links_up_;           // as far as it knows
   std::vector<LinkState> link_changes_;
   Receiver receiver_;
@@ -195,7 +211,7 @@ class Lane {
   std::uint32_t erring_ = 0;         // planes with a socket that has errors to report
   bool links_ready_ = false;
   std::uint64_t peers_forgotten_ = 0;
-  std::atomic<std::uint32_t> wanted_ports_;
+  std::atomic<bool> has_new_ports_{false};
   std::uint32_t ports_ = ~0u;        // as the engine was told last
 
   Turns turns_;

@@ -41,7 +41,7 @@ bool Lane::take_in() {
   }
   bool worked = ready_planes_ != 0 || rewritable_ != 0;
   if (links_ready_) [[unlikely]] read_links();
-  if (wanted_ports_.load(std::memory_order_relaxed) != ports_) [[unlikely]] apply_ports(clock_.now());
+  if (has_new_ports_.load(std::memory_order_relaxed)) [[unlikely]] apply_ports(clock_.now());
   if (erring_) [[unlikely]] read_errors();
   for (std::uint32_t p = 0; rewritable_; ++p) {
     if (rewritable_ >> p & 1) {
@@ -200,23 +200,25 @@ void Lane::read_links() {
   }
   if (up == links_up_) return;
   links_up_ = up;
-  tell_links_(up);
+  owner_.on_links(up);
 }
 
-void Lane::set_ports(std::uint32_t up) {
-  wanted_ports_ = up;
+void Lane::heed_ports() {
   with_engine_and_send([&](proto::Endpoint&, Time now) {
     apply_ports(now);
     return 0;
   });
 }
 
-void Lane::ask_for_ports(std::uint32_t up) {
-  if (wanted_ports_.exchange(up) != up) kick();
+void Lane::heed_ports_soon() {
+  has_new_ports_ = true;
+  kick();
 }
 
+// Asked here and now: what was meant when somebody asked for it may be old by the time it is done.
 void Lane::apply_ports(Time now) {
-  const std::uint32_t up = wanted_ports_;
+  has_new_ports_ = false;
+  const std::uint32_t up = owner_.up_ports();
   for (std::uint32_t p = 0; p < planes_.size(); ++p)
     if ((up ^ ports_) >> p & 1) engine_.set_port(now, p, up >> p & 1);
   ports_ = up;

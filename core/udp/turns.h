@@ -57,6 +57,8 @@ class Turns {
       --followers_;
       if (is_over_) turn_.notify_all();
     }
+    // It may have been told of a turn that it no longer wants.
+    if (!is_driven_ && followers_) turn_.notify_one();
   }
 
   // The life of the lane's own thread: it drives while no caller does, until `end`. A caller that has just driven will

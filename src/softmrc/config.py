@@ -7,6 +7,7 @@ end in `_us` and are microseconds; rates are bits per second.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -37,6 +38,8 @@ __all__ = [
 
 LONGEST_US = 1e12
 PAYLOAD_UNIT = 128  # full packets carry a multiple of it, so that no word of a message is split between two
+HERE_QUEUE_US = 8_000.0  # on loopback
+UNKNOWN_RATE_BPS = 40_000_000_000  # what software may reach
 TRAIN_BYTES = 65_480  # what the kernel takes in one send, to cut into packets itself
 
 
@@ -95,15 +98,16 @@ class DeviceConfig:
     spin_us: float = 50.0
     buffer_bytes: int = 8 << 20
     send_buffer_bytes: int = 0  # of each socket; 0: an eighth of buffer_bytes. A short one chooses paths later
-    congestion_control: str = "nscc"  # one of `softmrc._core.controllers()`
-    rate_bps: int = 40_000_000_000  # of all planes together
+    congestion_control: str = "queue_delay"  # one of `softmrc._core.controllers()`
+    queue_us: float = 1_000.0  # queue_delay: how much of a queue stands in front of each plane, which hides scheduling
+    rate_bps: int = 0  # nscc: of all planes together; 0: what their links say, or 40 Gb/s
     base_rtt_us: float = 2_000.0  # below this, a round trip says more about scheduling than about the network
     window_bytes: int = 2 << 20  # the congestion window never grows beyond it: what is in flight should stay in caches
     reorder_us: float = 2_000.0  # how much later another packet must have been sent for a missing one to be lost
     sack_threshold_bytes: int = 64 * 1024
     probe_interval_us: float = 1_000.0
     answers_per_s: int = 10_000  # to probes of all peers together, and a tenth of that to each besides; 0: any number
-    mpr: int = 16
+    mpr: int = 64  # of 128 packets each: what may be under way, or have overtaken others
     max_wimm: int = 1024
     timeout: int = 16  # 1.024 µs · 2^16 = 67 ms
     retry_linear: int = 7
@@ -131,20 +135,27 @@ class DeviceConfig:
         """The spray quantum with packets of this size."""
         return self.quantum or max(1, min(2 * (TRAIN_BYTES // (mtu + PACKET_OVERHEAD)), 64))
 
-    def cc_profile(self) -> CcProfile:
-        """Congestion control for this device: the window follows the rate, up to `window_bytes`."""
+    def cc_profile(self, speeds_bps: Sequence[int] = (0,), stays_here: bool = False) -> CcProfile:
+        """Congestion control for a device whose links have these speeds; 0 where one is not known. What stays on this
+        machine has no link to overrun: round trips tell of processors only, and the window is whole from the start."""
+        rate_bps = self.rate_bps or (sum(speeds_bps) if all(speeds_bps) else UNKNOWN_RATE_BPS)
+        each_port = self.congestion_control == "queue_delay"
         native = to_native(
             CcProfile(
                 algorithm=self.congestion_control,
                 shared_window_bdp=0.0,  # the kernel's queues are no fabric's; a collective sends to all at once
-                rate_bps=self.rate_bps,
+                rate_bps=rate_bps,
                 base_rtt_us=self.base_rtt_us,
                 min_base_rtt_us=self.base_rtt_us,
                 min_reorder_window_us=self.reorder_us,
                 trimming=self.trimming,
+                target_delay_us=(HERE_QUEUE_US if stays_here else self.queue_us) if each_port else 0.0,
+                each_port=each_port,
             )
         )
-        native.limit_window(self.window_bytes)
+        native.limit_window(self.window_bytes // len(speeds_bps) if each_port else self.window_bytes)
+        if stays_here:
+            native.start_bytes = native.most_bytes
         return CcProfile(**{one.name: getattr(native, one.name) for one in fields(CcProfile)})
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 import ipaddress
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from softmrc import _core
 from softmrc._core import LONGEST_PACKET_OVERHEAD
 from softmrc.config import PAYLOAD_UNIT, RtrAttributes, bounds, whole_payload
 from softmrc.errors import ConfigError, DeviceError
+from softmrc.units import rate_text
 
 UDP_AND_MRC_BYTES = 8 + LONGEST_PACKET_OVERHEAD
+LINKS = Path("/sys/class/net")
 SMALLEST_MTU, LARGEST_MTU = bounds(RtrAttributes, "mtu")
 
 
@@ -28,6 +31,16 @@ class LocalPlane:
     interface: str  # bound to it; empty: follow the routes
     link: str  # the interface that has the address; empty where none does
     link_mtu: int
+
+    @property
+    def speed_bps(self) -> int:
+        """What the kernel says of the link; 0 where it does not know, as of loopback and veth, or guesses."""
+        return speed_of(self.link) if self.link else 0
+
+    @property
+    def speed(self) -> str:
+        """The same in words; empty where it is not known."""
+        return rate_text(self.speed_bps) if self.speed_bps else ""
 
     @property
     def scope_id(self) -> int:
@@ -44,6 +57,17 @@ class LocalPlane:
 
     def __str__(self) -> str:
         return f"{self.address}%{self.interface}" if self.interface else str(self.address)
+
+
+def speed_of(link: str) -> int:
+    """Bits a second; 0: not known."""
+    folder = LINKS / link
+    if (folder / "tun_flags").exists() or not (folder / "device").exists():
+        return 0  # software, whose speed is a number that somebody chose
+    try:
+        return max(int((folder / "speed").read_text()), 0) * 1_000_000
+    except (OSError, ValueError):
+        return 0
 
 
 def resolve(text: str) -> LocalPlane:

@@ -61,6 +61,7 @@ class CcProfile:
     min_reorder_window_us: float = 0.0  # a packet is not lost before another sent so much later is acknowledged
     trimming: bool = True  # the network trims: a tighter delay target, no quick adapt on delay
     target_delay_us: float = 0.0  # 0: 0.75 base RTT with trimming, else 1.0
+    each_port: bool = False  # a window for every port, not one for all: where planes are links of different speeds
     max_window_bdp: float = 1.5  # nscc: the largest window, in bandwidth-delay products
     # nscc: in flight from all queue pairs of an endpoint that have something to send; 0: no limit
     shared_window_bdp: float = 2.0
@@ -68,6 +69,9 @@ class CcProfile:
     max_md_jump: float = 0.5  # nscc: what a decrease leaves of the window at least
     qa_gate: int = 3  # nscc: quick adapt where less than the largest window / 2^qa_gate arrived in a period
     window_bytes: int = 1_048_576  # fixed_window: the window
+    start_bytes: int = 65_536  # queue_delay: the first window
+    # queue_delay: the largest, where the distance does not ask for more: what is in flight should stay in caches
+    most_bytes: int = 2_097_152
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ LEAST_PATIENCE_US = 10_000.0
 # From this seed on queue pairs steer by round trips, and planes may be slow. A second family, so that the first stays
 # what it was.
 STEERED = 1_000_000
+# And from this one on every plane has a window of its own besides, as devices on sockets have.
+LINKED = 2_000_000
 # From this seed on the plan is that of the seed so much lower, as it is without processes and without what only happens
 # to them: packets are handed over one by one in the instant they arrive, as the simulator of fabrics does.
 BARE = 10_000_000
@@ -146,6 +148,17 @@ def draw_congestion(rng: Random, network: PairConfig) -> CcProfile:
     )
 
 
+def draw_link_control(rng: Random, profile: CcProfile) -> CcProfile:
+    return dataclasses.replace(
+        profile,
+        algorithm=rng.choice(["queue_delay", "queue_delay", "nscc", "fixed_window"]),
+        each_port=rng.random() < 0.8,
+        target_delay_us=rng.choice([0.0, 5.0, 50.0, 1_000.0]),
+        start_bytes=rng.choice([512, 16_384, 65_536]),
+        most_bytes=rng.choice([16_384, 1 << 20]),
+    )
+
+
 def draw_plan(seed: int) -> Plan:
     plan, horizon_us = draw_bare_plan(seed % BARE)
     if seed < BARE:
@@ -230,4 +243,6 @@ def draw_bare_plan(seed: int) -> tuple[Plan, float]:
     if seed >= STEERED:
         plan.ev_profile = dataclasses.replace(plan.ev_profile, leaves_slow_ports=True)
         draw_slow_planes(rng, plan, horizon_us)
+    if seed >= LINKED:
+        plan.cc_profile = draw_link_control(Random(f"links {seed}"), plan.cc_profile)
     return plan, horizon_us

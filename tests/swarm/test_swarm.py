@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .draw import BARE, STEERED
+from .draw import BARE, LINKED, STEERED
 from .swarm import run_guarded, run_seeds
 
 CHUNK = 50
@@ -20,7 +20,11 @@ KNOWN = [
 ]
 
 
-FIRSTS = [first + at for first, share in ((0, 1), (STEERED, 8), (BARE, 8)) for at in range(0, SEEDS // share, CHUNK)]
+FIRSTS = [
+    first + at
+    for first, share in ((0, 1), (STEERED, 8), (LINKED, 8), (BARE, 8))
+    for at in range(0, SEEDS // share, CHUNK)
+]
 
 
 @pytest.mark.parametrize("first", FIRSTS)

@@ -1,8 +1,10 @@
 """A device of several lanes is one device to its callers: its queues, its memory, its ports and its peers."""
 
 import asyncio
+import contextlib
 import gc
 import os
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from loopback import FOUR, connect, drain, eventually, pair
 from softmrc import leaving, wire
 from softmrc.config import DeviceConfig
 from softmrc.engine import EventType
-from softmrc.errors import ConfigError, UsageError
+from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.verbs import CompletionQueue, Device, PeerPlane, QueuePair, width
 
 SIZE = 300_000
@@ -316,3 +318,63 @@ def test_connections_use_all_lanes_of_a_device() -> None:
         ends = [connect(a, b) for _ in range(6)]
         assert sorted(near.lane for near, _ in ends) == [0, 0, 1, 1, 2, 2]
         assert sorted(far.lane for _, far in ends) == [0, 0, 0, 1, 1, 1]
+
+
+def test_where_a_lane_cannot_open_the_others_serve() -> None:
+    with Device() as other:
+        first = other.ports_of(0)[0][0] + 40
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", first + 1))
+        with Device(port=first, lanes=3) as device:
+            queues = [device.create_qp(device.create_cq()) for _ in range(5)]
+            assert [qp.lane for qp in queues] == [0] * 5
+            with pytest.raises(DeviceError):
+                device.create_qp(device.create_cq(), lane=1)
+
+
+def test_a_lane_that_always_has_something_does_not_hide_another() -> None:
+    data, landed = np.ones(SIZE, dtype=np.uint8), np.zeros(SIZE, dtype=np.uint8)
+    with Device(lanes=2) as a, Device(lanes=2) as b:
+        queue = a.create_cq()
+        pairs = joined(a, b, 2, queue)
+        source, target = a.register(data), b.register(landed, remote_write=True)
+        busy, quiet = pairs[0][0], pairs[1][0]
+        assert (busy.lane, quiet.lane) == (0, 1)
+        for number in range(64):
+            busy.post_write(source, 0, 8, remote_va=0, rkey=target.rkey, wr_id=number)
+        quiet.post_write(source, 0, 8, remote_va=0, rkey=target.rkey, wr_id=1000)
+        assert eventually(lambda: busy.query()["messages"] == 0 and quiet.query()["messages"] == 0)
+        assert 1000 in [c.wr_id for _ in range(4) for c in queue.poll(1)]
+
+
+def test_a_queue_that_is_destroyed_while_somebody_begins_to_wait() -> None:
+    with Device(lanes=2) as device:
+        for _ in range(200):
+            queue = device.create_cq()
+            waiting = threading.Thread(target=lambda one=queue: suppressed(one))
+            waiting.start()
+            queue.destroy()
+            waiting.join(30)
+            assert not waiting.is_alive()
+        assert device._native.cq_count == 0
+
+
+def suppressed(queue: CompletionQueue) -> None:
+    with contextlib.suppress(UsageError, ConfigError):
+        queue.wait(0.01)
+
+
+def test_who_waits_for_one_lane_hears_of_the_next() -> None:
+    data, landed = np.ones(SIZE, dtype=np.uint8), np.zeros(SIZE, dtype=np.uint8)
+    with Device(lanes=2) as a, Device(lanes=1) as b:
+        source, target = a.register(data), b.register(landed, remote_write=True)
+        for _ in range(5):
+            queue = a.create_cq()
+            first = joined(a, b, 1, queue)[0][0]
+            found: list[int] = []
+            waiting = threading.Thread(target=lambda one=queue, to=found: to.extend(c.wr_id for c in one.wait(60)))
+            waiting.start()
+            second = next(near for near, _ in joined(a, b, 2, queue) if near.lane != first.lane)
+            second.post_write(source, 0, 8, remote_va=0, rkey=target.rkey, wr_id=7)
+            waiting.join(30)
+            assert found == [7]

@@ -270,7 +270,9 @@ BAD_EVS = {"count": [0, 1025, 3], "spares": [1, 2000], "min_active": [129], "val
            "format": ["srv6", EvFormat.SRV6], "widths": [(0,), (33,), ("x",)], "fields": [(EvField(8),), ("x",)],
            "entries": [((1, 0),)]}  # fmt: skip
 BAD_CC = {"rate_bps": [0, 10**15], "base_rtt_us": [0.0, 1e8, float("nan"), float("inf"), -1.0],
-          "target_delay_us": [-1.0, 1e8], "window_bytes": [511, 1 << 41], "max_window_bdp": [0.0, 1001.0, float("nan")],
+          "target_delay_us": [-1.0, 1e8], "each_port": ["no"],
+          "start_bytes": [511, 1 << 41], "most_bytes": [511, 1 << 41],
+          "window_bytes": [511, 1 << 41], "max_window_bdp": [0.0, 1001.0, float("nan")],
           "shared_window_bdp": [-1, 1001], "algorithm": ["cubic", "", 1],
           "gamma": [-0.1, 1.1, float("nan")], "max_md_jump": [-0.1, 1.1], "qa_gate": [17],
           "learn_base_rtt": ["yes"], "trimming": ["no"], "min_base_rtt_us": [-1.0, 1e8],

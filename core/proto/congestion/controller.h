@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "proto/congestion/fixed_window.h"
 #include "proto/congestion/nscc.h"
+#include "proto/congestion/queue_delay.h"
 
 namespace softmrc::proto {
 
@@ -40,7 +41,7 @@ struct ControllerList {
   }
 };
 
-using Controllers = ControllerList<Nscc, FixedWindow>;
+using Controllers = ControllerList<Nscc, FixedWindow, QueueDelay>;
 using CcProfile = Controllers::Profile;
 
 Verdict validate(const CcProfile& profile);

@@ -15,7 +15,8 @@ struct AckFacts {
   Duration base_rtt{};              // as known by now; it may shrink
   std::uint64_t new_bytes = 0;      // arrived since the last SACK, nominal
   bool marked = false;
-  std::optional<Duration> delay;    // queueing delay, when the sample is valid
+  std::optional<Duration> round_trip;  // when the sample is valid
+  std::optional<Duration> delay;    // how much longer that was than the base RTT
   std::uint64_t in_flight = 0;
   std::uint8_t penalty = 0;         // the receiver asks for less: 0..127
   bool restore = false;             // the receiver takes its penalty back
@@ -49,6 +50,7 @@ struct CcBasis {
   Duration min_reorder_window{0};
   bool trimming = true;
   Duration target_delay{0};
+  bool each_port = false;
 
   DelayTarget target() const { return {target_delay, trimming}; }
   double bdp_bytes() const { return static_cast<double>(rate_bps) / 8 * (static_cast<double>(base_rtt.ps) / 1e6) / 1e6; }
@@ -64,6 +66,7 @@ struct CcBasis {
                 "a packet is not lost before another sent so much later is acknowledged"),
         setting("trimming", &CcBasis::trimming, "the network trims: a tighter delay target, no quick adapt on delay"),
         setting("target_delay_us", &CcBasis::target_delay, Duration{0}, seconds(10), "0: 0.75 base RTT with trimming, else 1.0"),
+        setting("each_port", &CcBasis::each_port, "a window for every port, not one for all: where planes are links of different speeds"),
     };
   }
 };

@@ -93,13 +93,16 @@ def pattern(size: int) -> bytes:
 
 
 def _obey(device: Device, qpns: list[int], memory: bytearray) -> None:
-    """Orders during a flow: a series of placed bytes in 1 ms bins, and the count of bytes that are wrong."""
+    """Orders during a flow: a series of placed bytes in 1 ms bins, the count of bytes that are wrong, weather."""
     series: list[_core.Series] = []
     for line in sys.stdin:
         order = json.loads(line)
         if "start" in order:
             series = [_core.Series(device._native, qpn, 1000.0, int(order["start"])) for qpn in qpns]
             answer(started_ns=series[0].started_ns)
+        elif "faults" in order:
+            device.set_faults(**order["faults"])
+            answer(done=True)
         elif "read" in order:
             answer(bins=np.sum([one.bins for one in series], axis=0).tolist())
         elif "check" in order:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from softmrc import _yardstick
-from softmrc.bench import crowd, lanes, spoofed
+from softmrc.bench import crowd, lanes, links, spoofed
 from softmrc.bench.figures import Figure
 from softmrc.bench.flood import flood
 from softmrc.bench.sink import pattern
@@ -63,6 +63,7 @@ FIGURES = (
     Figure("flood_spoofed_condemned", "… paths held to be broken at the end of a round", "", 0, False),
     *crowd.FIGURES,
     *lanes.FIGURES,
+    *links.FIGURES,
     Figure("idle_cpu", "share of a core that an idle device uses", "", 0.01, False),
 )
 
@@ -166,6 +167,11 @@ class Flow:
                 raise InternalError(f"writes stopped: {found} {qp!r} {qp.stats()}")
             done += len(found)
         return done
+
+    def tell(self, **order: Any) -> dict[str, Any]:
+        """An order to the other process while this flows."""
+        self.other.say(order)
+        return self.other.hear()
 
     def close(self) -> dict[str, Any]:
         self.other.say({"stop": True})
@@ -366,6 +372,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
         figures |= crowd.measure(other, quick)
     figures |= lanes.measure(rounds, seconds)
     figures |= _veth(rounds, seconds)
+    figures |= links.measure(quick)
     figures |= _idle(1.0 if quick else 5.0)
     figures["rounds"] = rounds
     return figures

@@ -9,16 +9,16 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from softmrc.child import command_of
 from softmrc.errors import DeviceError
 
-# Two milliseconds of tokens, since a busy machine is late to hand them out; the queue holds six.
+# A busy machine is late to hand tokens out, so there are at least a millisecond's; the queue holds three times as many.
 BURST_BYTES = 128 * 1024
-QUEUE_BYTES = 384 * 1024
+QUEUE_BURSTS = 3
 
 
 def address_of(side: int, plane: int) -> str:
@@ -67,8 +67,9 @@ class Lab:
 
 
 @contextlib.contextmanager
-def veth_planes(planes: int, mtu: int = 1500, rate_mbps: int = 0) -> Iterator[Lab]:
-    """Build the lab; with a rate, every link is shaped to it in both directions."""
+def veth_planes(planes: int, mtu: int = 1500, rate_mbps: int | Sequence[int] = 0) -> Iterator[Lab]:
+    """Build the lab; with a rate, or one for each plane, links are shaped to it in both directions."""
+    rates = [rate_mbps] * planes if isinstance(rate_mbps, int) else rate_mbps
     if os.geteuid() != 0:
         raise DeviceError("network namespaces need root")
     lab = Lab((f"mrc{os.getpid()}a", f"mrc{os.getpid()}b"), planes)
@@ -83,8 +84,8 @@ def veth_planes(planes: int, mtu: int = 1500, rate_mbps: int = 0) -> Iterator[La
                 link = link_of(side, plane)
                 lab.ip(side, "addr", "add", f"{address_of(side, plane)}/24", "dev", link)
                 lab.ip(side, "link", "set", link, "mtu", str(mtu), "up")
-                if rate_mbps:
-                    shape(lab, side, plane, rate_mbps)
+                if rates[plane]:
+                    shape(lab, side, plane, rates[plane])
         yield lab
     finally:
         for name in lab.names:
@@ -93,5 +94,6 @@ def veth_planes(planes: int, mtu: int = 1500, rate_mbps: int = 0) -> Iterator[La
 
 def shape(lab: Lab, side: int, plane: int, rate_mbps: int) -> None:
     """A token bucket on the way out; links then behave like cables of that speed."""
-    tbf = ("tbf", "rate", f"{rate_mbps}mbit", "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))
+    burst = max(BURST_BYTES, rate_mbps * 125)
+    tbf = ("tbf", "rate", f"{rate_mbps}mbit", "burst", str(burst), "limit", str(QUEUE_BURSTS * burst))
     run("tc", "-n", lab.names[side], "qdisc", "replace", "dev", link_of(side, plane), "root", *tbf)

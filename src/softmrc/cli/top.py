@@ -25,17 +25,20 @@ RATES = ("packets_sent", "packets_retransmitted", "loss_spurious", "evs_demoted"
 def view(connection: Connection, before: dict[str, Any], now: dict[str, Any], span_s: float) -> Group:
     """One screen."""
     table = Table(expand=False)
-    for column in ("plane", "state", "Gb/s out", "packets/s", "paths"):
-        table.add_column(column, justify="right" if "/" in column else "left")
-    evs = connection.qp.evs()
+    for column in ("plane", "state", "link", "Gb/s out", "packets/s", "window, B", "paths"):
+        table.add_column(column, justify="right" if "/" in column or "," in column else "left")
+    evs, query = connection.qp.evs(), connection.qp.query()
+    windows = query["port_window_bytes"]
     for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
         rate = (new["bytes_sent"] - old["bytes_sent"]) * 8 / span_s / 1e9
         packets = (new["packets_sent"] - old["packets_sent"]) / span_s
         marks = Text(" ").join(MARKS[EvState(int(ev["state"]))] for ev in evs[evs["port"] == number])
         state = Text("up", "green") if new["is_up"] else Text("down", "red")
-        name = f"{number} {connection.device.local_planes[number]}"
-        table.add_row(name, state, f"{rate:.3f}", f"{packets:,.0f}", marks)
-    query = connection.qp.query()
+        plane = connection.device.local_planes[number]
+        window = f"{windows[number]:,}" if windows else ""
+        table.add_row(
+            f"{number} {plane}", state, plane.speed or "learnt", f"{rate:.3f}", f"{packets:,.0f}", window, marks
+        )
     head = Text.assemble(
         (str(connection.peer), "bold"),
         f"  window {query['window_bytes']:,} B, {query['bytes_in_flight']:,} in flight, "

@@ -180,8 +180,12 @@ class Device:
         if lane not in self._profiles:
             ports = enumerate(self.ports_of(lane))
             evs = self._profile_of(tuple((port, plane) for plane, of_plane in ports for port in of_plane))
-            self._profiles[lane] = self._add_ev_profile(lane, evs), self._add_cc_profile(lane, self.config.cc_profile())
+            self._profiles[lane] = self._add_ev_profile(lane, evs), self._add_cc_profile(lane, self._cc_profile())
         return self._profiles[lane]
+
+    def _cc_profile(self) -> CcProfile:
+        speeds = [plane.speed_bps for plane in self.local_planes]
+        return self.config.cc_profile(speeds, all(plane.address.is_loopback for plane in self.local_planes))
 
     def _profile_of(self, entries: tuple[tuple[int | bytes, int], ...], format: Any = EvFormat.STEV) -> EvProfile:
         planes = len(self.local_planes)
@@ -436,7 +440,14 @@ class Device:
         if self._native.is_closed:
             return "<Device, closed>"
         rows = self.planes()
-        shown = ", ".join(f"{p}{'' if r['is_up'] else ' (down)'}" for p, r in zip(self.local_planes, rows, strict=True))
+        facts = [
+            [p.speed] * bool(p.speed) + ["down"] * (not r["is_up"])
+            for p, r in zip(self.local_planes, rows, strict=True)
+        ]
+        shown = ", ".join(
+            f"{plane} ({', '.join(said)})" if said else str(plane)
+            for plane, said in zip(self.local_planes, facts, strict=True)
+        )
         sent, received = (sum(r[key] for r in rows) for key in ("packets_sent", "packets_received"))
         lanes = f"{self._native.open_lanes} of {self.lanes} lanes open, " if self.lanes > 1 else ""
         return f"<Device {shown}: {lanes}{sent:,} packets sent, {received:,} received, payload {self.mtu:,} B>"

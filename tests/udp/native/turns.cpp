@@ -133,6 +133,62 @@ void the_own_thread_works_alone() {
   own.join();
 }
 
+// The one that is told that it is his turn may have no use for it any more.
+void a_turn_that_nobody_wants_is_passed_on() {
+  struct Hand {
+    std::atomic<std::int64_t> ps{0};
+    Time now() const { return Time{ps.load()}; }
+  } clock;
+  Turns turns;
+  std::atomic<bool> leaves{false}, is_over{false};
+  std::atomic<int> driven{0};
+  const Time soon{seconds(100).ps};
+  const auto nap = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+  const auto is_done = [&] { return is_over.load(); };
+  const auto breathe = [&](Turns::Lock& lock) {
+    lock.unlock();
+    nap(1);
+    lock.lock();
+  };
+  std::thread leader([&] {
+    Turns::Lock lock = turns.enter();
+    turns.lead(lock, clock, soon, is_done, [&] {
+      while (!leaves) breathe(lock);
+    }, [] {});
+  });
+  nap(50);
+  std::thread own([&] {
+    Turns::Lock lock = turns.enter();
+    turns.serve(lock, [&] { breathe(lock); });
+  });
+  std::thread impatient([&] {
+    Turns::Lock lock = turns.enter();
+    turns.lead(lock, clock, soon, is_done, [] {}, [] {});
+  });
+  nap(50);
+  std::thread patient([&] {
+    Turns::Lock lock = turns.enter();
+    turns.lead(lock, clock, Time::never(), is_done, [&] {
+      ++driven;
+      breathe(lock);
+    }, [] {});
+  });
+  nap(50);
+  clock.ps = seconds(101).ps;
+  leaves = true;
+  leader.join();
+  impatient.join();
+  for (int i = 0; i < 10'000 && driven == 0; ++i) nap(1);
+  require(driven > 0, "who still waits has the turn");
+  is_over = true;
+  {
+    Turns::Lock lock = turns.enter();
+    turns.end();
+  }
+  patient.join();
+  own.join();
+}
+
 void spinning_ends() {
   udp::Spin spin(microseconds(50));
   Time now{1'000'000'000};
@@ -165,6 +221,7 @@ int main() {
   for (int callers : {1, 2, 5}) callers_get_what_they_wait_for(callers, 300);
   for (int callers : {1, 4}) nobody_waits_for_ever(callers);
   the_own_thread_works_alone();
+  a_turn_that_nobody_wants_is_passed_on();
   spinning_ends();
   std::puts("all holds");
 }
