@@ -34,6 +34,8 @@ LARGEST_HELLO = 1 << 10  # the first frame is anybody's
 LARGEST_FRAME = 1 << 18
 NONCE = re.compile(r"[0-9a-f]{64}")
 LONGEST_WORDS = 200
+WHAT_IS_IT = "; is it something else that has this port?"  # said of who has never said anything of ours
+ANOTHER = f"does not speak this protocol{WHAT_IS_IT}"
 
 CONNECTOR, LISTENER = "connector", "listener"
 LISTENER_KNOWS = "the listener knows the secret"
@@ -100,14 +102,14 @@ class Inbox:
         """The next frame, or None while it is not all there."""
         size = int.from_bytes(self._data[:4], "big")
         if size > self._largest:
-            raise Refusal("does not speak this protocol")
+            raise Refusal(ANOTHER)
         if len(self._data) < 4 + size:
             return None
         frame = _object(bytes(self._data[4 : 4 + size]))
         del self._data[: 4 + size]
         self._largest = LARGEST_FRAME
         if frame is None:
-            raise Refusal("does not speak this protocol")
+            raise Refusal(ANOTHER)
         if "error" in frame:
             raise Refusal(f"refused: {_shown(frame['error'])}", busy=frame.get("busy") is True)
         return frame

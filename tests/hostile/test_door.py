@@ -246,12 +246,16 @@ def test_who_comes_while_a_queue_pair_cannot_be_made_is_told_to_come_again(monke
 
         monkeypatch.setattr(device, "create_qp", sometimes)
         with connect("127.0.0.1", listener.port, timeout_s=LIMIT_S) as peer, listener.accept(LIMIT_S) as other:
-            assert listener.refused.count == 2 and device._native.cq_count == queues + 2
+            assert (
+                listener.refused.count == listener.refused.told_to_come_again == 2
+                and device._native.cq_count == queues + 2
+            )
             peer.write(peer.remote[0], 0, b"x", imm=7)
             assert other.recv(LIMIT_S).imm == 7
         failures.append(errno.EPERM)
         with pytest.raises(RemoteError, match="something went wrong at this side"):
             connect("127.0.0.1", listener.port, timeout_s=LIMIT_S)
+        assert (listener.refused.count, listener.refused.told_to_come_again) == (3, 2)
 
 
 @pytest.mark.parametrize(

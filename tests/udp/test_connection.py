@@ -214,6 +214,28 @@ def test_nobody_listens() -> None:
             connect("127.0.0.1", sock.getsockname()[1])
 
 
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"220 ready\r\n", b"{}\n\n\n", b"", None])
+def test_a_port_of_something_else_is_suspected(says: bytes | None) -> None:
+    """It answers in its own language, hangs up, or waits for more."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        is_over = threading.Event()
+
+        def serve() -> None:
+            with server.accept()[0] as sock:
+                sock.recv(1 << 16)
+                if says is None:
+                    is_over.wait(20)
+                else:
+                    sock.sendall(says)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(RemoteError, match="is it something else that has this port"):
+            connect("127.0.0.1", server.getsockname()[1], timeout_s=0.3 if says is None else 20)
+        is_over.set()
+        thread.join(20)
+
+
 def test_buffer_too_small() -> None:
     with connected(64) as (a, _, memory):
         for offset, data in ((0, bytes(65)), (60, bytes(5))):

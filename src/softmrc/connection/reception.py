@@ -49,10 +49,12 @@ _receptions: Census[Reception] = Census()
 
 @dataclass(frozen=True)
 class Refusals:
-    """How many visitors were turned away, and why the last ones were, oldest first."""
+    """How many visitors were turned away, and why the last ones were, oldest first. Those that were told to come again
+    (the listener was busy) are counted too, and once more by themselves: honest ones did, as a rule."""
 
     count: int
     reasons: tuple[str, ...]
+    told_to_come_again: int = 0
 
 
 def _origin(address: str) -> str:
@@ -147,7 +149,7 @@ class Reception:
         self._waiting: deque[Connection] = deque()
         self._wakers: set[Callable[[], Any]] = set()
         self._over = ""  # why nobody is received any longer
-        self._refused = 0
+        self._refused = self._told_to_come_again = 0
         self._reasons: deque[str] = deque(maxlen=REASONS_KEPT)
         self._resumes_at: float | None = None
         self._open()
@@ -190,7 +192,7 @@ class Reception:
 
     def refused(self) -> Refusals:
         with self._changed:
-            return Refusals(self._refused, tuple(self._reasons))
+            return Refusals(self._refused, tuple(self._reasons), self._told_to_come_again)
 
     def close(self, why: str = "the listener is closed") -> None:
         """Show everybody out, and end the thread."""
@@ -329,6 +331,7 @@ class Reception:
     def _turn_away(self, visitor: Visitor, refusal: Refusal) -> None:
         with self._changed:
             self._refused += 1
+            self._told_to_come_again += refusal.busy
             self._reasons.append(f"{visitor.channel.peer_name} {refusal}")
         self._dismiss(visitor, refusal)
 
