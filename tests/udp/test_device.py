@@ -231,7 +231,7 @@ def test_settings_are_checked_by_name() -> None:
             assert device.mtu == int(proposed[1])
     with pytest.raises(ConfigError, match="at most 16384, the most that a packet holds"):
         Device(["127.0.0.1"], mtu=1 << 15)
-    with pytest.raises(ConfigError, match="at most 1280, which is what the links carry"):
+    with pytest.raises(ConfigError, match="at most 1408, which is what the links carry"):
         chosen_mtu([LocalPlane(ipaddress.ip_address("10.0.0.1"), "", "eth0", 1_500)], 1 << 15, 1 << 15)
     with pytest.raises(ConfigError, match="mtu_limit = 100 is not allowed: at least 512"):
         Device(["127.0.0.1"], mtu_limit=100)
