@@ -16,7 +16,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from softmrc import _core
@@ -81,8 +80,10 @@ def _end(fn: Callable[..., Any], *arguments: Any) -> None:
         _is_ending = True
         before = threading.excepthook
         threading.excepthook = lambda said: None if issubclass(said.exc_type, MrcError) else before(said)
-    with suppress(KeyboardInterrupt):  # who is asked twice to stop does not finish what it was saying
+    try:
         fn(*arguments)
+    except KeyboardInterrupt:  # who is asked twice to stop does not finish what it was saying
+        _core.expect_leaks()
 
 
 def _at_exit() -> None:

@@ -304,10 +304,10 @@ class Connection:
     def check_alive(self) -> None:
         """Once it is over, raise why, each time as the first."""
         self._endings.look(self._note)
-        if self._failure:
-            raise RemoteError(f"the connection has failed: peer {self.peer} {self._failure}")
         has_left = self._channel.is_closed_by_peer()
         self._check_open()  # what this side has ended is not the peer's doing
+        if self._failure:
+            raise RemoteError(f"the connection has failed: peer {self.peer} {self._failure}")
         if has_left:
             raise RemoteError(f"peer {self.peer} {HAS_LEFT}")
         if self.qp.state == QpState.ERROR:
