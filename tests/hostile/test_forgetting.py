@@ -133,7 +133,7 @@ def test_a_peer_that_was_removed_is_not_mistaken_for_another() -> None:
 
 
 def test_a_peer_is_to_be_removed_as_often_as_it_was_added() -> None:
-    with Device() as device:
+    with Device(lanes=1) as device:
         first, second = device.add_peer(planes_at(9)), device.add_peer(planes_at(9))
         assert device._native.peer_count == 1
         device.remove_peer(first)

@@ -179,9 +179,9 @@ def accept(device: Device, other: Device, memory: Any) -> tuple[Any, Any, Any]:
     region = device.register(memory, remote_write=True, domain=domain)
     near = device.create_qp(device.create_cq(), domain=domain)
     far = other.create_qp(other.create_cq())
-    for qp, end, peer in ((near, far, other), (far, near, device)):
+    for qp, end in ((near, far), (far, near)):
         qp.init()
-        qp.rtr(qp.device.add_peer(peer.reached_at(0)), dest_qpn=end.qpn, first_psn=end.first_psn)
+        qp.rtr(qp.device.add_peer(end.reached_at), dest_qpn=end.qpn, first_psn=end.first_psn)
         qp.rts()
     return region, near, far
 

@@ -226,7 +226,8 @@ rows_of(
     lambda s, given: Device(**given).close(),
     {
         **dict.fromkeys(("sockets_per_plane", "sack_threshold_bytes", "max_wimm", "max_send_wr"), ONE),
-        **dict.fromkeys(("mtu_limit", "rate_bps", "mpr"), NONE),
+        **dict.fromkeys(("mtu_limit", "mpr"), NONE),
+        "rate_bps": {"0"},
         **dict.fromkeys(("base_rtt_us", "probe_interval_us"), FRACTION),
         "mtu": {"0"},
     },
