@@ -205,6 +205,9 @@ void bind_silence(nb::module_& m) {
       .def("on_sent", [](Silence& s, std::int64_t now) { s.on_sent(Time{now}); })
       .def("on_new_sent", &Silence::on_new_sent)
       .def("on_progress", [](Silence& s, std::int64_t now) { s.on_progress(Time{now}); })
+      .def("on_way_found", [](Silence& s, std::int64_t now) { s.on_way_found(Time{now}); })
+      .def("span", [](const Silence& s, std::int64_t measured) { return s.span(Duration{measured}).ps; })
+      .def("on_measured", &Silence::on_measured)
       .def("due", [](const Silence& s, std::int64_t now, std::int64_t span) { return s.due(Time{now}, Duration{span}); })
       .def("deadline", [](const Silence& s, std::int64_t now, std::int64_t span) { return s.deadline(Time{now}, Duration{span}).ps; })
       .def("ask", [](Silence& s, std::int64_t now, bool in_flight, bool open) { return s.ask(Time{now}, in_flight, open); },

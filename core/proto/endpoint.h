@@ -160,8 +160,9 @@ class Endpoint {
     wire::EndpointOp op{};
     wire::Timestamp timestamp;
     std::uint64_t key = 0;
-    bool is_copy = false;     // of one that took `port`, and is to take another
-    bool strays = false;      // even one that is not proven
+    // A copy takes another path of the plane that the question came from, or another plane than the answer, which was
+    // `port`; one that strays even a plane that is not proven.
+    enum class Way : std::uint8_t { usual, other_path, other_plane, any_plane } way = Way::usual;
   };
 
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);

@@ -256,43 +256,47 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
 }
 
 bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_ports, Transmit& out) {
+  using Way = Answer::Way;
   QueuePair* pair = speaker_to(answer.peer);
   std::uint32_t open = pair ? pair->open_ports() : ~0u;
+  const bool strays = answer.way == Way::any_plane;
   // Where the peer has yet to show that it is there, nothing goes but back where the question came from. That way is open
   // even if others are proven: they may be dead by now at both ends, and each would wait for the other's answer.
   Peer& peer = peers_[answer.peer];
-  if (!answer.strays) open &= peer.proven_ports | 1u << answer.port;
+  if (!strays) open &= peer.proven_ports | 1u << answer.port;
   free_ports &= open;
   if (free_ports == 0) {
     if (up_ports_ & open) answers_.push(answer);  // they are only busy; but where all EVs are denied, nothing is said
     return false;
   }
   const std::uint32_t live = free_ports & (live_ports(answer.peer) | 1u << answer.port);
-  const std::uint32_t ports = live && !answer.strays ? live : free_ports;
+  const std::uint32_t ports = live && !strays ? live : free_ports;
   std::uint8_t port = answer.port;
-  if (answer.is_copy) {
+  if (strays || answer.way == Way::other_plane) {
     // The number of the request decides, through a hash, lest every copy take the same way.
     const std::uint32_t others = ports & ~(1u << port) ? ports & ~(1u << port) : ports;
     std::uint32_t skip = (answer.id * 0x9E3779B1u >> 16) % static_cast<std::uint32_t>(std::popcount(others));
     std::uint32_t left = others;
     for (; skip; --skip) left &= left - 1;
     port = static_cast<std::uint8_t>(std::countr_zero(left));
-  } else if (pair) {
+  } else if (pair && answer.way == Way::usual) {
     port = pair->reply_port(port, ports);
   }
   if (!(free_ports >> port & 1)) port = static_cast<std::uint8_t>(std::countr_zero(free_ports));
-  // Who asks us for proof, and hears nothing, leaves no other trace. Where no plane works both ways it would never end, but for
-  // a few copies that may take any.
-  const bool may_copy = !answer.is_copy && pair;
-  const bool strays = may_copy && config_.proves_addresses && peer.strays.take(now, strays_per_s);
-  if (strays || (may_copy && seems_unheard_by(answer.peer, now))) {
+  // Who asks us for proof, and hears nothing, leaves no other trace. Where no plane works both ways, or the path that answers
+  // take is dead, it would never end, but for a few copies that may take any plane, and others that take another path.
+  const auto copy = [&](Way way, std::uint8_t from) {
     answers_.push(answer);
-    answers_.back().is_copy = true;
-    answers_.back().strays = strays;
-    answers_.back().port = port;
+    answers_.back().way = way;
+    answers_.back().port = from;
+  };
+  if (answer.way == Way::usual && pair) {
+    const bool may_stray = config_.proves_addresses && peer.strays.take(now, strays_per_s);
+    if (may_stray) copy(Way::other_path, answer.port);
+    if (may_stray || seems_unheard_by(answer.peer, now)) copy(may_stray ? Way::any_plane : Way::other_plane, port);
   }
   fill_response(answer.op, answer.id, answer.timestamp, answer.key, answer.peer, port, out);
-  if (pair) pair->address_reply(port, answer.is_copy, out);
+  if (pair) pair->address_reply(port, answer.way != Way::usual, out);
   return true;
 }
 

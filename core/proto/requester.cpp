@@ -324,7 +324,7 @@ Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& ou
 
 std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_ports) {
   if (ev_probe_.deadline() > now) return std::nullopt;
-  const auto ev = ev_probe_.next_due(now, live_ports_, free_ports, rtt_.silence());
+  const auto ev = ev_probe_.next_due(now, live_ports_, free_ports, silence_span());
   if (ev) ++context_.stats.ev_probes_sent;
   return ev;
 }
@@ -337,6 +337,7 @@ void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entrop
     if (most && took > *most) return;
   }
   if (!ev_probe_.on_answer(ev, now)) return;
+  if (silence_.is_long()) silence_.on_way_found(now);
   on_proof(ev);
   drain_ev_changes(now);
 }

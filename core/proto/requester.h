@@ -180,6 +180,11 @@ class Requester {
   Duration reorder_window() const {
     return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), windows_.target(rtt_.base()), cc_profile_.min_reorder_window);
   }
+  Duration silence_span() const { return silence_.span(rtt_.silence()); }
+  void measure(Duration round_trip, bool is_certain) {
+    rtt_.on_sample(round_trip, is_certain);
+    silence_.on_measured();
+  }
   // How long a path stays barred the first time.
   Duration bar_span() const { return rtt_.base() * 5; }
   CompletionStatus on_timeout(Time now);

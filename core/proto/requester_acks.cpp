@@ -36,7 +36,7 @@ std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t r
   if (r.state != SentState::in_flight) return std::nullopt;
   if (config_.timestamps ? reflected_ticks != timestamp_ticks(r.sent_at) : r.tx_count != 1) return std::nullopt;
   const Duration rtt = now - r.sent_at;
-  rtt_.on_sample(rtt, r.tx_count == 1);
+  measure(rtt, r.tx_count == 1);
   note_round_trip(now, r.ev, rtt, true);
   return rtt;
 }
@@ -71,7 +71,7 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
   if (sack.answers_probe) {
     if (const auto probe = silence_.on_probe_answer(sack.probe_id())) {
       loss_.on_probe_answered(probe->sent_at);
-      rtt_.on_sample(now - probe->sent_at);
+      measure(now - probe->sent_at, true);
       if (silence_.is_long()) on_proof(probe->ev);
     }
   } else {
@@ -276,7 +276,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
     report_trim(now, r.ev, r.sent_at, nack.reason, bytes);
     silence_.on_progress(now);
   } else {
-    silence_.on_not_taken(now, r.tx_count, rtt_.silence());
+    silence_.on_not_taken(now, r.tx_count, silence_span());
     drain_ev_changes(now);
   }
   return CompletionStatus::success;

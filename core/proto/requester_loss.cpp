@@ -185,7 +185,7 @@ std::optional<Requester::Accusation> Requester::withdraw_accusation(Psn psn, std
 Time Requester::deadline(Time now) const {
   Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
   if (!accusations_.empty()) at = std::min(at, accusations_.front().due);
-  return waits() ? std::min(at, silence_.deadline(now, rtt_.silence())) : at;
+  return waits() ? std::min(at, silence_.deadline(now, silence_span())) : at;
 }
 
 CompletionStatus Requester::on_timer(Time now) {
@@ -194,7 +194,7 @@ CompletionStatus Requester::on_timer(Time now) {
     drain_ev_changes(now);
   }
   if (!waits()) return CompletionStatus::success;
-  switch (silence_.due(now, rtt_.silence())) {
+  switch (silence_.due(now, silence_span())) {
     case Silence::Due::timeout: return on_timeout(now);
     case Silence::Due::question:
       if (silence_.ask(now, sent_.in_flight(), messages_.has_sent_operation())) ++context_.stats.tail_probes;
@@ -207,7 +207,7 @@ CompletionStatus Requester::on_timer(Time now) {
 CompletionStatus Requester::on_timeout(Time now) {
   ++context_.stats.timeouts;
   if (!silence_.on_timeout(now)) return CompletionStatus::retry_exceeded;
-  for (std::uint32_t left = sent_.in_flight(); left && sent_[sent_.oldest()].sent_at + rtt_.silence() <= now; --left)
+  for (std::uint32_t left = sent_.in_flight(); left && sent_[sent_.oldest()].sent_at + silence_span() <= now; --left)
     declare_lost(now, sent_.oldest(), LossCause::timeout);
   if (messages_.has_sent_operation()) silence_.solicit();
   drain_ev_changes(now);

@@ -5,6 +5,7 @@
 // times that: ask a question. Since the last progress for a whole timeout: what was sent is lost, and a retry is used up.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -44,6 +45,7 @@ class Silence {
   void on_new_sent() { copied_ = false; }
   void on_progress(Time now) {
     progress_at_ = active_at_ = now;
+    if (retries_ && !is_measured_ && doublings_ < most_doublings) ++doublings_;
     retries_ = 0;
     questions_ = 0;
     asked_ports_ = 0;
@@ -51,12 +53,29 @@ class Silence {
     held_until_ = Time::long_ago();
   }
 
-  // `span` is how long silence may last before it means something (Rtt::silence).
+  // How long silence may last before it means something; the round trips say `measured` (Rtt::silence). An answer measures one
+  // only where it is to the last copy. A timer shorter than the round trip would thus never learn that, and send all again and
+  // again: each answer that comes after a timeout doubles it, until the first round trip is measured.
+  // spec: timer-unmeasured
+  Duration span(Duration measured) const {
+    return std::min(measured * (1 << doublings_), std::max(measured, longest_guess));
+  }
+  void on_measured() {
+    is_measured_ = true;
+    doublings_ = 0;
+  }
+
+  // `span` is that of above.
   Due due(Time now, Duration span) const {
     if (now >= progress_at_ + timeout(span)) return Due::timeout;
     return questions_ < most_questions && now >= asks_at(span) ? Due::question : Due::nothing;
   }
   Time deadline(Time now, Duration span) const;
+  // A path works: what was asked in vain is asked anew, by that path.
+  void on_way_found(Time now) {
+    active_at_ = now;
+    questions_ = 0;
+  }
   // A question is due. Nothing to ask about is a reason to wait on.
   // True where it is about packets in flight.
   bool ask(Time now, bool has_packets_in_flight, bool has_open_operation);
@@ -98,6 +117,8 @@ class Silence {
 
  private:
   static constexpr std::uint32_t most_questions = 3;
+  static constexpr std::uint32_t most_doublings = 16;
+  static constexpr Duration longest_guess = milliseconds(100);  // of a network's round trip
   static constexpr std::uint8_t bit(Wish wish) { return static_cast<std::uint8_t>(wish); }
 
   Time asks_at(Duration span) const { return active_at_ + span * (1 << questions_); }
@@ -115,6 +136,8 @@ class Silence {
   Time active_at_{};
   Time held_until_ = Time::long_ago();
   std::uint32_t retries_ = 0;      // timeouts since the last progress
+  std::uint32_t doublings_ = 0;    // answers after a timeout before the first round trip was measured
+  bool is_measured_ = false;       // some round trip was
   std::uint32_t questions_ = 0;    // since the last answer or timeout
   std::uint32_t holds_ = 0;        // since the last progress
   std::uint32_t asked_ports_ = 0;

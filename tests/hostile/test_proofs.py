@@ -185,12 +185,12 @@ WEATHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def connected(seed: int, has_keys: bool, **weather: Any) -> tuple[Pair, QueuePair]:
+def connected(seed: int, has_keys: bool, **weather: Any) -> tuple[Pair, QueuePair, QueuePair]:
     net = Pair(planes=4, seed=seed, endpoint=EndpointConfig(proves_addresses=True, secret=seed))
     net.set_weather(**weather)
-    a, _ = net.connect(rtr=RtrAttributes(**({"port_key": 5, "peer_port_key": 5} if has_keys else {})))
+    a, b = net.connect(rtr=RtrAttributes(**({"port_key": 5, "peer_port_key": 5} if has_keys else {})))
     net.b.register(length=1 << 20, rkey=1)
-    return net, a
+    return net, a, b
 
 
 def write(net: Pair, qp: QueuePair) -> None:
@@ -203,7 +203,7 @@ def write(net: Pair, qp: QueuePair) -> None:
 @pytest.mark.parametrize("weather", WEATHERS)
 @pytest.mark.parametrize("has_keys", [True, False], ids=["ours", "foreign"])
 def test_honest_peers_find_each_other_in_any_weather(has_keys: bool, weather: str, seed: int) -> None:
-    net, qp = connected(seed, has_keys, **WEATHERS[weather])
+    net, qp, _ = connected(seed, has_keys, **WEATHERS[weather])
     write(net, qp)
     net.set_weather(**dict.fromkeys(WEATHERS[weather], 0.0))
     net.run_us(5 * S)
@@ -216,8 +216,27 @@ def test_honest_peers_find_each_other_in_any_weather(has_keys: bool, weather: st
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("has_keys", [True, False], ids=["ours", "foreign"])
 def test_honest_peers_find_each_other_where_no_plane_works_both_ways(has_keys: bool, seed: int) -> None:
-    net, qp = connected(seed, has_keys)
+    net, qp, _ = connected(seed, has_keys)
     for plane in range(4):
         net.weather(0, plane).black_hole = plane != 2
         net.weather(1, plane).black_hole = plane != 0
+    write(net, qp)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("has_keys", [True, False], ids=["ours", "foreign"])
+def test_honest_peers_find_each_other_where_the_path_that_answers_take_is_dead(has_keys: bool, seed: int) -> None:
+    """One plane is left, and who answers there is never told that its answers are lost."""
+    net, qp, peer = connected(seed, has_keys)
+    net.watch_paths()
+    for side, plane in itertools.product((0, 1), range(4)):
+        net.weather(side, plane).black_hole = (side, plane) != (0, 0)
+    net.run_us(5_000)
+    evs = peer.evs()
+    values = [int(value) for value in evs["value"][evs["port"] == 0]]
+    taken = [value for value in values if net.last_polled_ps(1, 0, value) is not None]
+    assert 0 < len(taken) < len(values) / 2
+    for value in taken:
+        net.set_ev_dead(1, 0, value)
+    net.weather(1, 0).black_hole = False
     write(net, qp)

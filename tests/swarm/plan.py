@@ -87,6 +87,17 @@ class Plan:
         return not self.faults and not self.network.trim_above_bytes and not held_up
 
     @property
+    def loses_packets(self) -> bool:
+        """Some planes lose a share of them, or corrupt it."""
+        knobs = [knob for f in self.faults if f.act == "weather" for knob in f.args[2]]
+        return any(name in ("loss", "corrupt") and value for name, value in knobs)
+
+    @property
+    def sends_one_by_one(self) -> bool:
+        """The window has room for one full packet only."""
+        return self.cc_profile.algorithm == "fixed_window" and self.cc_profile.window_bytes < 2 * self.mtu
+
+    @property
     def turn_us(self) -> float:
         """How long a turn of the slower process takes, with its share of hold-ups."""
         step = max((p.pace_us + p.hold_up * p.hold_up_us for p in self.processes or ()), default=0.0)

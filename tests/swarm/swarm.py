@@ -33,6 +33,7 @@ from .checkers import (
     may_give_up,
 )
 from .draw import draw_plan
+from .faults import MILD_LOSS
 from .plan import Connection, Fault, Message, Plan
 from .strangers import NACK_REASONS, Victims, nack
 
@@ -197,12 +198,19 @@ class Run:
         be lost and wait for the shortest silence that is allowed to mean anything. A plan that took the anchor away, or
         everything else, may have driven timers and probes to their caps of one second, of which three may follow each
         other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
-        Congestion that the pair's single queue answers with trims is resolved at one packet a round trip.
+        Congestion that the pair's single queue answers with trims is resolved at one packet a round trip. A window of
+        one packet has no later one whose answer could show a loss: while packets are lost, each that is, and each whose
+        answer is, waits for that shortest silence, one after the other.
         """
         plan = self.plan
         rtt_us = 2 * plan.network.one_way_delay_us + 4 * plan.turn_us
         limit = plan.last_change_us + 8 * plan.ideal_us + 100 * rtt_us + 20_000
-        limit += SILENCES * 1.5 * plan.cc_profile.min_base_rtt_us
+        silence_us = 1.5 * plan.cc_profile.min_base_rtt_us
+        limit += SILENCES * silence_us
+        if plan.loses_packets and plan.sends_one_by_one:
+            flows = (f for c in plan.connections for f in c.flows)
+            packets = max(sum(packets_of(m, plan.mtu) for m in f.messages) for f in flows)
+            limit += 2 * MILD_LOSS * packets * silence_us
         if plan.outages_us or plan.leaves_last_path:
             limit += 3_500_000
         if plan.anchors[0] != plan.anchors[1]:

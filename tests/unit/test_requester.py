@@ -11,8 +11,11 @@ import pytest
 import packer
 from packer import PSN_MASK, Parsed
 from rig import PEER_QPN, QPN, US, Rig, data, only
+from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, RtsAttributes
 from softmrc.engine import CompletionKind, CompletionStatus, QpState, RefusedPacket, TrafficClass
+from softmrc.pair import Pair, PairConfig
 
+EV_PROBE = 1
 SUCCESS = CompletionStatus.SUCCESS.value
 
 
@@ -506,3 +509,50 @@ def test_bits_beyond_what_was_sent_are_ignored() -> None:
     assert rig.qp.query()["packets_in_flight"] == 0
     assert [p.psn for p in data(rig.post(10))] == [1]
     assert rig.qp.query()["packets_in_flight"] == 1
+
+
+# spec: ev-none-left
+@pytest.mark.parametrize("lacks_only_the_ack", [False, True])
+def test_what_waits_takes_the_first_path_that_answers_long_before_the_next_timer(lacks_only_the_ack: bool) -> None:
+    rig = Rig(ports=2, rts={"timeout": 12, "retry_linear": 0, "retry_exponential": RETRY_FOREVER})
+    rig.post(100)
+    if lacks_only_the_ack:
+        acknowledge(rig, 0)
+    sent = rig.advance(100_000)
+    routes = rig.routes[-len(sent) :]
+    probe, path = [(p, r) for p, r in zip(sent, routes, strict=True) if p.opcode == packer.REQUEST][-1]
+    assert not data(rig.advance(1_000)), "the questions of the last timer are all asked"
+    rig.routes.clear()
+    again = rig.receive(packer.response(EV_PROBE, probe.psn, probe.ticks)) + rig.advance(1_000)
+    assert [r for p, r in zip(again, rig.routes, strict=True) if data([p])] == [path] * len(data(again))
+    assert data(again)
+
+
+# spec: timer-unmeasured
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("retry_linear", [0, 7])
+@pytest.mark.parametrize("delay_us", [50.0, 500.0])
+def test_a_timer_far_below_the_round_trip_is_soon_long_enough(
+    timestamps: bool, retry_linear: int, delay_us: float
+) -> None:
+    """Else it would be for ever: what is sent again before its answer can come measures no round trip."""
+    net = Pair(
+        planes=2,
+        seed=1,
+        network=PairConfig(ports=2, one_way_delay_us=delay_us),
+        endpoint=EndpointConfig(ports=2, timestamps=timestamps),
+        cc_profile=CcProfile(algorithm="fixed_window", base_rtt_us=4.0, window_bytes=64_000),
+    )
+    a, _ = net.connect(rts=RtsAttributes(timeout=0, retry_linear=retry_linear, retry_exponential=RETRY_FOREVER))
+    net.b.register(length=1 << 22, rkey=1)
+
+    def copies() -> int:
+        before = a.stats()["packets_retransmitted"]
+        a.post_write(net.now_ps, 1 << 22, remote_va=0, rkey=1)
+        net.run_until_completions(0, 1, limit_us=1_000_000.0)
+        assert [c["status"] for c in net.a.poll_completions(Pair.SEND_CQ)] == [SUCCESS]
+        return a.stats()["packets_retransmitted"] - before
+
+    assert copies() < 1024, "less than one for each packet"
+    assert copies() == 0
+    assert a.query()["smoothed_rtt_us"] >= 2 * delay_us

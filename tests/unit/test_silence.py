@@ -14,6 +14,7 @@ parts = _core.parts
 Wish, Due = parts.Wish, parts.Due
 SPAN = 10_000_000  # ps: how long silence may last before it means something
 TICK = 1_024_000  # ps
+LONGEST_GUESS = 10**11  # ps
 
 
 def silence(timestamps: bool = True, **attributes: Any) -> Any:
@@ -86,6 +87,34 @@ def test_the_first_question_is_a_copy_and_the_others_are_probes() -> None:
     assert one.next_wish() == Wish.PROBE
     one.on_granted(Wish.PROBE)
     assert not one.has_wishes
+
+
+def test_where_a_way_is_found_the_questions_begin_anew() -> None:
+    one = silence()
+    now = 0
+    for _ in range(3):
+        now, _ = wait(one, now)
+        one.ask(now)
+    one.on_way_found(now)
+    assert wait(one, now) == (now + SPAN, Due.QUESTION)
+
+
+# spec: timer-unmeasured
+def test_a_timer_grows_with_every_answer_that_comes_after_it_until_one_is_measured() -> None:
+    one = silence()
+    spans = []
+    for _ in range(30):
+        assert one.on_timeout(0) and one.span(SPAN) == (spans[-1] if spans else SPAN), "a timeout alone says nothing"
+        one.on_progress(0)
+        one.on_progress(0)
+        spans.append(one.span(SPAN))
+    assert spans == [min(SPAN << n + 1, LONGEST_GUESS) for n in range(30)]
+    assert one.span(3 * LONGEST_GUESS) == 3 * LONGEST_GUESS, "what was measured is never made shorter"
+    one.on_measured()
+    assert one.span(SPAN) == SPAN
+    one.on_timeout(0)
+    one.on_progress(0)
+    assert one.span(SPAN) == SPAN, "from then on what is measured counts"
 
 
 def test_a_copy_is_not_wished_for_where_nothing_is_in_flight_any_more() -> None:
