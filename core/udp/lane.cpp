@@ -46,8 +46,12 @@ Lane::~Lane() {
 }
 
 void Lane::close_descriptors() {
-  if (kick_fd_ >= 0) ::close(kick_fd_);
-  if (epoll_fd_ >= 0) ::close(epoll_fd_);
+  const std::lock_guard lock(kick_mutex_);
+  for (int* fd : {&kick_fd_, &epoll_fd_}) {
+    if (*fd >= 0) ::close(*fd);
+    *fd = -1;
+  }
+  links_.reset();
 }
 
 std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
@@ -143,8 +147,9 @@ std::string Lane::failure() {
 }
 
 void Lane::kick() {
+  const std::lock_guard lock(kick_mutex_);
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(kick_fd_, &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = kick_fd_ < 0 ? 0 : write(kick_fd_, &one, sizeof one);
 }
 
 // Whoever sleeps set an alarm for the engine's deadline as it was; a post may have brought that forward.
@@ -316,6 +321,7 @@ void Lane::run() {
     lock.lock();
   }
   for (Plane& plane : planes_) plane.sockets.clear();
+  close_descriptors();  // callers may keep what is over for as long as they like
   is_over_ = true;
   turns_.wake_all();
 }

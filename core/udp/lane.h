@@ -201,6 +201,7 @@ class Lane {
 
   int epoll_fd_ = -1;
   int kick_fd_ = -1;
+  std::mutex kick_mutex_;            // others kick without a visit, and its number may be another's once it is closed
   std::vector<Outlet> outlets_;
   int event_fd_ = -1;
   std::uint32_t ready_planes_ = 0;   // found readable by the last look

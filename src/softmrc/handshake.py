@@ -22,18 +22,20 @@ import os
 import re
 import secrets
 import socket
-import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
 
+from softmrc.census import Census
 from softmrc.errors import ConfigError
 
-VERSION = 2
+VERSION = 3  # also raised when packets change so that nodes of before would connect and then not understand each other
 LARGEST_HELLO = 1 << 10  # the first frame is anybody's
 LARGEST_FRAME = 1 << 18
 NONCE = re.compile(r"[0-9a-f]{64}")
 LONGEST_WORDS = 200
+WHAT_IS_IT = "; is it something else that has this port?"  # said of who has never said anything of ours
+ANOTHER = f"does not speak this protocol{WHAT_IS_IT}"
 
 CONNECTOR, LISTENER = "connector", "listener"
 LISTENER_KNOWS = "the listener knows the secret"
@@ -44,7 +46,7 @@ CONNECTOR_IS_READY = "the connector is ready"
 # A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed half a minute later.
 KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 
-_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+_channels: Census[Channel] = Census()
 
 
 class Refusal(Exception):
@@ -100,14 +102,14 @@ class Inbox:
         """The next frame, or None while it is not all there."""
         size = int.from_bytes(self._data[:4], "big")
         if size > self._largest:
-            raise Refusal("does not speak this protocol")
+            raise Refusal(ANOTHER)
         if len(self._data) < 4 + size:
             return None
         frame = _object(bytes(self._data[4 : 4 + size]))
         del self._data[: 4 + size]
         self._largest = LARGEST_FRAME
         if frame is None:
-            raise Refusal("does not speak this protocol")
+            raise Refusal(ANOTHER)
         if "error" in frame:
             raise Refusal(f"refused: {_shown(frame['error'])}", busy=frame.get("busy") is True)
         return frame
@@ -238,7 +240,7 @@ class Channel:
 
 def _in_child() -> None:
     """A forked child lets go of its copies: else a parent that is killed would seem to be there while the child is."""
-    for channel in list(_channels):
+    for channel in _channels:
         channel.close()
 
 

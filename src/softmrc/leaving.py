@@ -15,18 +15,18 @@ import ctypes
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from softmrc import _core
+from softmrc.census import Census
 from softmrc.errors import MrcError
 
 FLUSH_S = 3.0  # how long a side that leaves waits for what it has posted to be acknowledged
 LONGEST_S = 4.0  # of a device's goodbye; it ends by itself before that
 
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
-_connected: weakref.WeakSet[Any] = weakref.WeakSet()
+_open: Census[Any] = Census()
+_connected: Census[Any] = Census()
 _leaving: set[Any] = set()
 _is_forked = False
 _is_ending = False
@@ -80,7 +80,10 @@ def _end(fn: Callable[..., Any], *arguments: Any) -> None:
         _is_ending = True
         before = threading.excepthook
         threading.excepthook = lambda said: None if issubclass(said.exc_type, MrcError) else before(said)
-    fn(*arguments)
+    try:
+        fn(*arguments)
+    except KeyboardInterrupt:  # who is asked twice to stop does not finish what it was saying
+        _core.expect_leaks()
 
 
 def _at_exit() -> None:

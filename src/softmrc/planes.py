@@ -121,5 +121,6 @@ def chosen_mtu(planes: list[LocalPlane], wanted: int, limit: int) -> int:
     nearest = whole_payload(min(max(wanted, SMALLEST_MTU), largest))
     if wanted != nearest:
         allowed = f"a multiple of {PAYLOAD_UNIT}, such as {nearest}; at least {SMALLEST_MTU}"
-        raise ConfigError("mtu", wanted, f"{allowed}, and at most {largest}, which is what the links carry")
+        why = "which is what the links carry" if largest < LARGEST_MTU else "the most that a packet holds"
+        raise ConfigError("mtu", wanted, f"{allowed}, and at most {largest}, {why}")
     return wanted

@@ -58,8 +58,8 @@ class Server:
 
 
 @contextmanager
-def perf_server() -> Iterator[Server]:
-    command = [*COMMAND, "perf", "--port", "0", "--plane", "127.0.0.1"]
+def perf_server(*more: str) -> Iterator[Server]:
+    command = [*COMMAND, "perf", "--port", "0", "--plane", "127.0.0.1", *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield Server(process)
@@ -262,3 +262,30 @@ def test_a_client_that_asks_for_too_much_is_refused_and_the_next_is_served() -> 
                 for number in numbers:
                     hurried.wait(number, 30)
         assert is_served(server)
+
+
+def test_a_server_for_one_client_stays_when_somebody_has_only_looked() -> None:
+    with perf_server("--once") as server:
+        done = run("ping", f"127.0.0.1:{server.port}", "--count", "2", "--interval-ms", "10")
+        assert done.returncode == 0, done.stderr
+        assert is_served(server)
+        assert server.process.wait(30) == 0
+
+
+LEAVING = """
+import os, signal, threading, time
+from softmrc.connection import connect, listen
+
+listener = listen(memory=bytearray(64))
+peer = connect("127.0.0.1", listener.port)
+other = listener.accept(20)
+peer.device.set_faults(black_hole=True)
+peer.post(peer.remote[0], 0, b"never arrives")
+threading.Thread(target=lambda: (time.sleep(1.0), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+"""
+
+
+def test_a_second_ctrl_c_ends_a_goodbye_without_a_word() -> None:
+    """The first has ended the program; the second meets what is said in the end."""
+    done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == "", done.stderr

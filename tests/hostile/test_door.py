@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import socket
 import subprocess
@@ -27,7 +28,7 @@ from sanitizers import NOT_UNDER_SANITIZERS
 from softmrc.connection import Listener, connect, listen
 from softmrc.connection import reception as reception_module
 from softmrc.connection.reception import MOST_FROM_ONE_ADDRESS, MOST_UNFINISHED, MOST_WAITING
-from softmrc.errors import RemoteError
+from softmrc.errors import DeviceError, RemoteError
 from softmrc.verbs import Device
 
 SECRET = "the right one"
@@ -231,6 +232,30 @@ def test_where_descriptors_run_out_the_oldest_visitor_goes() -> None:
         with connect("127.0.0.1", port) as peer:
             peer.write(peer.remote[0], 0, b"x", imm=7)
         assert process.stdout.readline() == "7\n"
+
+
+def test_who_comes_while_a_queue_pair_cannot_be_made_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is left of the tries that came to nothing."""
+    with Device(["127.0.0.1"]) as device, listen(device=device, memory=bytearray(64)) as listener:
+        queues, create_qp, failures = device._native.cq_count, device.create_qp, [errno.EMFILE, errno.ENOMEM]
+
+        def sometimes(*arguments: Any, **more: Any) -> Any:
+            if failures:
+                raise DeviceError(failures.pop(), "cannot make a lane's descriptors")
+            return create_qp(*arguments, **more)
+
+        monkeypatch.setattr(device, "create_qp", sometimes)
+        with connect("127.0.0.1", listener.port, timeout_s=LIMIT_S) as peer, listener.accept(LIMIT_S) as other:
+            assert (
+                listener.refused.count == listener.refused.told_to_come_again == 2
+                and device._native.cq_count == queues + 2
+            )
+            peer.write(peer.remote[0], 0, b"x", imm=7)
+            assert other.recv(LIMIT_S).imm == 7
+        failures.append(errno.EPERM)
+        with pytest.raises(RemoteError, match="something went wrong at this side"):
+            connect("127.0.0.1", listener.port, timeout_s=LIMIT_S)
+        assert (listener.refused.count, listener.refused.told_to_come_again) == (3, 2)
 
 
 @pytest.mark.parametrize(

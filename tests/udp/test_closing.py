@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import LIMIT_S, drain, outcome_of, pair
+from loopback import LIMIT_S, drain, eventually, outcome_of, pair
 
-from softmrc.connection import listen
+from softmrc.connection import connect, listen
 from softmrc.errors import UsageError
 from softmrc.verbs import Device, iterate
 
@@ -211,3 +212,27 @@ def test_a_connection_does_not_survive_a_fork_and_says_so() -> None:
     command = [sys.executable, "-c", FORKED_CONNECTION]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == 8 * "True\n" + "0\n1\n", done.stdout + done.stderr
+
+
+def test_what_is_over_holds_no_descriptor_though_somebody_holds_it() -> None:
+    def held() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with listen(memory=bytearray(64), lanes=1) as listener:
+        before = held()
+        kept: list[Any] = []
+        for _ in range(5):
+            peer = connect("127.0.0.1", listener.port, lanes=1)
+            other = listener.accept(10)
+            peer.write(peer.remote[0], 0, b"x", imm=1)
+            other.recv(10)
+            for one in (other, peer):
+                one.close()
+                kept.append(one)
+        devices = [Device(["127.0.0.1"], lanes=2) for _ in range(5)]
+        for device in devices:
+            for lane in range(2):
+                device.create_qp(device.create_cq(), lane=lane)
+            device.close()
+        assert eventually(lambda: held() <= before)
+        assert all(one.device.is_closed for one in kept[1::2]) and all(device.is_closed for device in devices)

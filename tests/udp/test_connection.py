@@ -146,13 +146,16 @@ def test_the_secret_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -
             listen(secret=bad)  # type: ignore[arg-type]
 
 
-def test_versions_are_told_on_both_sides() -> None:
+@pytest.mark.parametrize("other", [1, 2, handshake.VERSION + 1])
+def test_versions_are_told_on_both_sides(other: int) -> None:
+    """Version 2 is one of them: it answers probes otherwise, so that neither side would be proven to the other."""
     with listen() as listener, socket.create_connection(("127.0.0.1", listener.port)) as sock:
-        sock.sendall(handshake.framed({"softmrc": 1, "nonce": "0" * 64, "sealed": False}))
-        told = sock.recv(1 << 16)
-        assert b"this side speaks version 2 of the handshake, yours is 1" in told
+        sock.sendall(handshake.framed({"softmrc": other, "nonce": "0" * 64, "sealed": False}))
+        told = sock.recv(1 << 16).decode()
+        assert f"this side speaks version {handshake.VERSION} of the handshake, yours is {other}" in told
         assert eventually(lambda: listener.refused.count == 1)
-        assert "speaks version 1 of the handshake, this side version 2" in listener.refused.reasons[0]
+        said = f"speaks version {other} of the handshake, this side version {handshake.VERSION}"
+        assert said in listener.refused.reasons[0]
 
 
 def test_an_old_listener_is_told_and_blamed() -> None:
@@ -168,10 +171,10 @@ def test_an_old_listener_is_told_and_blamed() -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(RemoteError, match="speaks version 1 of the handshake, this side version 2"):
+        with pytest.raises(RemoteError, match="speaks version 1 of the handshake, this side version "):
             connect("127.0.0.1", server.getsockname()[1])
         thread.join(10)
-        assert b"this side speaks version 2 of the handshake, yours is 1" in b"".join(heard)
+        assert b" of the handshake, yours is 1" in b"".join(heard)
 
 
 def test_planes_must_match() -> None:
@@ -209,6 +212,28 @@ def test_nobody_listens() -> None:
         sock.bind(("127.0.0.1", 0))
         with pytest.raises(RemoteError, match="does not answer"):
             connect("127.0.0.1", sock.getsockname()[1])
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"220 ready\r\n", b"{}\n\n\n", b"", None])
+def test_a_port_of_something_else_is_suspected(says: bytes | None) -> None:
+    """It answers in its own language, hangs up, or waits for more."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        is_over = threading.Event()
+
+        def serve() -> None:
+            with server.accept()[0] as sock:
+                sock.recv(1 << 16)
+                if says is None:
+                    is_over.wait(20)
+                else:
+                    sock.sendall(says)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(RemoteError, match="is it something else that has this port"):
+            connect("127.0.0.1", server.getsockname()[1], timeout_s=0.3 if says is None else 20)
+        is_over.set()
+        thread.join(20)
 
 
 def test_buffer_too_small() -> None:

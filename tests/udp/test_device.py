@@ -19,7 +19,7 @@ from loopback import connect, drain, eventually, pair
 from softmrc.bench.udp import flood
 from softmrc.engine import CompletionStatus, EventType, QpState
 from softmrc.errors import ConfigError, UsageError
-from softmrc.planes import LocalPlane
+from softmrc.planes import LocalPlane, chosen_mtu
 from softmrc.verbs import Device, PeerPlane
 from softmrc.wire.capture import read_pcapng
 
@@ -229,6 +229,10 @@ def test_settings_are_checked_by_name() -> None:
         assert proposed
         with Device(["127.0.0.1"], mtu=int(proposed[1])) as device:
             assert device.mtu == int(proposed[1])
+    with pytest.raises(ConfigError, match="at most 16384, the most that a packet holds"):
+        Device(["127.0.0.1"], mtu=1 << 15)
+    with pytest.raises(ConfigError, match="at most 1408, which is what the links carry"):
+        chosen_mtu([LocalPlane(ipaddress.ip_address("10.0.0.1"), "", "eth0", 1_500)], 1 << 15, 1 << 15)
     with pytest.raises(ConfigError, match="mtu_limit = 100 is not allowed: at least 512"):
         Device(["127.0.0.1"], mtu_limit=100)
     with pytest.raises(ConfigError, match="planes"):

@@ -198,7 +198,7 @@ ROWS: dict[str, Row] = {
     "Connection.write buffer": (lambda s, v: s.near.write(s.near.remote[0], 0, v), {"no bytes"}),
     "Connection.write imm": (lambda s, v: s.near.write(s.near.remote[0], 0, b"x", imm=v), NUMBER | {"None"}),
     "Connection.write_async remote": (lambda s, v: asyncio.run(s.near.write_async(v, 0, b"x")), set()),
-    "Connection.wait number": (lambda s, v: s.near.wait(v), set()),
+    "Connection.wait number": (lambda s, v: s.near.wait(v), {"True"}),
     "Connection.wait timeout_s": (lambda s, v: s.near.wait(1, v), {"None", "0", "1.5"}),
     "Connection.recv": (lambda s, v: s.near.recv(v), {"None", "0", "1.5"}),
     "Connection.close": (lambda s, v: s.near.close(v), {"0", "1.5"}),
@@ -301,4 +301,4 @@ def test_no_time_takes_what_is_there(stage: Stage) -> None:
     assert message is not None and message.imm == 5
     near.wait(number, LIMIT_S)
     with pytest.raises(ConfigError, match="number"):
-        near.wait(number)
+        near.wait(number + 1)

@@ -36,23 +36,29 @@ def serve(host: str, port: int, once: bool, console: Console, **settings: Any) -
         while True:
             connection = listener.accept()
             if once:
-                attend(connection, source, console)
-                return
+                if attend(connection, source, console):
+                    return
+                continue
             threading.Thread(target=attend, args=(connection, source, console), daemon=True).start()
 
 
-def attend(connection: Connection, source: MemoryRegion, console: Console) -> None:
-    """One client, from beginning to end."""
+def attend(connection: Connection, source: MemoryRegion, console: Console) -> bool:
+    """One client, from beginning to end. Whether it has written anything: `softmrc ping` comes and does not."""
     console.print(f"serving {connection.peer_name}")
+    has_written = False
     try:
         with connection:
-            echo(connection, source)
+            try:
+                echo(connection, source)
+            finally:
+                has_written = connection.qp.stats()["packets_received"] > 0
     except RemoteError as error:
         console.print(str(error), style="yellow")
     except UsageError:
         if not connection.device.is_closed:
             raise
         # The command ends, and this with it.
+    return has_written
 
 
 def echo(connection: Connection, source: MemoryRegion) -> None:
@@ -161,7 +167,7 @@ def perf(
     port: int = typer.Option(7471, min=0, max=65535, help="Server: the TCP port to listen on."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
     seconds: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="Client: time for each size."),
-    once: bool = typer.Option(False, help="Server: leave after the first client."),
+    once: bool = typer.Option(False, help="Server: leave after the first client that measures."),
     lanes: int = typer.Option(
         0, min=0, max=64, help="Lanes of this side; a client has a connection in each. 0: one, or by cores."
     ),

@@ -35,7 +35,7 @@ from softmrc.verbs import (
     port_keys,
 )
 
-VERSION = 1
+VERSION = 2
 
 
 def host() -> str:

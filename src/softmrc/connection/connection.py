@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
+import threading
 import time
+from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core, leaving
 from softmrc.config import whole_payload
+from softmrc.connection.attendance import Attendance
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.engine import CompletionStatus, QpState
@@ -18,6 +19,7 @@ from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.handshake import Channel, Refusal
 from softmrc.verbs import (
     Completion,
+    CompletionQueue,
     Device,
     MemoryRegion,
     Peer,
@@ -29,6 +31,7 @@ from softmrc.verbs import (
 from softmrc.verbs.bounds import FOR_EVER, instance, seconds, whole
 
 SLICE_S = 0.1  # how often who waits looks whether the peer is still there
+LOOKS_EVERY = 64  # posts: so often is it noted which writes have ended, though nobody may ever wait for them
 LAST_WORDS_S = 1.0  # what a peer that has left did not acknowledge by then, it never will
 
 IN_ERROR = "the connection is in error"
@@ -43,6 +46,19 @@ def _give_up_the_departed(device: Device) -> bool:
         with contextlib.suppress(UsageError):  # closed meanwhile
             connection.qp.error()
     return bool(departed)
+
+
+def _new_qp(device: Device, memory: OfferedMemory) -> QueuePair:
+    """With queues of its own, which are let go of if it comes to nothing."""
+    queues: list[CompletionQueue] = []
+    try:
+        for _ in range(2):
+            queues.append(device.create_cq())
+        return device.create_qp(*queues, domain=memory.domain)
+    except BaseException:
+        for queue in queues:
+            queue.retire()
+        raise
 
 
 class Message(NamedTuple):
@@ -61,15 +77,17 @@ class Connection:
         self._owns_device = owns_device
         self._closed = False
         self._added: Peer | None = None
-        self.qp: QueuePair = device.create_qp(device.create_cq(), device.create_cq(), domain=memory.domain)
+        self.qp = _new_qp(device, memory)
         self._memory = memory.hold()
         self._port_key = new_port_key()
         self.remote: tuple[RemoteRegion, ...] = ()
         self.peer_name = channel.peer_name
-        self._numbers = itertools.count(1)
-        self._sources: dict[int, Any] = {}
-        self._done: dict[int, Completion] = {}
-        self._messages: list[Message] = []
+        self._counting = threading.Lock()
+        self._posted = 0  # the last number given; whatever is neither under way nor failed has ended well
+        self._sources: dict[int, Any] = {}  # of the writes under way
+        self._failed: set[int] = set()
+        self._messages: deque[Message] = deque()
+        self._endings, self._arrivals = Attendance(self.qp.send_cq), Attendance(self.qp.recv_cq)
         self._payload = 0  # bytes of a full packet
         self._failure = ""  # what is to be said of the peer since a write has failed; the first one knows the cause
         self._left_at: float | None = None  # when it was noticed that the peer has left
@@ -130,9 +148,13 @@ class Connection:
     def post(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> int:
         """Start a write and return its number for `wait`. The buffer must not change until then."""
         source = self._source(buffer, remote, offset)
-        number = next(self._numbers)
-        self._sources[number] = source
+        with self._counting:
+            self._posted += 1
+            number = self._posted
+            self._sources[number] = source
         try:
+            if number % LOOKS_EVERY == 0:
+                self._endings.look(self._note)
             self.qp._post(source, 0, source.size, remote.va + offset, remote.rkey, number, imm, True)
         except BaseException as error:
             self._sources.pop(number, None)
@@ -143,26 +165,19 @@ class Connection:
         return number
 
     def wait(self, number: int, timeout_s: float | None = None) -> None:
-        """Until that write is in the peer's memory. Each may be waited for once."""
+        """Until that write is in the peer's memory; at once if it has been for long."""
         until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
         whole("number", number, 64)
-        while number not in self._done:
-            self._check_pending(number)
-            left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
-            found = self.qp.send_cq.wait(left)
-            self._note(found)
-            if not found:
-                self._check_open()
-                self._judge_silence()
-                if until is not None and time.monotonic() >= until and number not in self._done:
-                    raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
-        self._finish(number)
-
-    def _check_pending(self, number: int) -> None:
-        """What was never posted, or is done and was waited for, never comes."""
-        if number not in self._sources and number not in self._done:
+        if not 1 <= number <= self._posted:
+            raise ConfigError("number", number, "what `post` returned")
+        while number in self._sources:
             self._check_open()
-            raise ConfigError("number", number, "what `post` returned, of a write that was not waited for yet")
+            left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
+            if not self._endings.wait(lambda: number not in self._sources, self._note, left):
+                self._judge_silence()
+                if until is not None and time.monotonic() >= until and number in self._sources:
+                    raise TimeoutError(f"write {number} to {self.peer} is not complete after {timeout_s} s")
+        self._check_ended_well(number)
 
     def write(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
         """Put the buffer's bytes into the peer's memory; with `imm`, tell it so."""
@@ -171,39 +186,32 @@ class Connection:
     async def write_async(self, remote: RemoteRegion, offset: int, buffer: Any, imm: int | None = None) -> None:
         """`write` for asyncio."""
         number = self.post(remote, offset, buffer, imm)
-        while number not in self._done:
-            # Other tasks may take this write's completion off the queue, so readiness is looked at by all of them.
-            self._note(self.qp.send_cq.poll())
-            if number in self._done:
-                break
-            try:
-                await asyncio.wait_for(self.qp.send_cq.readable(), SLICE_S)
-            except TimeoutError:
-                self._check_open()
+        while number in self._sources:
+            self._check_open()
+            if not await self._endings.wait_async(lambda: number not in self._sources, self._note, SLICE_S):
                 self._judge_silence()
-        self._finish(number)
+        self._check_ended_well(number)
 
     def _note(self, completions: list[Completion]) -> None:
         for completion in completions:
-            self._done[completion.wr_id] = completion
+            if not completion.ok:
+                self._failure = self._failure or self.why(completion.status)
+                self._failed.add(completion.wr_id)
             self._sources.pop(completion.wr_id, None)
-            if not completion.ok and not self._failure:
-                self._failure = self.why(completion.status)
 
     def _judge_silence(self) -> None:
         """A peer that leaves still acknowledges what it took, for a while. After that nothing will come."""
         if not self._sources or not self._channel.is_closed_by_peer():
             return
+        self._check_open()  # or it was this side that hung up
         if self._left_at is None:
             self._left_at = time.monotonic()
         elif time.monotonic() - self._left_at > LAST_WORDS_S:
             self.qp.error()
 
-    def _finish(self, number: int) -> None:
-        completion = self._done.pop(number, None)
-        if completion is None:  # another thread waited for it as well
-            self._check_pending(number)
-        elif not completion.ok:
+    def _check_ended_well(self, number: int) -> None:
+        if number in self._failed:
+            self._check_open()
             raise RemoteError(f"write {number} failed: peer {self.peer} {self._failure}")
 
     def why(self, status: CompletionStatus) -> str:
@@ -239,41 +247,46 @@ class Connection:
         writes without `imm`.
         """
         until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
-        while not self._messages:
+        while (message := self._next_message()) is None:
             self._check_open()
             left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
-            if not self._receive(self.qp.recv_cq.wait(left)):
+            self._arrivals.wait(self._has_message, self._receive, left)
+            if not self._messages:
                 self._check_for_more()
                 if until is not None and time.monotonic() >= until and not self._messages:
                     raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
-        return self._messages.pop(0)
+        return message
 
     async def recv_async(self) -> Message:
         """`recv` for asyncio."""
-        while not self._messages:
+        while (message := self._next_message()) is None:
             self._check_open()
-            try:
-                completions = await asyncio.wait_for(self.qp.recv_cq.wait_async(), SLICE_S)
-            except TimeoutError:
+            await self._arrivals.wait_async(self._has_message, self._receive, SLICE_S)
+            if not self._messages:
                 self._check_for_more()
-                continue
-            self._receive(completions)
-        return self._messages.pop(0)
+        return message
 
-    def _receive(self, completions: list[Completion]) -> bool:
+    def _has_message(self) -> bool:
+        return bool(self._messages)
+
+    def _next_message(self) -> Message | None:
+        """For whoever is the first to ask."""
+        with contextlib.suppress(IndexError):
+            return self._messages.popleft()
+        return None
+
+    def _receive(self, completions: list[Completion]) -> None:
         fresh = [Message(c.imm, c.length) for c in completions if c.ok]
         self._messages += fresh
         if fresh:
             # Refused once the queue pair is in error; what came before that is still good.
             self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
-        if len(fresh) < len(completions) and not self._messages:
-            self.check_alive()
-        return bool(completions)
 
     def _check_for_more(self) -> None:
         """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""
         is_over = self._channel.is_closed_by_peer() or self.qp.state == QpState.ERROR
-        if is_over and not self._receive(self.qp.recv_cq.poll()):
+        self._check_open()
+        if is_over and not self._arrivals.look(self._receive) and not self._messages:
             self.check_alive()
 
     def _has_lost_its_peer(self) -> bool:
@@ -290,10 +303,12 @@ class Connection:
 
     def check_alive(self) -> None:
         """Once it is over, raise why, each time as the first."""
-        self._note(self.qp.send_cq.poll())
+        self._endings.look(self._note)
+        has_left = self._channel.is_closed_by_peer()
+        self._check_open()  # what this side has ended is not the peer's doing
         if self._failure:
             raise RemoteError(f"the connection has failed: peer {self.peer} {self._failure}")
-        if self._channel.is_closed_by_peer():
+        if has_left:
             raise RemoteError(f"peer {self.peer} {HAS_LEFT}")
         if self.qp.state == QpState.ERROR:
             raise RemoteError(f"peer {self.peer}: {IN_ERROR}")
@@ -311,7 +326,7 @@ class Connection:
                 self.qp.destroy()
         finally:
             self._channel.close()
-            self._sources.clear()
+            self._sources = dict.fromkeys(self._sources)  # the memory is the caller's; that they ended is not known
             for queue in {self.qp.send_cq, self.qp.recv_cq}:
                 queue.retire()
             if self._added is not None:

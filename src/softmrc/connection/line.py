@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from softmrc.errors import InternalError
-from softmrc.handshake import Call, Channel, Inbox, Refusal, framed
+from softmrc.handshake import WHAT_IS_IT, Call, Channel, Inbox, Refusal, framed
 
 T = TypeVar("T")
 Where = list[tuple[Any, ...]]  # as getaddrinfo says it
@@ -122,6 +122,7 @@ class Line:
         self._patience = patience
         self._until = until
         self._inbox = Inbox()
+        self._doubt = WHAT_IS_IT  # until it has said something
 
     async def follow(self, steps: Call) -> None:
         """Take each step when its turn has come; where it is refused, the other side is told."""
@@ -153,14 +154,15 @@ class Line:
         while (frame := self._inbox.next()) is None:
             data = await self._in_time(lambda left_s: self._patience.receive(sock, left_s))
             if not data:
-                raise Refusal("closed the connection during the handshake")
+                raise Refusal(f"closed the connection during the handshake{self._doubt}")
             self._inbox.add(data)
+        self._doubt = ""
         return frame
 
     async def _in_time(self, act: Callable[[float], Awaitable[T]]) -> T:
         try:
             return await act(_left_s(self._until))
         except TimeoutError:
-            raise Refusal("did not finish the handshake in time") from None
+            raise Refusal(f"did not finish the handshake in time{self._doubt}") from None
         except OSError as error:
             raise Refusal(f"is gone: {error.strerror or error}") from None

@@ -46,7 +46,7 @@ class Listener:
 
     @property
     def refused(self) -> Refusals:
-        """Visitors that were turned away: how many, and the last reasons."""
+        """Visitors that were turned away: how many, the last reasons, and how many were told to come again."""
         return self._reception.refused()
 
     def accept(self, timeout_s: float | None = None) -> Connection:

@@ -16,17 +16,17 @@ import selectors
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from softmrc.census import Census
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
-from softmrc.errors import MrcError, UsageError
+from softmrc.errors import DeviceError, MrcError, UsageError
 from softmrc.fork import no_survivor
 from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
 from softmrc.verbs import Device
@@ -41,17 +41,20 @@ PAUSE_S = 0.1  # when the system has no descriptors left
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 TOO_MANY = Refusal("made room for others: too many had not finished", "too many connect at once; try again", busy=True)
+SHORT = "this side is short of descriptors or memory; try again"
 CLOSED = Refusal("was there when the listener was closed", "the listener was closed")
 
-_receptions: weakref.WeakSet[Reception] = weakref.WeakSet()
+_receptions: Census[Reception] = Census()
 
 
 @dataclass(frozen=True)
 class Refusals:
-    """How many visitors were turned away, and why the last ones were, oldest first."""
+    """How many visitors were turned away, and why the last ones were, oldest first. Those that were told to come again
+    (the listener was busy) are counted too, and once more by themselves: honest ones did, as a rule."""
 
     count: int
     reasons: tuple[str, ...]
+    told_to_come_again: int = 0
 
 
 def _origin(address: str) -> str:
@@ -146,7 +149,7 @@ class Reception:
         self._waiting: deque[Connection] = deque()
         self._wakers: set[Callable[[], Any]] = set()
         self._over = ""  # why nobody is received any longer
-        self._refused = 0
+        self._refused = self._told_to_come_again = 0
         self._reasons: deque[str] = deque(maxlen=REASONS_KEPT)
         self._resumes_at: float | None = None
         self._open()
@@ -189,7 +192,7 @@ class Reception:
 
     def refused(self) -> Refusals:
         with self._changed:
-            return Refusals(self._refused, tuple(self._reasons))
+            return Refusals(self._refused, tuple(self._reasons), self._told_to_come_again)
 
     def close(self, why: str = "the listener is closed") -> None:
         """Show everybody out, and end the thread."""
@@ -301,7 +304,9 @@ class Reception:
         except Refusal as refusal:
             self._turn_away(visitor, refusal)
         except MrcError as error:  # ours: it is no fault of the visitor's, nor a reason to receive nobody else
-            self._turn_away(visitor, Refusal(f"could not be connected: {error}", "something went wrong at this side"))
+            is_short = isinstance(error, DeviceError) and error.errno in OUT_OF_DESCRIPTORS
+            told = SHORT if is_short else "something went wrong at this side"
+            self._turn_away(visitor, Refusal(f"could not be connected: {error}", told, busy=is_short))
         else:
             if visitor.is_finished:
                 self._finish(visitor)
@@ -326,6 +331,7 @@ class Reception:
     def _turn_away(self, visitor: Visitor, refusal: Refusal) -> None:
         with self._changed:
             self._refused += 1
+            self._told_to_come_again += refusal.busy
             self._reasons.append(f"{visitor.channel.peer_name} {refusal}")
         self._dismiss(visitor, refusal)
 
@@ -359,7 +365,7 @@ def _oldest(visitors: list[Visitor]) -> Visitor:
 
 
 def _in_child() -> None:
-    for reception in list(_receptions):
+    for reception in _receptions:
         reception.abandon()
 
 

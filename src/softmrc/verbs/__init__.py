@@ -11,8 +11,8 @@
         for completion in cq.wait(timeout_s=1):
             …
 
-One native thread per device moves the packets; nothing here runs per packet. A thread that waits for a completion
-drives the device while it waits. `softmrc.connection` does the exchange of numbers for you.
+One native thread per open lane of a device moves the packets; nothing here runs per packet. A thread that waits for a
+completion drives the lane while it waits. `softmrc.connection` does the exchange of numbers for you.
 """
 
 from __future__ import annotations

@@ -99,11 +99,16 @@ class CompletionQueue:
         except MrcError:
             self._is_destroyed = False
             raise
-        self._readiness.wake()
+        self.wake()
 
-    async def readable(self) -> None:
-        """Until the queue may hold something, or another task has just emptied it."""
-        await self._readiness.wait(self.fileno())
+    async def readable(self, unless: Callable[[], bool] | None = None) -> None:
+        """Until the queue may hold something, or another task has just emptied it. What `unless` tells of is not
+        waited for, nor missed if whoever makes it true calls `wake`."""
+        await self._readiness.wait(self.fileno(), unless)
+
+    def wake(self) -> None:
+        """Have tasks look again that wait until the queue is readable; from whatever thread."""
+        self._readiness.wake()
 
     async def __aiter__(self) -> AsyncIterator[Completion]:
         while True:
@@ -127,30 +132,31 @@ class Readiness:
     """A descriptor that several tasks may wait for, though an event loop has room for one reader of each."""
 
     def __init__(self) -> None:
-        self._ready: asyncio.Event | None = None  # shared by all tasks that wait
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waited_for: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # shared by all tasks of a loop
 
-    async def wait(self, fd: int) -> None:
+    async def wait(self, fd: int, unless: Callable[[], bool] | None = None) -> None:
         """Until there is something to read, or another task has just looked."""
-        if self._ready is not None:
-            await self._ready.wait()
+        loop = asyncio.get_running_loop()
+        ready = self._waited_for.get(loop)
+        if ready is not None:
+            if not (unless and unless()):
+                await ready.wait()
             return
-        ready = self._ready = asyncio.Event()
-        loop = self._loop = asyncio.get_running_loop()
         own = os.dup(fd)  # the loop knows it by a number that stays ours, though the descriptor may be closed meanwhile
+        ready = self._waited_for[loop] = asyncio.Event()
         loop.add_reader(own, ready.set)
         try:
-            await ready.wait()
+            if not (unless and unless()):
+                await ready.wait()
         finally:
             loop.remove_reader(own)
             os.close(own)
-            self._ready = None
+            del self._waited_for[loop]
             ready.set()
 
     def wake(self) -> None:
         """Have those who wait look again, from whatever thread."""
-        ready, loop = self._ready, self._loop
-        if ready is not None and loop is not None:
+        for loop, ready in list(self._waited_for.items()):
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(ready.set)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -14,6 +13,7 @@ import numpy as np
 
 from softmrc import _core, leaving
 from softmrc import planes as plane_names
+from softmrc.census import Census
 from softmrc.config import (
     LONGEST_US,
     CcProfile,
@@ -119,8 +119,8 @@ class Device:
         self._regions: set[MemoryRegion] = set()
         self._capture: Capture | None = None  # the one that runs
         self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
-        self._told_of_end: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._groups: weakref.WeakSet[Any] = weakref.WeakSet()  # leave before this device does
+        self._told_of_end: Census[Any] = Census()
+        self._groups: Census[Any] = Census()  # leave before this device does
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
