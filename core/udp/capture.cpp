@@ -17,6 +17,7 @@ Capture::~Capture() { write_out(); }
 
 void Capture::write_out() {
   const std::vector<std::uint8_t> bytes = writer_.take();
+  if (bytes.empty()) return;
   std::fwrite(bytes.data(), 1, bytes.size(), file_.get());
   std::fflush(file_.get());
   written_ += bytes.size();
