@@ -191,7 +191,7 @@ void Group::handle_message(Engine& engine, Time now, std::uint32_t peer, std::ui
     case MessageType::offer: handle_offer(engine, now, peer, got.header, got.payload); break;
     case MessageType::accept: handle_accept(engine, now, peer, got.header); break;
     case MessageType::credit: break;
-    case MessageType::error: fail(engine, now, std::string(got.payload.begin(), got.payload.end()), false); break;
+    case MessageType::error: handle_error(engine, now, std::string(got.payload.begin(), got.payload.end())); break;
     case MessageType::bye: handle_bye(engine, now, peer); break;
   }
   peers_[peer].channel.give_credit(engine, now);
@@ -207,6 +207,17 @@ void Group::handle_collective_message(Engine& engine, Time now, std::uint32_t pe
   auto& stash = peers_[peer].stash;
   if (stash.size() >= most_stashed) return fail(engine, now, name_of(peer) + " is further ahead than any rank may be");
   stash.push_back({header, {payload.begin(), payload.end()}});
+}
+
+// What a rank says before it fails was said in order: a barrier that all have reached has been, whether or not the last
+// acknowledgement came through.
+void Group::handle_error(Engine& engine, Time now, const std::string& why) {
+  for (const auto& op : operations_) {
+    if (op->descriptor.kind != Kind::barrier || !op->has_started || op->has_ended || op->open_ins) continue;
+    op->open_outs = 0;
+    settle(*op);
+  }
+  fail(engine, now, why, false);
 }
 
 // A rank says goodbye when all its operations have ended: what was written to it has arrived, whether or not its last

@@ -132,6 +132,7 @@ class Group final : public udp::Attendant {
   void handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length);
   void handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
   void handle_bye(Engine& engine, Time now, std::uint32_t peer);
+  void handle_error(Engine& engine, Time now, const std::string& why);
   void say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
   void fail(Engine& engine, Time now, const std::string& why, bool tells_peers = true);
   void look_at_clock(Engine& engine, Time now);
