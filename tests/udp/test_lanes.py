@@ -275,7 +275,6 @@ def test_a_peer_that_comes_back_is_heard_though_another_had_its_ports_meanwhile(
         target = a.register(bytearray(SIZE), remote_write=True)
         write(far, b.register(bytes(SIZE)), target, 0)
         assert drain(far.send_cq, 1)[0].ok
-        assert sum(row["strangers"] for row in a.planes()) == 0
 
 
 def test_who_told_no_ports_cannot_be_robbed_of_one() -> None:
