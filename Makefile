@@ -8,8 +8,8 @@ SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
-SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives
-THREAD_TESTS ?= tests/udp tests/collectives
+SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
+THREAD_TESTS ?= tests/udp tests/collectives tests/nccl
 
 .PHONY: help demo demo-lab test lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings build clean
 .DEFAULT_GOAL := help

@@ -22,7 +22,42 @@ constexpr std::uint32_t train_bytes = 65'480;
 
 Duration us(double value) { return Duration{static_cast<std::int64_t>(value * 1e6)}; }
 
+bool are_here(const std::vector<LocalPlane>& planes) {
+  return std::all_of(planes.begin(), planes.end(), [](const LocalPlane& plane) { return is_loopback(plane.address); });
+}
+
+// What stays on this machine has no link to overrun: round trips tell of processors only, and the window is whole from
+// the start.
+proto::CcProfile control_of(const DeviceSettings& settings, const std::vector<LocalPlane>& planes) {
+  std::uint64_t rate_bps = 0;
+  bool is_known = true;
+  for (const LocalPlane& plane : planes) {
+    rate_bps += plane.speed_bps();
+    is_known &= plane.speed_bps() > 0;
+  }
+  proto::CcProfile profile;
+  profile.algorithm = settings.congestion_control;
+  profile.shared_window_bdp = 0;
+  profile.rate_bps = settings.rate_bps ? settings.rate_bps : is_known ? rate_bps : unknown_rate_bps;
+  profile.base_rtt = profile.min_base_rtt = us(settings.base_rtt_us);
+  profile.min_reorder_window = us(settings.reorder_us);
+  profile.trimming = settings.trimming;
+  profile.each_port = profile.algorithm == proto::controller_of_sockets;
+  if (profile.each_port) profile.target_delay = us(are_here(planes) ? queue_here_us : settings.queue_us);
+  profile.limit_window(profile.each_port ? settings.window_bytes / planes.size() : settings.window_bytes);
+  if (are_here(planes)) profile.start_bytes = profile.most_bytes;
+  return profile;
+}
+
 }  // namespace
+
+void check(const Settings& settings, const std::vector<LocalPlane>& planes) {
+  if (planes.empty() || planes.size() > most_planes)
+    throw Refusal("there are " + std::to_string(planes.size()) + " planes; allowed: 1 to " + std::to_string(most_planes));
+  chosen_mtu(planes, settings.device.mtu, settings.device.mtu_limit);
+  raise_if(proto::validate(control_of(settings.device, planes)));
+  if (!settings.faults.starts_with("@")) parse_faults(settings.faults, planes.size());
+}
 
 std::uint64_t random_bits() {
   std::uint64_t bits = 0;
@@ -34,7 +69,6 @@ Node::Node(const Settings& settings, std::vector<LocalPlane> planes, std::uint32
     : planes_(std::move(planes)), settings_(settings.device), mtu_(chosen_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
   udp::DevicePlan wanted = plan(settings, lanes);
   raise_if(udp::validate(wanted));
-  raise_if(proto::validate(control()));
   device_ = std::make_unique<udp::Device>(std::move(wanted));
   profiles_.resize(lanes);
   cq_ = device_->create_cq();
@@ -76,32 +110,7 @@ udp::DevicePlan Node::plan(const Settings& settings, std::uint32_t lanes) const 
   return plan;
 }
 
-bool Node::stays_here() const {
-  return std::all_of(planes_.begin(), planes_.end(), [](const LocalPlane& plane) { return is_loopback(plane.address); });
-}
-
-// What stays on this machine has no link to overrun: round trips tell of processors only, and the window is whole from
-// the start.
-proto::CcProfile Node::control() const {
-  std::uint64_t rate_bps = 0;
-  bool is_known = true;
-  for (const LocalPlane& plane : planes_) {
-    rate_bps += plane.speed_bps();
-    is_known &= plane.speed_bps() > 0;
-  }
-  proto::CcProfile profile;
-  profile.algorithm = settings_.congestion_control;
-  profile.shared_window_bdp = 0;
-  profile.rate_bps = settings_.rate_bps ? settings_.rate_bps : is_known ? rate_bps : unknown_rate_bps;
-  profile.base_rtt = profile.min_base_rtt = us(settings_.base_rtt_us);
-  profile.min_reorder_window = us(settings_.reorder_us);
-  profile.trimming = settings_.trimming;
-  profile.each_port = profile.algorithm == proto::controller_of_sockets;
-  if (profile.each_port) profile.target_delay = us(stays_here() ? queue_here_us : settings_.queue_us);
-  profile.limit_window(profile.each_port ? settings_.window_bytes / planes_.size() : settings_.window_bytes);
-  if (stays_here()) profile.start_bytes = profile.most_bytes;
-  return profile;
-}
+bool Node::stays_here() const { return are_here(planes_); }
 
 std::vector<udp::PeerPlane> Node::reached_at(std::uint32_t number) {
   udp::Lane& lane = device_->lane(number);
@@ -133,7 +142,7 @@ const Node::Profiles& Node::profiles_of(std::uint32_t number) {
   evs.leaves_slow_ports = settings_.leave_slow_planes;
   device_->lane(number).with_engine([&](proto::Endpoint& engine, Time) {
     raise_if(engine.add_ev_profile(std::make_shared<proto::EvProfile>(evs), made.evs));
-    raise_if(engine.add_cc_profile(std::make_shared<proto::CcProfile>(control()), made.control));
+    raise_if(engine.add_cc_profile(std::make_shared<proto::CcProfile>(control_of(settings_, planes_)), made.control));
     return 0;
   });
   made.is_made = true;

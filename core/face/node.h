@@ -52,6 +52,9 @@ Offer decode_offer(std::span<const std::uint8_t> bytes);
 // Numbers of the system's randomness.
 std::uint64_t random_bits();
 
+// Throws Refusal where no node can be made of them.
+void check(const Settings& settings, const std::vector<LocalPlane>& planes);
+
 class Node {
  public:
   // Throws Refusal or udp::DeviceFailure.
@@ -89,7 +92,6 @@ class Node {
   };
 
   udp::DevicePlan plan(const Settings& settings, std::uint32_t lanes) const;
-  proto::CcProfile control() const;
   std::vector<udp::PeerPlane> reached_at(std::uint32_t lane);
   const Profiles& profiles_of(std::uint32_t lane);
   void apply_faults(const std::string& text);

@@ -56,13 +56,12 @@ Plugin::Plugin() : process_(face::random_bits()), pid_(getpid()) {
   std::atexit([] {
     Plugin& plugin = of_process();
     if (plugin.pid_ != getpid()) return;
-    std::array<std::shared_ptr<Station>, 2> left;
+    Stations left;
     {
       const std::lock_guard lock(plugin.mutex_);
       left = plugin.stations_;
     }
-    for (const auto& station : left)
-      if (station) station->leave();
+    depart(left);
   });
 }
 
@@ -74,7 +73,7 @@ void Plugin::read_settings() {
   const face::Settings settings = face::read_settings();
   std::vector<face::LocalPlane> planes;
   for (const std::string& name : settings.planes.empty() ? face::planes_found() : settings.planes) planes.push_back(face::resolve(name));
-  if (planes.size() > face::most_planes) throw face::Refusal("there are " + std::to_string(planes.size()) + " planes; allowed: at most " + std::to_string(face::most_planes));
+  face::check(settings, planes);
   lanes_ = settings.device.lanes ? settings.device.lanes : settings.device.port ? 1 : face::lanes_here(face::of_process, most_lanes_by_default);
   Properties found;
   std::uint64_t mbps = 0;
@@ -106,7 +105,7 @@ void Plugin::enter() {
 
 void Plugin::leave() {
   check_process();
-  std::array<std::shared_ptr<Station>, 2> left;
+  Stations left;
   {
     const std::lock_guard lock(mutex_);
     if (communicators_ == 0 || --communicators_ > 0) return;
@@ -115,8 +114,14 @@ void Plugin::leave() {
     left = std::exchange(stations_, {});
     settings_.reset();
   }
-  for (const auto& station : left)
-    if (station) station->leave();
+  depart(left);
+}
+
+void Plugin::depart(const Stations& stations) {
+  for (const auto& station : stations)
+    if (station) station->close();
+  for (const auto& station : stations)
+    if (station) station->wait_until_over();
 }
 
 const Properties& Plugin::properties() {

@@ -60,7 +60,12 @@ class Plugin {
   ReceiveComm* accept(ListenComm& comm);
 
  private:
+  // The process's, and a second one for connections between two communicators of the same process.
+  using Stations = std::array<std::shared_ptr<Station>, 2>;
+
   Plugin();
+  // Lets go of peers, and stays until they have heard the last of it.
+  static void depart(const Stations& stations);
   void read_settings();
   std::shared_ptr<Station> station(bool is_mirror);
   void forget(face::Call* call);
@@ -74,8 +79,7 @@ class Plugin {
   std::uint32_t lanes_ = 1;
   Properties properties_;
   std::set<std::string> pci_paths_;         // all that were ever told: NCCL keeps no copy
-  // The process's, and a second one for connections between two communicators of the same process.
-  std::array<std::shared_ptr<Station>, 2> stations_;
+  Stations stations_;
   std::set<face::Call*> calls_;
   std::uint64_t process_;
   int pid_;

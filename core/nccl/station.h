@@ -10,6 +10,8 @@
 
 namespace softmrc::nccl {
 
+constexpr Duration longest_stay = seconds(4);
+
 class Station {
  public:
   Station(const face::Settings& settings, std::vector<face::LocalPlane> planes, std::uint32_t lanes, const Words& words)
@@ -17,7 +19,7 @@ class Station {
     for (std::uint32_t lane = 0; lane < lanes; ++lane) porters_.push_back(std::make_unique<Porter>(node_, lane));
   }
   // Lanes know porters until they are closed.
-  ~Station() { node_.device().close(); }
+  ~Station() { close(); }
 
   face::Node& node() { return node_; }
   Porter& porter(std::uint32_t lane) { return *porters_[lane]; }
@@ -25,11 +27,9 @@ class Station {
   const Words& words() const { return words_; }
   // Where the next comm has its home.
   std::uint32_t next_home() { return homes_++ % lanes(); }
-  // Lets everybody go, and stays until peers have heard the last of it.
-  void leave() {
-    node_.device().close();
-    node_.device().wait_until_over(seconds(4));
-  }
+  // Lets everybody go; peers are still answered for a little while.
+  void close() { node_.device().close(); }
+  void wait_until_over() { node_.device().wait_until_over(longest_stay); }
 
  private:
   face::Node node_;
