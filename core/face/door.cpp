@@ -40,8 +40,9 @@ Descriptor::~Descriptor() {
 
 // Talk -------------------------------------------------------------------------------------------------------------
 
-Talk::Talk(Descriptor socket, Exchange::Role role, const std::string& secret, const Token& token, std::unique_ptr<Party> party)
-    : socket_(std::move(socket)), name_(peer_of(socket_.get())), party_(std::move(party)), exchange_(role, secret, token, *party_) {
+Talk::Talk(Descriptor socket, Exchange::Role role, const std::string& secret, const Token& token, std::unique_ptr<Party> party,
+           Clock::time_point until)
+    : socket_(std::move(socket)), name_(peer_of(socket_.get())), until_(until), party_(std::move(party)), exchange_(role, secret, token, *party_) {
   const int on = 1;
   setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -108,7 +109,7 @@ void Door::admit() {
     if (socket.get() < 0) return;
     // Who came first has had its time; the newest may be who is waited for.
     if (visitors_.size() >= most_visitors) visitors_.pop_front();
-    visitors_.emplace_back(std::move(socket), Exchange::Role::listener, secret_, token_, make_());
+    visitors_.emplace_back(std::move(socket), Exchange::Role::listener, secret_, token_, make_(), Talk::Clock::now() + visitor_time);
   }
 }
 
@@ -177,7 +178,7 @@ std::unique_ptr<Party> Call::poll() {
     if (Talk::Clock::now() < rests_until_) return nullptr;
     if (socket_.get() < 0) dial();
     if (socket_.get() < 0 || !is_connected()) return nullptr;
-    talk_.emplace(std::move(socket_), Exchange::Role::connector, secret_, token_, make_());
+    talk_.emplace(std::move(socket_), Exchange::Role::connector, secret_, token_, make_(), until_);
   }
   try {
     if (talk_->advance()) return talk_->take_party();

@@ -16,7 +16,9 @@
 
 namespace softmrc::face {
 
-constexpr std::chrono::seconds handshake_time{10};
+constexpr std::chrono::seconds visitor_time{10};
+// Whom a connector calls may be there and be asked only later: ranks of a job are not all equally fast.
+constexpr std::chrono::seconds caller_time{60};
 constexpr std::size_t most_visitors = 64;
 
 // An open descriptor.
@@ -40,7 +42,8 @@ class Talk {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Talk(Descriptor socket, Exchange::Role role, const std::string& secret, const Token& token, std::unique_ptr<Party> party);
+  Talk(Descriptor socket, Exchange::Role role, const std::string& secret, const Token& token, std::unique_ptr<Party> party,
+       Clock::time_point until);
   // True once it is done and all is sent. Throws Refusal.
   bool advance();
   // Shows the other side out, with a word.
@@ -55,7 +58,7 @@ class Talk {
 
   Descriptor socket_;
   std::string name_;
-  Clock::time_point until_ = Clock::now() + handshake_time;
+  Clock::time_point until_;
   std::unique_ptr<Party> party_;
   Exchange exchange_;
   Bytes outgoing_;
@@ -84,7 +87,7 @@ class Door {
   std::list<Talk> visitors_;
 };
 
-// A connector's way in: it tries one address after another, for as long as the handshake may take.
+// A connector's way in: it tries one address after another, and again where it was shown out, while there is time.
 class Call {
  public:
   using MakeParty = Door::MakeParty;
@@ -92,7 +95,8 @@ class Call {
   Call(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeParty make);
   // The party once it is through; null while it is not. Throws Refusal when it will never be.
   std::unique_ptr<Party> poll();
-  const std::string& name() const { return name_; }
+  // Nobody asks for it any longer, or somebody would have heard by now.
+  bool is_forgotten() const { return Talk::Clock::now() > until_ + caller_time; }
 
  private:
   void dial();
@@ -109,7 +113,7 @@ class Call {
   std::string name_;
   Descriptor socket_;
   std::optional<Talk> talk_;
-  Talk::Clock::time_point until_ = Talk::Clock::now() + handshake_time;
+  Talk::Clock::time_point until_ = Talk::Clock::now() + caller_time;
   Talk::Clock::time_point dialled_{};
   Talk::Clock::time_point rests_until_{};
 };

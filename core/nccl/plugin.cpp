@@ -156,7 +156,7 @@ ListenComm* Plugin::listen(Handle& handle) {
     if (told.addresses < told.address.size() && (node.stays_here() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
       told.address[told.addresses++] = as_v6(plane.address);
   const auto make = [station = comm->station] { return std::make_unique<ReceiveComm>(station); };
-  comm->door = std::make_unique<face::Door>(node.planes()[0].address, node.stays_here(), settings_->secret, told.token, make);
+  comm->door = std::make_unique<face::Door>(node.planes()[0].address, node.stays_here(), comm->station->secret(), told.token, make);
   told.port = comm->door->port();
   handle = told;
   return comm.release();
@@ -176,8 +176,12 @@ SendComm* Plugin::connect(Handle& handle) {
     std::vector<wire::Address> addresses;
     for (std::uint8_t i = 0; i < handle.addresses; ++i) addresses.push_back(from_v6(handle.address[i]));
     const auto make = [here] { return std::make_unique<SendComm>(here); };
-    call = new face::Call(std::move(addresses), here->node().planes()[0].scope_id(), handle.port, settings_->secret, handle.token, make);
+    call = new face::Call(std::move(addresses), here->node().planes()[0].scope_id(), handle.port, here->secret(), handle.token, make);
     const std::lock_guard lock(mutex_);
+    std::erase_if(calls_, [](face::Call* old) {
+      const std::unique_ptr<face::Call> taken(old->is_forgotten() ? old : nullptr);  // NCCL gave up, and does not say so
+      return taken != nullptr;
+    });
     calls_.insert(call);
     handle.call = call;
   }
