@@ -89,6 +89,7 @@ def _environment(way: str, rank: int, folder: Path) -> dict[str, str]:
         "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,GRAPH",
         "NCCL_DEBUG_FILE": str(folder / f"nccl.{rank}"),
         "LOCAL_WORLD_SIZE": "2",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # sums in one order
     }
     if way == OURS:
         ours = {"NCCL_NET_PLUGIN": str(plugin_path()), "NCCL_NET": NET, "SOFTMRC_PLANES": ",".join(LOOPBACK)}
@@ -203,7 +204,7 @@ def _starts(command: list[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _mps(folder: Path) -> Iterator[bool]:
+def mps(folder: Path) -> Iterator[bool]:
     """NVIDIA's service that lets processes share a GPU, for as long as this lasts; False where it does not start."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None or os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
@@ -338,7 +339,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="softmrc-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        found["mps"] = stack.enter_context(_mps(folder))
+        found["mps"] = stack.enter_context(mps(folder))
         started = {way: Pair(way, folder / way.replace(" ", "-"), clock) for way in ways}
         for pair in started.values():
             stack.callback(pair.close)

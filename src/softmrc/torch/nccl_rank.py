@@ -12,12 +12,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from softmrc.bench.ranks import serve
+from softmrc.torch.demo_model import Adder, loss_of, sums
 
 COUNTS = (1, 3, 1000, 65_537, 1 << 20, (1 << 24) + 1)
 LARGEST = 1 << 26  # of float32: 256 MiB
 WARM_UP = 5
+BUCKET_MB = 1.0  # several reductions a step
 TIMEOUT = timedelta(seconds=60)
 
 
@@ -82,6 +85,27 @@ def results(rank: int, size: int) -> dict[str, str]:
     return found
 
 
+def train(steps: int) -> dict[str, Any]:
+    """The demo's transformer, with DDP. Everything follows from seeds: times of steps, the last loss, the weights."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    for choose in (torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.enable_mem_efficient_sdp):
+        choose(False)  # these add up in any order
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Adder().cuda(), bucket_cap_mb=BUCKET_MB)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    took, loss = [], torch.zeros(())
+    for step in range(steps):
+        start = time.perf_counter()
+        loss = loss_of(model, sums(step, dist.get_rank()).cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        took.append(time.perf_counter() - start)
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return {"times": took, "loss": loss.item(), "digest": digest(weights)}
+
+
 def main(store: str, rank: str, size: str) -> None:
     """Join, then carry out orders."""
     torch.cuda.set_device(0)
@@ -123,6 +147,7 @@ def main(store: str, rank: str, size: str) -> None:
         "mean": mean,
         "results": lambda: results(int(rank), int(size)),
         "again": again,
+        "train": train,
     }
     serve(lambda elements: torch.zeros(elements, device="cuda"), all_reduce, orders)
     dist.destroy_process_group()
