@@ -80,7 +80,7 @@ def test_memory_is_let_go_of_with_requests_pending(harness, story: str, processe
 @pytest.mark.parametrize("size", [1000, 300_000])
 def test_who_leaves_first_is_still_heard(harness, version: int, size: int) -> None:
     for _ in range(3):
-        harness(version, 2, "last_word", size, SOFTMRC_FAULTS="drop=0.3")
+        harness(version, 2, "last_word", size, SOFTMRC_FAULTS="drop=0.1")
 
 
 @pytest.mark.parametrize("story", ["killed_sender", "killed_receiver"])

@@ -208,7 +208,7 @@ void abort_receive(Side& here, int side, const std::vector<int>&) {
   here.connect(2);
   if (side == 0) {
     Pages pages(mib);
-    here.registered(here.sends[0], pages);
+    void* const memory = here.registered(here.sends[0], pages);
     char word = 0;
     here.bootstrap.hear(&word, 1);
     std::vector<void*> requests;
@@ -225,6 +225,7 @@ void abort_receive(Side& here, int side, const std::vector<int>&) {
         require(result == Result::remote_error, "a peer that is gone is a remote error, not " + std::to_string(static_cast<int>(result)));
         break;
       }
+    must(here.net.middle.deregister_memory(here.sends[0].comm, memory), "deregMr");
   } else {
     Pages pages(4 * mib);
     void* const memory = here.registered(here.receives[0], pages);
@@ -270,6 +271,7 @@ void abort_send(Side& here, int side, const std::vector<int>&) {
     const Result result = outcome(here, request, 15);
     require(result == Result::success || result == Result::remote_error, "it comes whole or is known to be lost");
     require(result == Result::success || warning().find("peer") != std::string::npos, "in words: " + warning());
+    must(here.net.middle.deregister_memory(here.receives[0].comm, memory), "deregMr");
   }
   here.bootstrap.meet();
   converse(here, side, 1, 100'000);
@@ -305,6 +307,7 @@ void killed_sender(Side& here, int side, const std::vector<int>&) {
   void* const request = here.begin_receive(here.receives[0], pages.data(), mib, memory);
   require(outcome(here, request, 15) == Result::remote_error, "who was killed is a remote error");
   require(warning().find("peer 127.0.0.") != std::string::npos, "named: " + warning());
+  must(here.net.middle.deregister_memory(here.receives[0].comm, memory), "deregMr");
   here.close();
 }
 
@@ -313,7 +316,7 @@ void killed_receiver(Side& here, int side, const std::vector<int>&) {
   converse(here, side, 0, 10'000);
   if (side == 1) raise(SIGKILL);
   Pages pages(mib);
-  here.registered(here.sends[0], pages);
+  void* const memory = here.registered(here.sends[0], pages);
   const Deadline deadline(15);
   void* request = nullptr;
   Result result = Result::success;
@@ -324,6 +327,7 @@ void killed_receiver(Side& here, int side, const std::vector<int>&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   require(result == Result::remote_error && warning().find("peer 127.0.0.") != std::string::npos, "a remote error, named: " + warning());
+  must(here.net.middle.deregister_memory(here.sends[0].comm, memory), "deregMr");
   here.close();
 }
 
