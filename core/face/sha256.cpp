@@ -22,13 +22,11 @@ constexpr std::array<std::uint32_t, 64> prime_numbers() {
 // The first 32 bits behind the point of the n-th root of `value`, by bisection in whole numbers.
 constexpr std::uint32_t root_fraction(std::uint32_t value, int n) {
   using Wide = unsigned __int128;
-  std::uint64_t low = 0, high = std::uint64_t{1} << 37;  // roots here are below 20, so 37 bits with 32 behind the point
+  std::uint64_t low = 0, high = std::uint64_t{1} << 37;  // with 32 bits behind the point; the cube has 111 at most
   while (low + 1 < high) {
     const std::uint64_t middle = (low + high) / 2;
-    // middle^n <= value * 2^(32 n), without overflow: the cube is compared one factor at a time.
-    const Wide square = Wide{middle} * middle;
-    const bool is_below = n == 2 ? square <= Wide{value} << 64
-                                 : (square >> 32) * middle <= Wide{value} << 64;
+    const Wide power = Wide{middle} * middle * (n == 2 ? 1 : middle);
+    const bool is_below = power <= Wide{value} << 32 * n;
     (is_below ? low : high) = middle;
   }
   return static_cast<std::uint32_t>(low);

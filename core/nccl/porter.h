@@ -21,7 +21,7 @@ struct Order {
   proto::WorkRequest request;
 };
 
-class Porter final : public udp::Attendant {
+class Porter final : public proto::Attendant {
  public:
   Porter(face::Node& node, std::uint32_t lane);
 
