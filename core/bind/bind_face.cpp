@@ -44,6 +44,7 @@ nb::dict settings_of(const std::map<std::string, std::string>& environment) {
   found["device"] = device;
   found["secret"] = settings.secret;
   found["faults"] = settings.faults;
+  found["capture"] = settings.capture;
   return found;
 }
 

@@ -19,6 +19,7 @@ namespace {
 constexpr std::uint64_t unknown_rate_bps = 40'000'000'000;  // what software may reach
 constexpr double queue_here_us = 8'000;                     // on loopback
 constexpr std::uint32_t train_bytes = 65'480;
+constexpr std::uint64_t most_captured = std::uint64_t{1} << 30;
 
 Duration us(double value) { return Duration{static_cast<std::int64_t>(value * 1e6)}; }
 
@@ -72,6 +73,7 @@ Node::Node(const Settings& settings, std::vector<LocalPlane> planes, std::uint32
   device_ = std::make_unique<udp::Device>(std::move(wanted));
   profiles_.resize(lanes);
   cq_ = device_->create_cq();
+  if (!settings.capture.empty()) device_->start_capture(settings.capture, most_captured);
   if (settings.faults.starts_with("@")) {
     apply_faults("");
     weather_ = std::thread([this, file = settings.faults.substr(1)] { watch_faults(file); });

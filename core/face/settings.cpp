@@ -1,6 +1,7 @@
 #include "face/settings.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -117,6 +118,8 @@ Settings read_settings(const Environment& environment) {
     throw Refusal("SOFTMRC_FABRIC is set, and only Python knows a fabric's SRv6 paths; unset it and name planes that are routed");
   settings.secret = environment("SOFTMRC_SECRET");
   settings.faults = environment("SOFTMRC_FAULTS");
+  settings.capture = environment("SOFTMRC_CAPTURE");
+  if (const std::size_t at = settings.capture.find("%p"); at != std::string::npos) settings.capture.replace(at, 2, std::to_string(getpid()));
   return settings;
 }
 

@@ -4,6 +4,7 @@
 //   SOFTMRC_CONFIG   a file: planes = ["eth0", "eth1"], and a table [device] with the settings below
 //   SOFTMRC_SECRET   what both ends of a connection have to know
 //   SOFTMRC_FAULTS   weather, see faults.h
+//   SOFTMRC_CAPTURE  a file for what passes the sockets, as pcapng; %p in its name is the process
 #pragma once
 
 #include <cstdint>
@@ -94,6 +95,7 @@ struct Settings {
   DeviceSettings device;
   std::string secret;               // empty: none
   std::string faults;
+  std::string capture;
 };
 
 // The value of a variable, empty where it is not set.

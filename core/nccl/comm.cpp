@@ -61,14 +61,23 @@ void Comm::close() {
   if (is_closed_) return;
   is_closed_ = true;
   fail(Result::internal_error, "the connection is closed");
+  std::uint64_t sent = 0, again = 0, left = 0, trusted = 0;
   for (face::End& end : ends_) {
     Porter& porter = station_->porter(end.lane);
     porter.lane().with_engine([&](proto::Endpoint& engine, Time now) {
       porter.remove(engine, now, end.qpn);
+      if (const proto::QueuePair* pair = engine.qp(end.qpn)) {
+        sent += pair->stats().packets_sent;
+        again += pair->stats().packets_retransmitted;
+        left += pair->stats().evs_demoted;
+        trusted += pair->stats().evs_revived;
+      }
       return 0;
     });
     node_.close(end);
   }
+  station_->words().tell(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
+                                      " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");
   for (const Memory* memory : memories_)
     if (memory->is_offered) node_.device().remove_region(memory->rkey);
 }

@@ -134,8 +134,10 @@ std::shared_ptr<Station> Plugin::station(bool is_mirror) {
   const std::lock_guard lock(mutex_);
   if (!settings_) throw face::Refusal("the plugin was not initialised");
   std::shared_ptr<Station>& station = stations_[is_mirror];
-  if (!station) station = std::make_shared<Station>(*settings_, planes_, lanes_, words_);
-  return station;
+  if (station) return station;
+  face::Settings settings = *settings_;
+  if (is_mirror && !settings.capture.empty()) settings.capture += ".mirror";
+  return station = std::make_shared<Station>(settings, planes_, lanes_, words_);
 }
 
 // Connections ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import hmac
+import os
 import tomllib
 from pathlib import Path
 
@@ -100,6 +101,7 @@ def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
     found = parts.face_settings(environment)
     assert found["planes"] == ["eth0", "eth1"] == list(settings.read(environment).planes)
     assert found["secret"] == "s"
+    assert parts.face_settings({"SOFTMRC_CAPTURE": "/tmp/x-%p.pcapng"})["capture"] == f"/tmp/x-{os.getpid()}.pcapng"
     with pytest.raises(ValueError, match="SOFTMRC_PLANES"):
         parts.face_settings({"SOFTMRC_PLANES": " , "})
 

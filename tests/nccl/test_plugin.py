@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from softmrc.nccl import plugin_path
+from softmrc.wire import read_pcapng
 
 VERSIONS = (8, 9, 10, 11, 12)
 WIDE = "lanes = 3"
@@ -136,6 +137,14 @@ def test_a_secret_that_both_know_lets_them_meet(harness) -> None:
 )
 def test_settings_that_make_no_sense_are_refused_at_init(harness, settings: dict[str, str], word: str) -> None:
     harness(11, 1, "refused", HARNESS_WORD=word, **settings)
+
+
+def test_what_passes_can_be_captured(harness, tmp_path: Path) -> None:
+    harness(11, 2, "traffic", 1, 5, 1, SOFTMRC_CAPTURE=str(tmp_path / "job-%p.pcapng"))
+    files = list(tmp_path.glob("job-*.pcapng"))
+    assert len(files) == 2
+    packets = [record.parse() for file in files for record in read_pcapng(file.read_bytes())]
+    assert len(packets) > 500
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
