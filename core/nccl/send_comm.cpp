@@ -60,6 +60,10 @@ Result SendComm::send(void* data, std::size_t size, Request** request) {
     fail(Result::internal_error, "the device is closed " + node_.device().failure());
     return report();
   }
+  if (is_granted && grants_[number % slots].sequence != number) {
+    fail(Result::remote_error, "peer " + peer_ + " left a grant out");
+    return report();
+  }
   wants_grant_.store(false, std::memory_order_relaxed);
   next_.store(number + 1, std::memory_order_relaxed);
   slot.is_busy = true;
