@@ -61,14 +61,17 @@ def test_planes_that_break_and_heal_on_the_way(harness, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(OF_THREADS, reason="it reads what is being written, on purpose, as a GPU does")
-@pytest.mark.parametrize("device", [SMALL_PACKETS, WIDE])
-def test_no_word_is_ever_seen_torn(harness, device: str) -> None:
-    harness(11, 2, "words", 150, device=device, SOFTMRC_FAULTS="reorder=0.3,drop=0.01")
+@pytest.mark.parametrize(
+    ("messages", "words"), [(100, 8192), (20, 65_536)]
+)  # in one part, and in parts by several lanes
+def test_no_word_is_ever_seen_torn(harness, messages: int, words: int) -> None:
+    harness(11, 2, "words", messages, words, device=SMALL_PACKETS, SOFTMRC_FAULTS="reorder=0.3,drop=0.01")
 
 
 @pytest.mark.parametrize("version", [8, 12])
 def test_lanes_wake_up_for_every_message(harness, version: int) -> None:
-    harness(version, 2, "many", 500, device="spin_us = 0")
+    harness(version, 2, "many", 60, 15_000, device="spin_us = 0")
+    harness(version, 2, "many", 400, 0)
 
 
 @pytest.mark.parametrize("story", ["abort_receive", "abort_send"])
@@ -87,6 +90,11 @@ def test_who_leaves_first_is_still_heard(harness, version: int, size: int) -> No
 @pytest.mark.parametrize("story", ["killed_sender", "killed_receiver"])
 def test_a_killed_peer_is_noticed_by_who_waits_for_it(harness, story: str) -> None:
     harness(11, 2, story)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_sender_that_is_ahead_overwrites_nothing(harness, processes: int) -> None:
+    harness(11, processes, "ahead")
 
 
 def test_what_is_too_long_is_told_to_both(harness) -> None:

@@ -166,8 +166,8 @@ void traffic(Side& here, int side, const std::vector<int>& numbers) {
 
 // LL: whoever looks at the receive buffer while bytes come in finds no new flag beside old data.
 void words(Side& here, int side, const std::vector<int>& numbers) {
-  constexpr std::size_t count = 8192;
   const std::uint32_t messages = static_cast<std::uint32_t>(numbers.at(0));
+  const auto count = static_cast<std::size_t>(numbers.at(1));
   const auto data_of = [](std::uint32_t number, std::size_t i) { return static_cast<std::uint32_t>((number * 0x9E3779B9u ^ i) * 0x85EBCA6Bu); };
   here.connect(1);
   Pages pages(count * 8);
@@ -179,7 +179,7 @@ void words(Side& here, int side, const std::vector<int>& numbers) {
   for (std::uint32_t number = 1; number <= messages; ++number) {
     if (side == 0) {
       for (std::size_t i = 0; i < count; ++i) memory[i] = std::uint64_t{number} << 32 | data_of(number, i);
-      require(here.finish(here.begin_send(connection, memory, count * 8)) == count * 8, "all words leave");
+      require(here.finish(here.begin_send(connection, memory, count * 8)) == static_cast<int>(count * 8), "all words leave");
       continue;
     }
     void* const request = here.begin_receive(connection, memory, count * 8, handle);
@@ -301,7 +301,10 @@ void last_word(Side& here, int side, const std::vector<int>& numbers) {
 void killed_sender(Side& here, int side, const std::vector<int>&) {
   here.connect(1);
   converse(here, side, 0, 10'000);
-  if (side == 1) raise(SIGKILL);
+  if (side == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it has the grant: nothing is on its way any more
+    raise(SIGKILL);
+  }
   Pages pages(mib);
   void* const memory = here.registered(here.receives[0], pages);
   void* const request = here.begin_receive(here.receives[0], pages.data(), mib, memory);
@@ -328,6 +331,39 @@ void killed_receiver(Side& here, int side, const std::vector<int>&) {
   }
   require(result == Result::remote_error && warning().find("peer 127.0.0.") != std::string::npos, "a remote error, named: " + warning());
   must(here.net.middle.deregister_memory(here.sends[0].comm, memory), "deregMr");
+  here.close();
+}
+
+// The sender goes ahead of the receiver as far as it is let, and what waits on the shelf is not written over.
+void ahead(Side& here, int side, const std::vector<int>&) {
+  constexpr int messages = 150;
+  constexpr std::size_t size = 5000;
+  here.connect(1);
+  Pages pages(messages * size);
+  Connection& connection = side == 0 ? here.sends[0] : here.receives[0];
+  void* const memory = here.registered(connection, pages);
+  int begun = 0;
+  const Deadline deadline(20);
+  if (side == 0) {
+    const auto until = Clock::now() + std::chrono::milliseconds(200);
+    for (; Clock::now() < until && begun < messages; deadline.check("going ahead")) {
+      fill(pages.data() + begun * size, size, static_cast<std::uint64_t>(begun));
+      void* request = nullptr;
+      must(here.net.send(connection.comm, pages.data() + begun * size, size, &request), "isend");
+      if (!request) continue;
+      here.finish(request);
+      ++begun;
+    }
+    require(begun > 0 && begun < 64, "there is an end to it");
+  }
+  here.bootstrap.meet();
+  for (; begun < messages; ++begun) {
+    std::uint8_t* const data = pages.data() + begun * size;
+    if (side == 0) fill(data, size, static_cast<std::uint64_t>(begun));
+    here.finish(side == 0 ? here.begin_send(connection, data, size) : here.begin_receive(connection, data, size, memory));
+    require(side == 0 || is_filled(data, size, static_cast<std::uint64_t>(begun)), "a message has its bytes");
+  }
+  must(here.net.middle.deregister_memory(connection.comm, memory), "deregMr");
   here.close();
 }
 
@@ -370,21 +406,21 @@ void forked(Side& here, int side, const std::vector<int>&) {
   here.close();
 }
 
-// One message after the other, so that lanes fall asleep in between: a wake-up that gets lost costs half a second.
+// One message after the other, with gaps in which lanes fall asleep: a wake-up that gets lost costs up to half a second.
 void many(Side& here, int side, const std::vector<int>& numbers) {
   here.connect(1);
   Pages out(64), in(64);
   void* const from = here.registered(here.sends[0], out);
   void* const to = here.registered(here.receives[0], in);
-  const Deadline deadline(30);
+  const Deadline deadline(15);
   for (int i = 0; i < numbers.at(0); ++i) {
     void* const got = here.begin_receive(here.receives[0], in.data(), 64, to);
     if (side == 1) here.finish(got);
+    std::this_thread::sleep_for(std::chrono::microseconds(numbers.at(1)));
     out.data()[0] = static_cast<std::uint8_t>(i);
     here.finish(here.begin_send(here.sends[0], out.data(), 8));
     if (side == 0) here.finish(got);
     require(in.data()[0] == static_cast<std::uint8_t>(i), "one after the other");
-    if (i % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i % 5 * 50));
     deadline.check("many");
   }
   must(here.net.middle.deregister_memory(here.sends[0].comm, from), "deregMr");

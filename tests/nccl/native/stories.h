@@ -21,6 +21,7 @@ void killed_sender(Side& here, int side, const std::vector<int>& numbers);
 void killed_receiver(Side& here, int side, const std::vector<int>& numbers);
 void too_long(Side& here, int side, const std::vector<int>& numbers);
 void forked(Side& here, int side, const std::vector<int>& numbers);
+void ahead(Side& here, int side, const std::vector<int>& numbers);
 void many(Side& here, int side, const std::vector<int>& numbers);
 
 // In alone.cpp: one process, or one that makes others of its own.
