@@ -272,8 +272,8 @@ def check_planes_equal(plan: Plan, sent: list[int], retransmitted: int) -> None:
     queue pair two planes differ by at most one unfinished lap: the EVs of one plane times the quantum. Retransmissions
     avoid the EV that failed and shift a lap by one each. With a link rate, or a process that asks for room after a few
     packets, the choice is among ports with room, and queue lengths take part in it; a fifth of the mean comes on top.
-    Windows of their own grow by what arrives through each, and the first that meets a queue is halved while another still
-    doubles. Nothing makes them equal before there is a queue, so one plane may carry twice what another does.
+    Windows of their own grow by what arrives through each, and the first that meets a queue is halved while another
+    still doubles. Nothing makes them equal before there is a queue, so one plane may carry twice what another does.
     """
     if plan.endpoint.proves_addresses:
         return  # the first plane that answers carries what waits for the others
