@@ -20,7 +20,7 @@ from torch.futures import Future
 
 from softmrc.torch import limits
 from softmrc.torch.crew import Crew
-from softmrc.torch.memory import Flight
+from softmrc.torch.memory import Flight, Settled
 from softmrc.torch.untraced import untraced
 
 NO_TIMEOUT = timedelta(0)
@@ -60,7 +60,7 @@ class Work(dist.Work):  # type: ignore[misc]
         self._crew = crew
         self._finish = finish  # what is left to do here when the bytes are there, and those before are past our memory
         self._after = after
-        self.settled = threading.Event() if finish else None
+        self.settled = Settled() if finish else None
         self._lock = threading.Lock()
         self._is_settled = False
         self._error: Exception | None = None
