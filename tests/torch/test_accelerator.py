@@ -6,6 +6,7 @@ the real one, between ranks.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -265,6 +266,22 @@ def test_an_abort_ends_all_chunks_with_the_same_words(tmp_path: Path) -> None:
     with started(2, tmp_path) as world:
         for text in world.run(killed, 1):
             assert "rank 1 aborted" in text
+
+
+def half(here: Rank) -> str:
+    """One rank's tensor lies on a device, the other's does not: they do not cut alike."""
+    where = pretended(here.rank, CELL, CELLS) if here.rank else contextlib.nullcontext()
+    with where, pytest.raises(RuntimeError) as caught:
+        dist.all_reduce(torch.ones(20_000))
+    return str(caught.value)
+
+
+def test_ranks_that_do_not_cut_alike_are_told(tmp_path: Path) -> None:
+    with started(2, tmp_path) as world:
+        for text in world.run(half):
+            assert (
+                "called all_reduce(sum) of 20000 float32" in text and "called all_reduce(sum) of 1008 float32" in text
+            )
 
 
 def refused(here: Rank) -> None:

@@ -41,8 +41,9 @@ class Chunk:
     """A piece of every part of a step, and the host's memory for it. `span` in bytes; None: all there is."""
 
     def __init__(self, passage: Passage, step: Step, span: tuple[int, int] | None) -> None:
-        self._passage, self._span = passage, span
-        self.step: Any = step  # until it is over
+        self._passage: Passage | None = passage  # until it is over, as the step
+        self.step: Any = step
+        self._span = span
         self.of = id(step)
         self.nbytes = sum(aligned(last - first) for slot in distinct(step) for first, last in self._ranges(slot))
         self.cell: Cell | None = None
@@ -85,10 +86,11 @@ class Chunk:
 
     def settle(self) -> None:
         """Wait for its end, and copy back what came. What went wrong is for those to hear who wait for the whole."""
+        passage = self._passage
         try:
-            if self.operation is not None:
+            if passage is not None and self.operation is not None:
                 self.operation.wait()
-            self._passage.land(self)
+                passage.land(self)
         except Exception:
             self.end()
 
@@ -97,7 +99,7 @@ class Chunk:
         self.is_over = True
         if self.cell:
             self.cell.vacate(copied)
-        self.step, self.cell, self._memory = None, None, {}
+        self._passage, self.step, self.cell, self._memory = None, None, None, {}
 
 
 class Rivals(NamedTuple):
@@ -263,19 +265,24 @@ class Passage:
         """The same for all of it, now that it may be; an event that tells when everything has been copied."""
         for chunk in self._chunks:
             self.land(chunk)
-        with self._landing, self._onto():
-            if self._error:
-                raise renewed(self._error)
-            for step in self._steps:
-                for slot in step.writes:
-                    for chunk in self._chunks if self._is_held else ():
-                        if chunk.step is step:
-                            self._copy_back(chunk, slot)
-                    if not slot.is_flat:
-                        slot.tensor.copy_(self._flats[id(slot)].view(slot.tensor.shape), non_blocking=True)
-            event = self.streams.event(self.streams.onto)
-        self._let_go()
-        return event
+        try:
+            with self._landing, self._onto():
+                self._finish()
+                return self.streams.event(self.streams.onto)
+        finally:
+            self._let_go()
+
+    def _finish(self) -> None:
+        """What is copied back only at the end, in the order of outputs."""
+        if self._error:
+            raise renewed(self._error)
+        for step in self._steps:
+            for slot in step.writes:
+                for chunk in self._chunks if self._is_held else ():
+                    if chunk.step is step:
+                        self._copy_back(chunk, slot)
+                if not slot.is_flat:
+                    slot.tensor.copy_(self._flats[id(slot)].view(slot.tensor.shape), non_blocking=True)
 
     def _onto(self) -> Any:
         return self.streams.on(self.streams.onto, self._events(self._rivals.after))
