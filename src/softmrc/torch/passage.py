@@ -127,6 +127,7 @@ class Passage:
         self._lock = threading.Lock()
         self._landing = threading.Lock()
         self._left = len(self._chunks)
+        self._awaiting = 0  # threads that copy back what has come
         self._callbacks: list[Callable[[Any], Any]] = []
         self._error: Exception | None = None
 
@@ -241,7 +242,7 @@ class Passage:
         with self._lock:
             self._left -= 1
             callbacks = [] if self._left else self._callbacks
-        if self._left and not self._is_held:  # the last one is copied back with the whole
+        if self._left and not self._awaiting and not self._is_held:  # the last one is copied back with the whole
             self._crew.submit(chunk.settle)
         for fn in callbacks:
             fn(self)
@@ -316,22 +317,30 @@ class Passage:
     def wait(self, timeout_s: float | None = None) -> None:
         """Until every chunk has come; meanwhile those that have are copied back. Raises what went wrong first."""
         until = limits.moment(timeout_s)
-        error: Exception | None = None
-        for chunk in self._chunks:
-            if not chunk.has_begun.wait(limits.left(until)):
-                raise TimeoutError(f"the operation has not begun after {timeout_s} s")
-            try:
-                if chunk.operation is not None:
-                    chunk.operation.wait(limits.left(until))
-                    self.land(chunk)
-            except TimeoutError:
-                raise
-            except Exception as failure:
-                error = error or failure
-        error = self._error or error
-        if error:
+        with self._lock:
+            self._awaiting += 1
+        try:
+            errors = [error for chunk in self._chunks if (error := self._await(chunk, until)) is not None]
+        finally:
+            with self._lock:
+                self._awaiting -= 1
+        if self._error or errors:
             self._let_go()
-            raise renewed(error)
+            raise renewed(self._error or errors[0])
+
+    def _await(self, chunk: Chunk, until: float | None) -> Exception | None:
+        """What went wrong with it. `TimeoutError`: not in time."""
+        if not chunk.has_begun.wait(limits.left(until)):
+            raise TimeoutError("the operation has not begun in time")
+        try:
+            if chunk.operation is not None:
+                chunk.operation.wait(limits.left(until))
+                self.land(chunk)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            return renewed(error)
+        return None
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
         with self._lock:
