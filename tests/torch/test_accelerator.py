@@ -23,7 +23,7 @@ from tests.torch.test_aliasing import Case, memory_of
 from tests.torch.told import Told
 from tests.torch.world import Rank, World, started
 
-from softmrc.torch import backend
+from softmrc.torch import backend, passage
 from softmrc.torch.chunks import LINE, cuts
 from softmrc.torch.crew import Crew
 from softmrc.torch.memory import Step
@@ -183,7 +183,8 @@ def test_pinned_memory_is_bounded(world: World) -> None:
 def short(here: Rank) -> None:
     """What is small and complete at once begins in the caller's thread: no other is woken for it."""
     member = backend.find(None)
-    with pretended(here.rank, eager=0.9) as device:
+    with pretended(here.rank, eager=0.9) as device, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passage, "SHORT_S", 10.0)  # whatever else the machine does
         before = len(member._starter._threads)
         for i in range(20):
             x = torch.full((100,), float(i))

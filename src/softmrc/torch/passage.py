@@ -126,6 +126,7 @@ class Passage:
         self._flats: dict[int, torch.Tensor] = {}
         self._lock = threading.Lock()
         self._landing = threading.Lock()
+        self._landed: Any = None  # the event that ends the last copy onto the device so far
         self._left = len(self._chunks)
         self._awaiting = 0  # threads that copy back what has come
         self._callbacks: list[Callable[[Any], Any]] = []
@@ -260,30 +261,34 @@ class Passage:
                         self._copy_back(chunk, slot)
             except Exception as error:
                 self._error = self._error or renewed(error)
-            chunk.end(self.streams.event(self.streams.onto))
+            self._landed = self.streams.event(self.streams.onto)
+            chunk.end(self._landed)
 
     def land_all(self) -> Any:
         """The same for all of it, now that it may be; an event that tells when everything has been copied."""
         for chunk in self._chunks:
             self.land(chunk)
         try:
-            with self._landing, self._onto():
-                self._finish()
-                return self.streams.event(self.streams.onto)
+            with self._landing:
+                if self._error:
+                    raise renewed(self._error)
+                if self._is_held or not all(slot.is_flat for step in self._steps for slot in step.writes):
+                    self._finish()
+                return self._landed
         finally:
             self._let_go()
 
     def _finish(self) -> None:
         """What is copied back only at the end, in the order of outputs."""
-        if self._error:
-            raise renewed(self._error)
-        for step in self._steps:
-            for slot in step.writes:
-                for chunk in self._chunks if self._is_held else ():
-                    if chunk.step is step:
-                        self._copy_back(chunk, slot)
-                if not slot.is_flat:
-                    slot.tensor.copy_(self._flats[id(slot)].view(slot.tensor.shape), non_blocking=True)
+        with self._onto():
+            for step in self._steps:
+                for slot in step.writes:
+                    for chunk in self._chunks if self._is_held else ():
+                        if chunk.step is step:
+                            self._copy_back(chunk, slot)
+                    if not slot.is_flat:
+                        slot.tensor.copy_(self._flats[id(slot)].view(slot.tensor.shape), non_blocking=True)
+        self._landed = self.streams.event(self.streams.onto)
 
     def _onto(self) -> Any:
         return self.streams.on(self.streams.onto, self._events(self._rivals.after))
