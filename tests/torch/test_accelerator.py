@@ -161,6 +161,30 @@ def test_a_message_does_not_wait_for_cells(world: World) -> None:
     world.run(message_beside)
 
 
+def asked(here: Rank) -> None:
+    """A collective waits for what is being received; the message that makes the peer send it must not wait for that."""
+    peer = here.rank ^ 1
+    with pretended(here.rank, CELL, CELLS) as device:
+        x, y = made_late(device, torch.zeros(5000)), made_late(device, torch.full((5000,), 3.0))
+        if here.rank < peer:
+            receive = dist.irecv(x, peer)
+            total = dist.all_reduce(x, async_op=True)
+            dist.send(y, peer)
+            receive.wait()
+            total.wait()
+        else:
+            dist.recv(y, peer)
+            dist.send(made_late(device, torch.full((5000,), 5.0)), peer)
+            dist.all_reduce(x)
+        found = read_late(device, x)
+        device.synchronize()
+    assert torch.equal(found, torch.full((5000,), 5.0 * (here.size // 2)))
+
+
+def test_a_message_does_not_wait_behind_a_collective_that_is_held_back(world: World) -> None:
+    world.run(asked)
+
+
 def much(here: Rank) -> int:
     """How much memory it pins when a thousand times a cell travels, from several groups at once."""
     with pretended(here.rank, CELL, CELLS) as device:
