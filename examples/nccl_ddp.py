@@ -1,5 +1,5 @@
-"""Train a small model on GPUs with DistributedDataParallel over NCCL, whose data goes by every plane; nothing here is about
-MRC, it is all in the environment:
+"""Train a small model on GPUs with DistributedDataParallel over NCCL, whose data goes by every plane. Nothing here is
+about MRC, it is all in the environment:
 
 NCCL_NET_PLUGIN=$(softmrc nccl-plugin) NCCL_NET=SoftMRC torchrun --nproc-per-node 8 --nnodes 2 … examples/nccl_ddp.py
 """

@@ -26,7 +26,7 @@ MAY_INCLUDE = {
     "collectives": {"base", "proto", "collectives"},
     "face": {"base", "wire", "proto", "udp", "face"},
     "nccl": {"base", "wire", "proto", "udp", "face", "nccl"},
-    "yardstick": {"base", "yardstick"},
+    "yardstick": {"base", "proto", "udp", "yardstick"},
     "bind": {"base", "wire", "proto", "sim", "udp", "collectives", "face", "yardstick", "bind"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
