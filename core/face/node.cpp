@@ -94,6 +94,7 @@ udp::DevicePlan Node::plan(const Settings& settings, std::uint32_t lanes) const 
   plan.engine.secret = random_bits();
   plan.engine.ports = static_cast<std::uint32_t>(planes_.size());
   plan.engine.sack_threshold_bytes = d.sack_threshold_bytes;
+  plan.engine.sack_gap = us(d.sack_gap_us);
   plan.engine.trim_nack = plan.engine.peer_trim_nack = d.trimming;
   plan.engine.announces_ports = true;
   plan.engine.proves_addresses = d.prove_addresses;

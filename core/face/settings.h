@@ -42,6 +42,7 @@ struct DeviceSettings {
   std::uint64_t window_bytes = 2 << 20;
   double reorder_us = 2'000;
   std::uint32_t sack_threshold_bytes = 64 * 1024;
+  double sack_gap_us = 50;
   double probe_interval_us = 1'000;
   std::uint32_t answers_per_s = 10'000;
   std::uint32_t mpr = 64;
@@ -78,6 +79,7 @@ struct DeviceSettings {
         setting("window_bytes", &D::window_bytes, 1, std::uint64_t{1} << 40, "the window is no larger"),
         setting("reorder_us", &D::reorder_us, 0, 1e7, "how late is lost"),
         setting("sack_threshold_bytes", &D::sack_threshold_bytes, 1, 1 << 24, "between two SACKs"),
+        setting("sack_gap_us", &D::sack_gap_us, 0, 1e6, "and the time between two"),
         setting("probe_interval_us", &D::probe_interval_us, 1, 6e7, "between two probes"),
         setting("answers_per_s", &D::answers_per_s, 0, 10'000'000, "to probes"),
         setting("mpr", &D::mpr, 8, 255, "window offered, of 128 packets each"),
