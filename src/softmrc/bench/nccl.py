@@ -147,6 +147,7 @@ class Pair:
         except queue.Empty:
             raise Broken(f"{self.way}: rank {rank} did not answer in time\n{self.log()}") from None
         if not line:
+            self._lines[rank].put("")  # it stays so, whoever asks next
             raise Broken(f"{self.way}: rank {rank} ended\n{self.log()}")
         return json.loads(line)
 
