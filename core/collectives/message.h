@@ -43,7 +43,7 @@ struct Header {
   std::uint32_t tag = 0;
   std::uint64_t consumed = 0;        // bytes of the peer's messages that have been taken from the ring here
   std::uint32_t taken = 0;           // small offers of the peer that have found their receiver
-  std::uint32_t reserved = 0;
+  std::uint32_t step = 0;            // of an eager one: among those of this collective from here to the peer
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 

@@ -24,8 +24,11 @@ struct Draft {
   std::uint32_t last() const { return before(1); }
 
   std::uint32_t receive(std::uint32_t peer, Part to, const std::uint8_t* local = nullptr, const Reduction* reduction = nullptr) {
+    std::uint32_t index = 0;
+    for (const Inbound& other : op.ins) index += other.peer == peer;
     Inbound& in = op.ins.emplace_back();
     in.peer = peer;
+    in.index = index;
     in.to = to.data;
     in.local = local;
     in.reduction = reduction;
