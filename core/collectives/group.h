@@ -65,6 +65,8 @@ class Group final : public udp::Attendant {
   std::string error();
   GroupStats stats();
   Place place() const { return place_; }
+  // For tests and benches: this algorithm wherever it is possible. All ranks must say the same, between operations.
+  void force(std::optional<Algorithm> algorithm) { place_.forced = algorithm; }
   udp::Lane& lane() { return lane_; }
 
   bool attend(proto::Endpoint& engine, Time now) override;

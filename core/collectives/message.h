@@ -13,7 +13,7 @@ struct Descriptor {
   Kind kind = Kind::barrier;
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
-  std::uint8_t reserved = 0;
+  Algorithm algorithm = Algorithm::direct;
   std::int32_t root = -1;
   std::uint64_t count = 0;   // elements, all parts together
   std::uint64_t shape = 0;   // a hash of how they are cut, and of the factor
@@ -54,7 +54,7 @@ constexpr bool makes_sense(const Header& header) {
   const Descriptor& d = header.descriptor;
   if (header.type > MessageType::bye) return false;
   if (static_cast<std::size_t>(d.kind) >= kind_names.size() || static_cast<std::size_t>(d.dtype) >= dtype_names.size() ||
-      static_cast<std::size_t>(d.op) >= op_names.size())
+      static_cast<std::size_t>(d.op) >= op_names.size() || static_cast<std::size_t>(d.algorithm) >= algorithm_names.size())
     return false;
   return header.type != MessageType::offer || header.payload == (header.has_payload ? header.bytes : 0);
 }
