@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/group.h"
 #include "collectives/immediate.h"
+#include "collectives/strand.h"
 #include "input.h"
 
 namespace {
@@ -94,24 +94,24 @@ std::uint32_t set_up(proto::Endpoint& engine) {
   return engine.create_cq();
 }
 
-// Only its engine is wanted, without thread and sockets. It is made once, because that takes longer than an input.
-udp::Device& shared_device() {
-  static const std::unique_ptr<udp::Device> device = [] {
-    udp::DevicePlan plan;
-    plan.engine = engine_config();
-    plan.planes.emplace_back().address = wire::Ipv4{127, 0, 0, 1};
-    plan.watches_links = false;
-    auto made = std::make_unique<udp::Device>(plan);
-    made->part_of_cq(made->create_cq(), 0);  // which is 0 in the engine, too
-    made->close();
-    made->lane(0).with_engine([](proto::Endpoint& engine, Time) {
-      set_up(engine);
-      for (std::uint32_t peer = 0; peer + 1 < ranks; ++peer) engine.add_peer();
-    });
-    return made;
-  }();
-  return *device;
-}
+// Nobody drives but `Machine::settle`, and time stands still.
+struct Stage final : proto::Driver {
+  proto::Endpoint engine{engine_config()};
+  std::vector<proto::Attendant*> attendants;
+
+  void run(proto::Errand errand) override { errand(engine, now()); }
+  void run_and_send(proto::Errand errand) override { errand(engine, now()); }
+  void send_owed() override {}
+  bool wait_until(const std::function<bool()>& is_done, Duration) override { return is_done(); }
+  void add_attendant(proto::Attendant* attendant) override { attendants.push_back(attendant); }
+  void remove_attendant(proto::Attendant* attendant) override { std::erase(attendants, attendant); }
+  bool is_closed() const override { return false; }
+  Time now() const override { return Time{1'000'000}; }
+
+  void attend() {
+    for (proto::Attendant* attendant : attendants) attendant->attend(engine, now());
+  }
+};
 
 constexpr std::uint32_t message_qpn(std::uint32_t at, std::uint32_t of) { return 0x100 + 16 * at + 2 * of; }
 
@@ -136,20 +136,21 @@ struct Peer {
 
 class Machine {
  public:
-  explicit Machine(Input& in) : in_(in), rank_(in.byte() % ranks), device_(shared_device()) {
-    group_ = std::make_unique<Group>(device_, 0, Place{rank_, ranks, mtu}, 0, 7, std::make_shared<Port>());
-    for (Peer& peer : peers_) join(peer);
+  explicit Machine(Input& in) : in_(in), rank_(in.byte() % ranks) {
+    const std::uint32_t cq = set_up(stage_.engine);
+    stage_.engine.allow_domains(ranks);
+    const std::array<proto::Domain, ranks> domains = {1, 2, 3};
+    group_ = std::make_unique<Strand>(stage_, Place{rank_, ranks, mtu}, cq, domains, 7, std::make_shared<Port>());
+    for (Peer& peer : peers_) {
+      stage_.engine.add_peer();
+      join(peer, cq);
+    }
     group_->start(8 * mtu);
   }
 
   ~Machine() {
     group_->close(Duration{0});
     for (const Pending& p : pending_) expect(p.work->has_ended());
-    group_.reset();
-    device_.lane(0).with_engine([](proto::Endpoint& engine, Time) {
-      std::array<proto::Completion, 64> flushed;
-      while (engine.poll_completions(0, flushed)) continue;
-    });
   }
 
   void step() {
@@ -172,7 +173,7 @@ class Machine {
     std::vector<Memory> memory;
   };
 
-  void join(Peer& peer) {
+  void join(Peer& peer, std::uint32_t cq) {
     const auto index = static_cast<std::uint32_t>(&peer - peers_.data());  // also who it is to the engine
     peer.rank = index < rank_ ? index : index + 1;
     peer.cq = set_up(peer.engine);
@@ -180,14 +181,12 @@ class Machine {
     peer.ring_rkey = group_->ring_rkey(peer.rank);
     expect(peer.engine.add_region({peer.inbox.inbound(), 0, Channel::ring_bytes, ring_key}));
     for (std::uint32_t i = 0; i < 8; ++i) expect(peer.engine.add_region({peer.landing.data(), 0, peer.landing.size(), landing_key + i}));
-    device_.lane(0).with_engine([&](proto::Endpoint& engine, Time now) {
-      for (std::uint32_t k : {0, 1}) {
-        connect(engine, now, message_qpn(rank_, peer.rank) + k, message_qpn(peer.rank, rank_) + k, index, 0,
-                group_->domain(peer.rank));
-        connect(peer.engine, now, message_qpn(peer.rank, rank_) + k, message_qpn(rank_, peer.rank) + k, 0, peer.cq);
-        for (std::uint32_t i = 0; i < 64; ++i) peer.engine.post_receive(message_qpn(peer.rank, rank_) + k, k);
-      }
-    });
+    for (std::uint32_t k : {0, 1}) {
+      const std::uint32_t here = message_qpn(rank_, peer.rank) + k, there = message_qpn(peer.rank, rank_) + k;
+      connect(stage_.engine, stage_.now(), here, there, index, cq, group_->domain(peer.rank));
+      connect(peer.engine, stage_.now(), there, here, 0, peer.cq);
+      for (std::uint32_t i = 0; i < 64; ++i) peer.engine.post_receive(there, k);
+    }
     const std::uint32_t qpn = message_qpn(rank_, peer.rank);
     group_->connect(peer.rank, qpn, qpn + 1, ring_key);
   }
@@ -348,14 +347,12 @@ class Machine {
     request.rkey = rkey;
     request.imm = imm;
     request.has_imm = true;
-    peer.engine.post_write(device_.clock().now(), message_qpn(peer.rank, rank_) + qp, request);
+    peer.engine.post_write(stage_.now(), message_qpn(peer.rank, rank_) + qp, request);
   }
 
   // Everything arrives, everybody listens, and what has ended is forgotten.
   void settle() {
-    device_.lane(0).with_engine([&](proto::Endpoint& engine, Time now) {
-      for (int rounds = 0; rounds < 1000 && exchange(engine, now); ++rounds) group_->attend(engine, now);
-    });
+    for (int rounds = 0; rounds < 1000 && exchange(stage_.engine, stage_.now()); ++rounds) stage_.attend();
     const bool has_failed = !group_->error().empty();
     for (const Pending& p : pending_) expect(p.work->has_ended() || !has_failed);
     std::erase_if(pending_, [](const Pending& p) { return p.work->has_ended(); });
@@ -390,8 +387,8 @@ class Machine {
 
   Input& in_;
   const std::uint32_t rank_;
-  udp::Device& device_;
-  std::unique_ptr<Group> group_;
+  Stage stage_;
+  std::unique_ptr<Strand> group_;
   std::array<Peer, ranks - 1> peers_;
   std::vector<Pending> pending_;
   std::uint32_t issued_ = 0;

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "collectives/group.h"
+#include "collectives/strand.h"
 #include "collectives/immediate.h"
 
 namespace softmrc::collectives {
@@ -23,11 +23,11 @@ std::string words_of(std::uint64_t bytes, DType dtype) {
 
 }  // namespace
 
-std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
+std::shared_ptr<Work> Strand::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
   auto work = std::make_shared<Work>(port_);
-  lane_.with_engine_and_send([&](Engine& engine, Time now) {
+  driver_.run_and_send([&](Engine& engine, Time now) {
     if (!has_failed() && peers_[to].has_left) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
-    if (is_refused(*work)) return 0;
+    if (is_refused(*work)) return;
     ++stats_.sends;
     Channel& channel = peers_[to].channel;
     Header header;
@@ -41,20 +41,19 @@ std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std:
       ++channel.offers_sent;
       say(engine, now, to, header, {from.data, from.bytes});
       work->succeed();
-      return 0;
+      return;
     }
     say(engine, now, to, header);
     sendings_.push_back({header.number, to, tag, from, now, deadline_of(now, timeout_s), timeout_s, false, work});
     if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
-    return 0;
   });
   return work;
 }
 
-std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
+std::shared_ptr<Work> Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
   auto work = std::make_shared<Work>(port_);
-  lane_.with_engine_and_send([&](Engine& engine, Time now) {
-    if (is_refused(*work)) return 0;
+  driver_.run_and_send([&](Engine& engine, Time now) {
+    if (is_refused(*work)) return;
     ++stats_.receives;
     Receiving receiving{source, tag, to, dtype, 0, 0, now, deadline_of(now, timeout_s), timeout_s, work};
     for (auto offer = offers_.begin(); offer != offers_.end(); ++offer) {
@@ -64,21 +63,20 @@ std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, 
       if (!match(engine, now, receiving, found.peer, found.header, found.payload)) receivings_.push_back(receiving);
       if (has_failed()) work->fail(error_);
       peers_[found.peer].channel.give_credit(engine, now);
-      return 0;
+      return;
     }
     if (source >= 0 && peers_[static_cast<std::size_t>(source)].has_left) {
       fail(engine, now, name_of(static_cast<std::uint32_t>(source)) + " has left the group; a receive waits for it");
       work->fail(error_);
-      return 0;
+      return;
     }
     receivings_.push_back(std::move(receiving));
     if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
-    return 0;
   });
   return work;
 }
 
-void Group::handle_offer(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+void Strand::handle_offer(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
   for (auto at = receivings_.begin(); at != receivings_.end(); ++at) {
     if (at->rkey || at->tag != header.tag || (at->source >= 0 && at->source != static_cast<std::int32_t>(peer))) continue;
     if (match(engine, now, *at, peer, header, payload) && !has_failed()) receivings_.erase(at);
@@ -88,7 +86,7 @@ void Group::handle_offer(Engine& engine, Time now, std::uint32_t peer, const Hea
 }
 
 // True when the receive has ended with it.
-bool Group::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+bool Strand::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
   if (header.bytes != receiving.to.bytes || header.descriptor.dtype != receiving.dtype) {
     fail(engine, now, name_of(peer) + " sends " + words_of(header.bytes, header.descriptor.dtype) + " where " + name_of(place_.rank) +
                           " receives " + words_of(receiving.to.bytes, receiving.dtype));
@@ -117,7 +115,7 @@ bool Group::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t 
   return true;
 }
 
-void Group::handle_accept(Engine& engine, Time now, std::uint32_t peer, const Header& header) {
+void Strand::handle_accept(Engine& engine, Time now, std::uint32_t peer, const Header& header) {
   const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.peer == peer && s.id == header.number; });
   if (at == sendings_.end()) return;
   // Two writes of one send: the first one's end would give the memory back that the second one reads.
@@ -143,7 +141,7 @@ void Group::handle_accept(Engine& engine, Time now, std::uint32_t peer, const He
   }
 }
 
-void Group::handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id) {
+void Strand::handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id) {
   const auto at = std::find_if(receivings_.begin(), receivings_.end(), [&](const Receiving& r) {
     return r.rkey && r.source == static_cast<std::int32_t>(peer) && r.id == id;
   });
@@ -153,14 +151,14 @@ void Group::handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id
   receivings_.erase(at);
 }
 
-void Group::handle_sending_done(std::uint32_t id) {
+void Strand::handle_sending_done(std::uint32_t id) {
   const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.id == id && s.is_written; });
   if (at == sendings_.end()) return;
   at->work->succeed();
   sendings_.erase(at);
 }
 
-void Group::look_at_point_to_point(Engine& engine, Time now) {
+void Strand::look_at_point_to_point(Engine& engine, Time now) {
   for (const Sending& s : sendings_)
     if (s.deadline <= now) {
       const std::string whom = name_of(s.peer) + (s.is_written ? " did not take all of it" : " did not receive it");
@@ -173,7 +171,7 @@ void Group::look_at_point_to_point(Engine& engine, Time now) {
     }
 }
 
-void Group::end_point_to_point(Engine& engine, const std::string& why) {
+void Strand::end_point_to_point(Engine& engine, const std::string& why) {
   for (const Sending& s : sendings_) s.work->fail(why);
   for (const Receiving& r : receivings_) {
     if (r.rkey && r.to.bytes) engine.remove_region(r.rkey);

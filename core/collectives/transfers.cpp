@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "collectives/group.h"
+#include "collectives/strand.h"
 #include "collectives/immediate.h"
 
 namespace softmrc::collectives {
@@ -13,14 +13,14 @@ constexpr std::uint64_t copy_step = 1024 * 1024;
 
 }  // namespace
 
-Operation* Group::find(std::uint32_t number) {
+Operation* Strand::find(std::uint32_t number) {
   for (const auto& op : operations_)
     if (op->number == number && !op->has_ended) return op.get();
   return nullptr;
 }
 
 // In the order of issue, several at a time; one that shares memory with an earlier one waits for it.
-bool Group::may_start(Operations::const_iterator at) const {
+bool Strand::may_start(Operations::const_iterator at) const {
   std::size_t started = 0;
   for (auto other = operations_.begin(); other != at; ++other) {
     if ((*other)->has_ended) continue;
@@ -29,7 +29,7 @@ bool Group::may_start(Operations::const_iterator at) const {
   return true;
 }
 
-void Group::start_ready(Engine& engine, Time now) {
+void Strand::start_ready(Engine& engine, Time now) {
   for (auto at = operations_.begin(); at != operations_.end() && !has_failed(); ++at) {
     if ((*at)->has_started || (*at)->has_ended) continue;
     if (!may_start(at)) return;
@@ -37,7 +37,7 @@ void Group::start_ready(Engine& engine, Time now) {
   }
 }
 
-std::uint32_t Group::new_rkeys(Engine& engine, std::uint32_t count) {
+std::uint32_t Strand::new_rkeys(Engine& engine, std::uint32_t count) {
   for (;;) {
     const std::uint32_t first = static_cast<std::uint32_t>(prng_.bits()) | 1;
     bool is_free = first + count > first;
@@ -46,7 +46,7 @@ std::uint32_t Group::new_rkeys(Engine& engine, std::uint32_t count) {
   }
 }
 
-void Group::begin(Engine& engine, Time now, Operation& op) {
+void Strand::begin(Engine& engine, Time now, Operation& op) {
   op.has_started = true;
   op.granted.assign(place_.size, 0);
   op.has_message.assign(place_.size, false);
@@ -75,7 +75,7 @@ void Group::begin(Engine& engine, Time now, Operation& op) {
 }
 
 // Registers what will come in by WRITE, and tells each sender where. The transfers of one peer have keys in a row.
-void Group::grant(Engine& engine, Time now, Operation& op) {
+void Strand::grant(Engine& engine, Time now, Operation& op) {
   for (std::size_t begin = 0; begin < op.ins.size(); ++begin) {
     if (op.ins[begin].is_eager || op.ins[begin].rkey) continue;
     const std::uint32_t peer = op.ins[begin].peer;
@@ -108,7 +108,7 @@ void Group::grant(Engine& engine, Time now, Operation& op) {
   }
 }
 
-void Group::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+void Strand::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
   if (header.descriptor != op.descriptor)
     return fail(engine, now, name_of(peer) + " called " + describe(header.descriptor) + " where " + name_of(place_.rank) + " called " + describe(op.descriptor));
   op.has_message[peer] = true;
@@ -116,7 +116,7 @@ void Group::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer,
   if (header.type == MessageType::grant) deliver_grant(engine, now, op, peer, header);
 }
 
-void Group::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+void Strand::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
   std::uint64_t expected = 0;
   Inbound* found = nullptr;
   for (Inbound& in : op.ins) {
@@ -136,7 +136,7 @@ void Group::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t
   advance(engine, now, op);
 }
 
-void Group::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header) {
+void Strand::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header) {
   std::uint64_t granted = 0, all = 0;
   for (const Outbound& out : op.outs) {
     if (out.peer != peer) continue;
@@ -154,7 +154,7 @@ void Group::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t
 
 // What is small is copied, and its memory the caller's again. A barrier's end is a word about the others as well, so it
 // waits until they have this rank's.
-void Group::say_eager(Engine& engine, Time now, Operation& op, std::uint32_t index) {
+void Strand::say_eager(Engine& engine, Time now, Operation& op, std::uint32_t index) {
   Outbound& out = op.outs[index];
   if (out.posted || !op.ready(out)) return;
   out.posted = 1;
@@ -172,7 +172,7 @@ void Group::say_eager(Engine& engine, Time now, Operation& op, std::uint32_t ind
 }
 
 // Every slice that is here and that its receiver waits for.
-void Group::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
+void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
   Outbound& out = op.outs[index];
   if (out.is_eager) return say_eager(engine, now, op, index);
   const std::uint32_t rkey = op.granted[out.peer];
@@ -202,7 +202,7 @@ void Group::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
   }
 }
 
-void Group::post_all(Engine& engine, Time now) {
+void Strand::post_all(Engine& engine, Time now) {
   has_unposted_ = false;
   for (const auto& op : operations_) {
     if (!op->has_started || op->has_ended) continue;
@@ -210,7 +210,7 @@ void Group::post_all(Engine& engine, Time now) {
   }
 }
 
-void Group::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm) {
+void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm) {
   for (const auto& op : operations_) {
     if (op->has_ended || !op->has_started || !is_immediate_of(imm, op->number)) continue;
     for (Inbound& in : op->ins) {
@@ -228,7 +228,7 @@ void Group::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint
   fail(engine, now, name_of(peer) + " sent data that belongs to nothing");
 }
 
-void Group::handle_sent(std::uint64_t wr_id) {
+void Strand::handle_sent(std::uint64_t wr_id) {
   Operation* op = find(number_of(wr_id));
   if (!op) return;
   Outbound& out = op->outs[out_of(wr_id)];
@@ -238,20 +238,20 @@ void Group::handle_sent(std::uint64_t wr_id) {
   settle(*op);
 }
 
-void Group::end_inbound(Engine& engine, Inbound& in) {
+void Strand::end_inbound(Engine& engine, Inbound& in) {
   in.has_ended = true;
   if (!in.is_eager && in.bytes) engine.remove_region(in.rkey);
 }
 
 // Takes what has come in, and sends what waited for that.
-void Group::advance(Engine& engine, Time now, Operation& op) {
+void Strand::advance(Engine& engine, Time now, Operation& op) {
   while (const Inbound* in = op.take())
     for (std::uint32_t out : in->feeds) post(engine, now, op, out);
   settle(op);
 }
 
 // True while there is more to copy.
-bool Group::copy_some(Operation& op) {
+bool Strand::copy_some(Operation& op) {
   std::uint64_t room = copy_step;
   for (Copy& copy : op.copies) {
     const std::uint64_t before = copy.done;
@@ -264,7 +264,7 @@ bool Group::copy_some(Operation& op) {
 }
 
 // It has ended when everything came in and everything that went out from the caller's memory was acknowledged.
-void Group::settle(Operation& op) {
+void Strand::settle(Operation& op) {
   if (!op.has_started || op.has_ended || op.taken < op.ins.size() || !op.copies.empty()) return;
   if (!op.has_finished) {
     op.has_finished = true;
@@ -276,7 +276,7 @@ void Group::settle(Operation& op) {
 }
 
 // Forgets what has ended, and starts what waited for it.
-void Group::sweep(Engine& engine, Time now) {
+void Strand::sweep(Engine& engine, Time now) {
   while (has_ended_some_) {
     has_ended_some_ = false;
     operations_.remove_if([](const auto& op) { return op->has_ended; });

@@ -30,7 +30,7 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
   try {
     open_descriptors();
     apply_ports(clock_.now());
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::thread([this] { live(); });
   } catch (...) {
     close_descriptors();
     throw;
@@ -117,6 +117,17 @@ void Lane::close() {
   closed_ = true;
   kick();
   turns_.end();
+}
+
+void Lane::run(proto::Errand errand) {
+  with_engine([&](proto::Endpoint& engine, Time now) { errand(engine, now); });
+}
+
+void Lane::run_and_send(proto::Errand errand) {
+  with_engine_and_send([&](proto::Endpoint& engine, Time now) {
+    errand(engine, now);
+    return 0;
+  });
 }
 
 void Lane::send_owed() {
@@ -274,12 +285,12 @@ bool Lane::wait_until(const std::function<bool()>& is_done, Duration timeout) {
   return is_done();
 }
 
-void Lane::add_attendant(Attendant* attendant) {
+void Lane::add_attendant(proto::Attendant* attendant) {
   const Turns::Visit visit(turns_);
   attendants_.push_back(attendant);
 }
 
-void Lane::remove_attendant(Attendant* attendant) {
+void Lane::remove_attendant(proto::Attendant* attendant) {
   const Turns::Visit visit(turns_);
   std::erase(attendants_, attendant);
 }
@@ -305,7 +316,7 @@ void Lane::drive_safely(Lock& lock, Time until, Done done) {
 }
 
 // The lane's own thread.
-void Lane::run() {
+void Lane::live() {
   prctl(PR_SET_TIMERSLACK, 1);
   Lock lock = turns_.enter();
   turns_.serve(lock, [&] { drive_safely(lock, Time::never(), [this] { return closed_ || turns_.has_followers(); }); });

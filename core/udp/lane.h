@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "proto/driver.h"
 #include "proto/endpoint.h"
 #include "udp/bell.h"
 #include "udp/clock.h"
@@ -25,17 +26,6 @@
 #include "udp/turns.h"
 
 namespace softmrc::udp {
-
-// Native code that lives on completions and gives the engine new work. It is called by whoever drives, with the engine
-// to itself, after every batch that came in.
-class Attendant {
- public:
-  virtual ~Attendant() = default;
-  // True when it has more to do at once, whether or not anything comes in.
-  virtual bool attend(proto::Endpoint& engine, Time now) = 0;
-  // When it wants to be called even if nothing happens.
-  virtual Time deadline() const = 0;
-};
 
 struct LanePlan {
   std::vector<PlanePlan> planes;
@@ -60,17 +50,17 @@ class LaneOwner {
 // Whether a queue's completions all come from one lane, so that who waits for them can drive it.
 enum class QueueState : std::uint8_t { of_one_lane, of_several, gone };
 
-class Lane {
+class Lane final : public proto::Driver {
  public:
   // Opens all sockets and starts the thread. Throws DeviceFailure. Where there is a link watch, this lane reads it;
   // `links_up` is what was known before.
   Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links = nullptr);
-  ~Lane();
+  ~Lane() override;
 
   // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the
   // lane's own thread stays a little to answer peers that missed it.
   void close();
-  bool is_closed() const { return closed_; }
+  bool is_closed() const override { return closed_; }
   // Whether that is over, too, and the sockets are closed.
   bool is_over() const { return is_over_; }
   // False when the time is up.
@@ -103,17 +93,16 @@ class Lane {
     return result;
   }
 
-  // What the engine has to send leaves before this returns.
-  void send_owed();
+  void run(proto::Errand errand) override;
+  void run_and_send(proto::Errand errand) override;
+  void send_owed() override;
 
   // Waits until the queue holds something, and takes it. Zero when the time is up, the queue is no longer of this lane
   // alone, or the lane is closed.
   std::size_t wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout);
-  // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up or the
-  // lane closed.
-  bool wait_until(const std::function<bool()>& is_done, Duration timeout);
-  void add_attendant(Attendant* attendant);
-  void remove_attendant(Attendant* attendant);
+  bool wait_until(const std::function<bool()>& is_done, Duration timeout) override;
+  void add_attendant(proto::Attendant* attendant) override;
+  void remove_attendant(proto::Attendant* attendant) override;
   // Who is told when this queue holds something: a descriptor that becomes readable, a bell that is rung. Null: nobody.
   void set_outlet(std::uint32_t cq, Bell* bell, int fd);
   // The same for events.
@@ -133,7 +122,7 @@ class Lane {
   // What stopped the driver, if one of our own promises broke; else empty.
   std::string failure();
   const proto::Endpoint& engine() const { return engine_; }
-  Time now() const { return clock_.now(); }
+  Time now() const override { return clock_.now(); }
   // Only with the engine to oneself.
   std::vector<Plane>& planes() { return planes_; }
   const LaneStats& stats() const { return stats_; }
@@ -155,7 +144,7 @@ class Lane {
   static std::vector<Plane> open_planes(const LanePlan& plan);
   void open_descriptors();
   void close_descriptors();
-  void run();
+  void live();
 
   template <typename Done>
   void lead_until(Lock& lock, Time until, Done done);
@@ -197,7 +186,7 @@ class Lane {
   Receiver receiver_;
   Sender sender_;
   LaneStats stats_;
-  std::vector<Attendant*> attendants_;
+  std::vector<proto::Attendant*> attendants_;
 
   int epoll_fd_ = -1;
   int kick_fd_ = -1;

@@ -277,7 +277,7 @@ bool Lane::attend() {
 Time Lane::next_deadline() {
   Time at = engine_.poll_timeout();
   for (Plane& plane : planes_) at = std::min(at, plane.line().deadline());
-  for (const Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
+  for (const proto::Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
   return at;
 }
 

@@ -8,7 +8,7 @@
 
 namespace softmrc::udp {
 
-class Series final : public Attendant {
+class Series final : public proto::Attendant {
  public:
   Series(Device& device, std::uint32_t qpn, Duration bin, std::uint32_t bins)
       : device_(device), lane_(device.lane_of(qpn)), qpn_(qpn), bin_(bin), bins_(bins) {

@@ -1,5 +1,5 @@
 // Set-up, what completions and messages lead to, and every way in which a group ends.
-#include "collectives/group.h"
+#include "collectives/strand.h"
 
 #include <algorithm>
 #include <array>
@@ -47,26 +47,24 @@ std::string describe(const Descriptor& d) {
   return text;
 }
 
-Group::Group(udp::Device& device, std::uint32_t lane, Place place, std::uint32_t cq, std::uint64_t seed, std::shared_ptr<Port> port)
-    : lane_(device.lane(lane)), place_(place), cq_(device.part_of_cq(cq, lane)), port_(std::move(port)), prng_(seed, "rkeys"), peers_(place.size) {
-  for (std::uint32_t p = 0; p < place_.size; ++p)
-    if (p != place_.rank) peers_[p].domain = device.create_domain();
-  lane_.with_engine([this](Engine& engine, Time) {
+Strand::Strand(proto::Driver& driver, Place place, std::uint32_t cq, std::span<const proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port)
+    : driver_(driver), place_(place), cq_(cq), port_(std::move(port)), prng_(seed, "rkeys"), peers_(place.size) {
+  driver_.run([&](Engine& engine, Time) {
     engine_ = &engine;
     for (std::uint32_t p = 0; p < place_.size; ++p) {
       if (p == place_.rank) continue;
       Peer& peer = peers_[p];
+      peer.domain = domains[p];
       peer.ring_rkey = new_rkeys(engine, 1);
       SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, Channel::ring_bytes, peer.ring_rkey, nullptr, peer.domain}));
     }
-    return 0;
   });
 }
 
-Group::~Group() { close(Duration{0}); }
+Strand::~Strand() { close(Duration{0}); }
 
-void Group::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
-  lane_.with_engine([&](Engine& engine, Time) {
+void Strand::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+  driver_.run([&](Engine& engine, Time) {
     Peer& p = peers_[peer];
     p.channel.connect(message_qpn, remote_rkey);
     p.bulk_qpn = bulk_qpn;
@@ -76,23 +74,22 @@ void Group::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t
       engine.post_receive(message_qpn, receive_request_of(peer, false));
       engine.post_receive(bulk_qpn, receive_request_of(peer, true));
     }
-    return 0;
   });
 }
 
-void Group::start(std::uint32_t unit) {
+void Strand::start(std::uint32_t unit) {
   place_.unit = unit;
-  lane_.add_attendant(this);
+  driver_.add_attendant(this);
   is_started_ = true;
 }
 
-std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
+std::shared_ptr<Work> Strand::issue(const Call& call, double timeout_s) {
   auto op = plan(call, place_);
   auto work = std::make_shared<Work>(port_);
   op->work = work;
   op->timeout_s = timeout_s;
-  lane_.with_engine_and_send([&](Engine& engine, Time now) {
-    if (is_refused(*work)) return 0;
+  driver_.run_and_send([&](Engine& engine, Time now) {
+    if (is_refused(*work)) return;
     op->number = next_number_++;
     op->issued_at = now;
     op->deadline = now + seconds_of(timeout_s);
@@ -102,24 +99,23 @@ std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
     operations_.push_back(std::move(op));
     start_ready(engine, now);
     sweep(engine, now);
-    return 0;
   });
   return work;
 }
 
 // A device that is closed sends nothing: what is begun on it must not look as if it had gone well.
-bool Group::is_refused(Work& work) {
-  if (!has_failed() && lane_.is_closed()) error_ = "the device is closed";
+bool Strand::is_refused(Work& work) {
+  if (!has_failed() && driver_.is_closed()) error_ = "the device is closed";
   if (has_failed()) work.fail(error_);
   return has_failed();
 }
 
-bool Group::wait(const Work& work, Duration timeout) {
+bool Strand::wait(const Work& work, Duration timeout) {
   if (work.has_ended()) return true;
-  return lane_.wait_until([&work] { return work.has_ended(); }, timeout);
+  return driver_.wait_until([&work] { return work.has_ended(); }, timeout);
 }
 
-bool Group::attend(Engine& engine, Time now) {
+bool Strand::attend(Engine& engine, Time now) {
   std::array<proto::Completion, 64> found;
   while (const std::size_t count = engine.poll_completions(cq_, found))
     for (std::size_t i = 0; i < count; ++i) handle(engine, now, found[i]);
@@ -141,7 +137,7 @@ bool Group::attend(Engine& engine, Time now) {
   return has_copies_;
 }
 
-Time Group::deadline() const {
+Time Strand::deadline() const {
   if (has_copies_) return Time::long_ago();
   Time at = inquires_at_;
   for (const auto& op : operations_) at = std::min(at, op->deadline);
@@ -151,7 +147,7 @@ Time Group::deadline() const {
   return at;
 }
 
-void Group::handle(Engine& engine, Time now, const proto::Completion& c) {
+void Strand::handle(Engine& engine, Time now, const proto::Completion& c) {
   if (c.status != proto::CompletionStatus::success) return handle_failure(engine, now, c);
   if (!(c.wr_id & receive_mark)) {
     if (has_failed()) return;
@@ -167,7 +163,7 @@ void Group::handle(Engine& engine, Time now, const proto::Completion& c) {
   else handle_slice(engine, now, peer, c.imm);
 }
 
-void Group::handle_failure(Engine& engine, Time now, const proto::Completion& c) {
+void Strand::handle_failure(Engine& engine, Time now, const proto::Completion& c) {
   const auto owner = owners_.find(c.qpn);
   if (owner == owners_.end()) return;
   const auto [peer, is_bulk] = owner->second;
@@ -179,12 +175,12 @@ void Group::handle_failure(Engine& engine, Time now, const proto::Completion& c)
   if (!is_known) suspects_.push_back({peer, now + words_come_within, why});
 }
 
-void Group::say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
+void Strand::say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
   ++stats_.messages;
   peers_[peer].channel.send(engine, now, header, payload, wr_id);
 }
 
-void Group::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
+void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
   const Channel::Received got = peers_[peer].channel.receive(engine, now, length);
   if (!got.is_valid || !makes_sense(got.header)) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
   if (got.header.type == MessageType::bye) peers_[peer].has_left = true;
@@ -202,7 +198,7 @@ void Group::handle_message(Engine& engine, Time now, std::uint32_t peer, std::ui
   peers_[peer].channel.give_credit(engine, now);
 }
 
-void Group::handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+void Strand::handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
   Operation* op = find(header.number);
   if (op && op->has_started) return deliver(engine, now, *op, peer, header, payload);
   if (op && header.descriptor != op->descriptor)
@@ -216,7 +212,7 @@ void Group::handle_collective_message(Engine& engine, Time now, std::uint32_t pe
 
 // What a rank says before it fails was said in order: a barrier that all have reached has been, whether or not the last
 // acknowledgement came through.
-void Group::handle_error(Engine& engine, Time now, const std::string& why) {
+void Strand::handle_error(Engine& engine, Time now, const std::string& why) {
   for (const auto& op : operations_) {
     if (op->descriptor.kind != Kind::barrier || !op->has_started || op->has_ended || op->taken < op->ins.size()) continue;
     op->open_outs = 0;
@@ -228,7 +224,7 @@ void Group::handle_error(Engine& engine, Time now, const std::string& why) {
 // A rank says goodbye when all its operations have ended: what was written to it has arrived, whether or not its last
 // acknowledgement came through. That is its word; so that nothing is read from memory that callers have back, nothing
 // more is sent to it.
-void Group::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
+void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
   engine.modify_error(now, peers_[peer].bulk_qpn);
   for (const auto& op : operations_) {
     if (!op->has_started || op->has_ended) continue;
@@ -258,7 +254,7 @@ void Group::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
       return fail(engine, now, name_of(peer) + " has left the group; a receive waits for it");
 }
 
-void Group::fail(Engine& engine, Time now, const std::string& why, bool tells_peers) {
+void Strand::fail(Engine& engine, Time now, const std::string& why, bool tells_peers) {
   if (has_failed()) return;
   error_ = why.empty() ? "the group has failed" : why;
   suspects_.clear();
@@ -284,14 +280,14 @@ void Group::fail(Engine& engine, Time now, const std::string& why, bool tells_pe
   end_point_to_point(engine, error_);
 }
 
-void Group::fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom) {
+void Strand::fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom) {
   std::string seconds = std::to_string(timeout_s);
   seconds.erase(seconds.find_last_not_of('0') + 1);
   if (seconds.back() == '.') seconds.pop_back();
   fail(engine, now, what + " of " + name_of(place_.rank) + " did not end within " + seconds + " s: " + whom);
 }
 
-std::vector<std::uint32_t> Group::awaited_peers(const Operation& op) const {
+std::vector<std::uint32_t> Strand::awaited_peers(const Operation& op) const {
   std::vector<std::uint32_t> ranks;
   for (const Inbound& in : op.ins)
     if (!in.has_ended) ranks.push_back(in.peer);
@@ -302,7 +298,7 @@ std::vector<std::uint32_t> Group::awaited_peers(const Operation& op) const {
   return ranks;
 }
 
-std::string Group::awaited(const Operation& op) const {
+std::string Strand::awaited(const Operation& op) const {
   if (!op.has_started) return "an earlier operation on the same memory has not ended";
   std::string absent, slow;
   for (std::uint32_t p : awaited_peers(op)) {
@@ -313,7 +309,7 @@ std::string Group::awaited(const Operation& op) const {
   return slow + " did not finish its part";
 }
 
-void Group::look_at_clock(Engine& engine, Time now) {
+void Strand::look_at_clock(Engine& engine, Time now) {
   for (const Suspect& s : suspects_)
     if (s.until <= now) return fail(engine, now, std::string(s.why));
   for (const auto& op : operations_)
@@ -327,7 +323,7 @@ void Group::look_at_clock(Engine& engine, Time now) {
 }
 
 // A peer that is dead says nothing; asking it makes the engine notice. One that calls something else says so.
-void Group::inquire(Engine& engine, Time now) {
+void Strand::inquire(Engine& engine, Time now) {
   std::vector<bool> is_asked(place_.size, false);
   for (const auto& op : operations_) {
     if (!op->has_started || op->has_ended || now - op->issued_at < inquiry_interval / 2) continue;
@@ -355,17 +351,18 @@ void Group::inquire(Engine& engine, Time now) {
   inquires_at_ = is_busy ? now + inquiry_interval : Time::never();
 }
 
-void Group::abort(const std::string& why) {
-  lane_.with_engine_and_send([&](Engine& engine, Time now) {
+void Strand::abort(const std::string& why) {
+  driver_.run_and_send([&](Engine& engine, Time now) {
     fail(engine, now, name_of(place_.rank) + " aborted: " + why);
     sweep(engine, now);
-    return 0;
   });
 }
 
-void Group::close(Duration linger) {
-  const bool is_first = lane_.with_engine_and_send([&](Engine& engine, Time now) {
-    if (is_closed_) return false;
+void Strand::close(Duration linger) {
+  bool is_first = false;
+  driver_.run_and_send([&](Engine& engine, Time now) {
+    if (is_closed_) return;
+    is_first = true;
     if (!operations_.empty() || !sendings_.empty() || !receivings_.empty()) {
       fail(engine, now, name_of(place_.rank) + " left the group in the middle of an operation");
       sweep(engine, now);
@@ -375,7 +372,6 @@ void Group::close(Duration linger) {
     header.type = MessageType::bye;
     for (std::uint32_t p = 0; p < place_.size && is_started_; ++p)
       if (p != place_.rank && !peers_[p].is_broken) say(engine, now, p, header);
-    return true;
   });
   if (!is_first) return;
   const auto is_heard = [this] {
@@ -387,11 +383,11 @@ void Group::close(Duration linger) {
     }
     return true;
   };
-  if (is_started_ && linger.ps > 0) lane_.wait_until(is_heard, linger);
-  lane_.remove_attendant(this);
+  if (is_started_ && linger.ps > 0) driver_.wait_until(is_heard, linger);
+  driver_.remove_attendant(this);
   // The peers' last words may still want their acknowledgement; who misses it asks the device, which remembers.
-  lane_.send_owed();
-  lane_.with_engine_and_send([this](Engine& engine, Time now) {
+  driver_.send_owed();
+  driver_.run_and_send([this](Engine& engine, Time now) {
     for (Peer& peer : peers_) {
       if (peer.ring_rkey) engine.remove_region(peer.ring_rkey);
       if (peer.bulk_qpn == 0) continue;
@@ -399,16 +395,19 @@ void Group::close(Duration linger) {
       engine.destroy_qp(now, peer.bulk_qpn);
     }
     if (error_.empty()) error_ = "the group is closed";
-    return 0;
   });
 }
 
-std::string Group::error() {
-  return lane_.with_engine([this](Engine&, Time) { return error_; });
+std::string Strand::error() {
+  std::string error;
+  driver_.run([&](Engine&, Time) { error = error_; });
+  return error;
 }
 
-GroupStats Group::stats() {
-  return lane_.with_engine([this](Engine&, Time) { return stats_; });
+GroupStats Strand::stats() {
+  GroupStats stats;
+  driver_.run([&](Engine&, Time) { stats = stats_; });
+  return stats;
 }
 
 }  // namespace softmrc::collectives

@@ -1,14 +1,14 @@
-// A rank's part in a group: carries out operations over queue pairs, two to every peer. One has the messages, the other
-// the bulk data, so that a small operation, or bad news, never waits behind gigabytes.
+// A rank's part in a group, over one endpoint and whoever drives it: carries out operations over queue pairs, two to every
+// peer. One has the messages, the other the bulk data, so that a small operation, or bad news, never waits behind gigabytes.
 //
-// Everything here happens with the engine to itself: in the thread that drives the device, or in a caller's. Nothing
-// waits. Any failure is final: the peers are told why, and everything under way ends with the same words.
+// Everything here happens with the engine to itself: in the thread that drives it, or in a caller's. Nothing waits. Any failure is final: the peers are told why, and everything under way ends with the same words.
 #pragma once
 
 #include <atomic>
 #include <list>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,7 +18,7 @@
 #include "collectives/operation.h"
 #include "collectives/plan.h"
 #include "collectives/work.h"
-#include "udp/device.h"
+#include "proto/driver.h"
 
 namespace softmrc::collectives {
 
@@ -38,13 +38,14 @@ struct GroupStats {
 #undef X
 };
 
-class Group final : public udp::Attendant {
+class Strand final : public proto::Attendant {
  public:
   // Registers the rings that peers write messages to.
-  Group(udp::Device& device, std::uint32_t lane, Place place, std::uint32_t cq, std::uint64_t seed, std::shared_ptr<Port> port);
-  ~Group() override;
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
+  // `cq` is the engine's number of a completion queue of its own, `domains` are by rank.
+  Strand(proto::Driver& driver, Place place, std::uint32_t cq, std::span<const proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port);
+  ~Strand() override;
+  Strand(const Strand&) = delete;
+  Strand& operator=(const Strand&) = delete;
 
   std::uint32_t ring_rkey(std::uint32_t peer) const { return peers_[peer].ring_rkey; }
   // What the queue pairs to this peer must be in.
@@ -67,7 +68,7 @@ class Group final : public udp::Attendant {
   Place place() const { return place_; }
   // For tests and benches: this algorithm wherever it is possible. All ranks must say the same, between operations.
   void force(std::optional<Algorithm> algorithm) { place_.forced = algorithm; }
-  udp::Lane& lane() { return lane_; }
+  proto::Driver& driver() { return driver_; }
 
   bool attend(proto::Endpoint& engine, Time now) override;
   Time deadline() const override;
@@ -127,7 +128,7 @@ class Group final : public udp::Attendant {
   bool has_failed() const { return !error_.empty(); }
   std::string name_of(std::uint32_t rank) const { return "rank " + std::to_string(rank); }
 
-  // group.cpp: completions, messages, ends.
+  // strand.cpp: completions, messages, ends.
   bool is_refused(Work& work);
   void handle(Engine& engine, Time now, const proto::Completion& completion);
   void handle_failure(Engine& engine, Time now, const proto::Completion& completion);
@@ -173,7 +174,7 @@ class Group final : public udp::Attendant {
   void end_point_to_point(Engine& engine, const std::string& why);
   void look_at_point_to_point(Engine& engine, Time now);
 
-  udp::Lane& lane_;
+  proto::Driver& driver_;
   Engine* engine_ = nullptr;             // for questions asked while waiting, which has it to itself
   Place place_;
   const std::uint32_t cq_;
