@@ -108,7 +108,12 @@ LIES: dict[str, tuple[int, bytes, dict[str, int], str]] = {
     "no such step": (5, STEPS[0], {}, "rank 1 sends 128 bytes to rank 0 in step 5 of all_reduce.*, which expects 200"),
     "no such step by far": (2**32 - 1, STEPS[0], {}, "rank 1 sends 128 bytes to rank 0 in step 4294967295"),
     "twice": (1, STEPS[1], {}, "rank 1 sent step 1 of all_reduce.* twice"),
-    "too long": (0, STEPS[0] + b"x", {}, "rank 1 sends 129 bytes to rank 0 in step 0 of all_reduce.*, which expects 128"),
+    "too long": (
+        0,
+        STEPS[0] + b"x",
+        {},
+        "rank 1 sends 129 bytes to rank 0 in step 0 of all_reduce.*, which expects 128",
+    ),
     "too short": (0, b"", {}, "rank 1 sends 0 bytes to rank 0 in step 0"),
     "shorter than it says": (0, b"x" * 8, {"bytes": 128}, "rank 1 sends 128 bytes to rank 0 in step 0"),
     "another algorithm": (0, STEPS[0], {"algorithm": 2}, "rank 1 called all_reduce.* by doubling where .* by rounds"),
@@ -120,7 +125,7 @@ LIES: dict[str, tuple[int, bytes, dict[str, int], str]] = {
 def test_a_step_that_cannot_be(both: Both, lie: str) -> None:
     group, impostor = both
     step, payload, fields, words = LIES[lie]
-    memory, work = begin_in_rounds(group)
+    _, work = begin_in_rounds(group)
     say_step(impostor, 1, STEPS[1])
     say_step(impostor, step, payload, **fields)
     with pytest.raises(CollectiveError, match=words):
