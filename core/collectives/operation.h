@@ -1,5 +1,5 @@
 // One collective on one rank, as data: what comes in from whom and where it lands, what goes out to whom and what it
-// must wait for. plan.h makes these, the group carries them out; neither knows the other's part.
+// must wait for. plan.h makes these, stripes.h may cut them, strands carry them out; none knows the others' part.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 #include "base/time.h"
 #include "collectives/message.h"
 #include "collectives/reduce.h"
-#include "collectives/work.h"
 #include "proto/memory.h"
 
 namespace softmrc::collectives {
@@ -53,6 +52,7 @@ struct Inbound final : proto::Placer {
   const Reduction* reduction = nullptr;
   Stream stream = nullptr;             // how to copy it, where not plainly
   std::uint64_t bytes = 0;
+  std::uint64_t total = 0;             // of all stripes of it together
   Slices slices;
   std::uint32_t arrived = 0;           // slices
   std::uint32_t rkey = 0;
@@ -72,6 +72,7 @@ struct Outbound {
   bool is_eager = false;
   const std::uint8_t* from = nullptr;
   std::uint64_t bytes = 0;
+  std::uint64_t total = 0;             // of all stripes of it together
   std::int32_t after = -1;             // the inbound transfer it passes on
   std::int32_t beside = -1;            // the inbound transfer that it must not leave behind by more than the head start
   Slices slices;
@@ -105,6 +106,8 @@ struct Range {
   }
 };
 
+struct Issued;
+
 struct Operation {
   std::uint32_t number = 0;
   Descriptor descriptor;
@@ -115,9 +118,9 @@ struct Operation {
   std::deque<Reduction> reductions;
   std::unique_ptr<std::uint8_t[]> temporary;
   std::function<void()> finish;        // when everything has arrived
+  bool is_striped = true;              // may be cut into stripes; the same on all ranks
 
   // How far it is.
-  bool has_started = false;
   bool has_ended = false;
   bool has_finished = false;
   std::uint32_t open_ins = 0;
@@ -127,14 +130,7 @@ struct Operation {
   Time issued_at{};
   Time deadline = Time::never();
   double timeout_s = 0;
-  std::shared_ptr<Work> work;
-
-  bool conflicts(const Operation& other) const {
-    for (const Range& a : ranges)
-      for (const Range& b : other.ranges)
-        if (a.conflicts(b)) return true;
-    return false;
-  }
+  std::shared_ptr<Issued> whole;       // what it is a stripe of
 };
 
 }  // namespace softmrc::collectives
