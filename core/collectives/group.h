@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,8 @@ class Group final : private StrandOwner {
   std::string error();
   GroupStats stats();
   Place place() const { return place_; }
+  // For tests and benches: this algorithm wherever it is possible. All ranks must say the same, between operations.
+  void force(std::optional<Algorithm> algorithm) { place_.forced = algorithm; }
   std::uint32_t strands() const { return static_cast<std::uint32_t>(strands_.size()); }
 
  private:

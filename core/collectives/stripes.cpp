@@ -52,6 +52,14 @@ std::unique_ptr<Operation> stripe_of(const Operation& whole, std::uint32_t strip
     const Cut cut(in.bytes, in.is_eager ? 1 : strands);
     in.to += cut.at(stripe);
     if (in.local) in.local += cut.at(stripe);
+    if (in.merge.to) {
+      in.merge.to += cut.at(stripe);
+      in.merge.left += cut.at(stripe);
+      in.merge.right += cut.at(stripe);
+    }
+    in.index = 0;
+    for (std::size_t other = 0; other + 1 < op->ins.size(); ++other)
+      in.index += op->ins[other].peer == in.peer && op->ins[other].is_eager == in.is_eager;
     in.bytes = cut.size(stripe);
     in.slices = Slices(in.bytes, unit);
     in.feeds.clear();
@@ -69,6 +77,7 @@ std::unique_ptr<Operation> stripe_of(const Operation& whole, std::uint32_t strip
     out.slices = Slices(out.bytes, unit);
     out.after = Names::of(names.ins, out.after);
     out.beside = Names::of(names.ins, out.beside);
+    if (out.step >= 0) out.step = static_cast<std::int32_t>(std::count_if(names.ins.begin(), names.ins.begin() + out.step, [](std::int32_t n) { return n >= 0; }));
     out.index = 0;
     for (const Outbound& other : op->outs) out.index += other.peer == out.peer && other.is_eager == out.is_eager;
     op->outs.push_back(out);
