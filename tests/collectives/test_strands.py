@@ -82,6 +82,31 @@ def test_results_do_not_depend_on_the_number_of_strands(size: int) -> None:
             assert all(rank.stats()["operations_striped"] >= 15 for rank in wide.groups)
 
 
+def by_algorithm(group: Ranks) -> dict[str, list[list[bytes]]]:
+    def run(rank: Group) -> list[bytes]:
+        array = np.random.default_rng(rank.rank).standard_normal(COUNT).astype(np.float32)
+        summed, reduced, passed, part = array.copy(), array.copy(), array.copy(), np.empty(COUNT, np.float32)
+        whole = np.empty(COUNT * group.size, np.float32)
+        works = [rank.all_reduce(summed), rank.reduce(reduced, None, 1), rank.broadcast(passed, 2)]
+        works += [rank.reduce_scatter([array] * group.size, part), rank.all_gather(array, whole)]
+        for work in works:
+            work.wait()
+        return [a.tobytes() for a in (summed, reduced, passed, part, whole)]
+
+    found = {}
+    for algorithm in ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain"):
+        values_of(group(lambda rank, name=algorithm: rank._native.force(name)))
+        found[algorithm] = values_of(group(run))
+    return found
+
+
+def test_no_algorithm_depends_on_the_number_of_strands() -> None:
+    """Those that cannot be cut go by one strand; no rank does otherwise than the others."""
+    with ranks(3, lanes=1) as alone, ranks(3, lanes=3) as wide:
+        assert by_algorithm(wide) == by_algorithm(alone)
+        assert len({rank.stats()["operations_striped"] for rank in wide.groups}) == 1
+
+
 def test_strands_carry_the_same(lanes: int = 3) -> None:
     def moved(rank: Group) -> np.ndarray:
         return np.array(
