@@ -174,7 +174,8 @@ void Strand::say(Engine& engine, Time now, std::uint32_t peer, Header header, st
 
 void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
   const Channel::Received got = peers_[peer].channel.receive(engine, now, length);
-  if (!got.is_valid || !makes_sense(got.header)) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
+  const bool is_small_data = got.header.type == MessageType::eager || got.header.type == MessageType::offer || got.header.type == MessageType::accept;
+  if (!got.is_valid || !makes_sense(got.header) || (is_small_data && !is_first())) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
   if (got.header.type == MessageType::bye) peers_[peer].has_left = true;
   if (has_failed()) return;
   switch (got.header.type) {

@@ -266,7 +266,8 @@ void Strand::sweep(Engine& engine, Time now) {
   while (has_ended_some_ || owner_.has_mail(number_)) {
     has_ended_some_ = false;
     operations_.remove_if([](const auto& op) { return op->has_ended; });
-    Mail mail = owner_.collect(number_);
+    Mail mail;
+    if (owner_.has_mail(number_)) mail = owner_.collect(number_);
     for (auto& op : mail.operations) {
       next_number_ = op->number + 1;
       operations_.push_back(std::move(op));

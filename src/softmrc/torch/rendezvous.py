@@ -38,7 +38,8 @@ class Membership:
         self._key = (os.getpid(), planes, wanted.device)
         device = _take(self._key, wanted.routes, size)
         try:
-            self.group = Group.join(store, rank, size, device=device, timeout_s=timeout_s, name="mrc")
+            lanes = wanted.device.lanes or None
+            self.group = Group.join(store, rank, size, device=device, lanes=lanes, timeout_s=timeout_s, name="mrc")
         except BaseException:
             _give_back(self._key)
             raise
