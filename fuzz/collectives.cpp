@@ -121,7 +121,8 @@ constexpr std::uint32_t message_qpn(std::uint32_t at, std::uint32_t of) { return
 
 // What an honest peer would say and write in a collective, on one strand.
 struct Share {
-  Header eager, grant;
+  std::vector<Header> eager;
+  Header grant;
   std::vector<Outbound> writes;
 };
 
@@ -209,17 +210,22 @@ class Machine {
   void issue() {
     const auto kind = static_cast<Kind>(in_.byte() % kind_names.size());
     const DType dtype = any_dtype();
-    const auto op = static_cast<ReduceOp>(in_.byte() % op_names.size());
+    const std::uint8_t how = in_.byte();
+    const auto op = static_cast<ReduceOp>(how % op_names.size());
+    const std::size_t forced = how / op_names.size() % (algorithm_names.size() + 1);  // 0: none
+    std::optional<Algorithm> algorithm;
+    if (forced > 0) algorithm = static_cast<Algorithm>(forced - 1);
     const bool is_rooted = kind == Kind::broadcast || kind == Kind::reduce || kind == Kind::gather || kind == Kind::scatter;
     const std::int32_t root = is_rooted ? in_.byte() % static_cast<std::int32_t>(ranks) : -1;
     const std::uint64_t bytes = kind == Kind::barrier ? 0 : any_size() / size_of(dtype) * size_of(dtype);
     Asked mine = ask(kind, dtype, op, root, bytes, rank_);
     if (!check(mine.call, {rank_, ranks, mtu}).empty()) return;
     ++issued_;
+    group_->force(algorithm);
     pending_.push_back({group_->issue(mine.call, 1e6), std::move(mine.memory)});
     for (Peer& peer : peers_) {
       const Asked its = ask(kind, dtype, op, root, bytes, peer.rank);
-      auto stripes = cut_into_stripes(plan(its.call, {peer.rank, ranks, 8 * mtu}), strands, 8 * mtu);
+      auto stripes = cut_into_stripes(plan(its.call, {peer.rank, ranks, 8 * mtu, {}, algorithm}), strands, 8 * mtu);
       stripes.resize(strands);
       peer.shares.push_back(stripes[peer.strand] ? share_of(*stripes[peer.strand]) : Share{});
     }
@@ -227,17 +233,22 @@ class Machine {
 
   Share share_of(const Operation& op) const {
     Share share;
-    share.eager.number = share.grant.number = issued_;
-    share.eager.descriptor = share.grant.descriptor = op.descriptor;
-    share.eager.type = MessageType::eager;
+    share.grant.number = issued_;
+    share.grant.descriptor = op.descriptor;
     share.grant.type = MessageType::grant;
     share.grant.rkey = landing_key;
     for (const Inbound& in : op.ins)
       if (in.peer == rank_ && !in.is_eager) share.grant.bytes += in.total;
     for (const Outbound& out : op.outs) {
       if (out.peer != rank_) continue;
-      if (out.is_eager) share.eager.bytes = out.bytes;
-      else share.writes.push_back(out);
+      if (!out.is_eager) {
+        share.writes.push_back(out);
+        continue;
+      }
+      Header& eager = share.eager.emplace_back(share.grant);
+      eager.type = MessageType::eager;
+      eager.bytes = out.bytes;
+      eager.step = out.index;
     }
     return share;
   }
@@ -263,7 +274,8 @@ class Machine {
     Header header;
     if (!peer.shares.empty()) {
       const Share& share = peer.shares[peer.shares.size() - 1 - in_.byte() % peer.shares.size()];
-      header = in_.byte() & 1 ? share.eager : share.grant;
+      const std::uint8_t which = in_.byte();
+      header = which & 1 && !share.eager.empty() ? share.eager[which / 2 % share.eager.size()] : share.grant;
     }
     speak(peer, header, header.type == MessageType::eager ? header.bytes : 0);
   }
@@ -308,6 +320,7 @@ class Machine {
     if (wrong & 256) header.taken = in_.word();
     if (wrong & 512) header.rkey = in_.word();
     if (wrong & 1024) header.has_payload ^= 1;
+    if (wrong & 4096) header.step = in_.byte() % 4;
     header.payload = static_cast<std::uint16_t>(payload);
     if (wrong & 2048) header.payload = static_cast<std::uint16_t>(in_.word());
     std::vector<std::uint8_t> bytes(sizeof header + payload, 0xC3);

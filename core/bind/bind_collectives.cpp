@@ -83,8 +83,8 @@ nb::dict collective_times(std::uint8_t kind, std::uint32_t ranks, std::uint64_t 
   const Load load{static_cast<Kind>(kind), ranks, bytes, has_parts ? bytes / ranks : bytes};
   nb::dict times;
   for (std::size_t i = 0; i < algorithm_names.size(); ++i)
-    if (const std::uint64_t ns = time_of(static_cast<Algorithm>(i), load, {}); ns != impossible_ns)
-      times[algorithm_names[i]] = static_cast<double>(ns) * 1e-9;
+    if (const std::uint64_t ps = time_of(static_cast<Algorithm>(i), load, {}); ps != impossible_ps)
+      times[algorithm_names[i]] = static_cast<double>(ps) * 1e-12;
   return times;
 }
 

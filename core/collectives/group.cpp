@@ -5,6 +5,13 @@
 #include "base/check.h"
 
 namespace softmrc::collectives {
+namespace {
+
+// The first strand has a part of everything, and is the one to say who is missing. The others are for when it has nothing
+// left to wait for.
+constexpr Duration others_wait = milliseconds(1500);
+
+}  // namespace
 
 Group::Group(const std::vector<Home>& homes, Place place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port)
     : place_(place), domains_(std::move(domains)), port_(std::move(port)), boxes_(homes.size()) {
@@ -49,11 +56,12 @@ std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
     if (is_refused(*issued->work)) return issued->work;
     issued->number = next_number_++;
     issued->deadline = deadline_of(now, timeout_s);
-    for (const auto& stripe : issued->stripes) {
+    for (std::size_t k = 0; k < issued->stripes.size(); ++k) {
+      const auto& stripe = issued->stripes[k];
       if (!stripe) continue;
       stripe->number = issued->number;
       stripe->issued_at = now;
-      stripe->deadline = issued->deadline;
+      stripe->deadline = issued->deadline + (k ? others_wait : Duration{0});
       stripe->timeout_s = timeout_s;
       issued->open.fetch_add(1, std::memory_order_relaxed);
     }

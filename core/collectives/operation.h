@@ -155,17 +155,24 @@ struct Operation {
   std::vector<bool> has_message;       // by peer
   Time issued_at{};
   Time deadline = Time::never();
+  std::uint32_t extensions = 0;        // of the deadline
   double timeout_s = 0;
   std::shared_ptr<Issued> whole;       // what it is a stripe of
 
   // How many slices of it may go; a message is one.
   std::uint32_t ready(const Outbound& out) const {
-    if (out.step >= 0 && (!copies.empty() || taken < static_cast<std::uint32_t>(out.step))) return 0;
+    if (out.step >= 0 && blocks(out)) return 0;
     if (out.is_eager) return 1;
     if (out.after >= 0) return ins[static_cast<std::size_t>(out.after)].arrived;
     if (out.beside < 0 || ins[static_cast<std::size_t>(out.beside)].has_ended) return out.slices.count;
     const std::uint64_t ahead = ins[static_cast<std::size_t>(out.beside)].arrived + head_start / out.slices.size;
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(ahead, out.slices.count));
+  }
+
+  // Whether it waits for something that has not come in yet.
+  bool blocks(const Outbound& out) const {
+    if (out.after >= 0) return !ins[static_cast<std::size_t>(out.after)].has_ended;
+    return out.step >= 0 && (!copies.empty() || taken < static_cast<std::uint32_t>(out.step));
   }
 
   // Merges what has come of the transfer whose turn it is. The one that was taken with it, if there is nothing to wait for.

@@ -279,40 +279,62 @@ void Strand::end_operations(Engine& engine) {
   }
 }
 
+void Strand::fail_different(Engine& engine, Time now, std::uint32_t peer, Descriptor its, const Descriptor& ours) {
+  std::string theirs = describe(its), own = describe(ours);
+  if (theirs == own) {
+    theirs += std::string(" by ") + algorithm_names[static_cast<std::size_t>(its.algorithm)];
+    own += std::string(" by ") + algorithm_names[static_cast<std::size_t>(ours.algorithm)];
+  }
+  fail(engine, now, name_of(peer) + " called " + theirs + " where " + name_of(place_.rank) + " called " + own);
+}
+
 void Strand::fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom) {
   fail(engine, now, words_for_late(what, place_.rank, timeout_s, whom));
 }
 
-std::vector<std::uint32_t> Strand::awaited_peers(const Operation& op) const {
+// Those that this rank still deals with. Not all of them are to blame: for some it has what must wait itself.
+std::vector<std::uint32_t> Strand::open_peers(const Operation& op, bool also_blocked) const {
   std::vector<std::uint32_t> ranks;
   for (const Inbound& in : op.ins)
     if (!in.has_ended) ranks.push_back(in.peer);
   for (const Outbound& out : op.outs)
-    if (!out.has_ended && (out.after < 0 || op.ins[static_cast<std::size_t>(out.after)].has_ended)) ranks.push_back(out.peer);
+    if (!out.has_ended && (also_blocked || !op.blocks(out))) ranks.push_back(out.peer);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
 }
 
-std::string Strand::awaited(const Operation& op) const {
-  std::string absent, slow;
-  for (std::uint32_t p : awaited_peers(op)) {
-    std::string& list = op.has_message[p] ? slow : absent;
+Strand::Missing Strand::missing(const Operation& op) const {
+  Missing missing;
+  for (std::uint32_t p : open_peers(op, false)) {
+    std::string& list = op.has_message[p] ? missing.slow : missing.absent;
     list += (list.empty() ? "" : ", ") + name_of(p);
   }
-  if (!absent.empty()) return absent + " did not take part";
-  return slow + " did not finish its part";
+  return missing;
+}
+
+// Where there are steps, a rank waits for others who wait themselves. Before it blames them it asks, and listens whether
+// one of them knows better: twice, since who is sure speaks after the first time.
+bool Strand::may_hear_more(Operation& op, Time now) {
+  if (op.descriptor.algorithm == Algorithm::direct || op.extensions == 2) return false;
+  if (!missing(op).absent.empty() && (op.extensions > 0 || now - op.issued_at >= inquiry_interval * 2)) return false;
+  ++op.extensions;
+  op.deadline = now + words_come_within;
+  inquires_at_ = now;
+  return true;
 }
 
 void Strand::look_at_clock(Engine& engine, Time now) {
   for (const Suspect& s : suspects_)
     if (s.until <= now) return fail(engine, now, std::string(s.why));
-  for (const auto& op : operations_)
-    if (!op->has_ended && op->deadline <= now) {
-      fail_late(engine, now, describe(op->descriptor), op->timeout_s, awaited(*op));
-      sweep(engine, now);
-      return;
-    }
+  for (const auto& op : operations_) {
+    if (op->has_ended || op->deadline > now || may_hear_more(*op, now)) continue;
+    const Missing found = missing(*op);
+    const std::string whom = found.absent.empty() ? found.slow + " did not finish its part" : found.absent + " did not take part";
+    fail_late(engine, now, describe(op->descriptor), op->timeout_s, whom);
+    sweep(engine, now);
+    return;
+  }
   look_at_point_to_point(engine, now);
   if (is_first() && now >= owner_.waits_until())
     if (const std::string why = owner_.overdue(now); !why.empty()) fail(engine, now, why);
@@ -324,7 +346,7 @@ void Strand::inquire(Engine& engine, Time now) {
   std::vector<bool> is_asked(place_.size, false);
   for (const auto& op : operations_) {
     if (op->has_ended || now - op->issued_at < inquiry_interval / 2) continue;
-    for (std::uint32_t p : awaited_peers(*op)) {
+    for (std::uint32_t p : open_peers(*op, true)) {
       if (is_asked[p]) continue;
       is_asked[p] = true;
       Header header;

@@ -152,6 +152,10 @@ class Strand final : public proto::Attendant {
     std::string why;
   };
   using Engine = proto::Endpoint;
+  // Ranks that an operation waits for: that have said nothing of it, and that have.
+  struct Missing {
+    std::string absent, slow;
+  };
   using Operations = std::list<std::unique_ptr<Operation>>;
 
   bool has_failed() const { return !error_.empty(); }
@@ -173,8 +177,10 @@ class Strand final : public proto::Attendant {
   void fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom);
   void miss(Engine& engine, Time now, std::uint32_t peer, const Operation& op);
   void suspect(Time now, std::uint32_t peer, const std::string& why);
-  std::string awaited(const Operation& op) const;
-  std::vector<std::uint32_t> awaited_peers(const Operation& op) const;
+  void fail_different(Engine& engine, Time now, std::uint32_t peer, Descriptor its, const Descriptor& ours);
+  std::vector<std::uint32_t> open_peers(const Operation& op, bool also_blocked) const;
+  Missing missing(const Operation& op) const;
+  bool may_hear_more(Operation& op, Time now);
 
   // transfers.cpp: collectives.
   Operation* find(std::uint32_t number);

@@ -94,8 +94,7 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
 }
 
 void Strand::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
-  if (header.descriptor != op.descriptor)
-    return fail(engine, now, name_of(peer) + " called " + describe(header.descriptor) + " where " + name_of(place_.rank) + " called " + describe(op.descriptor));
+  if (header.descriptor != op.descriptor) return fail_different(engine, now, peer, header.descriptor, op.descriptor);
   op.has_message[peer] = true;
   if (header.type == MessageType::eager) deliver_eager(engine, now, op, peer, header, payload);
   if (header.type == MessageType::grant) deliver_grant(engine, now, op, peer, header);
