@@ -129,6 +129,7 @@ void all_gather(Draft& d) {
   for (const Part& part : d.call.outputs) largest = std::max(largest, part.bytes);
   d.uses_messages = largest <= eager_limit;
   if (d.uses_messages) return gather_small(d);
+  d.op.is_striped = true;  // nothing here waits for what is of another length
   gather_in_rounds(d, d.call.outputs, d.rank, d.call.inputs[0], -1);
   d.copy(d.call.outputs[d.rank], d.call.inputs[0]);
 }

@@ -89,6 +89,25 @@ def test_who_calls_something_else_is_named_by_all() -> None:
             assert "101 float32" in str(error) and "rank 5 called" in str(error)
 
 
+def test_what_is_passed_on_keeps_to_its_strand() -> None:
+    """Parts large enough to be cut into stripes, gathered through others."""
+    count, size = 700_001, 10
+
+    def run(rank: Group) -> tuple[np.ndarray, np.ndarray]:
+        rank._native.force("ring")
+        total, whole = np.arange(count, dtype=np.int32) * (rank.rank + 1), np.empty(90_000 * size, np.int32)
+        works = [rank.all_reduce(total), rank.all_gather(np.full(whole.size // size, rank.rank, np.int32), whole)]
+        for work in works:
+            work.wait()
+        return total, whole
+
+    with ranks(size, lanes=2) as ten:
+        for total, whole in values_of(ten(run)):
+            assert np.array_equal(total, np.arange(count, dtype=np.int32) * 55)
+            assert np.array_equal(whole, np.repeat(np.arange(size), whole.size // size))
+        assert all(rank.stats()["operations_striped"] == 2 for rank in ten.groups)
+
+
 def test_a_barrier_holds_until_the_last(eleven: Ranks) -> None:
     came: list[int] = []
     seen: list[int] = []
