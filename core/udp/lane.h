@@ -88,6 +88,7 @@ class Lane final : public proto::Driver {
       return result;
     }
     transmit();
+    turns_.on_post();
     wake_sleeper_if_late();
     notify();
     return result;
