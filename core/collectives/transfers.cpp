@@ -1,4 +1,4 @@
-// How the group carries out collectives: grants, slices, and what waits for what.
+// How a strand carries out its stripes of collectives: grants, slices, and what waits for what.
 #include <algorithm>
 #include <cstring>
 
@@ -19,24 +19,6 @@ Operation* Strand::find(std::uint32_t number) {
   return nullptr;
 }
 
-// In the order of issue, several at a time; one that shares memory with an earlier one waits for it.
-bool Strand::may_start(Operations::const_iterator at) const {
-  std::size_t started = 0;
-  for (auto other = operations_.begin(); other != at; ++other) {
-    if ((*other)->has_ended) continue;
-    if ((*at)->conflicts(**other) || ++started >= most_started) return false;
-  }
-  return true;
-}
-
-void Strand::start_ready(Engine& engine, Time now) {
-  for (auto at = operations_.begin(); at != operations_.end() && !has_failed(); ++at) {
-    if ((*at)->has_started || (*at)->has_ended) continue;
-    if (!may_start(at)) return;
-    begin(engine, now, **at);
-  }
-}
-
 std::uint32_t Strand::new_rkeys(Engine& engine, std::uint32_t count) {
   for (;;) {
     const std::uint32_t first = static_cast<std::uint32_t>(prng_.bits()) | 1;
@@ -47,33 +29,18 @@ std::uint32_t Strand::new_rkeys(Engine& engine, std::uint32_t count) {
 }
 
 void Strand::begin(Engine& engine, Time now, Operation& op) {
-  op.has_started = true;
+  if (inquires_at_ == Time::never()) inquires_at_ = now + inquiry_interval;
   op.granted.assign(place_.size, 0);
   op.has_message.assign(place_.size, false);
-  op.open_ins = static_cast<std::uint32_t>(op.ins.size());
   op.open_outs = static_cast<std::uint32_t>(op.outs.size());
   for (const Inbound& in : op.ins)
-    if (peers_[in.peer].has_left) return fail(engine, now, name_of(in.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
+    if (peers_[in.peer].has_left) miss(engine, now, in.peer, op);
   for (const Outbound& out : op.outs)
-    if (peers_[out.peer].has_left) return fail(engine, now, name_of(out.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
+    if (peers_[out.peer].has_left) miss(engine, now, out.peer, op);
+  if (has_failed()) return;
   grant(engine, now, op);
-  // What is small is copied, and its memory the caller's again. A barrier's end is a word about the others as well, so it
-  // waits until they have this rank's.
-  const bool is_awaited = op.descriptor.kind == Kind::barrier;
-  for (std::uint32_t i = 0; i < op.outs.size(); ++i) {
-    Outbound& out = op.outs[i];
-    if (!out.is_eager) continue;
-    Header header;
-    header.type = MessageType::eager;
-    header.number = op.number;
-    header.descriptor = op.descriptor;
-    header.bytes = out.bytes;
-    say(engine, now, out.peer, header, {out.from, out.bytes}, is_awaited ? work_request_of(op.number, i) : 0);
-    if (is_awaited) continue;
-    out.has_ended = true;
-    --op.open_outs;
-  }
   if (!op.copies.empty() && copy_some(op)) has_copies_ = true;
+  for (std::uint32_t i = 0; i < op.outs.size(); ++i) post(engine, now, op, i);
   // What came before its time.
   for (std::uint32_t p = 0; p < place_.size && !has_failed(); ++p) {
     auto& stash = peers_[p].stash;
@@ -87,27 +54,30 @@ void Strand::begin(Engine& engine, Time now, Operation& op) {
       deliver(engine, now, op, p, early.header, early.payload);
     }
   }
-  if (!has_failed()) settle(op);
+  if (!has_failed()) advance(engine, now, op);
 }
 
 // Registers what will come in by WRITE, and tells each sender where. The transfers of one peer have keys in a row.
 void Strand::grant(Engine& engine, Time now, Operation& op) {
-  for (std::uint32_t peer = 0; peer < place_.size; ++peer) {
+  for (std::size_t begin = 0; begin < op.ins.size(); ++begin) {
+    if (op.ins[begin].is_eager || op.ins[begin].rkey) continue;
+    const std::uint32_t peer = op.ins[begin].peer;
     std::uint32_t count = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t total = 0;
     for (const Inbound& in : op.ins) {
       if (in.peer != peer || in.is_eager) continue;
       ++count;
       bytes += in.bytes;
+      total += in.total;
     }
-    if (count == 0) continue;
     const std::uint32_t first = new_rkeys(engine, count);
     std::uint32_t next = first;
     for (Inbound& in : op.ins) {
       if (in.peer != peer || in.is_eager) continue;
       in.rkey = next++;
       if (in.bytes == 0) {
-        end_inbound(engine, now, op, in);
+        end_inbound(engine, in);
         continue;
       }
       SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, peers_[peer].domain}));
@@ -117,15 +87,14 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
     header.type = MessageType::grant;
     header.number = op.number;
     header.descriptor = op.descriptor;
-    header.bytes = bytes;
+    header.bytes = total;
     header.rkey = first;
     say(engine, now, peer, header);
   }
 }
 
 void Strand::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
-  if (header.descriptor != op.descriptor)
-    return fail(engine, now, name_of(peer) + " called " + describe(header.descriptor) + " where " + name_of(place_.rank) + " called " + describe(op.descriptor));
+  if (header.descriptor != op.descriptor) return fail_different(engine, now, peer, header.descriptor, op.descriptor);
   op.has_message[peer] = true;
   if (header.type == MessageType::eager) deliver_eager(engine, now, op, peer, header, payload);
   if (header.type == MessageType::grant) deliver_grant(engine, now, op, peer, header);
@@ -136,40 +105,69 @@ void Strand::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_
   Inbound* found = nullptr;
   for (Inbound& in : op.ins) {
     if (in.peer != peer) continue;
-    expected += in.bytes;
-    if (in.is_eager && !in.has_ended) found = &in;
+    if (in.is_eager && in.index == header.step) found = &in;
+    expected += in.total;
   }
+  if (found) expected = found->bytes;
+  if (found && found->has_ended)
+    return fail(engine, now, name_of(peer) + " sent step " + std::to_string(header.step) + " of " + describe(op.descriptor) + " twice");
   if (!found || expected != header.bytes || payload.size() != header.bytes)
-    return fail(engine, now, name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) + " in " +
-                                 describe(op.descriptor) + ", which expects " + std::to_string(expected));
+    return fail(engine, now, name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) + " in step " +
+                                 std::to_string(header.step) + " of " + describe(op.descriptor) + ", which expects " + std::to_string(expected));
   if (!payload.empty()) std::memcpy(found->to, payload.data(), payload.size());
-  end_inbound(engine, now, op, *found);
+  found->arrived = found->slices.count;
+  end_inbound(engine, *found);
+  advance(engine, now, op);
 }
 
 void Strand::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header) {
-  std::uint64_t mine = 0;
-  for (const Outbound& out : op.outs)
-    if (out.peer == peer) mine += out.bytes;
-  if (mine != header.bytes)
+  std::uint64_t granted = 0, all = 0;
+  for (const Outbound& out : op.outs) {
+    if (out.peer != peer) continue;
+    all += out.total;
+    if (!out.is_eager) granted += out.total;
+  }
+  if (granted != header.bytes && !is_first()) return;  // the first strand has a stripe of everything, and knows the whole
+  if (granted != header.bytes)
     return fail(engine, now, name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) + " in " +
-                                 describe(op.descriptor) + ", which sends " + std::to_string(mine));
+                                 describe(op.descriptor) + ", which sends " + std::to_string(all));
   op.granted[peer] = header.rkey;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i)
     if (op.outs[i].peer == peer) post(engine, now, op, i);
   settle(op);
 }
 
+// What is small is copied, and its memory the caller's again. A barrier's end is a word about the others as well, so it
+// waits until they have this rank's.
+void Strand::say_eager(Engine& engine, Time now, Operation& op, std::uint32_t index) {
+  Outbound& out = op.outs[index];
+  if (out.posted || !op.ready(out)) return;
+  out.posted = 1;
+  const bool is_awaited = op.descriptor.kind == Kind::barrier;
+  Header header;
+  header.type = MessageType::eager;
+  header.number = op.number;
+  header.descriptor = op.descriptor;
+  header.bytes = out.bytes;
+  header.step = out.index;
+  say(engine, now, out.peer, header, {out.from, out.bytes}, is_awaited ? work_request_of(op.number, index) : 0);
+  if (is_awaited) return;
+  out.has_ended = true;
+  --op.open_outs;
+}
+
 // Every slice that is here and that its receiver waits for.
 void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
   Outbound& out = op.outs[index];
+  if (out.is_eager) return say_eager(engine, now, op, index);
   const std::uint32_t rkey = op.granted[out.peer];
-  if (rkey == 0 || out.is_eager || out.has_ended) return;
+  if (rkey == 0 || out.has_ended) return;
   if (out.bytes == 0) {
     out.has_ended = true;
     --op.open_outs;
     return;
   }
-  const std::uint32_t ready = out.ready(op.ins);
+  const std::uint32_t ready = op.ready(out);
   while (out.posted < ready) {
     const std::uint64_t at = out.posted * out.slices.size;
     proto::WorkRequest request;
@@ -192,25 +190,22 @@ void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) 
 void Strand::post_all(Engine& engine, Time now) {
   has_unposted_ = false;
   for (const auto& op : operations_) {
-    if (!op->has_started || op->has_ended) continue;
+    if (op->has_ended) continue;
     for (std::uint32_t i = 0; i < op->outs.size(); ++i) post(engine, now, *op, i);
   }
 }
 
 void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm) {
   for (const auto& op : operations_) {
-    if (op->has_ended || !op->has_started || !is_immediate_of(imm, op->number)) continue;
-    std::uint32_t index = 0;
+    if (op->has_ended || !is_immediate_of(imm, op->number)) continue;
     for (Inbound& in : op->ins) {
-      if (in.peer != peer || in.is_eager || index++ != index_of(imm)) continue;
+      if (in.peer != peer || in.is_eager || in.index != index_of(imm)) continue;
       if (in.has_ended) break;
       op->has_message[peer] = true;
       ++in.arrived;
       for (std::uint32_t out : in.feeds) post(engine, now, *op, out);
-      if (in.arrived == in.slices.count) {
-        end_inbound(engine, now, *op, in);
-        settle(*op);
-      }
+      if (in.arrived == in.slices.count) end_inbound(engine, in);
+      advance(engine, now, *op);
       return;
     }
     break;
@@ -228,23 +223,25 @@ void Strand::handle_sent(std::uint64_t wr_id) {
   settle(*op);
 }
 
-void Strand::end_inbound(Engine& engine, Time now, Operation& op, Inbound& in) {
+void Strand::end_inbound(Engine& engine, Inbound& in) {
   in.has_ended = true;
   if (!in.is_eager && in.bytes) engine.remove_region(in.rkey);
-  --op.open_ins;
-  if (in.bytes == 0)
-    for (std::uint32_t out : in.feeds) post(engine, now, op, out);
-  if (in.is_eager) settle(op);
+}
+
+// Takes what has come in, and sends what waited for that.
+void Strand::advance(Engine& engine, Time now, Operation& op) {
+  while (const Inbound* in = op.take())
+    for (std::uint32_t out : in->feeds) post(engine, now, op, out);
+  settle(op);
 }
 
 // True while there is more to copy.
 bool Strand::copy_some(Operation& op) {
   std::uint64_t room = copy_step;
   for (Copy& copy : op.copies) {
-    const std::uint64_t bytes = std::min(room, copy.bytes - copy.done);
-    if (bytes) std::memcpy(copy.to + copy.done, copy.from + copy.done, bytes);
-    copy.done += bytes;
-    room -= bytes;
+    const std::uint64_t before = copy.done;
+    copy.run(room);
+    room -= copy.done - before;
     if (copy.done < copy.bytes) return true;
   }
   op.copies.clear();
@@ -253,22 +250,30 @@ bool Strand::copy_some(Operation& op) {
 
 // It has ended when everything came in and everything that went out from the caller's memory was acknowledged.
 void Strand::settle(Operation& op) {
-  if (!op.has_started || op.has_ended || op.open_ins || !op.copies.empty()) return;
+  if (op.has_ended || op.taken < op.ins.size() || !op.copies.empty()) return;
   if (!op.has_finished) {
     op.has_finished = true;
     if (op.finish) op.finish();
   }
   if (op.open_outs) return;
   op.has_ended = has_ended_some_ = true;
-  op.work->succeed();
+  owner_.on_ended(number_, op, true);
 }
 
-// Forgets what has ended, and starts what waited for it.
+// Forgets what has ended, and begins what the owner has for this strand.
 void Strand::sweep(Engine& engine, Time now) {
-  while (has_ended_some_) {
+  while (has_ended_some_ || owner_.has_mail(number_)) {
     has_ended_some_ = false;
     operations_.remove_if([](const auto& op) { return op->has_ended; });
-    start_ready(engine, now);
+    Mail mail;
+    if (owner_.has_mail(number_)) mail = owner_.collect(number_);
+    for (auto& op : mail.operations) {
+      next_number_ = op->number + 1;
+      operations_.push_back(std::move(op));
+      if (!has_failed() && !mail.ending) begin(engine, now, *operations_.back());
+    }
+    if (mail.ending) end(engine, now, *mail.ending);
+    if (has_failed()) end_operations(engine);
   }
 }
 
