@@ -312,6 +312,13 @@ def _killed(pair: Pair) -> dict[str, Any]:
     pair.say("times", elements=FAULT_BYTES // 4, count=1000)
     time.sleep(1.0)
     pair.processes[1].send_signal(signal.SIGKILL)
+    try:
+        return _words_of_death(pair)
+    finally:
+        pair.processes[0].kill()  # there is nothing left for it to do
+
+
+def _words_of_death(pair: Pair) -> dict[str, Any]:
     start = time.monotonic()
     log = pair.folder / "nccl.0"
     while time.monotonic() - start < 20:
