@@ -321,7 +321,9 @@ def _killed(pair: Pair) -> dict[str, Any]:
 def _words_of_death(pair: Pair) -> dict[str, Any]:
     start = time.monotonic()
     log = pair.folder / "nccl.0"
-    while time.monotonic() - start < 20:
+    has_ended = False
+    while time.monotonic() - start < 20 and not has_ended:
+        has_ended = pair.processes[0].poll() is not None
         text = log.read_text(errors="replace") if log.exists() else ""
         words = [line for line in text.splitlines() if "NET/SoftMRC" in line and "WARN" in line and "peer" in line]
         if words:
