@@ -311,20 +311,21 @@ def _killed(pair: Pair) -> dict[str, Any]:
     """One rank is killed in the midst of all-reduces; how long until NCCL warns of it at the other, and its words."""
     pair.say("times", elements=FAULT_BYTES // 4, count=1000)
     time.sleep(1.0)
+    log = pair.folder / "nccl.0"
+    said_before = log.stat().st_size if log.exists() else 0
     pair.processes[1].send_signal(signal.SIGKILL)
     try:
-        return _words_of_death(pair)
+        return _words_of_death(pair, log, said_before)
     finally:
         pair.processes[0].kill()  # there is nothing left for it to do
 
 
-def _words_of_death(pair: Pair) -> dict[str, Any]:
+def _words_of_death(pair: Pair, log: Path, said_before: int) -> dict[str, Any]:
     start = time.monotonic()
-    log = pair.folder / "nccl.0"
     has_ended = False
     while time.monotonic() - start < 20 and not has_ended:
         has_ended = pair.processes[0].poll() is not None
-        text = log.read_text(errors="replace") if log.exists() else ""
+        text = log.read_bytes()[said_before:].decode(errors="replace") if log.exists() else ""
         words = [line for line in text.splitlines() if "NET/SoftMRC" in line and "WARN" in line and "peer" in line]
         if words:
             return {"killed_s": time.monotonic() - start, "killed_words": words[-1][-200:]}
