@@ -102,11 +102,10 @@ class Lane final : public proto::Driver {
   // alone, or the lane is closed.
   std::size_t wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout);
   bool wait_until(const std::function<bool()>& is_done, Duration timeout) override;
-  void nudge() override { kick(); }
   void add_attendant(proto::Attendant* attendant) override;
   void remove_attendant(proto::Attendant* attendant) override;
-  // Something lies where an attendant will find it: whoever drives looks soon. No lock is asked for unless it sleeps.
-  void nudge() {
+  // No lock is asked for unless the driver sleeps.
+  void nudge() override {
     is_nudged_ = true;
     if (is_asleep_) kick();
   }
