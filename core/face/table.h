@@ -1,6 +1,7 @@
 // A settings file: as much of TOML as names and values of settings need. What it does not know it refuses, with the line.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
