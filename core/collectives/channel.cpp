@@ -20,7 +20,7 @@ std::uint64_t start_of(std::uint64_t at, std::uint64_t size) {
 }  // namespace
 
 Channel::Channel()
-    : inbound_(std::make_unique<std::uint8_t[]>(ring_bytes)), outbound_(std::make_unique<std::uint8_t[]>(ring_bytes)) {}
+    : inbound_(std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes)), outbound_(std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes)) {}
 
 bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit) {
   const std::uint64_t size = sizeof header + payload.size();
