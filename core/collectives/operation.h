@@ -126,6 +126,7 @@ struct Operation {
   std::vector<bool> has_message;       // by peer
   Time issued_at{};
   Time deadline = Time::never();
+  bool is_overdue = false;             // the deadline has passed, and this is a later one
   double timeout_s = 0;
   std::shared_ptr<Work> work;
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/check.h"
 #include "collectives/immediate.h"
@@ -293,6 +294,11 @@ std::vector<std::uint32_t> Strand::awaited_peers(const Operation& op) const {
   return ranks;
 }
 
+bool Strand::misses_anybody(const Operation& op) const {
+  const std::vector<std::uint32_t> peers = awaited_peers(op);
+  return std::any_of(peers.begin(), peers.end(), [&op](std::uint32_t p) { return !op.has_message[p]; });
+}
+
 std::string Strand::awaited(const Operation& op) const {
   if (!op.has_started) return "an earlier operation on the same memory has not ended";
   std::string absent, slow;
@@ -309,6 +315,11 @@ void Strand::look_at_clock(Engine& engine, Time now) {
     if (s.until <= now) return fail(engine, now, std::string(s.why));
   for (const auto& op : operations_)
     if (!op->has_ended && op->deadline <= now) {
+      // All that it waits for have spoken, so they wait as well: whoever knows for whom is about to say so.
+      if (!std::exchange(op->is_overdue, true) && op->has_started && !misses_anybody(*op)) {
+        op->deadline = now + words_come_within;
+        continue;
+      }
       fail_late(engine, now, describe(op->descriptor), op->timeout_s, awaited(*op));
       sweep(engine, now);
       return;

@@ -141,6 +141,7 @@ class Strand final : public proto::Attendant {
   void fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom);
   std::string awaited(const Operation& op) const;
   std::vector<std::uint32_t> awaited_peers(const Operation& op) const;
+  bool misses_anybody(const Operation& op) const;
 
   // transfers.cpp: collectives.
   Operation* find(std::uint32_t number);
