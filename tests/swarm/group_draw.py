@@ -191,7 +191,7 @@ class Writer:
     def zone(
         self, nbytes: int, dtype: DType, op: ReduceOp | None = None, *, fresh: bool = False, may_share: bool = True
     ) -> Span:
-        """Fresh memory, or some that an earlier step has used, with numbers that stay exact whatever becomes of them."""
+        """Fresh memory, or some that an earlier step has used, with numbers that stay exact in the end."""
         rng, plan = self.rng, self.plan
         is_tame = op in (None, ReduceOp.MIN, ReduceOp.MAX)
         fitting = [z for z in plan.zones if z.may_share and z.dtype == dtype and z.span.nbytes >= nbytes]
