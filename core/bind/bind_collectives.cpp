@@ -1,8 +1,10 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "bind/bind.h"
@@ -67,6 +69,24 @@ bool wait(Strand& group, const Work& work, double timeout_s) {
   return work.has_ended();
 }
 
+std::optional<Algorithm> algorithm_of(const std::optional<std::string>& name) {
+  if (!name) return {};
+  const auto at = std::find(algorithm_names.begin(), algorithm_names.end(), *name);
+  if (at == algorithm_names.end()) raise_if(proto::Problem{proto::Problem::Kind::config, "algorithm", *name, "a name that collective_times uses"});
+  return static_cast<Algorithm>(at - algorithm_names.begin());
+}
+
+// What the model says of every algorithm that could carry out a collective, in seconds; parts are even. The least one is taken.
+nb::dict collective_times(std::uint8_t kind, std::uint32_t ranks, std::uint64_t bytes) {
+  const bool has_parts = static_cast<Kind>(kind) == Kind::reduce_scatter || static_cast<Kind>(kind) == Kind::all_gather;
+  const Load load{static_cast<Kind>(kind), ranks, bytes, has_parts ? bytes / ranks : bytes};
+  nb::dict times;
+  for (std::size_t i = 0; i < algorithm_names.size(); ++i)
+    if (const std::uint64_t ns = time_of(static_cast<Algorithm>(i), load, {}); ns != impossible_ns)
+      times[algorithm_names[i]] = static_cast<double>(ns) * 1e-9;
+  return times;
+}
+
 // One kernel by itself, as tests and benches want it: out = a op b.
 void combine(bool plain, std::uint8_t dtype, std::uint8_t op, std::uint64_t out, std::uint64_t a, std::uint64_t b, std::size_t count) {
   const Kernels& kernels = plain ? plain::kernels : best_kernels();
@@ -94,6 +114,7 @@ void bind_collectives(nb::module_& m) {
       .def("domain", &Strand::domain)
       .def("connect", &Strand::connect)
       .def("start", &Strand::start, nb::arg("unit"))
+      .def("force", [](Strand& g, const std::optional<std::string>& name) { g.force(algorithm_of(name)); }, nb::arg("algorithm").none())
       .def("issue", &issue)
       .def("send", [](Strand& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
         return g.send(part_of(address, bytes), static_cast<DType>(dtype), to, tag, timeout_s);
@@ -115,6 +136,7 @@ void bind_collectives(nb::module_& m) {
         return d;
       });
   m.def("combine", &combine);
+  m.def("collective_times", &collective_times);
 }
 
 }  // namespace softmrc::bind

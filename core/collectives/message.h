@@ -13,7 +13,7 @@ struct Descriptor {
   Kind kind = Kind::barrier;
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
-  std::uint8_t reserved = 0;
+  Algorithm algorithm = Algorithm::direct;
   std::int32_t root = -1;
   std::uint64_t count = 0;   // elements, all parts together
   std::uint64_t shape = 0;   // a hash of how they are cut, and of the factor
@@ -43,7 +43,7 @@ struct Header {
   std::uint32_t tag = 0;
   std::uint64_t consumed = 0;        // bytes of the peer's messages that have been taken from the ring here
   std::uint32_t taken = 0;           // small offers of the peer that have found their receiver
-  std::uint32_t reserved = 0;
+  std::uint32_t step = 0;            // of an eager one: among those of this collective from here to the peer
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
@@ -54,7 +54,7 @@ constexpr bool makes_sense(const Header& header) {
   const Descriptor& d = header.descriptor;
   if (header.type > MessageType::bye) return false;
   if (static_cast<std::size_t>(d.kind) >= kind_names.size() || static_cast<std::size_t>(d.dtype) >= dtype_names.size() ||
-      static_cast<std::size_t>(d.op) >= op_names.size())
+      static_cast<std::size_t>(d.op) >= op_names.size() || static_cast<std::size_t>(d.algorithm) >= algorithm_names.size())
     return false;
   return header.type != MessageType::offer || header.payload == (header.has_payload ? header.bytes : 0);
 }

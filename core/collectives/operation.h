@@ -1,8 +1,14 @@
 // One collective on one rank, as data: what comes in from whom and where it lands, what goes out to whom and what it
 // must wait for. plan.h makes these, the group carries them out; neither knows the other's part.
+//
+// Two ways to wait. A transfer may pass another one on, slice by slice as they arrive. Or it may be a *step*: then it
+// waits until so many of the inbound transfers have been *taken*, which happens in the order of the plan. Taking one is
+// where it is merged with what is here, so a merge finds complete what the plan has put before it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -45,53 +51,73 @@ struct Slices {
       : size(slice_for(bytes, unit)), count(static_cast<std::uint32_t>((bytes + size - 1) / size)) {}
 };
 
+// What becomes of an inbound transfer when its turn comes: `left` op `right`, one of them what has come in.
+struct Merge {
+  std::uint8_t* to = nullptr;          // null: nothing is to be done
+  const std::uint8_t* left = nullptr;
+  const std::uint8_t* right = nullptr;
+  const Reduction* reduction = nullptr;
+};
+
 struct Inbound final : proto::Placer {
   std::uint32_t peer = 0;
+  std::uint32_t index = 0;             // among those of its way (in messages, or granted) from this peer
   bool is_eager = false;               // in a message; else by WRITE into a region
   std::uint8_t* to = nullptr;
   const std::uint8_t* local = nullptr; // what it is reduced with
-  const Reduction* reduction = nullptr;
+  const Reduction* reduction = nullptr; // while it lands
+  Merge merge;                         // or later
   Stream stream = nullptr;             // how to copy it, where not plainly
   std::uint64_t bytes = 0;
   Slices slices;
   std::uint32_t arrived = 0;           // slices
+  std::uint32_t merged = 0;            // slices
   std::uint32_t rkey = 0;
   bool has_ended = false;
-  std::vector<std::uint32_t> feeds;    // outbound transfers that wait for this one, slice by slice
+  std::vector<std::uint32_t> feeds;    // outbound transfers that wait for this one
 
   void place(std::uint64_t offset, const std::uint8_t* source, std::uint32_t size) override {
     if (reduction) reduction->run(to + offset, source, local + offset, size);
     else stream(to + offset, source, size);
   }
   bool needs_placing() const { return reduction || stream; }
+
+  void merge_arrived() {
+    for (; merged < arrived; ++merged) {
+      const std::uint64_t at = merged * slices.size;
+      if (merge.to) merge.reduction->run(merge.to + at, merge.left + at, merge.right + at, std::min(slices.size, bytes - at));
+    }
+  }
 };
 
 struct Outbound {
   std::uint32_t peer = 0;
-  std::uint32_t index = 0;             // among the granted ones to this peer
+  std::uint32_t index = 0;             // among those of its way (in messages, or granted) to this peer
   bool is_eager = false;
   const std::uint8_t* from = nullptr;
   std::uint64_t bytes = 0;
   std::int32_t after = -1;             // the inbound transfer it passes on
   std::int32_t beside = -1;            // the inbound transfer that it must not leave behind by more than the head start
+  std::int32_t step = -1;              // so many inbound transfers must have been taken, and all copies made; -1: no step
   Slices slices;
-  std::uint32_t posted = 0;            // slices
-
-  // How many slices may go, when so many have arrived of what it waits for.
-  std::uint32_t ready(const std::deque<Inbound>& ins) const {
-    if (after >= 0) return ins[static_cast<std::size_t>(after)].arrived;
-    if (beside < 0 || ins[static_cast<std::size_t>(beside)].has_ended) return slices.count;
-    const std::uint64_t ahead = ins[static_cast<std::size_t>(beside)].arrived + head_start / slices.size;
-    return ahead < slices.count ? static_cast<std::uint32_t>(ahead) : slices.count;
-  }
+  std::uint32_t posted = 0;            // slices; a message counts as one
   bool has_ended = false;              // acknowledged
 };
 
+// Within this rank's memory.
 struct Copy {
   std::uint8_t* to = nullptr;
   const std::uint8_t* from = nullptr;
   std::uint64_t bytes = 0;
+  const Reduction* scaling = nullptr;  // by its factor, on the way
   std::uint64_t done = 0;
+
+  void run(std::uint64_t most) {
+    const std::uint64_t count = std::min(most, bytes - done);
+    if (scaling) scaling->scale(to + done, from + done, count / scaling->element, scaling->factor);
+    else if (count) std::memcpy(to + done, from + done, count);
+    done += count;
+  }
 };
 
 // Memory of the caller's that is read or written.
@@ -120,7 +146,7 @@ struct Operation {
   bool has_started = false;
   bool has_ended = false;
   bool has_finished = false;
-  std::uint32_t open_ins = 0;
+  std::uint32_t taken = 0;             // inbound transfers
   std::uint32_t open_outs = 0;
   std::vector<std::uint32_t> granted;  // by peer: the first key, 0 while there is none
   std::vector<bool> has_message;       // by peer
@@ -129,6 +155,26 @@ struct Operation {
   bool is_overdue = false;             // the deadline has passed, and this is a later one
   double timeout_s = 0;
   std::shared_ptr<Work> work;
+
+  // How many slices of it may go; a message is one.
+  std::uint32_t ready(const Outbound& out) const {
+    if (out.step >= 0 && (!copies.empty() || taken < static_cast<std::uint32_t>(out.step))) return 0;
+    if (out.is_eager) return 1;
+    if (out.after >= 0) return ins[static_cast<std::size_t>(out.after)].arrived;
+    if (out.beside < 0 || ins[static_cast<std::size_t>(out.beside)].has_ended) return out.slices.count;
+    const std::uint64_t ahead = ins[static_cast<std::size_t>(out.beside)].arrived + head_start / out.slices.size;
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(ahead, out.slices.count));
+  }
+
+  // Merges what has come of the transfer whose turn it is. The one that was taken with it, if there is nothing to wait for.
+  Inbound* take() {
+    if (!copies.empty() || taken == ins.size()) return nullptr;
+    Inbound& in = ins[taken];
+    in.merge_arrived();
+    if (!in.has_ended) return nullptr;
+    ++taken;
+    return &in;
+  }
 
   bool conflicts(const Operation& other) const {
     for (const Range& a : ranges)

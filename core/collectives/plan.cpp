@@ -2,262 +2,17 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "base/prng.h"
+#include "collectives/draft.h"
 
 namespace softmrc::collectives {
 namespace {
 
-constexpr std::uint64_t stream_from = 4 * 1024 * 1024;  // more than the caches near a core
-
-// Everything a plan is made with.
-struct Draft {
-  const Call& call;
-  const std::uint32_t rank;
-  const std::uint32_t size;
-  const std::uint32_t unit;
-  Operation& op;
-
-  std::uint32_t before(std::uint32_t steps) const { return (rank + size - steps % size) % size; }
-  std::uint32_t next() const { return (rank + 1) % size; }
-  std::uint32_t last() const { return before(1); }
-
-  std::uint32_t receive(std::uint32_t peer, Part to, const std::uint8_t* local = nullptr, const Reduction* reduction = nullptr) {
-    Inbound& in = op.ins.emplace_back();
-    in.peer = peer;
-    in.to = to.data;
-    in.local = local;
-    in.reduction = reduction;
-    in.bytes = to.bytes;
-    in.slices = Slices(to.bytes, unit);
-    if (!reduction && to.bytes >= stream_from) in.stream = best_kernels().stream;
-    return static_cast<std::uint32_t>(op.ins.size()) - 1;
-  }
-  void receive_eager(std::uint32_t peer, Part to) { op.ins[receive(peer, to)].is_eager = true; }
-
-  std::uint32_t send(std::uint32_t peer, Part from, std::int32_t after = -1) {
-    Outbound out;
-    out.peer = peer;
-    out.from = from.data;
-    out.bytes = from.bytes;
-    out.slices = Slices(from.bytes, unit);
-    out.after = after;
-    for (const Outbound& other : op.outs) out.index += other.peer == peer && !other.is_eager;
-    op.outs.push_back(out);
-    const std::uint32_t at = static_cast<std::uint32_t>(op.outs.size()) - 1;
-    if (after >= 0) op.ins[static_cast<std::size_t>(after)].feeds.push_back(at);
-    return at;
-  }
-  void send_eager(std::uint32_t peer, Part from) { op.outs[send(peer, from)].is_eager = true; }
-
-  void copy(Part to, Part from) {
-    if (to.data != from.data && from.bytes) op.copies.push_back({to.data, from.data, from.bytes, 0});
-  }
-
-  Reduction reduction() const {
-    Reduction r;
-    r.combine = combine_for(call.dtype, call.op);
-    r.scale = scale_for(call.dtype);
-    r.divide = divide_for(call.dtype);
-    r.element = size_of(call.dtype);
-    r.factor = call.factor;
-    return r;
-  }
-  // A step along a ring or chain: the first one's sender sent what it had as it was.
-  const Reduction* step(bool is_first, bool is_last) {
-    Reduction r = reduction();
-    r.scales_local = call.op == ReduceOp::premul_sum;
-    r.scales_incoming = r.scales_local && is_first;
-    if (call.op == ReduceOp::avg && is_last) r.divide_by = size;
-    op.reductions.push_back(r);
-    return &op.reductions.back();
-  }
-};
-
-// A block in as many parts as there are ranks, the first ones longer, cut where cache lines end.
-std::vector<Part> cut(Part whole, std::uint32_t parts) {
-  constexpr std::uint64_t line = 64;
-  const std::uint64_t lines = (whole.bytes + line - 1) / line;
-  const std::uint64_t each = (lines + parts - 1) / parts * line;
-  std::vector<Part> result;
-  for (std::uint64_t i = 0; i < parts; ++i) {
-    const std::uint64_t begin = std::min(i * each, whole.bytes);
-    result.push_back({whole.data + begin, std::min(each, whole.bytes - begin)});
-  }
-  return result;
-}
-
-// One rank's contributions become the result, in the order of ranks whoever computes it.
-void reduce_in_order(const Reduction& r, ReduceOp op, std::uint32_t ranks, std::uint32_t own, std::uint8_t* all, const std::uint8_t* mine,
-                     std::uint8_t* out, std::uint64_t bytes) {
-  const std::size_t count = bytes / r.element;
-  std::memcpy(all + own * bytes, mine, bytes);
-  if (op == ReduceOp::premul_sum) r.scale(all, all, count * ranks, r.factor);
-  for (std::uint32_t i = 1; i < ranks; ++i) r.combine(all, all, all + i * bytes, count);
-  if (op == ReduceOp::avg) r.divide(all, count, ranks);
-  std::memcpy(out, all, bytes);
-}
-
-void use_temporary(Draft& d, std::uint64_t bytes) { d.op.temporary.reset(new std::uint8_t[std::max<std::uint64_t>(bytes, 1)]); }
-
-bool is_small_all_reduce(std::uint64_t bytes, std::uint32_t ranks) {
-  return bytes <= eager_limit && bytes * (ranks - 1) <= eager_total;
-}
-
-void plan_small_all_reduce(Draft& d) {
-  const Part in = d.call.inputs[0], out = d.call.outputs[0];
-  use_temporary(d, in.bytes * d.size);
-  std::uint8_t* all = d.op.temporary.get();
-  for (std::uint32_t p = 0; p < d.size; ++p) {
-    if (p == d.rank) continue;
-    d.send_eager(p, in);
-    d.receive_eager(p, {all + p * in.bytes, in.bytes});
-  }
-  if (in.bytes == 0) return;
-  d.op.finish = [=, r = d.reduction(), op = d.call.op, n = d.size, own = d.rank] {
-    reduce_in_order(r, op, n, own, all, in.data, out.data, in.bytes);
-  };
-}
-
-// Step s passes on the part that came in at step s - 1; `first` is the part that a rank sends at step 0.
-// What a step lands in is given by `landing`, the last one completes this rank's own part.
-template <typename Landing>
-std::uint32_t plan_ring(Draft& d, std::uint32_t first, const std::vector<Part>& inputs, Landing landing) {
-  Part passed = inputs[first];
-  std::int32_t after = -1;
-  for (std::uint32_t s = 0; s + 1 < d.size; ++s) {
-    const std::uint32_t part = (first + d.size - s - 1) % d.size;
-    const std::uint32_t out = d.send(d.next(), passed, after);
-    const bool is_last = s + 2 == d.size;
-    passed = landing(part, is_last);
-    after = static_cast<std::int32_t>(d.receive(d.last(), passed, inputs[part].data, d.step(s == 0, is_last)));
-    if (s > 0) continue;
-    d.op.outs[out].beside = after;
-    d.op.ins.back().feeds.push_back(out);
-  }
-  return static_cast<std::uint32_t>(after);
-}
-
-void plan_large_all_reduce(Draft& d) {
-  const std::vector<Part> inputs = cut(d.call.inputs[0], d.size);
-  const std::vector<Part> outputs = cut(d.call.outputs[0], d.size);
-  const std::uint32_t owned = plan_ring(d, d.rank, inputs, [&](std::uint32_t part, bool) { return outputs[part]; });
-  for (std::uint32_t step = 1; step < d.size; ++step) {
-    const std::uint32_t to = (d.rank + step) % d.size, from = d.before(step);
-    d.send(to, outputs[d.next()], static_cast<std::int32_t>(owned));
-    d.receive(from, outputs[(from + 1) % d.size]);
-  }
-}
-
-void plan_all_reduce(Draft& d) {
-  if (is_small_all_reduce(d.call.inputs[0].bytes, d.size)) plan_small_all_reduce(d);
-  else plan_large_all_reduce(d);
-}
-
-void plan_reduce_scatter(Draft& d) {
-  const std::vector<Part>& inputs = d.call.inputs;
-  std::vector<std::uint64_t> starts;
-  std::uint64_t total = 0;
-  for (const Part& part : inputs) {
-    starts.push_back(total);
-    total += (part.bytes + 63) / 64 * 64;
-  }
-  if (d.size > 2) use_temporary(d, total);
-  plan_ring(d, d.last(), inputs, [&](std::uint32_t part, bool is_last) {
-    return is_last ? d.call.outputs[0] : Part{d.op.temporary.get() + starts[part], inputs[part].bytes};
-  });
-}
-
-// Everybody with everybody, small parts in messages.
-void plan_exchange(Draft& d, const std::vector<Part>& inputs, const std::vector<Part>& outputs) {
-  for (std::uint32_t step = 1; step < d.size; ++step) {
-    const std::uint32_t to = (d.rank + step) % d.size, from = d.before(step);
-    if (inputs[to].bytes <= eager_limit) d.send_eager(to, inputs[to]);
-    else d.send(to, inputs[to]);
-    if (outputs[from].bytes <= eager_limit) d.receive_eager(from, outputs[from]);
-    else d.receive(from, outputs[from]);
-  }
-  d.copy(outputs[d.rank], inputs[d.rank]);
-}
-
-void plan_broadcast(Draft& d) {
-  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root);
-  const Part block = d.call.outputs[0];
-  const std::uint32_t behind = (d.rank + d.size - root) % d.size;  // ranks between the root and this one, along the chain
-  const bool is_flat = block.bytes <= flat_limit;
-  if (is_flat && behind == 0) {
-    for (std::uint32_t step = 1; step < d.size; ++step) d.send((root + step) % d.size, block);
-  } else if (is_flat) {
-    d.receive(root, block);
-  } else {
-    const std::int32_t in = behind ? static_cast<std::int32_t>(d.receive(d.last(), block)) : -1;
-    if (behind + 1 < d.size) d.send(d.next(), block, in);
-  }
-}
-
-void plan_flat_reduce(Draft& d, std::uint32_t root) {
-  const Part in = d.call.inputs[0];
-  if (d.rank != root) {
-    d.send(root, in);
-    return;
-  }
-  use_temporary(d, in.bytes * d.size);
-  std::uint8_t* all = d.op.temporary.get();
-  for (std::uint32_t p = 0; p < d.size; ++p)
-    if (p != root) d.receive(p, {all + p * in.bytes, in.bytes});
-  if (in.bytes == 0) return;
-  d.op.finish = [=, r = d.reduction(), op = d.call.op, n = d.size, own = d.rank, out = d.call.outputs[0]] {
-    reduce_in_order(r, op, n, own, all, in.data, out.data, in.bytes);
-  };
-}
-
-void plan_reduce(Draft& d) {
-  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root);
-  const Part in = d.call.inputs[0];
-  if (in.bytes <= flat_limit) return plan_flat_reduce(d, root);
-  // The chain ends at the root; it begins with the rank after it.
-  const std::uint32_t place = (d.rank + d.size - root - 1) % d.size;
-  if (place == 0) {
-    d.send(d.next(), in);
-    return;
-  }
-  const bool is_root = d.rank == root;
-  if (!is_root) use_temporary(d, in.bytes);
-  const Part to = is_root ? d.call.outputs[0] : Part{d.op.temporary.get(), in.bytes};
-  const std::uint32_t at = d.receive(d.last(), to, in.data, d.step(place == 1, is_root));
-  if (!is_root) d.send(d.next(), to, static_cast<std::int32_t>(at));
-}
-
-void plan_gather(Draft& d) {
-  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root);
-  if (d.rank != root) {
-    d.send(root, d.call.inputs[0]);
-    return;
-  }
-  for (std::uint32_t step = 1; step < d.size; ++step) d.receive((root + step) % d.size, d.call.outputs[(root + step) % d.size]);
-  d.copy(d.call.outputs[root], d.call.inputs[0]);
-}
-
-void plan_scatter(Draft& d) {
-  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root);
-  if (d.rank != root) {
-    d.receive(root, d.call.outputs[0]);
-    return;
-  }
-  for (std::uint32_t step = 1; step < d.size; ++step) d.send((root + step) % d.size, d.call.inputs[(root + step) % d.size]);
-  d.copy(d.call.outputs[0], d.call.inputs[root]);
-}
-
 // A reduction over one rank is what that rank has.
 void plan_alone(Draft& d) {
   if (d.call.kind == Kind::barrier || d.call.kind == Kind::broadcast) return;
-  const Part in = d.call.inputs[0], out = d.call.outputs[0];
-  if (d.call.op == ReduceOp::premul_sum && reduces(d.call.kind)) {
-    d.op.finish = [in, out, r = d.reduction()] { r.scale(out.data, in.data, in.bytes / r.element, r.factor); };
-  } else {
-    d.copy(out, in);
-  }
+  d.contribute(d.call.outputs[0], d.call.inputs[0]);
 }
 
 std::uint64_t hash_of(const Call& call) {
@@ -283,6 +38,16 @@ std::uint64_t count_of(const Call& call) {
       break;  // each pair has its own
   }
   return bytes / size_of(call.dtype);
+}
+
+// The same on all ranks of one collective; of those that differ from pair to pair only the kind counts.
+Load load_of(const Call& call, std::uint32_t ranks) {
+  const std::uint64_t bytes = count_of(call) * size_of(call.dtype);
+  std::uint64_t largest = call.kind == Kind::all_reduce ? bytes : 0;
+  const std::vector<Part>& parts = call.kind == Kind::reduce_scatter ? call.inputs : call.outputs;
+  if (call.kind == Kind::reduce_scatter || call.kind == Kind::all_gather)
+    for (const Part& part : parts) largest = std::max(largest, part.bytes);
+  return {call.kind, ranks, bytes, largest};
 }
 
 std::string check_parts(const std::vector<Part>& parts, std::size_t wanted, const char* what) {
@@ -332,6 +97,7 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
   op->descriptor.root = call.root;
   op->descriptor.count = count_of(call);
   op->descriptor.shape = hash_of(call);
+  op->descriptor.algorithm = cheapest(load_of(call, place.size), place.costs, place.forced);
   for (const Part& part : call.inputs) op->ranges.push_back({part.data, part.data + part.bytes, false});
   for (const Part& part : call.outputs) op->ranges.push_back({part.data, part.data + part.bytes, true});
   Draft d{call, place.rank, place.size, place.unit, *op};
@@ -339,16 +105,13 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
     plan_alone(d);
     return op;
   }
-  switch (call.kind) {
-    case Kind::all_reduce: plan_all_reduce(d); break;
-    case Kind::reduce_scatter: plan_reduce_scatter(d); break;
-    case Kind::all_gather: plan_exchange(d, std::vector<Part>(place.size, call.inputs[0]), call.outputs); break;
-    case Kind::broadcast: plan_broadcast(d); break;
-    case Kind::reduce: plan_reduce(d); break;
-    case Kind::gather: plan_gather(d); break;
-    case Kind::scatter: plan_scatter(d); break;
-    case Kind::all_to_all: plan_exchange(d, call.inputs, call.outputs); break;
-    case Kind::barrier: plan_exchange(d, std::vector<Part>(place.size), std::vector<Part>(place.size)); break;
+  switch (op->descriptor.algorithm) {
+    case Algorithm::direct: plan_direct(d); break;
+    case Algorithm::gathered: plan_gathered(d); break;
+    case Algorithm::doubling: plan_doubling(d); break;
+    case Algorithm::rounds: plan_rounds(d); break;
+    case Algorithm::ring: plan_ring(d); break;
+    case Algorithm::binomial: case Algorithm::binary: case Algorithm::chain: plan_tree(d, op->descriptor.algorithm); break;
   }
   return op;
 }

@@ -1,32 +1,31 @@
-// The algorithms: from a call to an Operation. Which one is used depends on sizes and ranks alone, so that every rank
-// chooses alike and results never depend on the weather.
+// From a call to an Operation, by the algorithm that cost.h finds cheapest. That depends on sizes and ranks alone, so every
+// rank chooses alike and results never depend on the weather. One file for each family:
 //
-//   all_reduce       small: everybody sends everything to everybody, each reduces in the order of ranks
-//                    large: ring reduce-scatter, added up while it lands; then each owner sends its part to all
-//   reduce_scatter   the ring
-//   all_gather, all_to_all, gather, scatter   directly
-//   broadcast        small: from the root to each; large: along a chain, slice by slice
-//   reduce           small: all to the root, which reduces in the order of ranks; large: along a chain
-//   barrier          everybody to everybody
+//   direct    everybody with everybody (or with the root) in one step, reduced in the order of ranks
+//   gathered  all contributions to all ranks in ceil(log2 n) rounds, then reduced in the order of ranks
+//   doubling  partners exchange their sums, with twice the distance in each step
+//   rounds    reduce-scatter, all-gather or both, in ceil(log2 n) rounds each
+//   ring      reduce-scatter round a ring, added up while it lands; for an all_reduce the owners then send to all
+//   binomial, binary, chain   trees for broadcast and reduce
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "collectives/cost.h"
 #include "collectives/operation.h"
 
 namespace softmrc::collectives {
-
-constexpr std::uint64_t eager_limit = 8 * 1024;       // bytes from one rank to another that travel in a message
-constexpr std::uint64_t eager_total = 64 * 1024;      // that one rank may send so in one all_reduce
-constexpr std::uint64_t flat_limit = 64 * 1024;       // broadcast and reduce without a chain
 
 struct Place {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
   std::uint32_t unit = 4096;  // bytes of whole packets, the same for all ranks: see slice_for
+  Costs costs{};              // the same for all ranks
+  std::optional<Algorithm> forced{};  // where it is possible: for tests and benches, on all ranks
 };
 
 struct Part {

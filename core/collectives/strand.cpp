@@ -14,8 +14,9 @@ namespace {
 constexpr std::uint32_t receives_posted = 2048;
 constexpr Duration inquiry_interval = milliseconds(300);
 constexpr Duration words_come_within = milliseconds(500);
-// A rank starts so many collectives before an earlier one has ended, and says at most two things to a peer in each.
-constexpr std::size_t most_stashed = 2 * most_started;
+// A rank starts so many collectives before an earlier one has ended, and says at most three things in each to a peer that
+// has said nothing yet: a grant, and a step in two pieces.
+constexpr std::size_t most_stashed = 3 * most_started;
 
 Duration seconds_of(double s) { return Duration{s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(s * 1e12)}; }
 
@@ -124,8 +125,12 @@ bool Strand::attend(Engine& engine, Time now) {
     has_copies_ = false;
     for (const auto& op : operations_) {
       if (!op->has_started || op->has_ended || op->copies.empty()) continue;
-      if (copy_some(*op)) has_copies_ = true;
-      else settle(*op);
+      if (copy_some(*op)) {
+        has_copies_ = true;
+        continue;
+      }
+      for (std::uint32_t i = 0; i < op->outs.size(); ++i) post(engine, now, *op, i);
+      advance(engine, now, *op);
     }
   }
   sweep(engine, now);
@@ -210,7 +215,7 @@ void Strand::handle_collective_message(Engine& engine, Time now, std::uint32_t p
 // acknowledgement came through.
 void Strand::handle_error(Engine& engine, Time now, const std::string& why) {
   for (const auto& op : operations_) {
-    if (op->descriptor.kind != Kind::barrier || !op->has_started || op->has_ended || op->open_ins) continue;
+    if (op->descriptor.kind != Kind::barrier || !op->has_started || op->has_ended || op->taken < op->ins.size()) continue;
     op->open_outs = 0;
     settle(*op);
   }
@@ -227,7 +232,7 @@ void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
     bool needs_it = false;
     for (Outbound& out : op->outs) {
       if (out.peer != peer || out.has_ended) continue;
-      if (out.is_eager || (out.posted == out.slices.count && op->granted[peer])) {
+      if (out.is_eager ? out.posted == 1 : out.posted == out.slices.count && op->granted[peer]) {
         out.has_ended = true;
         --op->open_outs;
       } else {

@@ -66,6 +66,8 @@ class Strand final : public proto::Attendant {
   std::string error();
   GroupStats stats();
   Place place() const { return place_; }
+  // For tests and benches: this algorithm wherever it is possible. All ranks must say the same, between operations.
+  void force(std::optional<Algorithm> algorithm) { place_.forced = algorithm; }
   proto::Driver& driver() { return driver_; }
 
   bool attend(proto::Endpoint& engine, Time now) override;
@@ -154,9 +156,11 @@ class Strand final : public proto::Attendant {
   void deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header);
   void handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm);
   void handle_sent(std::uint64_t wr_id);
+  void say_eager(Engine& engine, Time now, Operation& op, std::uint32_t out);
   void post(Engine& engine, Time now, Operation& op, std::uint32_t out);
   void post_all(Engine& engine, Time now);
-  void end_inbound(Engine& engine, Time now, Operation& op, Inbound& in);
+  void end_inbound(Engine& engine, Inbound& in);
+  void advance(Engine& engine, Time now, Operation& op);
   bool copy_some(Operation& op);
   void settle(Operation& op);
   void sweep(Engine& engine, Time now);

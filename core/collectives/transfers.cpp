@@ -50,30 +50,14 @@ void Strand::begin(Engine& engine, Time now, Operation& op) {
   op.has_started = true;
   op.granted.assign(place_.size, 0);
   op.has_message.assign(place_.size, false);
-  op.open_ins = static_cast<std::uint32_t>(op.ins.size());
   op.open_outs = static_cast<std::uint32_t>(op.outs.size());
   for (const Inbound& in : op.ins)
     if (peers_[in.peer].has_left) return fail(engine, now, name_of(in.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
   for (const Outbound& out : op.outs)
     if (peers_[out.peer].has_left) return fail(engine, now, name_of(out.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
   grant(engine, now, op);
-  // What is small is copied, and its memory the caller's again. A barrier's end is a word about the others as well, so it
-  // waits until they have this rank's.
-  const bool is_awaited = op.descriptor.kind == Kind::barrier;
-  for (std::uint32_t i = 0; i < op.outs.size(); ++i) {
-    Outbound& out = op.outs[i];
-    if (!out.is_eager) continue;
-    Header header;
-    header.type = MessageType::eager;
-    header.number = op.number;
-    header.descriptor = op.descriptor;
-    header.bytes = out.bytes;
-    say(engine, now, out.peer, header, {out.from, out.bytes}, is_awaited ? work_request_of(op.number, i) : 0);
-    if (is_awaited) continue;
-    out.has_ended = true;
-    --op.open_outs;
-  }
   if (!op.copies.empty() && copy_some(op)) has_copies_ = true;
+  for (std::uint32_t i = 0; i < op.outs.size(); ++i) post(engine, now, op, i);
   // What came before its time.
   for (std::uint32_t p = 0; p < place_.size && !has_failed(); ++p) {
     auto& stash = peers_[p].stash;
@@ -87,12 +71,14 @@ void Strand::begin(Engine& engine, Time now, Operation& op) {
       deliver(engine, now, op, p, early.header, early.payload);
     }
   }
-  if (!has_failed()) settle(op);
+  if (!has_failed()) advance(engine, now, op);
 }
 
 // Registers what will come in by WRITE, and tells each sender where. The transfers of one peer have keys in a row.
 void Strand::grant(Engine& engine, Time now, Operation& op) {
-  for (std::uint32_t peer = 0; peer < place_.size; ++peer) {
+  for (std::size_t begin = 0; begin < op.ins.size(); ++begin) {
+    if (op.ins[begin].is_eager || op.ins[begin].rkey) continue;
+    const std::uint32_t peer = op.ins[begin].peer;
     std::uint32_t count = 0;
     std::uint64_t bytes = 0;
     for (const Inbound& in : op.ins) {
@@ -100,14 +86,13 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
       ++count;
       bytes += in.bytes;
     }
-    if (count == 0) continue;
     const std::uint32_t first = new_rkeys(engine, count);
     std::uint32_t next = first;
     for (Inbound& in : op.ins) {
       if (in.peer != peer || in.is_eager) continue;
       in.rkey = next++;
       if (in.bytes == 0) {
-        end_inbound(engine, now, op, in);
+        end_inbound(engine, in);
         continue;
       }
       SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, peers_[peer].domain}));
@@ -136,40 +121,68 @@ void Strand::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_
   Inbound* found = nullptr;
   for (Inbound& in : op.ins) {
     if (in.peer != peer) continue;
+    if (in.is_eager && in.index == header.step) found = &in;
     expected += in.bytes;
-    if (in.is_eager && !in.has_ended) found = &in;
   }
+  if (found) expected = found->bytes;
+  if (found && found->has_ended)
+    return fail(engine, now, name_of(peer) + " sent step " + std::to_string(header.step) + " of " + describe(op.descriptor) + " twice");
   if (!found || expected != header.bytes || payload.size() != header.bytes)
-    return fail(engine, now, name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) + " in " +
-                                 describe(op.descriptor) + ", which expects " + std::to_string(expected));
+    return fail(engine, now, name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) + " in step " +
+                                 std::to_string(header.step) + " of " + describe(op.descriptor) + ", which expects " + std::to_string(expected));
   if (!payload.empty()) std::memcpy(found->to, payload.data(), payload.size());
-  end_inbound(engine, now, op, *found);
+  found->arrived = found->slices.count;
+  end_inbound(engine, *found);
+  advance(engine, now, op);
 }
 
 void Strand::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header) {
-  std::uint64_t mine = 0;
-  for (const Outbound& out : op.outs)
-    if (out.peer == peer) mine += out.bytes;
-  if (mine != header.bytes)
+  std::uint64_t granted = 0, all = 0;
+  for (const Outbound& out : op.outs) {
+    if (out.peer != peer) continue;
+    all += out.bytes;
+    if (!out.is_eager) granted += out.bytes;
+  }
+  if (granted != header.bytes)
     return fail(engine, now, name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) + " in " +
-                                 describe(op.descriptor) + ", which sends " + std::to_string(mine));
+                                 describe(op.descriptor) + ", which sends " + std::to_string(all));
   op.granted[peer] = header.rkey;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i)
     if (op.outs[i].peer == peer) post(engine, now, op, i);
   settle(op);
 }
 
+// What is small is copied, and its memory the caller's again. A barrier's end is a word about the others as well, so it
+// waits until they have this rank's.
+void Strand::say_eager(Engine& engine, Time now, Operation& op, std::uint32_t index) {
+  Outbound& out = op.outs[index];
+  if (out.posted || !op.ready(out)) return;
+  out.posted = 1;
+  const bool is_awaited = op.descriptor.kind == Kind::barrier;
+  Header header;
+  header.type = MessageType::eager;
+  header.number = op.number;
+  header.descriptor = op.descriptor;
+  header.bytes = out.bytes;
+  header.step = out.index;
+  say(engine, now, out.peer, header, {out.from, out.bytes}, is_awaited ? work_request_of(op.number, index) : 0);
+  if (is_awaited) return;
+  out.has_ended = true;
+  --op.open_outs;
+}
+
 // Every slice that is here and that its receiver waits for.
 void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
   Outbound& out = op.outs[index];
+  if (out.is_eager) return say_eager(engine, now, op, index);
   const std::uint32_t rkey = op.granted[out.peer];
-  if (rkey == 0 || out.is_eager || out.has_ended) return;
+  if (rkey == 0 || out.has_ended) return;
   if (out.bytes == 0) {
     out.has_ended = true;
     --op.open_outs;
     return;
   }
-  const std::uint32_t ready = out.ready(op.ins);
+  const std::uint32_t ready = op.ready(out);
   while (out.posted < ready) {
     const std::uint64_t at = out.posted * out.slices.size;
     proto::WorkRequest request;
@@ -200,17 +213,14 @@ void Strand::post_all(Engine& engine, Time now) {
 void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm) {
   for (const auto& op : operations_) {
     if (op->has_ended || !op->has_started || !is_immediate_of(imm, op->number)) continue;
-    std::uint32_t index = 0;
     for (Inbound& in : op->ins) {
-      if (in.peer != peer || in.is_eager || index++ != index_of(imm)) continue;
+      if (in.peer != peer || in.is_eager || in.index != index_of(imm)) continue;
       if (in.has_ended) break;
       op->has_message[peer] = true;
       ++in.arrived;
       for (std::uint32_t out : in.feeds) post(engine, now, *op, out);
-      if (in.arrived == in.slices.count) {
-        end_inbound(engine, now, *op, in);
-        settle(*op);
-      }
+      if (in.arrived == in.slices.count) end_inbound(engine, in);
+      advance(engine, now, *op);
       return;
     }
     break;
@@ -228,23 +238,25 @@ void Strand::handle_sent(std::uint64_t wr_id) {
   settle(*op);
 }
 
-void Strand::end_inbound(Engine& engine, Time now, Operation& op, Inbound& in) {
+void Strand::end_inbound(Engine& engine, Inbound& in) {
   in.has_ended = true;
   if (!in.is_eager && in.bytes) engine.remove_region(in.rkey);
-  --op.open_ins;
-  if (in.bytes == 0)
-    for (std::uint32_t out : in.feeds) post(engine, now, op, out);
-  if (in.is_eager) settle(op);
+}
+
+// Takes what has come in, and sends what waited for that.
+void Strand::advance(Engine& engine, Time now, Operation& op) {
+  while (const Inbound* in = op.take())
+    for (std::uint32_t out : in->feeds) post(engine, now, op, out);
+  settle(op);
 }
 
 // True while there is more to copy.
 bool Strand::copy_some(Operation& op) {
   std::uint64_t room = copy_step;
   for (Copy& copy : op.copies) {
-    const std::uint64_t bytes = std::min(room, copy.bytes - copy.done);
-    if (bytes) std::memcpy(copy.to + copy.done, copy.from + copy.done, bytes);
-    copy.done += bytes;
-    room -= bytes;
+    const std::uint64_t before = copy.done;
+    copy.run(room);
+    room -= copy.done - before;
     if (copy.done < copy.bytes) return true;
   }
   op.copies.clear();
@@ -253,7 +265,7 @@ bool Strand::copy_some(Operation& op) {
 
 // It has ended when everything came in and everything that went out from the caller's memory was acknowledged.
 void Strand::settle(Operation& op) {
-  if (!op.has_started || op.has_ended || op.open_ins || !op.copies.empty()) return;
+  if (!op.has_started || op.has_ended || op.taken < op.ins.size() || !op.copies.empty()) return;
   if (!op.has_finished) {
     op.has_finished = true;
     if (op.finish) op.finish();

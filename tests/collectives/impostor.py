@@ -21,8 +21,8 @@ from softmrc.verbs import Device
 EAGER, GRANT, INQUIRY, OFFER, ACCEPT, CREDIT, ERROR, BYE = range(8)
 UINT8 = 8
 HEADER = struct.Struct("=BBHIBBBBiQQQIIQII")
-HONEST = {"has_payload": 0, "payload": 0, "number": 1, "kind": 0, "dtype": UINT8, "op": 0, "reserved": 0, "root": -1}
-HONEST |= {"count": 0, "shape": 0, "bytes": 0, "rkey": 0, "tag": 0, "consumed": 0, "taken": 0, "unused": 0}
+HONEST = {"has_payload": 0, "payload": 0, "number": 1, "kind": 0, "dtype": UINT8, "op": 0, "algorithm": 0, "root": -1}
+HONEST |= {"count": 0, "shape": 0, "bytes": 0, "rkey": 0, "tag": 0, "consumed": 0, "taken": 0, "step": 0}
 RING_BYTES = 256 * 1024
 
 

@@ -1,0 +1,129 @@
+#include "collectives/cost.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "collectives/immediate.h"
+#include "collectives/operation.h"
+
+namespace softmrc::collectives {
+namespace {
+
+// One call under one set of constants, in nanoseconds.
+class Model {
+ public:
+  Model(const Load& load, const Costs& costs) : load_(load), c_(costs), n_(load.ranks), others_(load.ranks - 1) {}
+
+  std::uint64_t direct() const {
+    const bool is_granted = load_.largest > eager_limit;
+    switch (load_.kind) {
+      case Kind::gather: case Kind::scatter: case Kind::all_to_all: return 0;  // there is no other
+      case Kind::barrier: return few(fan(0));
+      case Kind::all_reduce: return is_granted ? impossible_ns : few(fan(others_ * load_.bytes) + pass(n_ * load_.bytes));
+      case Kind::reduce_scatter: return is_granted ? impossible_ns : few(fan(others_ * part()) + pass(load_.bytes));
+      case Kind::all_gather: return few(fan(others_ * part()) + (is_granted ? others_ * c_.message_ns : 0));
+      case Kind::broadcast: return few(trip() + fan(others_ * load_.bytes));
+      case Kind::reduce: return few(trip() + fan(others_ * load_.bytes) + pass(n_ * load_.bytes));
+    }
+    return impossible_ns;
+  }
+
+  std::uint64_t gathered() const {
+    return rounds() * trip() + wire(others_ * load_.bytes) + pass(n_ * load_.bytes) + grant(n_ / 2 * load_.bytes);
+  }
+
+  std::uint64_t doubling() const {
+    const std::uint64_t steps = std::bit_width(n_) - 1 + (std::has_single_bit(n_) ? 0 : 2);
+    return steps * (trip() + wire(load_.bytes) + pass(load_.bytes)) + pass(load_.bytes) + grant(load_.bytes);
+  }
+
+  std::uint64_t in_rounds() const {
+    const std::uint64_t once = rounds() * trip() + wire(others_ * part());
+    switch (load_.kind) {
+      case Kind::barrier: return once;
+      case Kind::all_gather: return once + (load_.largest > eager_limit ? trip() : pass(2 * load_.bytes));
+      case Kind::reduce_scatter: return once + pass(2 * load_.bytes) + grant(load_.bytes / 2);
+      default: return 2 * once + pass(load_.bytes) + grant(load_.bytes / 2);
+    }
+  }
+
+  std::uint64_t ring() const {
+    if (2 * others_ > most_transfers) return impossible_ns;
+    const std::uint64_t once = trip() + others_ * trip() + wire(others_ * part());
+    if (load_.kind == Kind::reduce_scatter) return once;
+    const std::uint64_t gather = others_ <= most_peers(n_) ? fan(0) + others_ * c_.message_ns : rounds() * (trip() + c_.message_ns);
+    return once + gather + wire(others_ * part());
+  }
+
+  std::uint64_t binomial() const {
+    const std::uint64_t merge = load_.kind == Kind::reduce ? pass(load_.bytes) : 0;
+    return trip() + rounds() * (trip() + wire(load_.bytes) + merge);
+  }
+  std::uint64_t binary() const {
+    const std::uint64_t depth = std::bit_width(n_) - 1;
+    return trip() + depth * (trip() + c_.message_ns + 2 * wire(slice())) + 2 * wire(load_.bytes - slice());
+  }
+  std::uint64_t chain() const { return trip() + others_ * (trip() + wire(slice())) + wire(load_.bytes - slice()); }
+
+ private:
+  std::uint64_t trip() const { return c_.latency_ns + c_.message_ns; }
+  std::uint64_t wire(std::uint64_t bytes) const { return bytes * c_.byte_ps / 1000; }
+  std::uint64_t pass(std::uint64_t bytes) const { return bytes * c_.pass_ps / 1000; }
+  std::uint64_t fan(std::uint64_t bytes) const { return c_.latency_ns + others_ * c_.message_ns + wire(bytes); }
+  std::uint64_t grant(std::uint64_t largest) const { return largest > eager_limit ? trip() : 0; }
+  std::uint64_t few(std::uint64_t time) const { return others_ <= most_peers(n_) ? time : impossible_ns; }
+  std::uint64_t part() const { return load_.bytes / n_; }
+  std::uint64_t rounds() const { return std::bit_width(n_ - 1); }
+  std::uint64_t slice() const { return std::min(load_.bytes, slice_for(load_.bytes, 1)); }
+
+  const Load& load_;
+  const Costs& c_;
+  const std::uint32_t n_;
+  const std::uint64_t others_;
+};
+
+bool suits(Algorithm algorithm, Kind kind) {
+  using enum Algorithm;
+  switch (kind) {
+    case Kind::all_reduce: return algorithm == direct || algorithm == gathered || algorithm == doubling || algorithm == rounds || algorithm == ring;
+    case Kind::reduce_scatter: return algorithm == direct || algorithm == rounds || algorithm == ring;
+    case Kind::all_gather: case Kind::barrier: return algorithm == direct || algorithm == rounds;
+    case Kind::broadcast: return algorithm == direct || algorithm == binomial || algorithm == binary || algorithm == chain;
+    case Kind::reduce: return algorithm == direct || algorithm == binomial || algorithm == rounds || algorithm == chain;
+    case Kind::gather: case Kind::scatter: case Kind::all_to_all: return algorithm == direct;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::uint32_t most_peers(std::uint32_t ranks) { return 2 * static_cast<std::uint32_t>(std::bit_width(ranks)); }
+
+std::uint64_t time_of(Algorithm algorithm, const Load& load, const Costs& costs) {
+  if (!suits(algorithm, load.kind)) return impossible_ns;
+  if (load.ranks == 1) return 0;
+  const Model model(load, costs);
+  switch (algorithm) {
+    case Algorithm::direct: return model.direct();
+    case Algorithm::gathered: return model.gathered();
+    case Algorithm::doubling: return model.doubling();
+    case Algorithm::rounds: return model.in_rounds();
+    case Algorithm::ring: return model.ring();
+    case Algorithm::binomial: return model.binomial();
+    case Algorithm::binary: return model.binary();
+    case Algorithm::chain: return model.chain();
+  }
+  return impossible_ns;
+}
+
+Algorithm cheapest(const Load& load, const Costs& costs, std::optional<Algorithm> forced) {
+  if (forced && time_of(*forced, load, costs) != impossible_ns) return *forced;
+  Algorithm best = Algorithm::direct;
+  for (std::size_t i = 1; i < algorithm_names.size(); ++i) {
+    const Algorithm other = static_cast<Algorithm>(i);
+    if (time_of(other, load, costs) < time_of(best, load, costs)) best = other;
+  }
+  return best;
+}
+
+}  // namespace softmrc::collectives

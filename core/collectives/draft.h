@@ -1,0 +1,72 @@
+// What every algorithm draws its plan with: transfers to and from others, copies, merges.
+#pragma once
+
+#include <vector>
+
+#include "collectives/plan.h"
+
+namespace softmrc::collectives {
+
+struct Draft {
+  const Call& call;
+  const std::uint32_t rank;
+  const std::uint32_t size;
+  const std::uint32_t unit;
+  Operation& op;
+  // Whether small transfers travel in messages, which nobody has to grant. Only where a rank's end depends on all others
+  // having begun: else one that is ahead could say more than the others can keep.
+  bool uses_messages = false;
+  std::vector<std::uint32_t> indices = std::vector<std::uint32_t>(std::size_t{4} * size);  // by peer, direction and way
+
+  std::uint32_t before(std::uint32_t steps) const { return (rank + size - steps % size) % size; }
+  std::uint32_t beyond(std::uint32_t steps) const { return (rank + steps) % size; }
+
+  std::uint32_t receive(std::uint32_t peer, Part to);
+  std::uint32_t send(std::uint32_t peer, Part from);
+  // As the slices of an inbound transfer arrive.
+  void pass_on(std::uint32_t peer, Part from, std::int32_t after);
+  // When all that was planned to come in so far has been taken.
+  void send_next(std::uint32_t peer, Part from);
+
+  void copy(Part to, Part from);
+  // A rank's own contribution as others may add it up: with its factor.
+  void contribute(Part to, Part from);
+
+  std::uint8_t* use_temporary(std::uint64_t bytes);
+
+  // An inbound transfer is added to `local` while it lands; the sender of the first one sent what it had as it was.
+  void reduce_on_landing(std::uint32_t in, const std::uint8_t* local, bool is_first, bool is_last);
+  // Or to what the plan has put before it, when it is taken. All contributions have their factor by then.
+  void merge(std::uint32_t in, std::uint8_t* to, const std::uint8_t* left, const std::uint8_t* right, bool is_last);
+
+  Reduction reduction() const;
+  bool has_factor() const { return reduces(call.kind) && call.op == ReduceOp::premul_sum; }
+};
+
+// A block in as many parts as there are ranks, as even as cuts at the ends of cache lines are.
+std::vector<Part> cut(Part whole, std::uint32_t parts);
+
+// What temporaries are laid out by.
+constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// direct.cpp
+void plan_direct(Draft& d);
+// When all has come in: the contributions of all ranks, side by side in `all`, become the result, in the order of ranks.
+// Rank 0's is the `first` of them; after the last comes the one at the beginning. They stay as they are, since some of it
+// may not have been sent yet.
+void reduce_when_all_are_here(Draft& d, const std::uint8_t* all, Part out, std::uint32_t first, bool has_factors);
+
+// rounds.cpp
+void plan_gathered(Draft& d);
+void plan_rounds(Draft& d);
+// The parts of `whole`, of which each rank has its own, reach all.
+void gather_in_rounds(Draft& d, Part whole, std::uint32_t own);
+
+// doubling.cpp, ring.cpp
+void plan_doubling(Draft& d);
+void plan_ring(Draft& d);
+
+// trees.cpp: broadcast and reduce.
+void plan_tree(Draft& d, Algorithm algorithm);
+
+}  // namespace softmrc::collectives

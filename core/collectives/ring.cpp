@@ -1,0 +1,62 @@
+// A ring: every rank adds its own to what its neighbour sends, while that lands, and passes it on. One incoming value for
+// each element and step, the caller's memory to add it to, and no other: large blocks among not too many ranks.
+#include "collectives/draft.h"
+
+namespace softmrc::collectives {
+namespace {
+
+// Step s passes on the part that came in at step s - 1; `first` is the part that a rank sends at step 0.
+// What a step lands in is given by `landing`, the last one completes this rank's own part.
+template <typename Landing>
+std::int32_t go_round(Draft& d, std::uint32_t first, const std::vector<Part>& inputs, Landing landing) {
+  Part passed = inputs[first];
+  std::int32_t after = -1;
+  for (std::uint32_t s = 0; s + 1 < d.size; ++s) {
+    const std::uint32_t part = (first + d.size - s - 1) % d.size;
+    const bool is_last = s + 2 == d.size;
+    d.pass_on(d.beyond(1), passed, after);
+    passed = landing(part, is_last);
+    const std::uint32_t in = d.receive(d.before(1), passed);
+    d.reduce_on_landing(in, inputs[part].data, s == 0, is_last);
+    after = static_cast<std::int32_t>(in);
+    if (s > 0) continue;
+    d.op.outs[0].beside = after;
+    d.op.ins[0].feeds.push_back(0);
+  }
+  return after;
+}
+
+// The parts' owners send them to all: directly where that makes few connections, since the way then ends with it.
+void all_reduce(Draft& d) {
+  const std::vector<Part> inputs = cut(d.call.inputs[0], d.size);
+  const std::vector<Part> outputs = cut(d.call.outputs[0], d.size);
+  const std::int32_t owned = go_round(d, d.rank, inputs, [&](std::uint32_t part, bool) { return outputs[part]; });
+  if (d.size - 1 > most_peers(d.size)) return gather_in_rounds(d, d.call.outputs[0], d.beyond(1));
+  for (std::uint32_t step = 1; step < d.size; ++step) {
+    d.pass_on(d.beyond(step), outputs[d.beyond(1)], owned);
+    d.receive(d.before(step), outputs[(d.before(step) + 1) % d.size]);
+  }
+}
+
+void reduce_scatter(Draft& d) {
+  const std::vector<Part>& inputs = d.call.inputs;
+  std::vector<std::uint64_t> starts;
+  std::uint64_t total = 0;
+  for (const Part& part : inputs) {
+    starts.push_back(total);
+    total += padded(part.bytes);
+  }
+  if (d.size > 2) d.use_temporary(total);
+  go_round(d, d.before(1), inputs, [&](std::uint32_t part, bool is_last) {
+    return is_last ? d.call.outputs[0] : Part{d.op.temporary.get() + starts[part], inputs[part].bytes};
+  });
+}
+
+}  // namespace
+
+void plan_ring(Draft& d) {
+  if (d.call.kind == Kind::all_reduce) all_reduce(d);
+  else reduce_scatter(d);
+}
+
+}  // namespace softmrc::collectives

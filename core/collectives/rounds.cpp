@@ -1,0 +1,171 @@
+// In rounds, each of which halves what is left to do: ceil(log2 n) of them for any n, and no byte is sent that a ring would
+// not send. A rank sees the n blocks from itself on: number 0 is its own, i is that of the i-th rank beyond it.
+//
+// Reducing, a round narrows the blocks that a rank has a part in from `width` to `half` of them (rounded up): it sends the
+// upper ones to the rank `half` beyond it, whose lower ones they are, and merges what comes from `half` before it into its
+// own lower ones. In the end it has the sum of number 0. Gathering is the same backwards. (J. L. Träff, "Optimal,
+// non-pipelined reduce-scatter and allreduce algorithms", 2024; gathering: J. Bruck et al., 1997.)
+#include <algorithm>
+#include <cstring>
+
+#include "collectives/draft.h"
+
+namespace softmrc::collectives {
+namespace {
+
+// Side by side in memory from block 0 on; but where the blocks are the parts of a buffer, the last part's neighbour is the
+// first one, at the other end.
+struct Blocks {
+  std::vector<Part> parts;
+  std::uint32_t wrap;  // the number of the part with which the buffer begins
+
+  Part run(std::uint32_t first, std::uint32_t last) const {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t i = first; i < last; ++i) bytes += parts[i].bytes;
+    return {parts[first].data, bytes};
+  }
+  // One piece, or two; all ranks cut alike.
+  std::vector<Part> pieces(std::uint32_t first, std::uint32_t last) const {
+    if (first < wrap && wrap < last) return {run(first, wrap), run(wrap, last)};
+    return {run(first, last)};
+  }
+};
+
+Blocks parts_from(Part whole, std::uint32_t ranks, std::uint32_t own) {
+  const std::vector<Part> parts = cut(whole, ranks);
+  Blocks blocks{{}, ranks - own};
+  for (std::uint32_t i = 0; i < ranks; ++i) blocks.parts.push_back(parts[(own + i) % ranks]);
+  return blocks;
+}
+
+// In temporary memory, where they need not wrap.
+Blocks side_by_side(const Draft& d, const std::vector<Part>& parts, std::uint8_t* at) {
+  Blocks blocks{{}, d.size};
+  for (std::uint32_t i = 0; i < d.size; ++i) {
+    blocks.parts.push_back({at, parts[d.beyond(i)].bytes});
+    at += blocks.parts.back().bytes;
+  }
+  return blocks;
+}
+
+std::uint64_t total_of(const std::vector<Part>& parts) {
+  std::uint64_t bytes = 0;
+  for (const Part& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
+struct Round {
+  std::uint32_t half;
+  std::uint32_t width;
+};
+std::vector<Round> rounds_of(std::uint32_t ranks) {
+  std::vector<Round> rounds;
+  for (std::uint32_t width = ranks; width > 1; width = rounds.back().half) rounds.push_back({(width + 1) / 2, width});
+  return rounds;
+}
+
+// What comes in lands apart from what it is merged with. Blocks may differ, and the first ones come more than once.
+std::uint64_t landing_bytes(const Blocks& blocks) {
+  std::uint64_t bytes = 0;
+  for (const Round round : rounds_of(static_cast<std::uint32_t>(blocks.parts.size())))
+    for (const Part& piece : blocks.pieces(0, round.width - round.half)) bytes += padded(piece.bytes);
+  return bytes;
+}
+
+void reduce(Draft& d, const Blocks& blocks, Part result, std::uint8_t* landing) {
+  for (const Round round : rounds_of(d.size)) {
+    for (const Part& piece : blocks.pieces(round.half, round.width)) d.send_next(d.beyond(round.half), piece);
+    for (const Part& piece : blocks.pieces(0, round.width - round.half)) {
+      const std::uint32_t in = d.receive(d.before(round.half), {landing, piece.bytes});
+      const bool is_last = round.half == 1;
+      d.merge(in, is_last ? result.data : piece.data, landing, piece.data, is_last);
+      landing += padded(piece.bytes);
+    }
+  }
+}
+
+void gather(Draft& d, const Blocks& blocks) {
+  const std::vector<Round> rounds = rounds_of(d.size);
+  for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
+    for (const Part& piece : blocks.pieces(0, round->width - round->half)) d.send_next(d.before(round->half), piece);
+    for (const Part& piece : blocks.pieces(round->half, round->width)) d.receive(d.beyond(round->half), piece);
+  }
+}
+
+// Of a reduce, only the root has a place for the result.
+void all_reduce(Draft& d) {
+  const Part in = d.call.inputs[0];
+  const std::uint64_t room = landing_bytes(parts_from(in, d.size, d.rank));
+  std::uint8_t* landing = d.use_temporary(room + in.bytes);
+  const Part out = d.call.outputs.empty() ? Part{landing + room, in.bytes} : d.call.outputs[0];
+  d.contribute(out, in);
+  const Blocks blocks = parts_from(out, d.size, d.rank);
+  reduce(d, blocks, blocks.parts[0], landing);
+  gather(d, blocks);
+}
+
+void reduce_scatter(Draft& d) {
+  const std::uint64_t room = landing_bytes(side_by_side(d, d.call.inputs, nullptr));
+  std::uint8_t* landing = d.use_temporary(room + total_of(d.call.inputs));
+  const Blocks blocks = side_by_side(d, d.call.inputs, landing + room);
+  for (std::uint32_t i = 0; i < d.size; ++i) d.contribute(blocks.parts[i], d.call.inputs[d.beyond(i)]);
+  reduce(d, blocks, d.call.outputs[0], landing);
+}
+
+// Small parts, many in a message; in the end each goes to its place.
+void gather_small(Draft& d) {
+  const Blocks blocks = side_by_side(d, d.call.outputs, d.use_temporary(total_of(d.call.outputs)));
+  d.copy(blocks.parts[0], d.call.inputs[0]);
+  gather(d, blocks);
+  d.op.finish = [parts = blocks.parts, outputs = d.call.outputs, own = d.rank] {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].bytes) std::memcpy(outputs[(own + i) % outputs.size()].data, parts[i].data, parts[i].bytes);
+    }
+  };
+}
+
+// Large parts, each to its place at once, and passed on from there slice by slice.
+void gather_large(Draft& d) {
+  const std::vector<Round> rounds = rounds_of(d.size);
+  std::vector<std::int32_t> came(d.size, -1);
+  for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
+    for (std::uint32_t i = 0; i < round->width - round->half; ++i) {
+      d.pass_on(d.before(round->half), i == 0 ? d.call.inputs[0] : d.call.outputs[d.beyond(i)], came[i]);
+      came[round->half + i] = static_cast<std::int32_t>(d.receive(d.beyond(round->half), d.call.outputs[d.beyond(round->half + i)]));
+    }
+  }
+  d.copy(d.call.outputs[d.rank], d.call.inputs[0]);
+}
+
+void all_gather(Draft& d) {
+  std::uint64_t largest = 0;
+  for (const Part& part : d.call.outputs) largest = std::max(largest, part.bytes);
+  d.uses_messages = largest <= eager_limit;
+  if (d.uses_messages) gather_small(d);
+  else gather_large(d);
+}
+
+}  // namespace
+
+void gather_in_rounds(Draft& d, Part whole, std::uint32_t own) { gather(d, parts_from(whole, d.size, own)); }
+
+void plan_gathered(Draft& d) {
+  d.uses_messages = true;
+  const Part in = d.call.inputs[0];
+  const Blocks blocks = side_by_side(d, std::vector<Part>(d.size, in), d.use_temporary(in.bytes * d.size));
+  d.contribute(blocks.parts[0], in);
+  gather(d, blocks);
+  reduce_when_all_are_here(d, blocks.parts[0].data, d.call.outputs[0], (d.size - d.rank) % d.size, true);
+}
+
+void plan_rounds(Draft& d) {
+  d.uses_messages = true;
+  switch (d.call.kind) {
+    case Kind::all_reduce: case Kind::reduce: return all_reduce(d);
+    case Kind::reduce_scatter: return reduce_scatter(d);
+    case Kind::all_gather: return all_gather(d);
+    default: return gather(d, {std::vector<Part>(d.size), d.size});  // a barrier: nothing, from everybody to everybody
+  }
+}
+
+}  // namespace softmrc::collectives

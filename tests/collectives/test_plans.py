@@ -1,0 +1,390 @@
+"""Every algorithm on every number of ranks, carried out in memory: right results whatever arrives first, in the order that
+is promised, with no more peers, steps and bytes than it is chosen for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from collectives.plans import ALGORITHMS, COMPILER, Asked, Outcome, Plans, build
+from softmrc import _core
+from softmrc.collectives.block import Kind, ReduceOp
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+SMALL_GROUPS = range(1, 34)
+LARGE_GROUPS = [48, 64, 100, 128, 1000]
+PAIRWISE = (Kind.ALL_TO_ALL, Kind.GATHER, Kind.SCATTER)  # each pair has data of its own
+ROOTED = (Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER)
+EAGER = 2048  # int32 that travel in one message
+TRIP_S = 35e-6  # latency and message of the model
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plans]:
+    program = tmp_path_factory.mktemp("plans") / "plans"
+    built = build(program)
+    assert built.returncode == 0, built.stderr
+    made = Plans(program)
+    yield made
+    made.close()
+
+
+def random_counts(rng: np.random.Generator, n: int, count: int) -> list[int]:
+    """Uneven, some of them nothing."""
+    return [int(rng.integers(0, 2 * count + 1)) * int(rng.integers(0, 4) > 0) for _ in range(n)]
+
+
+def ask(kind: Kind, n: int, count: int, seed: int, even: bool = True) -> Asked:
+    """Random numbers: `count` of them for the whole of what is reduced or broadcast, else for each part."""
+    rng = np.random.default_rng([kind, n, count, seed])
+    root = int(rng.integers(n)) if kind in ROOTED else -1
+
+    def some(length: int) -> np.ndarray:
+        return rng.integers(-(2**31), 2**31, length, np.int32)
+
+    counts = [count] * n if even else random_counts(rng, n, count)
+    table = rng.permutation(np.resize([count, 0, 1, count], n * n)).reshape(n, n) if kind == Kind.ALL_TO_ALL else None
+    inputs, outputs = [], []
+    for rank in range(n):
+        ins, outs = [count], [count]
+        if kind == Kind.REDUCE_SCATTER:
+            ins, outs = counts, [counts[rank]]
+        elif kind in (Kind.ALL_GATHER, Kind.GATHER):
+            ins, outs = [counts[rank]], counts
+        elif kind == Kind.SCATTER:
+            ins, outs = counts, [counts[rank]]
+        elif kind == Kind.BROADCAST:
+            ins = []
+        elif kind == Kind.BARRIER:
+            ins, outs = [], []
+        elif table is not None:
+            ins, outs = list(table[rank]), list(table[:, rank])
+        if rank != root and kind in (Kind.GATHER, Kind.REDUCE):
+            outs = []
+        if rank != root and kind == Kind.SCATTER:
+            ins = []
+        inputs.append([some(int(length)) for length in ins])
+        outputs.append([some(int(length)) for length in outs])
+    return Asked(kind, inputs, outputs, root)
+
+
+def expected(asked: Asked) -> list[list[np.ndarray]]:
+    """What every rank should have, of numbers whose sum does not depend on order."""
+    n, root = asked.ranks, asked.root
+    ins, outs = asked.inputs, asked.outputs
+    if asked.kind == Kind.BARRIER:
+        return outs
+    if asked.kind == Kind.BROADCAST:
+        return [outs[root]] * n
+    if asked.kind in (Kind.ALL_REDUCE, Kind.REDUCE):
+        total = np.sum([parts[0] for parts in ins], axis=0, dtype=np.int32)
+        return [[total] if outs[rank] else [] for rank in range(n)]
+    if asked.kind == Kind.REDUCE_SCATTER:
+        return [[np.sum([parts[rank] for parts in ins], axis=0, dtype=np.int32)] for rank in range(n)]
+    if asked.kind in (Kind.ALL_GATHER, Kind.GATHER):
+        return [[parts[0] for parts in ins] if outs[rank] else [] for rank in range(n)]
+    if asked.kind == Kind.SCATTER:
+        return [[ins[root][rank]] for rank in range(n)]
+    return [[ins[peer][rank] for peer in range(n)] for rank in range(n)]
+
+
+def log2_up(n: int) -> int:
+    return (n - 1).bit_length()
+
+
+def promised_steps(kind: Kind, algorithm: str, n: int) -> int:
+    """Messages that wait for one another, from the first to the last."""
+    both = 2 if kind in (Kind.ALL_REDUCE, Kind.REDUCE) else 1
+    folded = 0 if n & (n - 1) == 0 else 2
+    gather = 1 if n - 1 <= most_peers(n) else log2_up(n)
+    return {
+        "direct": 1,
+        "gathered": log2_up(n),
+        "doubling": n.bit_length() - 1 + folded,
+        "rounds": both * log2_up(n),
+        "ring": n - 1 + (gather if kind == Kind.ALL_REDUCE else 0),
+        "binomial": log2_up(n),
+        "binary": n.bit_length() - 1,
+        "chain": n - 1,
+    }[algorithm]
+
+
+def most_peers(n: int) -> int:
+    return 2 * (n.bit_length() - 1) + 2
+
+
+def promised_bytes(asked: Asked, algorithm: str) -> float:
+    """That all ranks send together."""
+    n, size = asked.ranks, asked.bytes
+    folded = n - (1 << (n.bit_length() - 1))
+    if asked.kind in (Kind.BROADCAST, Kind.REDUCE) and algorithm != "rounds":
+        return (n - 1) * size
+    if asked.kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
+        return (n - 1) * size
+    return {
+        "direct": n * (n - 1) * size,
+        "gathered": n * (n - 1) * size,
+        "doubling": ((n - folded) * (n.bit_length() - 1) + 2 * folded) * size,
+        "rounds": 2 * (n - 1) * size,
+        "ring": 2 * (n - 1) * size,
+    }[algorithm]
+
+
+def check(asked: Asked, found: Outcome, forced: str | None) -> None:
+    what = f"{asked.kind.name} of {asked.bytes} bytes on {asked.ranks} ranks by {found.algorithm}"
+    assert not found.problem, f"{what}: {found.problem}"
+    assert forced in (None, found.algorithm), what
+    for rank, (got, wanted) in enumerate(zip(found.outputs, expected(asked), strict=True)):
+        assert all(np.array_equal(a, b) for a, b in zip(got, wanted, strict=True)), f"{what}: rank {rank}"
+    n = asked.ranks
+    if n == 1:
+        assert found.steps == sum(found.sent) == 0
+        return
+    if asked.kind in PAIRWISE:
+        return
+    assert max(found.peers) <= most_peers(n), what
+    assert found.early <= 3, what  # what the group keeps room for
+    assert found.steps <= promised_steps(asked.kind, found.algorithm, n), what
+    if asked.kind != Kind.BARRIER and found.steps:
+        assert sum(found.sent) == promised_bytes(asked, found.algorithm), what
+
+
+def try_all(plans: Plans, asked: Asked, seed: int) -> None:
+    others = asked.algorithms() if asked.kind not in PAIRWISE else []
+    if asked.ranks > 128 and "ring" in others:
+        others.remove("ring")  # a million transfers, of which none is new
+    for forced in (None, *others):
+        check(asked, plans(asked, forced, seed), forced)
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
+def test_every_algorithm_on_every_number_of_ranks(plans: Plans, kind: Kind) -> None:
+    for n in SMALL_GROUPS:
+        counts = [0, 1, 37, 16 * n + 5] if kind != Kind.BARRIER else [0]
+        if n in (2, 3, 5, 8, 11):
+            counts += [EAGER - 1, EAGER, EAGER + 1]
+        for count in counts:
+            try_all(plans, ask(kind, n, count, n), seed=count + n)
+
+
+@pytest.mark.parametrize("kind", [Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.GATHER, Kind.SCATTER], ids=lambda k: k.name)
+def test_uneven_parts(plans: Plans, kind: Kind) -> None:
+    for n in SMALL_GROUPS:
+        for count in (3, 1500):
+            asked = ask(kind, n, count, n, even=False)
+            for forced in (None, *(["rounds", "ring"] if kind not in PAIRWISE else [])):
+                found = plans(asked, forced, n)
+                assert not found.problem
+                for got, wanted in zip(found.outputs, expected(asked), strict=True):
+                    assert all(np.array_equal(a, b) for a, b in zip(got, wanted, strict=True)), (n, count, forced)
+
+
+@pytest.mark.parametrize("n", LARGE_GROUPS)
+def test_many_ranks(plans: Plans, n: int) -> None:
+    for kind in Kind:
+        counts = [1, 700] if kind in (Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST) else [1]
+        if n <= 128 and kind not in PAIRWISE:
+            counts += [3 * EAGER]
+        if kind == Kind.ALL_TO_ALL and n > 128:
+            continue  # a million transfers again
+        for count in counts:
+            try_all(plans, ask(kind, n, count, n), seed=n)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 16])
+def test_several_slices(plans: Plans, n: int) -> None:
+    """Large enough that every part is cut."""
+    for kind in (Kind.ALL_REDUCE, Kind.BROADCAST, Kind.REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
+        parts = n if kind == Kind.ALL_REDUCE else 1
+        for forced in ask(kind, n, 1, 0).algorithms():
+            asked = ask(kind, n, parts * 70_001, n)
+            if forced in asked.algorithms():
+                check(asked, plans(asked, forced, n), forced)
+
+
+def float_cases(n: int, count: int, special: bool) -> list[np.ndarray]:
+    rng = np.random.default_rng([n, count])
+    made = [rng.standard_normal(count).astype(np.float32) for _ in range(n)]
+    if special:
+        for array in made:
+            array[rng.random(count) < 0.3] = np.nan
+            array[rng.random(count) < 0.3] = 0.0
+            array[rng.random(count) < 0.3] = -0.0
+    return made
+
+
+Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
+COMBINE: dict[ReduceOp, Combine] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVG: np.add,
+    ReduceOp.PREMUL_SUM: np.add,
+    ReduceOp.MIN: lambda a, b: np.where(b < a, b, a),
+    ReduceOp.MAX: lambda a, b: np.where(a < b, b, a),
+}
+
+
+def fold(values: list[np.ndarray], combine: Combine) -> np.ndarray:
+    total = values[0]
+    for value in values[1:]:
+        total = combine(total, value)
+    return total
+
+
+def doubled(values: list[np.ndarray], combine: Combine) -> np.ndarray:
+    """The first ones in pairs until there are a power of two, then neighbours, and neighbours of those."""
+    pairs = len(values) - (1 << (len(values).bit_length() - 1))
+    values = [combine(values[2 * i], values[2 * i + 1]) for i in range(pairs)] + values[2 * pairs :]
+    while len(values) > 1:
+        values = [combine(values[i], values[i + 1]) for i in range(0, len(values), 2)]
+    return values[0]
+
+
+def in_rounds(values: list[np.ndarray], owner: int, combine: Combine) -> np.ndarray:
+    """One block of one owner: ranks that are within `width` before it still have a sum."""
+    n = len(values)
+    sums = [values[(owner - distance) % n] for distance in range(n)]
+    width = n
+    while width > 1:
+        half = (width + 1) // 2
+        for distance in range(width - half):
+            sums[distance] = combine(sums[distance + half], sums[distance])
+        width = half
+    return sums[0]
+
+
+def in_tree(values: list[np.ndarray], combine: Combine, at: int = 0, below: int | None = None) -> np.ndarray:
+    total, bit = values[at], 1
+    while bit < (below or len(values)) and at + bit < len(values):
+        total = combine(total, in_tree(values, combine, at + bit, bit))
+        bit *= 2
+    return total
+
+
+def cut(count: int, n: int) -> list[slice]:
+    lines = -(-count * 4 // 64)
+    return [slice(lines * i // n * 16, min(lines * (i + 1) // n * 16, count)) for i in range(n)]
+
+
+def ordered(kind: Kind, algorithm: str, values: list[np.ndarray], root: int, combine: Combine) -> np.ndarray:
+    """The reduction of all in the order of this algorithm."""
+    n = len(values)
+    if algorithm in ("direct", "gathered"):
+        return fold(values, combine)
+    if algorithm == "doubling":
+        return doubled(values, combine)
+    if algorithm == "binomial":
+        return in_tree(values[root:] + values[:root], combine)
+    if algorithm == "chain":
+        return fold(values[root + 1 :] + values[: root + 1], combine)
+    pieces = []
+    for part, where in enumerate(cut(values[0].size, n)):
+        mine = [value[where] for value in values]
+        if algorithm == "ring":
+            pieces.append(fold(mine[part:] + mine[:part], combine))
+        else:
+            pieces.append(in_rounds(mine, part, combine))
+    return np.concatenate(pieces)
+
+
+@pytest.mark.parametrize("op", COMBINE, ids=lambda op: op.name)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_order_is_the_algorithms_alone(plans: Plans, op: ReduceOp, in_place: bool) -> None:
+    """Numbers that round, signs of zero, and numbers that are none: bit for bit on all ranks, whatever came first."""
+    for n in [*range(2, 18), 33]:
+        for count in (5, 2100):
+            values = float_cases(n, count, op in (ReduceOp.MIN, ReduceOp.MAX))
+            scaled = [value * np.float32(0.3) for value in values] if op == ReduceOp.PREMUL_SUM else values
+            asked = Asked(Kind.ALL_REDUCE, [[v] for v in values], [[v * 0] for v in values], -1, op, 0.3, in_place)
+            for algorithm in asked.algorithms():
+                with np.errstate(invalid="ignore"):
+                    wanted = ordered(asked.kind, algorithm, scaled, -1, COMBINE[op])
+                if op == ReduceOp.AVG:
+                    wanted = wanted / np.float32(n)
+                for seed in (1, 2):
+                    found = plans(asked, algorithm, seed)
+                    assert not found.problem, (n, algorithm, found.problem)
+                    for (got,) in found.outputs:
+                        assert got.tobytes() == wanted.tobytes(), (n, count, algorithm, op.name)
+
+
+@pytest.mark.parametrize("op", COMBINE, ids=lambda op: op.name)
+def test_the_order_of_a_reduce(plans: Plans, op: ReduceOp) -> None:
+    for n in [*range(2, 14), 33]:
+        values = float_cases(n, 300, op in (ReduceOp.MIN, ReduceOp.MAX))
+        scaled = [value * np.float32(0.3) for value in values] if op == ReduceOp.PREMUL_SUM else values
+        root = n // 3
+        outputs = [[values[0] * 0] if rank == root else [] for rank in range(n)]
+        asked = Asked(Kind.REDUCE, [[v] for v in values], outputs, root, op, 0.3)
+        for algorithm in asked.algorithms():
+            with np.errstate(invalid="ignore"):
+                wanted = ordered(asked.kind, algorithm, scaled, root, COMBINE[op])
+            if op == ReduceOp.AVG:
+                wanted = wanted / np.float32(n)
+            found = plans(asked, algorithm, n)
+            assert not found.problem, (n, algorithm, found.problem)
+            assert found.outputs[root][0].tobytes() == wanted.tobytes(), (n, algorithm, op.name)
+
+
+def test_the_order_of_a_reduce_scatter(plans: Plans) -> None:
+    for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM):
+        for n in [*range(2, 14), 33]:
+            wholes = float_cases(n, 40 * n, False)
+            factor = np.float32(0.3 if op == ReduceOp.PREMUL_SUM else 1)
+            inputs = [np.split(whole, n) for whole in wholes]
+            asked = Asked(Kind.REDUCE_SCATTER, inputs, [[ins[0] * 0] for ins in inputs], -1, op, 0.3)
+            for algorithm in asked.algorithms():
+                found = plans(asked, algorithm, n)
+                assert not found.problem, (n, algorithm, found.problem)
+                for owner in range(n):
+                    mine = [ins[owner] * factor for ins in inputs]
+                    if algorithm == "ring":
+                        wanted = fold(mine[owner + 1 :] + mine[: owner + 1], np.add)
+                    elif algorithm == "rounds":
+                        wanted = in_rounds(mine, owner, np.add)
+                    else:
+                        wanted = fold(mine, np.add)
+                    wanted = wanted / np.float32(n) if op == ReduceOp.AVG else wanted
+                    assert found.outputs[owner][0].tobytes() == wanted.tobytes(), (n, algorithm, op.name)
+
+
+def test_the_model_counts_the_steps_that_are_taken(plans: Plans) -> None:
+    """For next to nothing, time is steps: those of the plan."""
+    for n in (2, 3, 7, 8, 16, 33, 100):
+        asked = ask(Kind.ALL_REDUCE, n, 2, n)
+        times = _core.collective_times(asked.kind, n, asked.bytes)
+        for algorithm in ("gathered", "doubling", "rounds"):
+            found = plans(asked, algorithm, 1)
+            assert found.steps <= round(times[algorithm] / TRIP_S) <= found.steps + 1, (n, algorithm)
+        assert plans(asked).algorithm == min(times, key=times.__getitem__)
+
+
+def test_what_is_chosen_by_size_and_ranks() -> None:
+    def chosen(n: int, size: int, kind: Kind = Kind.ALL_REDUCE) -> str:
+        times = _core.collective_times(kind, n, size)
+        return min(times, key=times.__getitem__)
+
+    for n in (16, 128, 1024):
+        assert chosen(n, 8) in ("gathered", "doubling") and chosen(n, 8192) == "doubling"
+        assert chosen(n, 1 << 20) == "rounds"
+        assert chosen(n, 1 << 30) == "ring"
+    assert chosen(16, 64 << 20) == "ring" and chosen(1024, 64 << 20) == "rounds"
+    for kind in Kind:
+        if kind not in PAIRWISE:
+            assert all(chosen(n, size, kind) != "direct" for n in (10, 1024) for size in (0, 8, 1 << 20, 1 << 30))
+    assert set(ALGORITHMS) == {name for kind in Kind for size in (8, 1 << 20) for name in _core.collective_times(kind, 4, size)}
+
+
+def test_plans_stay_within_their_memory(tmp_path: pytest.TempPathFactory) -> None:
+    """The same program with every access checked."""
+    program = tmp_path / "plans"  # type: ignore[operator]
+    built = build(program, "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    if built.returncode:
+        pytest.skip("this compiler has no address sanitizer")
+    plans = Plans(program)
+    for n in (1, 2, 3, 5, 8, 13):
+        for kind in Kind:
+            for count in (0, 1, 37, EAGER + 1, 5 * EAGER) if kind != Kind.BARRIER else (0,):
+                try_all(plans, ask(kind, n, count, n), seed=n)
+    plans.close()
