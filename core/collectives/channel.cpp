@@ -19,8 +19,11 @@ std::uint64_t start_of(std::uint64_t at, std::uint64_t size) {
 
 }  // namespace
 
-Channel::Channel()
-    : inbound_(std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes)), outbound_(std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes)) {}
+// Both are written before they are read.
+void Channel::open() {
+  inbound_ = std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes);
+  outbound_ = std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes);
+}
 
 bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit) {
   const std::uint64_t size = sizeof header + payload.size();
@@ -31,7 +34,7 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
   header.taken = told_taken_ = offers_taken_here;
   std::uint8_t* at = outbound_.get() + start % ring_bytes;
   std::memcpy(at, &header, sizeof header);
-  if (!payload.empty()) std::memcpy(at + sizeof header, payload.data(), payload.size());
+  if (!payload.empty() && payload.data()) std::memcpy(at + sizeof header, payload.data(), payload.size());
   proto::WorkRequest request;
   request.wr_id = wr_id;
   request.data = at;
@@ -47,7 +50,7 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
 
 void Channel::send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
   if (backlog_.empty() && write(engine, now, header, payload, wr_id, ring_bytes - reserve)) return;
-  backlog_.push_back({header, {payload.begin(), payload.end()}, wr_id});
+  backlog_.push_back({header, payload.data() ? std::vector(payload.begin(), payload.end()) : std::vector<std::uint8_t>(payload.size()), wr_id});
 }
 
 void Channel::flush(proto::Endpoint& engine, Time now) {

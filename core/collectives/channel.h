@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,8 +19,8 @@ class Channel {
   static constexpr std::uint32_t ring_bytes = 256 * 1024;
   static constexpr std::uint32_t reserve = 4096;  // of the ring, for messages that only bring credit
 
-  Channel();
-
+  // Makes both rings.
+  void open();
   std::uint8_t* inbound() { return inbound_.get(); }
   void connect(std::uint32_t qpn, std::uint32_t remote_rkey) {
     qpn_ = qpn;
@@ -59,7 +59,7 @@ class Channel {
 
   std::unique_ptr<std::uint8_t[]> inbound_;
   std::unique_ptr<std::uint8_t[]> outbound_;
-  std::deque<Waiting> backlog_;
+  std::list<Waiting> backlog_;
   std::uint32_t qpn_ = 0;
   std::uint32_t remote_rkey_ = 0;
   std::uint64_t written_ = 0;        // bytes of the outbound ring used so far, gaps at its end included

@@ -52,14 +52,20 @@ Strand::Strand(proto::Driver& driver, Place place, std::uint32_t cq, std::span<c
     : driver_(driver), place_(place), cq_(cq), port_(std::move(port)), prng_(seed, "rkeys"), peers_(place.size) {
   driver_.run([&](Engine& engine, Time) {
     engine_ = &engine;
-    for (std::uint32_t p = 0; p < place_.size; ++p) {
-      if (p == place_.rank) continue;
-      Peer& peer = peers_[p];
-      peer.domain = domains[p];
+    for (std::uint32_t p = 0; p < place_.size; ++p)
+      if (p != place_.rank) peers_[p].domain = domains[p];
+  });
+}
+
+std::uint32_t Strand::ring_rkey(std::uint32_t p) {
+  Peer& peer = peers_[p];
+  if (peer.ring_rkey == 0)
+    driver_.run([&](Engine& engine, Time) {
+      peer.channel.open();
       peer.ring_rkey = new_rkeys(engine, 1);
       SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, Channel::ring_bytes, peer.ring_rkey, nullptr, peer.domain}));
-    }
-  });
+    });
+  return peer.ring_rkey;
 }
 
 Strand::~Strand() { close(Duration{0}); }
