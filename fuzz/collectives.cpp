@@ -13,6 +13,7 @@
 #include "collectives/immediate.h"
 #include "collectives/strand.h"
 #include "input.h"
+#include "sim/stage.h"
 
 namespace {
 
@@ -95,22 +96,12 @@ std::uint32_t set_up(proto::Endpoint& engine) {
 }
 
 // Nobody drives but `Machine::settle`, and time stands still.
-struct Stage final : proto::Driver {
+struct Stage final : sim::Stage::Clock {
   proto::Endpoint engine{engine_config()};
-  std::vector<proto::Attendant*> attendants;
+  sim::Stage driver{engine, *this, 0};
 
-  void run(proto::Errand errand) override { errand(engine, now()); }
-  void run_and_send(proto::Errand errand) override { errand(engine, now()); }
-  void send_owed() override {}
-  bool wait_until(const std::function<bool()>& is_done, Duration) override { return is_done(); }
-  void add_attendant(proto::Attendant* attendant) override { attendants.push_back(attendant); }
-  void remove_attendant(proto::Attendant* attendant) override { std::erase(attendants, attendant); }
-  bool is_closed() const override { return false; }
   Time now() const override { return Time{1'000'000}; }
-
-  void attend() {
-    for (proto::Attendant* attendant : attendants) attendant->attend(engine, now());
-  }
+  void on_posted(std::uint32_t) override {}
 };
 
 constexpr std::uint32_t message_qpn(std::uint32_t at, std::uint32_t of) { return 0x100 + 16 * at + 2 * of; }
@@ -140,7 +131,7 @@ class Machine {
     const std::uint32_t cq = set_up(stage_.engine);
     stage_.engine.allow_domains(ranks);
     const std::array<proto::Domain, ranks> domains = {1, 2, 3};
-    group_ = std::make_unique<Strand>(stage_, Place{rank_, ranks, mtu}, cq, domains, 7, std::make_shared<Port>());
+    group_ = std::make_unique<Strand>(stage_.driver, Place{rank_, ranks, mtu}, cq, domains, 7, std::make_shared<Port>());
     for (Peer& peer : peers_) {
       stage_.engine.add_peer();
       join(peer, cq);
@@ -179,6 +170,7 @@ class Machine {
     peer.cq = set_up(peer.engine);
     peer.engine.add_peer();
     peer.ring_rkey = group_->ring_rkey(peer.rank);
+    peer.inbox.open();
     expect(peer.engine.add_region({peer.inbox.inbound(), 0, Channel::ring_bytes, ring_key}));
     for (std::uint32_t i = 0; i < 8; ++i) expect(peer.engine.add_region({peer.landing.data(), 0, peer.landing.size(), landing_key + i}));
     for (std::uint32_t k : {0, 1}) {
@@ -352,7 +344,7 @@ class Machine {
 
   // Everything arrives, everybody listens, and what has ended is forgotten.
   void settle() {
-    for (int rounds = 0; rounds < 1000 && exchange(stage_.engine, stage_.now()); ++rounds) stage_.attend();
+    for (int rounds = 0; rounds < 1000 && exchange(stage_.engine, stage_.now()); ++rounds) stage_.driver.attend();
     const bool has_failed = !group_->error().empty();
     for (const Pending& p : pending_) expect(p.work->has_ended() || !has_failed);
     std::erase_if(pending_, [](const Pending& p) { return p.work->has_ended(); });

@@ -30,7 +30,9 @@ class Stage final : public proto::Driver {
     errand(engine_, clock_.now());
     send_owed();
   }
-  void send_owed() override { clock_.on_posted(number_); }
+  void send_owed() override {
+    if (!is_closed_) clock_.on_posted(number_);
+  }
   bool wait_until(const std::function<bool()>& is_done, Duration timeout) override { return clock_.pass(is_done, timeout); }
   void add_attendant(proto::Attendant* attendant) override { attendants_.push_back(attendant); }
   void remove_attendant(proto::Attendant* attendant) override { std::erase(attendants_, attendant); }

@@ -23,6 +23,7 @@ from softmrc.sim import sweep as sweeps
 from softmrc.sim.result import Result
 
 INTERRUPTED = 130
+MOST_CALLS = 4  # that are listed one by one
 
 
 class _Shown:
@@ -123,6 +124,10 @@ def _print_results(scenario: simulator.Scenario, results: list[Result], report: 
             console.print(
                 f"{one.name}: steps of " + ", ".join(_number(step, 0) for step in one.summary()["step_us"]) + " µs"
             )
+    for one in results:
+        for took, ideal in zip(one.call_us[:MOST_CALLS], one.ideal_us, strict=False):
+            share = f", {ideal / took:.2f} of the links' rate" if ideal else ""
+            console.print(f"{one.name}: {_number(took)} µs of {_number(ideal)} at the least{share}")
     for one in results:
         style = "green" if one.verdict else "yellow"
         console.print(Text.assemble((f"{one.name}: {one.verdict.kind}", style), f": {one.verdict.text}"))
