@@ -1,9 +1,10 @@
 // The only folder that includes nanobind. Each function below binds one room of the core.
 #pragma once
 
-#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <unistd.h>
+
+#include <exception>
 
 #include "proto/config.h"
 
@@ -25,12 +26,14 @@ void bind_types(nanobind::module_& m);       // Python classes that Python canno
 
 // Runs what may lose the GIL. A daemon thread that wants it back when the interpreter is gone is ended by CPython (before
 // 3.14) as pthread_exit does it: its stack is unwound, through destructors and nanobind's `catch (...)`, and the process
-// aborts. Such a thread stays here for ever instead, which is also what CPython does from 3.14 on.
+// aborts. Such a thread stays here for ever instead, which is also what CPython does from 3.14 on. It is known by having no
+// exception: to catch abi::__forced_unwind by reference would bind that to nothing, which UBSan objects to.
 template <typename F>
 auto stay_if_ended(F f) {
   try {
     return f();
-  } catch (const abi::__forced_unwind&) {
+  } catch (...) {
+    if (std::current_exception()) throw;
     for (;;) pause();
   }
 }

@@ -149,6 +149,10 @@ class Requester {
   // acknowledgements
   bool acknowledge_through(Time now, Psn cack);
   void acknowledge_bits(Time now, Psn base, std::uint64_t bits);
+  // What comes sooner than any round trip can be answers a transmission before the last.
+  bool is_too_soon(Time now, const SentRecord& record) const {
+    return rtt_.has_sample() && now - record.sent_at < rtt_.fastest() * 7 / 8;
+  }
   void settle(Time now, Psn psn);
   void tell_copies_apart(Psn psn, std::uint16_t reflected_ticks);
   void settle_undone(Time now, Psn psn, SentRecord& record);

@@ -156,9 +156,7 @@ void Requester::settle(Time now, Psn psn) {
     e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
     context_.journal->trace(e);
   }
-  // An acknowledgement sooner than any round trip can be answers the transmission before the last.
-  const bool is_too_soon = r.answers == Answers::unknown && now - r.sent_at < rtt_.fastest() * 7 / 8;
-  if (r.state == SentState::lost || r.answers == Answers::earlier || is_too_soon) {
+  if (r.state == SentState::lost || r.answers == Answers::earlier || (r.answers == Answers::unknown && is_too_soon(now, r))) {
     settle_undone(now, psn, r);
     return;
   }
@@ -212,6 +210,10 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
     windows_.on_gone(port_of(r), r.bytes);
   }
   r.state = SentState::settled;
+  // Whichever transmission this answers, it took at least so long: longer than the timer had allowed for.
+  // spec: timer-outgrown
+  const Duration took = now - r.sent_at;
+  if (silence_.has_timed_out() && rtt_.has_sample() && took > silence_span()) rtt_.on_sample(took, false);
   ++context_.stats.loss_spurious;
   if (r.window_paid) windows_.on_loss_undone(evs_[ev == no_ev ? r.ev : ev].port, r.bytes);
   // What was sent again had waited for W at least before that.
@@ -265,7 +267,8 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   if (!evs_.is_built() || (is_trim && explains_accusation(now, nack)) || !is_outstanding(psn)) return CompletionStatus::success;
   SentRecord& r = sent_[psn];
   // A NACK of an earlier transmission says nothing about the one under way.
-  const bool is_of_last = !config_.timestamps || r.tx_count == 1 || nack.tx_timestamp == timestamp_ticks(r.sent_at);
+  const bool is_of_last =
+      r.tx_count == 1 || (config_.timestamps ? nack.tx_timestamp == timestamp_ticks(r.sent_at) : !is_too_soon(now, r));
   if (r.state != SentState::in_flight || !is_of_last) {
     if (is_trim && r.state != SentState::settled) on_late_trim(now, r, is_of_last, nack.reason);
     return CompletionStatus::success;

@@ -112,6 +112,7 @@ class Silence {
   bool holds(Time now) const { return now < held_until_; }
 
   bool is_any() const { return questions_ || retries_; }
+  bool has_timed_out() const { return retries_ > 0; }
   // For two timeouts: what was thought of the paths is worth nothing.
   bool is_long() const { return retries_ > 1; }
 

@@ -119,6 +119,8 @@ class Plan:
         window = self.cc_profile.window_bytes
         if self.cc_profile.algorithm == "nscc":
             window = int(1.5 * self.cc_profile.rate_bps / 8e6 * min(rtt_us, self.cc_profile.base_rtt_us))
+        elif self.cc_profile.algorithm == "queue_delay":
+            window = self.queue_delay_window
         total = 0.0
         for connection in self.connections:
             for flow in connection.flows:
@@ -134,6 +136,18 @@ class Plan:
         if self.network.port_rate_bps:
             total += self.payload_bytes * 8e6 / self.network.port_rate_bps / self.planes
         return total
+
+    @property
+    def queue_delay_window(self) -> int:
+        """About what is in flight where windows keep a queue: the most they may hold, or what is not marked.
+
+        Nothing is paced. Each of the four SACKs of a window lets a quarter of it go at once, and what of that exceeds
+        the queue that marks makes the window smaller, down to two packets.
+        """
+        one = self.cc_profile.most_bytes
+        if self.network.mark_above_bytes:
+            one = min(one, 4 * self.network.mark_above_bytes)
+        return max(one, 2 * self.mtu) * (self.planes if self.cc_profile.each_port else 1)
 
     @property
     def patience_us(self) -> float:

@@ -136,11 +136,15 @@ def test_a_late_nack_reports_congestion_as_one_in_time_does(resent: bool, last_h
 
 
 # spec: trim-late-nack
-def test_without_timestamps_the_copy_may_be_meant() -> None:
+@pytest.mark.parametrize("after_us", [0.0, RTT_US / 2, RTT_US])
+def test_without_timestamps_the_copy_is_meant_where_its_nack_can_have_come(after_us: float) -> None:
     rig, _, _, sack = overtaken(timestamps=False)
     assert data(rig.receive(sack))
-    (again,) = data(rig.receive(packer.nack(QPN, 1, packer.TRIMMED)))
-    assert again.psn == 1
+    rig.now += int(after_us * US)
+    for _ in range(3):
+        again = data(rig.receive(packer.nack(QPN, 1, packer.TRIMMED)))
+        assert [p.psn for p in again] == ([1] if after_us == RTT_US else []), "no sooner than any round trip"
+        after_us = 0.0
 
 
 # spec: trim-late-nack

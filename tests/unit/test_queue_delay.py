@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from softmrc import _core
-from softmrc.config import DeviceConfig, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes, to_native
+from softmrc.config import CcProfile, DeviceConfig, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes, to_native
 from softmrc.pair import Pair, PairConfig, ProcessConfig
 
 MBPS = 1_000_000
@@ -132,6 +132,27 @@ def test_a_way_that_becomes_longer_is_no_queue() -> None:
         links.pair.weather(0, plane).delay_us = 5_000.0
     links.send(2.0)
     assert links.send(1.0).share > 0.8
+
+
+# spec: queue-delay
+@pytest.mark.parametrize("tenths", range(20, 100))
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_window_that_has_no_room_for_another_packet_grows(tenths: int, is_first: bool) -> None:
+    """However small it is: of 2.9 packets' worth two are less than three quarters."""
+    start = MTU * tenths // 10 * (1 if is_first else 2)
+    one = _core.parts.Controller(to_native(CcProfile("queue_delay", start_bytes=start, target_delay_us=1e6)), MTU)
+    now = 0
+    if not is_first:
+        one.on_loss(now, MTU, 0)  # that ends the start, by half
+        one.on_loss_undone(MTU)
+    before = one.window
+    assert before == pytest.approx(MTU * tenths / 10, abs=1)
+    for _ in range(30):
+        fits = int(one.window / MTU)
+        now += 2 * MS
+        for n in range(fits):
+            one.on_ack(now, MS, MTU, False, 0, (fits - 1 - n) * MTU)
+    assert one.window > 2 * before
 
 
 # spec: queue-burst

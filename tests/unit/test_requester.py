@@ -528,6 +528,33 @@ def test_what_waits_takes_the_first_path_that_answers_long_before_the_next_timer
     assert data(again)
 
 
+PACKETS = 1024
+
+
+class Impatient:
+    """A queue pair between two nodes with the shortest timer there is, and a base round trip far below the real one."""
+
+    def __init__(self, timestamps: bool, retry_linear: int, delay_us: float) -> None:
+        self.net = Pair(
+            planes=2,
+            seed=1,
+            network=PairConfig(ports=2, one_way_delay_us=delay_us),
+            endpoint=EndpointConfig(ports=2, timestamps=timestamps),
+            cc_profile=CcProfile(algorithm="fixed_window", base_rtt_us=4.0, window_bytes=64_000),
+        )
+        rts = RtsAttributes(timeout=0, retry_linear=retry_linear, retry_exponential=RETRY_FOREVER)
+        self.qp, _ = self.net.connect(rts=rts)
+        self.net.b.register(length=1 << 22, rkey=1)
+
+    def copies(self) -> int:
+        """How many packets are sent again, of a message of many."""
+        before = self.qp.stats()["packets_retransmitted"]
+        self.qp.post_write(self.net.now_ps, 1 << 22, remote_va=0, rkey=1)
+        self.net.run_until_completions(0, 1, limit_us=1_000_000.0)
+        assert [c["status"] for c in self.net.a.poll_completions(Pair.SEND_CQ)] == [SUCCESS]
+        return self.qp.stats()["packets_retransmitted"] - before
+
+
 # spec: timer-unmeasured
 @pytest.mark.parametrize("timestamps", [True, False])
 @pytest.mark.parametrize("retry_linear", [0, 7])
@@ -536,23 +563,22 @@ def test_a_timer_far_below_the_round_trip_is_soon_long_enough(
     timestamps: bool, retry_linear: int, delay_us: float
 ) -> None:
     """Else it would be for ever: what is sent again before its answer can come measures no round trip."""
-    net = Pair(
-        planes=2,
-        seed=1,
-        network=PairConfig(ports=2, one_way_delay_us=delay_us),
-        endpoint=EndpointConfig(ports=2, timestamps=timestamps),
-        cc_profile=CcProfile(algorithm="fixed_window", base_rtt_us=4.0, window_bytes=64_000),
-    )
-    a, _ = net.connect(rts=RtsAttributes(timeout=0, retry_linear=retry_linear, retry_exponential=RETRY_FOREVER))
-    net.b.register(length=1 << 22, rkey=1)
+    sender = Impatient(timestamps, retry_linear, delay_us)
+    assert sender.copies() < PACKETS, "less than one for each packet"
+    assert sender.copies() == 0
+    assert sender.qp.query()["smoothed_rtt_us"] >= 2 * delay_us
 
-    def copies() -> int:
-        before = a.stats()["packets_retransmitted"]
-        a.post_write(net.now_ps, 1 << 22, remote_va=0, rkey=1)
-        net.run_until_completions(0, 1, limit_us=1_000_000.0)
-        assert [c["status"] for c in net.a.poll_completions(Pair.SEND_CQ)] == [SUCCESS]
-        return a.stats()["packets_retransmitted"] - before
 
-    assert copies() < 1024, "less than one for each packet"
-    assert copies() == 0
-    assert a.query()["smoothed_rtt_us"] >= 2 * delay_us
+# spec: timer-outgrown
+@pytest.mark.parametrize("retry_linear", [0, 7])
+@pytest.mark.parametrize("times", [10, 100])
+def test_a_timer_that_round_trips_have_outgrown_is_soon_long_enough(retry_linear: int, times: int) -> None:
+    """The same for one that was right once; timestamps tell which copy an answer is to."""
+    sender = Impatient(timestamps=True, retry_linear=retry_linear, delay_us=5.0)
+    sender.copies()
+    for side in (0, 1):
+        for plane in (0, 1):
+            sender.net.weather(side, plane).delay_us = 5.0 * (times - 1)
+    assert sender.copies() < PACKETS, "less than one for each packet"
+    assert sender.copies() == 0
+    assert sender.qp.query()["smoothed_rtt_us"] >= 5.0 * times

@@ -55,7 +55,8 @@ class QueueDelay {
     }
     round_.bytes += n;
     if (facts.marked) round_.marked += n;
-    round_.was_full |= static_cast<double>(facts.in_flight) + n >= 0.75 * window_;
+    // A small window may have no room for another packet long before it is nearly full.
+    round_.was_full |= static_cast<double>(facts.in_flight) + n >= std::min(0.75 * window_, window_ - mtu_);
     if (facts.round_trip) {
       base_ = std::min(base_, *facts.round_trip);
       round_.fastest = std::min(round_.fastest, *facts.round_trip);

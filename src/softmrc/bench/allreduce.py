@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from softmrc.bench import simulated
+from softmrc.bench import cuda, simulated
 from softmrc.bench.figures import Figure
 from softmrc.bench.plug import Plug
 from softmrc.bench.ranks import Ranks
@@ -44,6 +44,8 @@ FIGURES = (
     ),
     Figure("fair_worst_over_median", "… and without that", "", 0, True),
     Figure("sim1024_ideal_ratio", "1 024 simulated ranks, 64 MiB: bus bandwidth over the links'", "", 0.85, True),
+    Figure("cuda.64MiB", "2 ranks on one GPU, 64 MiB of its memory: bandwidth over Gloo's", "", 1.5, True),
+    Figure("cuda.1MiB", "… 1 MiB", "", 0, True),
     Figure("links.ms", "2 links of 1 Gb/s, 64 MiB", "ms", 320, False),
     Figure("links.one_link_ms", "… one link", "ms", 0, True),
     Figure("links.loss_worst_ms", "… two links, one dies: the worst step", "ms", 0, True),
@@ -212,7 +214,9 @@ def measure(quick: bool = False) -> dict[str, Any]:
     figures["rounds"] = rounds
     if not quick:
         figures["sim1024_ideal_ratio"] = simulated.ideal_ratio(1024, 64 * MIB)
-    if not has_gloo():
+    if has_gloo():
+        figures |= cuda.measure(rounds, _summary)
+    else:
         figures["not_measured"] = NO_TORCH
     return figures
 
@@ -220,6 +224,6 @@ def measure(quick: bool = False) -> dict[str, Any]:
 def shown(figures: dict[str, Any]) -> dict[str, Any]:
     """The figures by the keys of FIGURES."""
     flat = {key: value for key, value in figures.items() if isinstance(value, float)}
-    for group in ("ranks2", "ranks4"):
+    for group in [name for name in ("ranks2", "ranks4", "cuda") if name in figures]:
         flat |= {f"{group}.{name}": row["ratio"] for name, row in figures[group].items()}
     return flat | {f"links.{name}": value for name, value in figures["links"].items() if name != "refused"}

@@ -88,7 +88,7 @@ def bench_allreduce(
         print(json.dumps(figures, indent=2))
         return
     _show("All-reduce of float32", allreduce.FIGURES, allreduce.shown(figures))
-    for reason in (figures.get("not_measured"), figures["links"].get("refused")):
+    for reason in (figures.get("not_measured"), figures.get("cuda_not_measured"), figures["links"].get("refused")):
         if reason:
             terminal().print(reason, style="dim", highlight=False)
 

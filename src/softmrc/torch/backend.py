@@ -63,6 +63,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._group = self._membership.group
         self._crew = Crew("mrc-done")
         self._starter = Crew("mrc-start", most=1)
+        self._courier = Crew("mrc-send", most=1)
         self._streams = {}
         _open.add(self)
 
@@ -73,7 +74,9 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
             return
         membership.leave()
         self._starter.close()
+        self._courier.close()
         self._crew.close()
+        self._streams = {}
         with order:
             order.sweep()
         self._group = Left(self._group)  # torch may keep us until the process ends; the device need not wait for that

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from softmrc.errors import ConfigError
 from softmrc.torch.staging import Slot
 
 SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation
@@ -81,12 +82,24 @@ def _merged(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Step(NamedTuple):
-    """An operation of the transport: what it reads and writes, and how to prepare it once buffers are chosen."""
+    """An operation of the transport: what it reads and writes, and how to begin it with memory for each of those."""
 
     reads: Sequence[Slot]
     writes: Sequence[Slot]
-    prepare: Callable[[], Callable[[], Any]]
+    begin: Callable[[list[Any], list[Any]], Any]  # a tensor for each slot, or a list with one for each of its parts
     in_place: tuple[Slot, Slot] | None = None  # an output and the input that it may replace: the transport can do that
+    is_divisible: bool = False  # every rank knows how long all parts are: it may be done a piece of each at a time
+
+    def start(self, ins: list[Any], outs: list[Any]) -> Any:
+        """Begin it; a refusal is what torch expects of backends."""
+        try:
+            return self.begin(ins, outs)
+        except ConfigError as error:
+            raise RuntimeError(str(error)) from None
+
+    def start_whole(self) -> Any:
+        """With CPU memory as it lies, or the buffers that stand for it."""
+        return self.start([slot.buffer for slot in self.reads], [slot.buffer for slot in self.writes])
 
 
 class Use(NamedTuple):
@@ -95,6 +108,12 @@ class Use(NamedTuple):
     slot: Slot
     span: Span
     is_written: bool
+
+
+class Settled(threading.Event):
+    """Set when an operation's outputs are written."""
+
+    copied: Any = None  # on a device the copies may still be under way: the event that ends them
 
 
 class Flight:
@@ -108,8 +127,18 @@ class Flight:
         self._operation, self._settled = operation, settled
 
     @property
+    def copied(self) -> Any:
+        """On a device: the event before which nobody may touch what it wrote. Once it is over."""
+        return self._settled.copied if self._settled else None
+
+    @property
     def is_over(self) -> bool:
         return bool(self._settled.is_set() if self._settled else self._operation.done)
+
+    @property
+    def is_past(self) -> bool:
+        """Whether it is over for streams as well."""
+        return self.is_over and (self.copied is None or self.copied.query())
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it is over, well or not. `TimeoutError`: not in time."""
@@ -136,14 +165,19 @@ class Order:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def place(self, group: Any, uses: list[Use], is_collective: bool) -> tuple[list[Flight], list[Flight]]:
-        """Whom to wait for before it begins, and before it writes. Outputs that others still use get buffers."""
+    def place(
+        self, group: Any, uses: list[Use], is_collective: bool
+    ) -> tuple[list[Flight], list[Flight], list[Flight]]:
+        """Whom to wait for before it begins, and before it writes; and those that only streams have to wait for.
+        Outputs that others still use get buffers."""
         if not SWEEP_ALWAYS <= len(self._flights) < self._sweep_at:
             self.sweep()
         while True:
             is_plain = is_collective and not any(use.slot.is_staged for use in uses)
             rivals = [one for one in self._flights if not (is_plain and one.is_plain and one.group is group)]
             met = [(use, *hit) for use in uses for hit in _hits(group, use, is_collective, rivals)]
+            over = list(dict.fromkeys(one for _, one, _ in met if one.is_over))
+            met = [hit for hit in met if hit[1] not in over]
             before = list(dict.fromkeys(one for use, one, is_written in met if is_written and not use.is_written))
             late = [(use.slot, one) for use, one, _ in met if use.is_written and one not in before]
             fresh = {id(slot): slot for slot, _ in late if not slot.is_staged}
@@ -151,13 +185,13 @@ class Order:
                 # Two ranks that forward what they receive to each other would wait for ever; Gloo sends what is there.
                 raise RuntimeError("a receive under way writes to the memory that is to be sent: wait for it first")
             if not fresh:
-                return before, list(dict.fromkeys(one for _, one in late))
+                return before, list(dict.fromkeys(one for _, one in late)), over
             for slot in fresh.values():
                 slot.stage()
 
     def sweep(self) -> None:
-        """Forget those that are over, and with them their groups."""
-        self._flights = [one for one in self._flights if not one.is_over]
+        """Forget those that are past, and with them their groups."""
+        self._flights = [one for one in self._flights if not one.is_past]
         self._sweep_at = SWEEP_ALWAYS + 2 * len(self._flights)
 
     def add(self, flight: Flight) -> None:
@@ -169,7 +203,7 @@ def _hits(group: Any, use: Use, is_collective: bool, rivals: list[Flight]) -> It
     is_plain = is_collective and not use.slot.is_staged
     for one in rivals:
         for span, is_written, other_is_plain in one.touches:
-            if not (use.is_written or is_written) or not use.span.shares(span) or one.is_over:
+            if not (use.is_written or is_written) or not use.span.shares(span) or one.is_past:
                 continue
             if not (is_plain and other_is_plain and one.group is group):
                 yield one, is_written
@@ -178,12 +212,14 @@ def _hits(group: Any, use: Use, is_collective: bool, rivals: list[Flight]) -> It
 order = Order()
 
 
-def uses_of(steps: Sequence[Step]) -> list[Use]:
-    """What an operation does to its tensors; outputs that share memory with anything else in it get buffers."""
+def uses_of(steps: Sequence[Step]) -> tuple[list[Use], bool]:
+    """What an operation does to its tensors; outputs that share memory with anything else in it get buffers. And
+    whether there are such."""
     uses = [Use(slot, Span.of(slot.tensor), False) for step in steps for slot in step.reads]
     uses += [Use(slot, Span.of(slot.tensor), True) for step in steps for slot in step.writes]
     uses.sort(key=lambda use: use.span.begin)
     in_place = [step.in_place for step in steps if step.in_place]
+    is_entangled = False
     for at, one in enumerate(uses):
         for other in uses[at + 1 :]:
             if other.span.begin >= one.span.end:
@@ -192,6 +228,7 @@ def uses_of(steps: Sequence[Step]) -> list[Use]:
             if one.slot is other.slot or pair in in_place or pair[::-1] in in_place or not one.span.shares(other.span):
                 continue
             for use in (one, other):
+                is_entangled |= use.is_written
                 if use.is_written and not use.slot.is_staged:
                     use.slot.stage()
-    return uses
+    return uses, is_entangled

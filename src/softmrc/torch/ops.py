@@ -5,7 +5,7 @@ Names changed in torch 2.13 (`_allgather_base` became `all_gather_single`); both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
@@ -15,18 +15,19 @@ import torch.distributed as dist
 
 from softmrc.collectives import Block, ReduceOp
 from softmrc.collectives.group import ANY_SOURCE
-from softmrc.errors import ConfigError
 from softmrc.torch import limits
-from softmrc.torch.accelerator import Deferred, DeviceWork, Streams
+from softmrc.torch.accelerator import Streams
 from softmrc.torch.crew import Crew
+from softmrc.torch.deferred import Deferred
 from softmrc.torch.handle import handle_of
 from softmrc.torch.memory import Flight, Step, order, uses_of
-from softmrc.torch.staging import Slot, blocks
+from softmrc.torch.passage import DeviceWork, Passage, Rivals
+from softmrc.torch.staging import Slot, block, check_numbers, numbers
 from softmrc.torch.untraced import untraced
 from softmrc.torch.work import Several, Work
 
 Tensor = torch.Tensor
-Begin = Callable[[], Any]  # hands out an `Operation`
+Memory = list[Any]  # tensors, or lists of tensors
 _KINDS = (
     (dist.ReduceOp.SUM, ReduceOp.SUM),
     (dist.ReduceOp.AVG, ReduceOp.AVG),
@@ -39,8 +40,9 @@ _KINDS = (
 )
 
 
-def reduction(opts: Any, numbers: Tensor) -> dict[str, Any]:
+def reduction(opts: Any, tensor: Tensor) -> dict[str, Any]:
     """How to reduce, for the transport: `op`, and `factor` where the user gave one."""
+    check_numbers(tensor)
     wanted = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
     # The object that torch passes compares equal to a kind only from its own side.
     kind = next((ours for theirs, ours in _KINDS if wanted == theirs), None)
@@ -49,7 +51,7 @@ def reduction(opts: Any, numbers: Tensor) -> dict[str, Any]:
         return {"op": ReduceOp.PREMUL_SUM, "factor": float(factor)}
     if kind is None:
         raise RuntimeError(f"backend mrc does not know the reduction {wanted}")
-    if numbers.is_complex() and kind not in (ReduceOp.SUM, ReduceOp.AVG):
+    if tensor.is_complex() and kind not in (ReduceOp.SUM, ReduceOp.AVG):
         raise RuntimeError(f"backend mrc cannot take the {kind.name.lower()} of complex numbers")
     return {"op": kind}
 
@@ -73,13 +75,15 @@ def the_list(parts: Sequence[Any]) -> list[Tensor]:
     return list(parts) if not parts or isinstance(parts[0], Tensor) else list(the_one(parts))
 
 
-def begun(begins: list[Begin]) -> Any:
-    """What was begun, as one operation; a refusal is what torch expects of backends."""
-    try:
-        operations = [begin() for begin in begins]
-    except ConfigError as error:
-        raise RuntimeError(str(error)) from None
+def begun(steps: list[Step]) -> Any:
+    """What was begun, as one operation."""
+    operations = [step.start_whole() for step in steps]
     return operations[0] if len(operations) == 1 else Several(operations)
+
+
+def rows_of(memory: Tensor, shape: torch.Size, splits: list[int]) -> list[Block]:
+    """The memory of a tensor of this shape, for each rank so many rows of it."""
+    return block(list(memory.view(shape).split(splits)))
 
 
 def copy_out(outputs: list[Slot]) -> None:
@@ -88,59 +92,52 @@ def copy_out(outputs: list[Slot]) -> None:
 
 
 class Ops:
-    """Needs a group, a crew that tells of ends, and a starter, which is a crew of one."""
+    """Needs a group, a crew that tells of ends, a starter of collectives and a courier, which are crews of one."""
 
     _group: Any  # softmrc.collectives.Group, or what is left of it
     _crew: Crew
     _starter: Crew
+    _courier: Crew  # for messages from a device: they must not wait for collectives, nor overtake each other
     _streams: dict[torch.device, Streams]
 
     # How an operation begins.
 
     def _go(self, steps: list[Step], result: list[Tensor], is_collective: bool = True) -> dist.Work:
         """Begin it, and say what is left to do at its end."""
-        uses = uses_of(steps)
+        uses, is_entangled = uses_of(steps)
+        device = next((use.slot.tensor.device for use in uses if use.slot.on_device), None)
+        if device is not None:
+            for use in uses:
+                use.slot.is_staged = True
         with order:
-            before, after = order.place(self._group, uses, is_collective)
-            begins = [step.prepare() for step in steps]
-            staged = [slot for step in steps for slot in step.reads if slot.is_staged]
-            outputs = [slot for step in steps for slot in step.writes if slot.is_staged]
-            device = next((use.slot.tensor.device for use in uses if use.slot.on_device), None)
-            start = partial(begun, begins)
+            before, after, over = order.place(self._group, uses, is_collective)
             if device is None:
-                operation = self._start(before, staged, start, is_collective)
+                operation = self._start(before, steps, is_collective)
+                outputs = [slot for step in steps for slot in step.writes if slot.is_staged]
                 work = Work(operation, result, self._crew, partial(copy_out, outputs) if outputs else None, after)
             else:
-                streams = self._streams_of(device)
-                operation = self._start_on_device(streams, before, staged, start)
-                work = DeviceWork(operation, result, self._crew, streams, outputs, after)
+                rivals = Rivals(before, after, over, is_entangled)
+                operation = Passage(self._streams_of(device), steps, rivals, is_collective)
+                operation.set_off(self._starter if is_collective else self._courier, self._crew, self._group.abort)
+                work = DeviceWork(operation, result, self._crew, after)
             order.add(Flight(self._group, uses, is_collective, operation, work.settled))
         return handle_of(work)
 
-    def _start(self, before: list[Flight], staged: list[Slot], start: Begin, is_collective: bool) -> Any:
+    def _start(self, before: list[Flight], steps: list[Step], is_collective: bool) -> Any:
         def ready() -> None:
             for one in before:
                 one.wait()
-            for slot in staged:
-                slot.copy_in()
+            for step in steps:
+                for slot in step.reads:
+                    if slot.is_staged:
+                        slot.copy_in()
 
+        start = partial(begun, steps)
         if before:
             return Deferred(self._starter, ready, start)
         ready()
         # What is still held back goes first: every rank must begin its collectives in the same order.
         return Deferred(self._starter, int, start) if is_collective and self._starter.is_busy else start()
-
-    def _start_on_device(self, streams: Streams, before: list[Flight], staged: list[Slot], start: Begin) -> Any:
-        streams.follow()
-        if not before:
-            return Deferred(self._starter, streams.copy_in(staged).synchronize, start)
-
-        def ready() -> None:
-            for one in before:
-                one.wait()
-            streams.copy_in(staged).synchronize()
-
-        return Deferred(self._starter, ready, start)
 
     def _streams_of(self, device: torch.device) -> Streams:
         if device not in self._streams:
@@ -151,7 +148,11 @@ class Ops:
 
     def _all_reduce(self, tensor: Tensor, opts: Any) -> Step:
         slot, how, limit = Slot(tensor), reduction(opts, tensor), limit_of(opts)
-        return Step([slot], [slot], lambda: partial(self._group.all_reduce, slot.numbers(), **how, timeout_s=limit))
+
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.all_reduce(numbers(ins[0]), **how, timeout_s=limit)
+
+        return Step([slot], [slot], begin, is_divisible=True)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         tensor = the_one(tensors)
@@ -165,30 +166,34 @@ class Ops:
         slot, how, root, limit = Slot(tensor), reduction(opts, tensor), opts.rootRank, limit_of(opts)
         writes = [slot] if root == self._group.rank else []
 
-        def prepare() -> Begin:
-            return partial(self._group.reduce, slot.numbers(), None, root, **how, timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.reduce(numbers(ins[0]), None, root, **how, timeout_s=limit)
 
-        return self._go([Step([slot], writes, prepare)], [tensor])
+        return self._go([Step([slot], writes, begin, is_divisible=True)], [tensor])
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         output, parts = the_one(outputs), the_list(inputs)
         target, sources = Slot(output), [Slot(one) for one in parts]
         how, limit = reduction(opts, output), limit_of(opts)
 
-        def prepare() -> Begin:
-            memory = [one.numbers() for one in sources]
-            return partial(self._group.reduce_scatter, memory, target.numbers(), **how, timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.reduce_scatter(numbers(ins), numbers(outs[0]), **how, timeout_s=limit)
 
-        in_place = self._own(target, sources)
-        return self._go([Step(sources, [target], prepare, in_place)], [output])
+        step = Step(sources, [target], begin, self._own(target, sources), self._fits(target, sources))
+        return self._go([step], [output])
 
     def _reduce_scatter(self, output: Tensor, input: Tensor, opts: Any) -> Step:
-        target, source, how, limit = Slot(output), Slot(input), reduction(opts, output), limit_of(opts)
+        target, source, how, limit = (
+            Slot(output),
+            Slot(input, self._group.size),
+            reduction(opts, output),
+            limit_of(opts),
+        )
 
-        def prepare() -> Begin:
-            return partial(self._group.reduce_scatter, source.numbers(), target.numbers(), **how, timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.reduce_scatter(numbers(ins[0]), numbers(outs[0]), **how, timeout_s=limit)
 
-        return Step([source], [target], prepare, self._own_part(target, source))
+        return Step([source], [target], begin, self._own_part(target, source), self._fits_in(target, source))
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         return self._go([self._reduce_scatter(output, input, opts)], [output])
@@ -206,18 +211,19 @@ class Ops:
         slot, root, limit = Slot(tensor), opts.rootRank, limit_of(opts)
         is_root = root == self._group.rank
 
-        def prepare() -> Begin:
-            return partial(self._group.broadcast, slot.block(), root, timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.broadcast(block((ins or outs)[0]), root, timeout_s=limit)
 
-        return self._go([Step([slot] if is_root else [], [] if is_root else [slot], prepare)], [tensor])
+        step = Step([slot] if is_root else [], [] if is_root else [slot], begin, is_divisible=True)
+        return self._go([step], [tensor])
 
     def _all_gather(self, parts: list[Tensor], input: Tensor, opts: Any) -> Step:
         source, targets, limit = Slot(input), [Slot(one) for one in parts], limit_of(opts)
 
-        def prepare() -> Begin:
-            return partial(self._group.all_gather, source.block(), blocks(targets), timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.all_gather(block(ins[0]), block(outs), timeout_s=limit)
 
-        return Step([source], targets, prepare, self._own(source, targets))
+        return Step([source], targets, begin, self._own(source, targets), self._fits(source, targets))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         parts = the_list(outputs)
@@ -229,12 +235,12 @@ class Ops:
         return self._go(steps, [one for row in outputs for one in row])
 
     def _all_gather_single(self, output: Tensor, input: Tensor, opts: Any) -> Step:
-        target, source, limit = Slot(output), Slot(input), limit_of(opts)
+        target, source, limit = Slot(output, self._group.size), Slot(input), limit_of(opts)
 
-        def prepare() -> Begin:
-            return partial(self._group.all_gather, source.block(), target.block(), timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.all_gather(block(ins[0]), block(outs[0]), timeout_s=limit)
 
-        return Step([source], [target], prepare, self._own_part(source, target))
+        return Step([source], [target], begin, self._own_part(source, target), self._fits_in(source, target))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         return self._go([self._all_gather_single(output, input, opts)], [output])
@@ -248,10 +254,10 @@ class Ops:
         parts = the_list(outputs) if root == self._group.rank else []
         source, targets = Slot(the_one(inputs)), [Slot(one) for one in parts]
 
-        def prepare() -> Begin:
-            return partial(self._group.gather, source.block(), blocks(targets) or None, root, timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.gather(block(ins[0]), block(outs) or None, root, timeout_s=limit)
 
-        return self._go([Step([source], targets, prepare, self._own(source, targets))], parts)
+        return self._go([Step([source], targets, begin, self._own(source, targets))], parts)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any) -> dist.Work:
         parts = list(output.chunk(self._group.size)) if opts.rootRank == self._group.rank else []
@@ -262,40 +268,42 @@ class Ops:
         target = Slot(output)
         sources = [Slot(one) for one in the_list(inputs)] if root == self._group.rank else []
 
-        def prepare() -> Begin:
-            return partial(self._group.scatter, target.block(), blocks(sources) or None, root, timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.scatter(block(outs[0]), block(ins) or None, root, timeout_s=limit)
 
-        return self._go([Step(sources, [target], prepare, self._own(target, sources))], [output])
+        return self._go([Step(sources, [target], begin, self._own(target, sources))], [output])
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         targets, sources, limit = [Slot(one) for one in outputs], [Slot(one) for one in inputs], limit_of(opts)
 
-        def prepare() -> Begin:
-            return partial(self._group.all_to_all, blocks(sources), blocks(targets), timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            return self._group.all_to_all(block(ins), block(outs), timeout_s=limit)
 
-        return self._go([Step(sources, targets, prepare)], outputs)
+        return self._go([Step(sources, targets, begin)], outputs)
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> dist.Work:
         target, source, limit = Slot(output), Slot(input), limit_of(opts)
+        sent, kept = self._splits(input, input_splits), self._splits(output, output_splits)
+        shapes = input.shape, output.shape
 
-        def prepare() -> Begin:
-            sent, kept = self._cut(source, input_splits), self._cut(target, output_splits)
-            return partial(self._group.all_to_all, sent, kept, timeout_s=limit)
+        def begin(ins: Memory, outs: Memory) -> Any:
+            given, taken = rows_of(ins[0], shapes[0], sent), rows_of(outs[0], shapes[1], kept)
+            return self._group.all_to_all(given, taken, timeout_s=limit)
 
-        return self._go([Step([source], [target], prepare)], [output])
+        return self._go([Step([source], [target], begin)], [output])
 
-    def _cut(self, slot: Slot, splits: Sequence[int]) -> list[Block]:
-        """The memory of one tensor for each rank, by rows; without `splits` evenly."""
-        rows = slot.buffer.shape[0] if slot.buffer.dim() else 1
+    def _splits(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
+        """How many rows of it are for each rank; without `splits` as many for each."""
+        rows = tensor.shape[0] if tensor.dim() else 1
         size = self._group.size
         if not splits and rows % size:
             raise RuntimeError(f"{rows} rows cannot be divided among {size} ranks: give split sizes")
         splits = splits or [rows // size] * size
         if len(splits) != size or sum(splits) != rows:
             raise RuntimeError(f"split sizes {list(splits)} do not cut {rows} rows for {size} ranks")
-        return [Slot(part).block() for part in slot.buffer.split(list(splits))]
+        return list(splits)
 
     # What a rank keeps for itself may lie where it is to come from.
 
@@ -307,18 +315,27 @@ class Ops:
         at = whole.tensor.data_ptr() + self._group.rank * part.tensor.nbytes
         return (part, whole) if part.tensor.data_ptr() == at else None
 
+    # Only what makes sense is done piece by piece; the rest the transport refuses as a whole.
+
+    def _fits(self, one: Slot, parts: list[Slot]) -> bool:
+        own = parts[self._group.rank] if len(parts) == self._group.size else None
+        alike = all(part.tensor.dtype == one.tensor.dtype for part in parts)
+        return own is not None and alike and own.tensor.nbytes == one.tensor.nbytes
+
+    def _fits_in(self, part: Slot, whole: Slot) -> bool:
+        alike = part.tensor.dtype == whole.tensor.dtype
+        return alike and part.tensor.nbytes * whole.parts == whole.tensor.nbytes
+
     # From rank to rank.
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> dist.Work:
         tensor = the_one(tensors)
-        slot = Slot(tensor)
-        step = Step([slot], [], lambda: partial(self._group.send, slot.block(), to, tag))
+        step = Step([Slot(tensor)], [], lambda ins, outs: self._group.send(block(ins[0]), to, tag))
         return self._go([step], [tensor], is_collective=False)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> dist.Work:
         tensor = the_one(tensors)
-        slot = Slot(tensor)
-        step = Step([], [slot], lambda: partial(self._group.recv, slot.block(), source, tag))
+        step = Step([], [Slot(tensor)], lambda ins, outs: self._group.recv(block(outs[0]), source, tag))
         return self._go([step], [tensor], is_collective=False)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
@@ -332,7 +349,7 @@ class Ops:
         self._barrier(limits.of_operation(timeout)).wait()
 
     def _barrier(self, limit: float | None) -> dist.Work:
-        return self._go([Step([], [], lambda: partial(self._group.barrier, timeout_s=limit))], [])
+        return self._go([Step([], [], lambda ins, outs: self._group.barrier(timeout_s=limit))], [])
 
     # What the same were called before torch 2.13.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from softmrc.collectives import Block, DType
@@ -24,48 +26,57 @@ DTYPES = {
 
 
 class Slot:
-    """One tensor of an operation."""
+    """One tensor of an operation, of which every rank has one part, or as many as it says."""
 
-    __slots__ = ("buffer", "is_staged", "on_device", "tensor")
+    __slots__ = ("buffer", "is_staged", "on_device", "parts", "tensor")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, parts: int = 1) -> None:
         if tensor.layout != torch.strided:
             raise RuntimeError(f"backend mrc takes dense tensors, not {tensor.layout}")
         self.tensor = tensor.detach()
-        self.on_device = tensor.device.type != "cpu"
-        self.is_staged = False
+        self.parts = parts
+        self.on_device = self.is_staged = tensor.device.type != "cpu"  # its buffers: see `passage`
         self.buffer = self.tensor
-        if self.on_device or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        if not self.on_device and not self.is_flat:
             self.stage()
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether its elements lie one after the other, as they are."""
+        return self.tensor.is_contiguous() and not self.tensor.is_conj() and not self.tensor.is_neg()
 
     def stage(self) -> None:
         """Go by way of a buffer. Before anybody has asked for the memory."""
         self.is_staged = True
-        self.buffer = torch.empty(self.tensor.shape, dtype=self.tensor.dtype, pin_memory=self.on_device)
+        self.buffer = torch.empty(self.tensor.shape, dtype=self.tensor.dtype)
 
-    def copy_in(self, non_blocking: bool = False) -> None:
-        self.buffer.copy_(self.tensor, non_blocking=non_blocking)
+    def copy_in(self) -> None:
+        self.buffer.copy_(self.tensor)
 
-    def copy_out(self, non_blocking: bool = False) -> None:
-        self.tensor.copy_(self.buffer, non_blocking=non_blocking)
-
-    def block(self) -> Block:
-        """To be moved; what the transport has no name for travels as bytes."""
-        buffer = self.buffer
-        dtype = DTYPES.get(buffer.dtype)
-        if dtype is None:
-            return Block(buffer.data_ptr(), buffer.nbytes, DType.UINT8, buffer)
-        return Block(buffer.data_ptr(), buffer.numel(), dtype, buffer)
-
-    def numbers(self) -> Block:
-        """To be added up; complex numbers are pairs of real ones."""
-        buffer = torch.view_as_real(self.buffer) if self.buffer.is_complex() else self.buffer
-        dtype = DTYPES.get(buffer.dtype)
-        if dtype is None:
-            known = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
-            raise RuntimeError(f"backend mrc cannot reduce {buffer.dtype}; it can reduce {known} and complex")
-        return Block(buffer.data_ptr(), buffer.numel(), dtype, buffer)
+    def copy_out(self) -> None:
+        self.tensor.copy_(self.buffer)
 
 
-def blocks(slots: list[Slot]) -> list[Block]:
-    return [slot.block() for slot in slots]
+def block(memory: Any) -> Any:
+    """Contiguous CPU memory to be moved, or a list of it; what the transport has no name for travels as bytes."""
+    if isinstance(memory, list):
+        return [block(one) for one in memory]
+    dtype = DTYPES.get(memory.dtype)
+    if dtype is None:
+        return Block(memory.data_ptr(), memory.nbytes, DType.UINT8, memory)
+    return Block(memory.data_ptr(), memory.numel(), dtype, memory)
+
+
+def numbers(memory: Any) -> Any:
+    """The same to be added up; complex numbers are pairs of real ones."""
+    if isinstance(memory, list):
+        return [numbers(one) for one in memory]
+    return block(torch.view_as_real(memory) if memory.is_complex() else memory)
+
+
+def check_numbers(tensor: torch.Tensor) -> None:
+    """Raises where there is nothing that could be added up."""
+    dtype = tensor.dtype.to_real() if tensor.dtype.is_complex else tensor.dtype
+    if dtype not in DTYPES:
+        known = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
+        raise RuntimeError(f"backend mrc cannot reduce {dtype}; it can reduce {known} and complex")

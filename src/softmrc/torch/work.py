@@ -20,7 +20,7 @@ from torch.futures import Future
 
 from softmrc.torch import limits
 from softmrc.torch.crew import Crew
-from softmrc.torch.memory import Flight
+from softmrc.torch.memory import Flight, Settled
 from softmrc.torch.untraced import untraced
 
 NO_TIMEOUT = timedelta(0)
@@ -60,14 +60,15 @@ class Work(dist.Work):  # type: ignore[misc]
         self._crew = crew
         self._finish = finish  # what is left to do here when the bytes are there, and those before are past our memory
         self._after = after
-        self.settled = threading.Event() if finish else None
+        self.settled = Settled() if finish else None
         self._lock = threading.Lock()
         self._is_settled = False
         self._error: Exception | None = None
         self._future: Future[Any] | None = None
         self._told: threading.Event | None = None  # set when the future knows how it ended
+        self._waiting = 0  # threads that will settle it
         if finish is not None:  # it happens even if nobody waits
-            operation.add_done_callback(lambda _: crew.submit(self._end))
+            operation.add_done_callback(lambda _: None if self._waiting else crew.submit(self._end))
 
     # What torch calls.
 
@@ -76,7 +77,7 @@ class Work(dist.Work):  # type: ignore[misc]
         limit_s = limits.of_waiting(timeout)
         until = limits.moment(limit_s)
         try:
-            self._end(until)
+            self._end_awaited(until)
             self._hear_of_end(until)
         except TimeoutError:  # the caller's patience ended, not the operation
             raise dist.DistBackendError(f"the operation is not done after {limit_s} s") from None
@@ -131,6 +132,18 @@ class Work(dist.Work):  # type: ignore[misc]
     _source_rank = source_rank
 
     # How it ends.
+
+    def _end_awaited(self, until: float | None) -> None:
+        """The same as `_end`, and no thread of the crew need be woken for it."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            self._end(until)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+            if self._finish is not None and self._operation.done:  # it ended while we were giving up
+                self._crew.submit(self._end)
 
     def _end(self, until: float | None = None) -> None:
         """Wait until nothing stands between us and the end, and settle. `TimeoutError`: not in time."""
