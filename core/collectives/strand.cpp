@@ -388,7 +388,7 @@ void Strand::close(Duration linger) {
     Header header;
     header.type = MessageType::bye;
     for (std::uint32_t p = 0; p < place_.size && is_started_; ++p)
-      if (p != place_.rank && !peers_[p].is_broken) say(engine, now, p, header);
+      if (peers_[p].bulk_qpn != 0 && !peers_[p].is_broken) say(engine, now, p, header);
   });
   if (!is_first) return;
   const auto is_heard = [this] {
