@@ -71,6 +71,7 @@ std::uint32_t Strand::ring_rkey(std::uint32_t p) {
 Strand::~Strand() { close(Duration{0}); }
 
 void Strand::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+  ring_rkey(peer);
   driver_.run([&](Engine& engine, Time) {
     Peer& p = peers_[peer];
     p.channel.connect(message_qpn, remote_rkey);
