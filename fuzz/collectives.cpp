@@ -1,4 +1,4 @@
-// A rank of a group whose peers are not to be trusted: they say what an honest peer would say, or something else, at the
+// A rank of a group, over two strands, whose peers are not to be trusted: they say what an honest peer would say, or something else, at the
 // wrong time, twice, or of another size; they write where they were let, or elsewhere, and announce what they never wrote.
 // Their queue pairs are honest, so everything arrives. The group may fail; but memory whose operation has ended is given
 // back at once, so whoever still reads or writes it is found, and when the group has failed nothing may be under way.
@@ -10,10 +10,9 @@
 #include <memory>
 #include <vector>
 
+#include "collectives/group.h"
 #include "collectives/immediate.h"
-#include "collectives/strand.h"
 #include "input.h"
-#include "sim/stage.h"
 
 namespace {
 
@@ -22,6 +21,7 @@ using namespace softmrc::collectives;
 using fuzz::Input;
 
 constexpr std::uint32_t ranks = 3;
+constexpr std::uint32_t strands = 2;
 constexpr std::uint32_t mtu = 4096;
 constexpr std::uint32_t ring_key = 9, landing_key = 100;  // to the peers' memory: for messages, and for the rest
 constexpr std::array<std::uint64_t, 8> sizes = {0, 8, 64, 4096, 8192, 12288, 65600, 300'000};
@@ -96,25 +96,41 @@ std::uint32_t set_up(proto::Endpoint& engine) {
 }
 
 // Nobody drives but `Machine::settle`, and time stands still.
-struct Stage final : sim::Stage::Clock {
+struct Stage final : proto::Driver {
   proto::Endpoint engine{engine_config()};
-  sim::Stage driver{engine, *this, 0};
+  std::vector<proto::Attendant*> attendants;
+  bool is_nudged = false;
 
+  void run(proto::Errand errand) override { errand(engine, now()); }
+  void run_and_send(proto::Errand errand) override { errand(engine, now()); }
+  void send_owed() override {}
+  bool wait_until(const std::function<bool()>& is_done, Duration) override { return is_done(); }
+  void nudge() override { is_nudged = true; }
+  void add_attendant(proto::Attendant* attendant) override { attendants.push_back(attendant); }
+  void remove_attendant(proto::Attendant* attendant) override { std::erase(attendants, attendant); }
+  bool is_closed() const override { return false; }
   Time now() const override { return Time{1'000'000}; }
-  void on_posted(std::uint32_t) override {}
+
+  void attend() {
+    is_nudged = false;
+    for (proto::Attendant* attendant : attendants) attendant->attend(engine, now());
+  }
 };
 
 constexpr std::uint32_t message_qpn(std::uint32_t at, std::uint32_t of) { return 0x100 + 16 * at + 2 * of; }
 
-// What an honest peer would say and write in a collective.
+// What an honest peer would say and write in a collective, on one strand.
 struct Share {
-  Header eager, grant;
+  std::vector<Header> eager;
+  Header grant;
   std::vector<Outbound> writes;
 };
 
+// One strand of a peer.
 struct Peer {
   proto::Endpoint engine{engine_config()};
   std::uint32_t rank = 0;
+  std::uint32_t strand = 0;
   std::uint32_t cq = 0;
   std::uint32_t ring_rkey = 0;         // of the ring that its messages go to
   std::uint64_t written = 0;
@@ -128,14 +144,14 @@ struct Peer {
 class Machine {
  public:
   explicit Machine(Input& in) : in_(in), rank_(in.byte() % ranks) {
-    const std::uint32_t cq = set_up(stage_.engine);
-    stage_.engine.allow_domains(ranks);
-    const std::array<proto::Domain, ranks> domains = {1, 2, 3};
-    group_ = std::make_unique<Strand>(stage_.driver, Place{rank_, ranks, mtu}, cq, domains, 7, std::make_shared<Port>());
-    for (Peer& peer : peers_) {
-      stage_.engine.add_peer();
-      join(peer, cq);
+    std::vector<Home> homes;
+    for (Stage& stage : stages_) {
+      homes.push_back({&stage, set_up(stage.engine)});
+      stage.engine.allow_domains(ranks);
+      for (std::uint32_t peer = 0; peer + 1 < ranks; ++peer) stage.engine.add_peer();
     }
+    group_ = std::make_unique<Group>(homes, Place{rank_, ranks, mtu}, std::vector<proto::Domain>{1, 2, 3}, 7, std::make_shared<Port>());
+    for (std::uint32_t i = 0; i < peers_.size(); ++i) join(i, homes[i / (ranks - 1)].cq);
     group_->start(8 * mtu);
   }
 
@@ -164,23 +180,26 @@ class Machine {
     std::vector<Memory> memory;
   };
 
-  void join(Peer& peer, std::uint32_t cq) {
-    const auto index = static_cast<std::uint32_t>(&peer - peers_.data());  // also who it is to the engine
+  void join(std::uint32_t number, std::uint32_t cq) {
+    Peer& peer = peers_[number];
+    const std::uint32_t index = number % (ranks - 1);  // also who it is to the engine
+    peer.strand = number / (ranks - 1);
     peer.rank = index < rank_ ? index : index + 1;
     peer.cq = set_up(peer.engine);
+    peer.inbox.open(peer.strand ? Channel::narrow_ring : Channel::wide_ring);
     peer.engine.add_peer();
-    peer.ring_rkey = group_->ring_rkey(peer.rank);
-    peer.inbox.open();
-    expect(peer.engine.add_region({peer.inbox.inbound(), 0, Channel::ring_bytes, ring_key}));
+    peer.ring_rkey = group_->ring_rkey(peer.strand, peer.rank);
+    expect(peer.engine.add_region({peer.inbox.inbound(), 0, peer.inbox.ring_bytes(), ring_key}));
     for (std::uint32_t i = 0; i < 8; ++i) expect(peer.engine.add_region({peer.landing.data(), 0, peer.landing.size(), landing_key + i}));
+    Stage& stage = stages_[peer.strand];
     for (std::uint32_t k : {0, 1}) {
       const std::uint32_t here = message_qpn(rank_, peer.rank) + k, there = message_qpn(peer.rank, rank_) + k;
-      connect(stage_.engine, stage_.now(), here, there, index, cq, group_->domain(peer.rank));
-      connect(peer.engine, stage_.now(), there, here, 0, peer.cq);
+      connect(stage.engine, stage.now(), here, there, index, cq, group_->domain(peer.rank));
+      connect(peer.engine, stage.now(), there, here, 0, peer.cq);
       for (std::uint32_t i = 0; i < 64; ++i) peer.engine.post_receive(there, k);
     }
     const std::uint32_t qpn = message_qpn(rank_, peer.rank);
-    group_->connect(peer.rank, qpn, qpn + 1, ring_key);
+    group_->connect(peer.strand, peer.rank, qpn, qpn + 1, ring_key);
   }
 
   Peer& any_peer() { return peers_[in_.byte() % peers_.size()]; }
@@ -191,33 +210,45 @@ class Machine {
   void issue() {
     const auto kind = static_cast<Kind>(in_.byte() % kind_names.size());
     const DType dtype = any_dtype();
-    const auto op = static_cast<ReduceOp>(in_.byte() % op_names.size());
+    const std::uint8_t how = in_.byte();
+    const auto op = static_cast<ReduceOp>(how % op_names.size());
+    const std::size_t forced = how / op_names.size() % (algorithm_names.size() + 1);  // 0: none
+    std::optional<Algorithm> algorithm;
+    if (forced > 0) algorithm = static_cast<Algorithm>(forced - 1);
     const bool is_rooted = kind == Kind::broadcast || kind == Kind::reduce || kind == Kind::gather || kind == Kind::scatter;
     const std::int32_t root = is_rooted ? in_.byte() % static_cast<std::int32_t>(ranks) : -1;
     const std::uint64_t bytes = kind == Kind::barrier ? 0 : any_size() / size_of(dtype) * size_of(dtype);
     Asked mine = ask(kind, dtype, op, root, bytes, rank_);
     if (!check(mine.call, {rank_, ranks, mtu}).empty()) return;
     ++issued_;
+    group_->force(algorithm);
     pending_.push_back({group_->issue(mine.call, 1e6), std::move(mine.memory)});
     for (Peer& peer : peers_) {
       const Asked its = ask(kind, dtype, op, root, bytes, peer.rank);
-      peer.shares.push_back(share_of(*plan(its.call, {peer.rank, ranks, 8 * mtu})));
+      auto stripes = cut_into_stripes(plan(its.call, {peer.rank, ranks, 8 * mtu, {}, algorithm}), strands, 8 * mtu);
+      stripes.resize(strands);
+      peer.shares.push_back(stripes[peer.strand] ? share_of(*stripes[peer.strand]) : Share{});
     }
   }
 
   Share share_of(const Operation& op) const {
     Share share;
-    share.eager.number = share.grant.number = issued_;
-    share.eager.descriptor = share.grant.descriptor = op.descriptor;
-    share.eager.type = MessageType::eager;
+    share.grant.number = issued_;
+    share.grant.descriptor = op.descriptor;
     share.grant.type = MessageType::grant;
     share.grant.rkey = landing_key;
     for (const Inbound& in : op.ins)
-      if (in.peer == rank_ && !in.is_eager) share.grant.bytes += in.bytes;
+      if (in.peer == rank_ && !in.is_eager) share.grant.bytes += in.total;
     for (const Outbound& out : op.outs) {
       if (out.peer != rank_) continue;
-      if (out.is_eager) share.eager.bytes = out.bytes;
-      else share.writes.push_back(out);
+      if (!out.is_eager) {
+        share.writes.push_back(out);
+        continue;
+      }
+      Header& eager = share.eager.emplace_back(share.grant);
+      eager.type = MessageType::eager;
+      eager.bytes = out.bytes;
+      eager.step = out.index;
     }
     return share;
   }
@@ -243,7 +274,8 @@ class Machine {
     Header header;
     if (!peer.shares.empty()) {
       const Share& share = peer.shares[peer.shares.size() - 1 - in_.byte() % peer.shares.size()];
-      header = in_.byte() & 1 ? share.eager : share.grant;
+      const std::uint8_t which = in_.byte();
+      header = which & 1 && !share.eager.empty() ? share.eager[which / 2 % share.eager.size()] : share.grant;
     }
     speak(peer, header, header.type == MessageType::eager ? header.bytes : 0);
   }
@@ -288,14 +320,15 @@ class Machine {
     if (wrong & 256) header.taken = in_.word();
     if (wrong & 512) header.rkey = in_.word();
     if (wrong & 1024) header.has_payload ^= 1;
+    if (wrong & 4096) header.step = in_.byte() % 4;
     header.payload = static_cast<std::uint16_t>(payload);
     if (wrong & 2048) header.payload = static_cast<std::uint16_t>(in_.word());
     std::vector<std::uint8_t> bytes(sizeof header + payload, 0xC3);
     std::memcpy(bytes.data(), &header, sizeof header);
-    const std::uint64_t size = (bytes.size() + 63) / 64 * 64;
-    const std::uint64_t room = Channel::ring_bytes - peer.written % Channel::ring_bytes;
+    const std::uint64_t size = (bytes.size() + 63) / 64 * 64, ring = peer.inbox.ring_bytes();
+    const std::uint64_t room = ring - peer.written % ring;
     if (size > room) peer.written += room;
-    write(peer, 0, peer.ring_rkey, peer.written % Channel::ring_bytes, std::move(bytes), 0);
+    write(peer, 0, peer.ring_rkey, peer.written % ring, std::move(bytes), 0);
     peer.written += size;
   }
 
@@ -339,28 +372,37 @@ class Machine {
     request.rkey = rkey;
     request.imm = imm;
     request.has_imm = true;
-    peer.engine.post_write(stage_.now(), message_qpn(peer.rank, rank_) + qp, request);
+    peer.engine.post_write(stages_[peer.strand].now(), message_qpn(peer.rank, rank_) + qp, request);
   }
 
   // Everything arrives, everybody listens, and what has ended is forgotten.
   void settle() {
-    for (int rounds = 0; rounds < 1000 && exchange(stage_.engine, stage_.now()); ++rounds) stage_.driver.attend();
+    for (int rounds = 0; rounds < 1000; ++rounds) {
+      bool moved = false;
+      for (std::uint32_t k = 0; k < strands; ++k) moved |= exchange(k);
+      if (!moved) break;
+      for (Stage& stage : stages_) stage.attend();
+    }
     const bool has_failed = !group_->error().empty();
     for (const Pending& p : pending_) expect(p.work->has_ended() || !has_failed);
     std::erase_if(pending_, [](const Pending& p) { return p.work->has_ended(); });
   }
 
-  bool exchange(proto::Endpoint& engine, Time now) {
-    bool moved = false;
+  // On one strand.
+  bool exchange(std::uint32_t strand) {
+    bool moved = stages_[strand].is_nudged;
+    proto::Endpoint& engine = stages_[strand].engine;
+    const Time now = stages_[strand].now();
+    Peer* const peers = &peers_[strand * (ranks - 1)];
     proto::Transmit t;
     proto::Arrival arrival;
-    for (std::uint32_t i = 0; i < peers_.size(); ++i) {
+    for (std::uint32_t i = 0; i + 1 < ranks; ++i) {
       arrival.peer = i;
-      for (; peers_[i].engine.poll_transmit(now, 1, t); moved = true) engine.handle_packet(now, t.packet, arrival);
+      for (; peers[i].engine.poll_transmit(now, 1, t); moved = true) engine.handle_packet(now, t.packet, arrival);
       arrival.peer = 0;
     }
-    for (; engine.poll_transmit(now, 1, t); moved = true) peers_[t.peer].engine.handle_packet(now, t.packet, arrival);
-    for (Peer& peer : peers_) listen(peer, now);
+    for (; engine.poll_transmit(now, 1, t); moved = true) peers[t.peer].engine.handle_packet(now, t.packet, arrival);
+    for (std::uint32_t i = 0; i + 1 < ranks; ++i) listen(peers[i], now);
     return moved;
   }
 
@@ -379,9 +421,9 @@ class Machine {
 
   Input& in_;
   const std::uint32_t rank_;
-  Stage stage_;
-  std::unique_ptr<Strand> group_;
-  std::array<Peer, ranks - 1> peers_;
+  std::array<Stage, strands> stages_;
+  std::unique_ptr<Group> group_;
+  std::array<Peer, strands*(ranks - 1)> peers_;  // strand by strand
   std::vector<Pending> pending_;
   std::uint32_t issued_ = 0;
   std::uint32_t offers_ = 0;

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "bind/bind.h"
-#include "collectives/strand.h"
+#include "collectives/group.h"
 #include "udp/device.h"
 
 namespace nb = nanobind;
@@ -30,16 +30,17 @@ std::vector<Part> parts_of(const Parts& parts) {
   return result;
 }
 
-void make(Strand* self, udp::Device& device, std::uint32_t lane, std::uint32_t rank, std::uint32_t size, std::uint32_t cq, std::uint64_t seed,
-          std::shared_ptr<Port> port) {
+void make(Group* self, udp::Device& device, const std::vector<std::uint32_t>& lanes, std::uint32_t rank, std::uint32_t size, std::uint32_t cq,
+          std::uint64_t seed, std::shared_ptr<Port> port) {
   std::vector<proto::Domain> domains(size);
   for (std::uint32_t p = 0; p < size; ++p)
     if (p != rank) domains[p] = device.create_domain();
-  const std::uint32_t part = device.part_of_cq(cq, lane);
-  new (self) Strand(device.lane(lane), {rank, size, 4096}, part, domains, seed, std::move(port));
+  std::vector<Home> homes;
+  for (std::uint32_t lane : lanes) homes.push_back({&device.lane(lane), device.part_of_cq(cq, lane)});
+  new (self) Group(homes, {rank, size, 4096}, std::move(domains), seed, std::move(port));
 }
 
-std::shared_ptr<Work> issue(Strand& group, std::uint8_t kind, std::uint8_t dtype, std::uint8_t op, double factor, std::int32_t root,
+std::shared_ptr<Work> issue(Group& group, std::uint8_t kind, std::uint8_t dtype, std::uint8_t op, double factor, std::int32_t root,
                             const Parts& inputs, const Parts& outputs, double timeout_s) {
   Call call{static_cast<Kind>(kind), static_cast<DType>(dtype), static_cast<ReduceOp>(op), factor, root, parts_of(inputs), parts_of(outputs)};
   if (const std::string problem = check(call, group.place()); !problem.empty())
@@ -54,7 +55,7 @@ nb::str text_of(const std::string& words) {
 }
 
 // In slices, so that a signal (Ctrl-C) is noticed while waiting.
-bool wait(Strand& group, const Work& work, double timeout_s) {
+bool wait(Group& group, const Work& work, double timeout_s) {
   constexpr double slice_s = 0.2;
   for (double left = timeout_s; !work.has_ended() && left > 0; left -= slice_s) {
     {
@@ -62,7 +63,7 @@ bool wait(Strand& group, const Work& work, double timeout_s) {
       group.wait(work, Duration{static_cast<std::int64_t>(std::min(left, slice_s) * 1e12)});
     }
     if (work.has_ended()) break;
-    if (group.driver().is_closed())
+    if (group.is_stranded())
       raise_if(proto::Problem{proto::Problem::Kind::usage, "device", "closed", "an open device while operations are under way"});
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
@@ -82,8 +83,8 @@ nb::dict collective_times(std::uint8_t kind, std::uint32_t ranks, std::uint64_t 
   const Load load{static_cast<Kind>(kind), ranks, bytes, has_parts ? bytes / ranks : bytes};
   nb::dict times;
   for (std::size_t i = 0; i < algorithm_names.size(); ++i)
-    if (const std::uint64_t ns = time_of(static_cast<Algorithm>(i), load, {}); ns != impossible_ns)
-      times[algorithm_names[i]] = static_cast<double>(ns) * 1e-9;
+    if (const std::uint64_t ps = time_of(static_cast<Algorithm>(i), load, {}); ps != impossible_ps)
+      times[algorithm_names[i]] = static_cast<double>(ps) * 1e-12;
   return times;
 }
 
@@ -108,26 +109,27 @@ void bind_collectives(nb::module_& m) {
       .def_prop_ro("has_ended", &Work::has_ended)
       .def_prop_ro("error", [](const Work& w) { return text_of(w.has_ended() ? w.error() : std::string()); })
       .def_prop_ro("source", [](const Work& w) { return w.has_ended() ? w.source : -1; });
-  nb::class_<Strand>(m, "CollectiveGroup")
+  nb::class_<Group>(m, "CollectiveGroup")
       .def("__init__", &make, nb::keep_alive<1, 2>())
-      .def("ring_rkey", &Strand::ring_rkey)
-      .def("domain", &Strand::domain)
-      .def("connect", &Strand::connect)
-      .def("start", &Strand::start, nb::arg("unit"))
-      .def("force", [](Strand& g, const std::optional<std::string>& name) { g.force(algorithm_of(name)); }, nb::arg("algorithm").none())
+      .def("ring_rkey", &Group::ring_rkey)
+      .def("domain", &Group::domain)
+      .def("keep", &Group::keep, nb::call_guard<WithoutGil>())
+      .def("connect", &Group::connect)
+      .def("start", &Group::start, nb::arg("unit"))
+      .def("force", [](Group& g, const std::optional<std::string>& name) { g.force(algorithm_of(name)); }, nb::arg("algorithm").none())
       .def("issue", &issue)
-      .def("send", [](Strand& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
+      .def("send", [](Group& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
         return g.send(part_of(address, bytes), static_cast<DType>(dtype), to, tag, timeout_s);
       }, nb::call_guard<WithoutGil>())
-      .def("receive", [](Strand& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
+      .def("receive", [](Group& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
         return g.receive(part_of(address, bytes), static_cast<DType>(dtype), source, tag, timeout_s);
       }, nb::call_guard<WithoutGil>())
       .def("wait", &wait)
-      .def("abort", &Strand::abort, nb::call_guard<WithoutGil>())
-      .def("close", [](Strand& g, double linger_s) { g.close(Duration{static_cast<std::int64_t>(linger_s * 1e12)}); },
+      .def("abort", &Group::abort, nb::call_guard<WithoutGil>())
+      .def("close", [](Group& g, double linger_s) { g.close(Duration{static_cast<std::int64_t>(linger_s * 1e12)}); },
            nb::call_guard<WithoutGil>())
-      .def_prop_ro("error", [](Strand& g) { return text_of(g.error()); })
-      .def("stats", [](Strand& g) {
+      .def_prop_ro("error", [](Group& g) { return text_of(g.error()); })
+      .def("stats", [](Group& g) {
         const GroupStats stats = g.stats();
         nb::dict d;
 #define X(name) d[#name] = stats.name;

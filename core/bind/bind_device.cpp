@@ -10,7 +10,6 @@
 #include "bind/wire_tuples.h"
 #include "udp/device.h"
 #include "udp/failure.h"
-#include "udp/series.h"
 
 namespace nb = nanobind;
 
@@ -446,13 +445,6 @@ void bind_device(nb::module_& m) {
       .def("fault_stats", [](Device& d, std::uint32_t plane) { return fault_stats(d, checked_plane(d, plane)); })
       .def("start_capture", &Device::start_capture)
       .def("stop_capture", &Device::stop_capture);
-
-  nb::class_<Series>(m, "Series")
-      .def("__init__", [](Series* self, Device& device, std::uint32_t qpn, double bin_us, std::uint32_t bins) {
-        new (self) Series(device, qpn, Duration{static_cast<std::int64_t>(bin_us * 1e6)}, bins);
-      }, nb::keep_alive<1, 2>())
-      .def_prop_ro("bins", &Series::bins)
-      .def_prop_ro("started_ns", &Series::started_ns);
 }
 
 }  // namespace softmrc::bind

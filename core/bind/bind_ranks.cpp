@@ -37,7 +37,7 @@ void bind_ranks(nb::module_& m) {
         raise_if(proto::validate(window));
         new (self) Ranks(mesh, config, std::make_shared<proto::EvProfile>(evs), std::make_shared<proto::CcProfile>(window));
       }, nb::keep_alive<1, 2>())
-      .def("group", [](Ranks& r, std::uint32_t rank) -> collectives::Strand& { return r.group(checked(r, rank)); }, nb::rv_policy::reference_internal)
+      .def("group", [](Ranks& r, std::uint32_t rank) -> collectives::Group& { return r.group(checked(r, rank)); }, nb::rv_policy::reference_internal)
       .def("join", [](Ranks& r, std::uint32_t rank) { r.join(checked(r, rank)); })
       .def("lie", [](Ranks& r, std::uint32_t rank, std::uint32_t to, std::uint32_t after, std::uint32_t offset, std::uint8_t flips) {
         r.tell({checked(r, rank), checked(r, to), after, offset, flips});

@@ -6,23 +6,23 @@ namespace softmrc::collectives {
 namespace {
 
 constexpr std::uint64_t alignment = 64;
-constexpr std::uint32_t credit_after = Channel::ring_bytes / 4;
 constexpr std::uint32_t tell_taken_after = 8;
 
 constexpr std::uint64_t padded(std::uint64_t size) { return (size + alignment - 1) / alignment * alignment; }
 
-// Where a message of this size starts: it does not wrap, so the end of the ring may stay unused.
-std::uint64_t start_of(std::uint64_t at, std::uint64_t size) {
-  const std::uint64_t room = Channel::ring_bytes - at % Channel::ring_bytes;
-  return size > room ? at + room : at;
-}
-
 }  // namespace
 
 // Both are written before they are read.
-void Channel::open() {
+void Channel::open(std::uint32_t ring_bytes) {
+  ring_bytes_ = ring_bytes;
   inbound_ = std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes);
   outbound_ = std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes);
+}
+
+// Where a message of this size starts: it does not wrap, so the end of the ring may stay unused.
+std::uint64_t Channel::start_of(std::uint64_t at, std::uint64_t size) const {
+  const std::uint64_t room = ring_bytes_ - at % ring_bytes_;
+  return size > room ? at + room : at;
 }
 
 bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit) {
@@ -32,13 +32,13 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
   header.payload = static_cast<std::uint16_t>(payload.size());
   header.consumed = told_ = read_here_;
   header.taken = told_taken_ = offers_taken_here;
-  std::uint8_t* at = outbound_.get() + start % ring_bytes;
+  std::uint8_t* at = outbound_.get() + start % ring_bytes_;
   std::memcpy(at, &header, sizeof header);
   if (!payload.empty() && payload.data()) std::memcpy(at + sizeof header, payload.data(), payload.size());
   proto::WorkRequest request;
   request.wr_id = wr_id;
   request.data = at;
-  request.remote_va = start % ring_bytes;
+  request.remote_va = start % ring_bytes_;
   request.rkey = remote_rkey_;
   request.length = static_cast<std::uint32_t>(size);
   request.has_imm = true;
@@ -49,23 +49,23 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
 }
 
 void Channel::send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
-  if (backlog_.empty() && write(engine, now, header, payload, wr_id, ring_bytes - reserve)) return;
+  if (backlog_.empty() && write(engine, now, header, payload, wr_id, ring_bytes_ - reserve)) return;
   backlog_.push_back({header, payload.data() ? std::vector(payload.begin(), payload.end()) : std::vector<std::uint8_t>(payload.size()), wr_id});
 }
 
 void Channel::flush(proto::Endpoint& engine, Time now) {
   while (!backlog_.empty()) {
     Waiting& next = backlog_.front();
-    if (!write(engine, now, next.header, next.payload, next.wr_id, ring_bytes - reserve)) return;
+    if (!write(engine, now, next.header, next.payload, next.wr_id, ring_bytes_ - reserve)) return;
     backlog_.pop_front();
   }
 }
 
 Channel::Received Channel::receive(proto::Endpoint& engine, Time now, std::uint32_t length) {
   Received result;
-  if (length < sizeof(Header) || length > sizeof(Header) + most_payload) return result;
+  if (length < sizeof(Header) || length > sizeof(Header) + most_payload || padded(length) > ring_bytes_) return result;
   const std::uint64_t start = start_of(read_here_, padded(length));
-  const std::uint8_t* at = inbound_.get() + start % ring_bytes;
+  const std::uint8_t* at = inbound_.get() + start % ring_bytes_;
   std::memcpy(&result.header, at, sizeof result.header);
   if (result.header.payload != length - sizeof(Header)) return result;
   result.payload = {at + sizeof(Header), result.header.payload};
@@ -78,10 +78,10 @@ Channel::Received Channel::receive(proto::Endpoint& engine, Time now, std::uint3
 }
 
 void Channel::give_credit(proto::Endpoint& engine, Time now) {
-  if (read_here_ - told_ < credit_after && offers_taken_here - told_taken_ < tell_taken_after) return;
+  if (read_here_ - told_ < ring_bytes_ / 4 && offers_taken_here - told_taken_ < tell_taken_after) return;
   Header header;
   header.type = MessageType::credit;
-  write(engine, now, header, {}, 0, ring_bytes);
+  write(engine, now, header, {}, 0, ring_bytes_);
 }
 
 }  // namespace softmrc::collectives

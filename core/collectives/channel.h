@@ -16,11 +16,13 @@ namespace softmrc::collectives {
 
 class Channel {
  public:
-  static constexpr std::uint32_t ring_bytes = 256 * 1024;
-  static constexpr std::uint32_t reserve = 4096;  // of the ring, for messages that only bring credit
+  static constexpr std::uint32_t wide_ring = 256 * 1024;   // where small data travels in messages
+  static constexpr std::uint32_t narrow_ring = 16 * 1024;  // where they only grant
+  static constexpr std::uint32_t reserve = 4096;           // of the ring, for messages that only bring credit
 
-  // Makes both rings.
-  void open();
+  // Makes both rings; the peer's are as large.
+  void open(std::uint32_t ring_bytes);
+  std::uint32_t ring_bytes() const { return ring_bytes_; }
   std::uint8_t* inbound() { return inbound_.get(); }
   void connect(std::uint32_t qpn, std::uint32_t remote_rkey) {
     qpn_ = qpn;
@@ -50,6 +52,7 @@ class Channel {
  private:
   bool write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit);
   void flush(proto::Endpoint& engine, Time now);
+  std::uint64_t start_of(std::uint64_t at, std::uint64_t size) const;
 
   struct Waiting {
     Header header;
@@ -57,6 +60,7 @@ class Channel {
     std::uint64_t wr_id = 0;
   };
 
+  std::uint32_t ring_bytes_ = 0;
   std::unique_ptr<std::uint8_t[]> inbound_;
   std::unique_ptr<std::uint8_t[]> outbound_;
   std::list<Waiting> backlog_;

@@ -9,7 +9,7 @@
 namespace softmrc::collectives {
 namespace {
 
-// One call under one set of constants, in nanoseconds.
+// One call under one set of constants, in picoseconds: whole numbers, so that what is equally good stays so at any size.
 class Model {
  public:
   Model(const Load& load, const Costs& costs) : load_(load), c_(costs), n_(load.ranks), others_(load.ranks - 1) {}
@@ -19,13 +19,13 @@ class Model {
     switch (load_.kind) {
       case Kind::gather: case Kind::scatter: case Kind::all_to_all: return 0;  // there is no other
       case Kind::barrier: return few(fan(0));
-      case Kind::all_reduce: return is_granted ? impossible_ns : few(fan(others_ * load_.bytes) + pass(n_ * load_.bytes));
-      case Kind::reduce_scatter: return is_granted ? impossible_ns : few(fan(others_ * part()) + pass(load_.bytes));
-      case Kind::all_gather: return few(fan(others_ * part()) + (is_granted ? others_ * c_.message_ns : 0));
+      case Kind::all_reduce: return is_granted ? impossible_ps : few(fan(others_ * load_.bytes) + pass(n_ * load_.bytes));
+      case Kind::reduce_scatter: return is_granted ? impossible_ps : few(fan(share()) + pass(load_.bytes));
+      case Kind::all_gather: return few(fan(share()) + (is_granted ? others_ * message() : 0));
       case Kind::broadcast: return few(trip() + fan(others_ * load_.bytes));
       case Kind::reduce: return few(trip() + fan(others_ * load_.bytes) + pass(n_ * load_.bytes));
     }
-    return impossible_ns;
+    return impossible_ps;
   }
 
   std::uint64_t gathered() const {
@@ -38,7 +38,7 @@ class Model {
   }
 
   std::uint64_t in_rounds() const {
-    const std::uint64_t once = rounds() * trip() + wire(others_ * part());
+    const std::uint64_t once = rounds() * trip() + wire(share());
     switch (load_.kind) {
       case Kind::barrier: return once;
       case Kind::all_gather: return once + (load_.largest > eager_limit ? trip() : pass(2 * load_.bytes));
@@ -48,11 +48,11 @@ class Model {
   }
 
   std::uint64_t ring() const {
-    if (2 * others_ > most_transfers) return impossible_ns;
-    const std::uint64_t once = trip() + others_ * trip() + wire(others_ * part());
+    if (2 * others_ > most_transfers) return impossible_ps;
+    const std::uint64_t once = trip() + others_ * trip() + wire(share());
     if (load_.kind == Kind::reduce_scatter) return once;
-    const std::uint64_t gather = others_ <= most_peers(n_) ? fan(0) + others_ * c_.message_ns : rounds() * (trip() + c_.message_ns);
-    return once + gather + wire(others_ * part());
+    const std::uint64_t gather = others_ <= most_peers(n_) ? fan(0) + others_ * message() : rounds() * (trip() + message());
+    return once + gather + wire(share());
   }
 
   std::uint64_t binomial() const {
@@ -61,18 +61,20 @@ class Model {
   }
   std::uint64_t binary() const {
     const std::uint64_t depth = std::bit_width(n_) - 1;
-    return trip() + depth * (trip() + c_.message_ns + 2 * wire(slice())) + 2 * wire(load_.bytes - slice());
+    return trip() + depth * (trip() + message() + 2 * wire(slice())) + 2 * wire(load_.bytes - slice());
   }
   std::uint64_t chain() const { return trip() + others_ * (trip() + wire(slice())) + wire(load_.bytes - slice()); }
 
  private:
-  std::uint64_t trip() const { return c_.latency_ns + c_.message_ns; }
-  std::uint64_t wire(std::uint64_t bytes) const { return bytes * c_.byte_ps / 1000; }
-  std::uint64_t pass(std::uint64_t bytes) const { return bytes * c_.pass_ps / 1000; }
-  std::uint64_t fan(std::uint64_t bytes) const { return c_.latency_ns + others_ * c_.message_ns + wire(bytes); }
+  std::uint64_t latency() const { return c_.latency_ns * 1000; }
+  std::uint64_t message() const { return c_.message_ns * 1000; }
+  std::uint64_t trip() const { return latency() + message(); }
+  std::uint64_t wire(std::uint64_t bytes) const { return bytes * c_.byte_ps; }
+  std::uint64_t pass(std::uint64_t bytes) const { return bytes * c_.pass_ps; }
+  std::uint64_t fan(std::uint64_t bytes) const { return latency() + others_ * message() + wire(bytes); }
   std::uint64_t grant(std::uint64_t largest) const { return largest > eager_limit ? trip() : 0; }
-  std::uint64_t few(std::uint64_t time) const { return others_ <= most_peers(n_) ? time : impossible_ns; }
-  std::uint64_t part() const { return load_.bytes / n_; }
+  std::uint64_t few(std::uint64_t time) const { return others_ <= most_peers(n_) ? time : impossible_ps; }
+  std::uint64_t share() const { return load_.bytes - load_.bytes / n_; }  // all parts but a rank's own
   std::uint64_t rounds() const { return std::bit_width(n_ - 1); }
   std::uint64_t slice() const { return std::min(load_.bytes, slice_for(load_.bytes, 1)); }
 
@@ -100,7 +102,7 @@ bool suits(Algorithm algorithm, Kind kind) {
 std::uint32_t most_peers(std::uint32_t ranks) { return 2 * static_cast<std::uint32_t>(std::bit_width(ranks)); }
 
 std::uint64_t time_of(Algorithm algorithm, const Load& load, const Costs& costs) {
-  if (!suits(algorithm, load.kind)) return impossible_ns;
+  if (!suits(algorithm, load.kind)) return impossible_ps;
   if (load.ranks == 1) return 0;
   const Model model(load, costs);
   switch (algorithm) {
@@ -113,11 +115,11 @@ std::uint64_t time_of(Algorithm algorithm, const Load& load, const Costs& costs)
     case Algorithm::binary: return model.binary();
     case Algorithm::chain: return model.chain();
   }
-  return impossible_ns;
+  return impossible_ps;
 }
 
 Algorithm cheapest(const Load& load, const Costs& costs, std::optional<Algorithm> forced) {
-  if (forced && time_of(*forced, load, costs) != impossible_ns) return *forced;
+  if (forced && time_of(*forced, load, costs) != impossible_ps) return *forced;
   Algorithm best = Algorithm::direct;
   for (std::size_t i = 1; i < algorithm_names.size(); ++i) {
     const Algorithm other = static_cast<Algorithm>(i);

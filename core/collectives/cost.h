@@ -28,9 +28,9 @@ struct Load {
   std::uint64_t largest = 0;  // of the parts, where there is one for each rank
 };
 
-constexpr std::uint64_t impossible_ns = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t impossible_ps = std::numeric_limits<std::uint64_t>::max();
 
-// The model's word; impossible_ns where the algorithm is none for this call.
+// The model's word in picoseconds; impossible_ps where the algorithm is none for this call.
 std::uint64_t time_of(Algorithm algorithm, const Load& load, const Costs& costs);
 
 // `forced` if it is possible.

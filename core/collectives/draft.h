@@ -59,8 +59,9 @@ void reduce_when_all_are_here(Draft& d, const std::uint8_t* all, Part out, std::
 // rounds.cpp
 void plan_gathered(Draft& d);
 void plan_rounds(Draft& d);
-// The parts of `whole`, of which each rank has its own, reach all.
-void gather_in_rounds(Draft& d, Part whole, std::uint32_t own);
+// Parts of which each rank has its own, in `source`, when the slices of the transfer `after` have come, reach all: each to
+// its place at once, and passed on from there slice by slice.
+void gather_in_rounds(Draft& d, const std::vector<Part>& parts, std::uint32_t own, Part source, std::int32_t after);
 
 // doubling.cpp, ring.cpp
 void plan_doubling(Draft& d);

@@ -1,5 +1,5 @@
 // One collective on one rank, as data: what comes in from whom and where it lands, what goes out to whom and what it
-// must wait for. plan.h makes these, the group carries them out; neither knows the other's part.
+// must wait for. plan.h makes these, stripes.h may cut them, strands carry them out; none knows the others' part.
 //
 // Two ways to wait. A transfer may pass another one on, slice by slice as they arrive. Or it may be a *step*: then it
 // waits until so many of the inbound transfers have been *taken*, which happens in the order of the plan. Taking one is
@@ -17,7 +17,6 @@
 #include "base/time.h"
 #include "collectives/message.h"
 #include "collectives/reduce.h"
-#include "collectives/work.h"
 #include "proto/memory.h"
 
 namespace softmrc::collectives {
@@ -69,6 +68,7 @@ struct Inbound final : proto::Placer {
   Merge merge;                         // or later
   Stream stream = nullptr;             // how to copy it, where not plainly
   std::uint64_t bytes = 0;
+  std::uint64_t total = 0;             // of all stripes of it together
   Slices slices;
   std::uint32_t arrived = 0;           // slices
   std::uint32_t merged = 0;            // slices
@@ -96,6 +96,7 @@ struct Outbound {
   bool is_eager = false;
   const std::uint8_t* from = nullptr;
   std::uint64_t bytes = 0;
+  std::uint64_t total = 0;             // of all stripes of it together
   std::int32_t after = -1;             // the inbound transfer it passes on
   std::int32_t beside = -1;            // the inbound transfer that it must not leave behind by more than the head start
   std::int32_t step = -1;              // so many inbound transfers must have been taken, and all copies made; -1: no step
@@ -131,6 +132,8 @@ struct Range {
   }
 };
 
+struct Issued;
+
 struct Operation {
   std::uint32_t number = 0;
   Descriptor descriptor;
@@ -141,9 +144,9 @@ struct Operation {
   std::deque<Reduction> reductions;
   std::unique_ptr<std::uint8_t[]> temporary;
   std::function<void()> finish;        // when everything has arrived
+  bool is_striped = true;              // may be cut into stripes; the same on all ranks
 
   // How far it is.
-  bool has_started = false;
   bool has_ended = false;
   bool has_finished = false;
   std::uint32_t taken = 0;             // inbound transfers
@@ -152,9 +155,9 @@ struct Operation {
   std::vector<bool> has_message;       // by peer
   Time issued_at{};
   Time deadline = Time::never();
-  bool is_overdue = false;             // the deadline has passed, and this is a later one
+  std::uint32_t extensions = 0;        // of the deadline
   double timeout_s = 0;
-  std::shared_ptr<Work> work;
+  std::shared_ptr<Issued> whole;       // what it is a stripe of
 
   // Everything still travels, but nothing is read, written or reduced.
   void forget_memory() {
@@ -168,12 +171,18 @@ struct Operation {
 
   // How many slices of it may go; a message is one.
   std::uint32_t ready(const Outbound& out) const {
-    if (out.step >= 0 && (!copies.empty() || taken < static_cast<std::uint32_t>(out.step))) return 0;
+    if (out.step >= 0 && blocks(out)) return 0;
     if (out.is_eager) return 1;
     if (out.after >= 0) return ins[static_cast<std::size_t>(out.after)].arrived;
     if (out.beside < 0 || ins[static_cast<std::size_t>(out.beside)].has_ended) return out.slices.count;
     const std::uint64_t ahead = ins[static_cast<std::size_t>(out.beside)].arrived + head_start / out.slices.size;
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(ahead, out.slices.count));
+  }
+
+  // Whether it waits for something that has not come in yet.
+  bool blocks(const Outbound& out) const {
+    if (out.after >= 0) return !ins[static_cast<std::size_t>(out.after)].has_ended;
+    return out.step >= 0 && (!copies.empty() || taken < static_cast<std::uint32_t>(out.step));
   }
 
   // Merges what has come of the transfer whose turn it is. The one that was taken with it, if there is nothing to wait for.
@@ -184,13 +193,6 @@ struct Operation {
     if (!in.has_ended) return nullptr;
     ++taken;
     return &in;
-  }
-
-  bool conflicts(const Operation& other) const {
-    for (const Range& a : ranges)
-      for (const Range& b : other.ranges)
-        if (a.conflicts(b)) return true;
-    return false;
   }
 };
 

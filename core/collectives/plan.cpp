@@ -50,6 +50,17 @@ Load load_of(const Call& call, std::uint32_t ranks) {
   return {call.kind, ranks, bytes, largest};
 }
 
+// Whether all that a transfer waits for or is merged with is as long as itself, and so is cut in the same places.
+bool may_be_striped(const Descriptor& descriptor) {
+  using enum Algorithm;
+  switch (descriptor.algorithm) {
+    case ring: case binomial: case binary: case chain: return true;
+    case direct: return !reduces(descriptor.kind);
+    case gathered: case doubling: case rounds: return false;
+  }
+  return false;
+}
+
 std::string check_parts(const std::vector<Part>& parts, std::size_t wanted, const char* what) {
   if (parts.size() == wanted) return {};
   return std::string(what) + " has " + std::to_string(parts.size()) + " parts, not " + std::to_string(wanted);
@@ -105,6 +116,7 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
     plan_alone(d);
     return op;
   }
+  op->is_striped = may_be_striped(op->descriptor);
   switch (op->descriptor.algorithm) {
     case Algorithm::direct: plan_direct(d); break;
     case Algorithm::gathered: plan_gathered(d); break;

@@ -31,7 +31,7 @@ void all_reduce(Draft& d) {
   const std::vector<Part> inputs = cut(d.call.inputs[0], d.size);
   const std::vector<Part> outputs = cut(d.call.outputs[0], d.size);
   const std::int32_t owned = go_round(d, d.rank, inputs, [&](std::uint32_t part, bool) { return outputs[part]; });
-  if (d.size - 1 > most_peers(d.size)) return gather_in_rounds(d, d.call.outputs[0], d.beyond(1));
+  if (d.size - 1 > most_peers(d.size)) return gather_in_rounds(d, outputs, d.beyond(1), outputs[d.beyond(1)], owned);
   for (std::uint32_t step = 1; step < d.size; ++step) {
     d.pass_on(d.beyond(step), outputs[d.beyond(1)], owned);
     d.receive(d.before(step), outputs[(d.before(step) + 1) % d.size]);

@@ -31,10 +31,10 @@ struct Blocks {
   }
 };
 
-Blocks parts_from(Part whole, std::uint32_t ranks, std::uint32_t own) {
-  const std::vector<Part> parts = cut(whole, ranks);
-  Blocks blocks{{}, ranks - own};
-  for (std::uint32_t i = 0; i < ranks; ++i) blocks.parts.push_back(parts[(own + i) % ranks]);
+Blocks parts_of(const Draft& d, Part whole) {
+  const std::vector<Part> parts = cut(whole, d.size);
+  Blocks blocks{{}, d.size - d.rank};
+  for (std::uint32_t i = 0; i < d.size; ++i) blocks.parts.push_back(parts[d.beyond(i)]);
   return blocks;
 }
 
@@ -95,11 +95,11 @@ void gather(Draft& d, const Blocks& blocks) {
 // Of a reduce, only the root has a place for the result.
 void all_reduce(Draft& d) {
   const Part in = d.call.inputs[0];
-  const std::uint64_t room = landing_bytes(parts_from(in, d.size, d.rank));
+  const std::uint64_t room = landing_bytes(parts_of(d, in));
   std::uint8_t* landing = d.use_temporary(room + in.bytes);
   const Part out = d.call.outputs.empty() ? Part{landing + room, in.bytes} : d.call.outputs[0];
   d.contribute(out, in);
-  const Blocks blocks = parts_from(out, d.size, d.rank);
+  const Blocks blocks = parts_of(d, out);
   reduce(d, blocks, blocks.parts[0], landing);
   gather(d, blocks);
 }
@@ -124,30 +124,28 @@ void gather_small(Draft& d) {
   };
 }
 
-// Large parts, each to its place at once, and passed on from there slice by slice.
-void gather_large(Draft& d) {
-  const std::vector<Round> rounds = rounds_of(d.size);
-  std::vector<std::int32_t> came(d.size, -1);
-  for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
-    for (std::uint32_t i = 0; i < round->width - round->half; ++i) {
-      d.pass_on(d.before(round->half), i == 0 ? d.call.inputs[0] : d.call.outputs[d.beyond(i)], came[i]);
-      came[round->half + i] = static_cast<std::int32_t>(d.receive(d.beyond(round->half), d.call.outputs[d.beyond(round->half + i)]));
-    }
-  }
-  d.copy(d.call.outputs[d.rank], d.call.inputs[0]);
-}
-
 void all_gather(Draft& d) {
   std::uint64_t largest = 0;
   for (const Part& part : d.call.outputs) largest = std::max(largest, part.bytes);
   d.uses_messages = largest <= eager_limit;
-  if (d.uses_messages) gather_small(d);
-  else gather_large(d);
+  if (d.uses_messages) return gather_small(d);
+  d.op.is_striped = true;  // nothing here waits for what is of another length
+  gather_in_rounds(d, d.call.outputs, d.rank, d.call.inputs[0], -1);
+  d.copy(d.call.outputs[d.rank], d.call.inputs[0]);
 }
 
 }  // namespace
 
-void gather_in_rounds(Draft& d, Part whole, std::uint32_t own) { gather(d, parts_from(whole, d.size, own)); }
+void gather_in_rounds(Draft& d, const std::vector<Part>& parts, std::uint32_t own, Part source, std::int32_t after) {
+  const std::vector<Round> rounds = rounds_of(d.size);
+  std::vector<std::int32_t> came(d.size, after);
+  for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
+    for (std::uint32_t i = 0; i < round->width - round->half; ++i) {
+      d.pass_on(d.before(round->half), i == 0 ? source : parts[(own + i) % d.size], came[i]);
+      came[round->half + i] = static_cast<std::int32_t>(d.receive(d.beyond(round->half), parts[(own + round->half + i) % d.size]));
+    }
+  }
+}
 
 void plan_gathered(Draft& d) {
   d.uses_messages = true;

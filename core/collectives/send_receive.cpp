@@ -13,21 +13,16 @@ constexpr std::uint64_t small_send = 4096;
 constexpr std::uint32_t most_small_sends = 32;  // that wait at the receiver, from one sender
 constexpr std::uint64_t largest_write = 1ull << 30;
 
-Time deadline_of(Time now, double timeout_s) {
-  return now + Duration{timeout_s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(timeout_s * 1e12)};
-}
-
 std::string words_of(std::uint64_t bytes, DType dtype) {
   return std::to_string(bytes / size_of(dtype)) + " " + dtype_names[static_cast<std::size_t>(dtype)];
 }
 
 }  // namespace
 
-std::shared_ptr<Work> Strand::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
-  auto work = std::make_shared<Work>(port_);
+void Strand::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (!has_failed() && peers_[to].has_left) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
-    if (is_refused(*work)) return;
+    if (has_failed()) return work->fail(error_);
     ++stats_.sends;
     Channel& channel = peers_[to].channel;
     Header header;
@@ -47,13 +42,11 @@ std::shared_ptr<Work> Strand::send(Part from, DType dtype, std::uint32_t to, std
     sendings_.push_back({header.number, to, tag, from, now, deadline_of(now, timeout_s), timeout_s, false, work});
     if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
   });
-  return work;
 }
 
-std::shared_ptr<Work> Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
-  auto work = std::make_shared<Work>(port_);
+void Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
-    if (is_refused(*work)) return;
+    if (has_failed()) return work->fail(error_);
     ++stats_.receives;
     Receiving receiving{source, tag, to, dtype, 0, 0, now, deadline_of(now, timeout_s), timeout_s, work};
     for (auto offer = offers_.begin(); offer != offers_.end(); ++offer) {
@@ -73,7 +66,6 @@ std::shared_ptr<Work> Strand::receive(Part to, DType dtype, std::int32_t source,
     receivings_.push_back(std::move(receiving));
     if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
   });
-  return work;
 }
 
 void Strand::handle_offer(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {

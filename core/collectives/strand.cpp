@@ -1,9 +1,8 @@
-// Set-up, what completions and messages lead to, and every way in which a group ends.
+// Set-up, what completions and messages lead to, and every way in which a strand ends.
 #include "collectives/strand.h"
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "base/check.h"
 #include "collectives/immediate.h"
@@ -12,13 +11,10 @@ namespace softmrc::collectives {
 namespace {
 
 constexpr std::uint32_t receives_posted = 2048;
-constexpr Duration inquiry_interval = milliseconds(300);
 constexpr Duration words_come_within = milliseconds(500);
 // A rank starts so many collectives before an earlier one has ended, and says at most three things in each to a peer that
 // has said nothing yet: a grant, and a step in two pieces.
 constexpr std::size_t most_stashed = 3 * most_started;
-
-Duration seconds_of(double s) { return Duration{s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(s * 1e12)}; }
 
 std::string reason_of(proto::CompletionStatus status) {
   using enum proto::CompletionStatus;
@@ -48,8 +44,20 @@ std::string describe(const Descriptor& d) {
   return text;
 }
 
-Strand::Strand(proto::Driver& driver, Place place, std::uint32_t cq, std::span<const proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port)
-    : driver_(driver), place_(place), cq_(cq), port_(std::move(port)), prng_(seed, "rkeys"), peers_(place.size) {
+std::string words_for_late(const std::string& what, std::uint32_t rank, double timeout_s, const std::string& whom) {
+  std::string seconds = std::to_string(timeout_s);
+  seconds.erase(seconds.find_last_not_of('0') + 1);
+  if (seconds.back() == '.') seconds.pop_back();
+  return what + " of rank " + std::to_string(rank) + " did not end within " + seconds + " s: " + whom;
+}
+
+Time deadline_of(Time now, double timeout_s) {
+  return now + Duration{timeout_s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(timeout_s * 1e12)};
+}
+
+Strand::Strand(StrandOwner& owner, std::uint32_t number, proto::Driver& driver, Place place, std::uint32_t cq, std::span<const proto::Domain> domains,
+               std::uint64_t seed)
+    : owner_(owner), number_(number), driver_(driver), place_(place), cq_(cq), prng_(seed, "rkeys", number), peers_(place.size) {
   driver_.run([&](Engine& engine, Time) {
     engine_ = &engine;
     for (std::uint32_t p = 0; p < place_.size; ++p)
@@ -61,14 +69,14 @@ std::uint32_t Strand::ring_rkey(std::uint32_t p) {
   Peer& peer = peers_[p];
   if (peer.ring_rkey == 0)
     driver_.run([&](Engine& engine, Time) {
-      peer.channel.open();
+      peer.channel.open(is_first() ? Channel::wide_ring : Channel::narrow_ring);
       peer.ring_rkey = new_rkeys(engine, 1);
-      SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, Channel::ring_bytes, peer.ring_rkey, nullptr, peer.domain}));
+      SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, peer.channel.ring_bytes(), peer.ring_rkey, nullptr, peer.domain}));
     });
   return peer.ring_rkey;
 }
 
-Strand::~Strand() { close(Duration{0}); }
+Strand::~Strand() { leave(); }
 
 void Strand::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
   ring_rkey(peer);
@@ -85,42 +93,13 @@ void Strand::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_
   });
 }
 
-void Strand::start(std::uint32_t unit) {
-  place_.unit = unit;
+void Strand::start() {
   driver_.add_attendant(this);
   is_started_ = true;
 }
 
-std::shared_ptr<Work> Strand::issue(const Call& call, double timeout_s) {
-  auto op = plan(call, place_);
-  auto work = std::make_shared<Work>(port_);
-  op->work = work;
-  op->timeout_s = timeout_s;
-  driver_.run_and_send([&](Engine& engine, Time now) {
-    if (is_refused(*work)) return;
-    op->number = next_number_++;
-    op->issued_at = now;
-    op->deadline = now + seconds_of(timeout_s);
-    ++stats_.operations;
-    stats_.operations_small += std::all_of(op->outs.begin(), op->outs.end(), [](const Outbound& out) { return out.is_eager; });
-    if (inquires_at_ == Time::never()) inquires_at_ = now + inquiry_interval;
-    operations_.push_back(std::move(op));
-    start_ready(engine, now);
-    sweep(engine, now);
-  });
-  return work;
-}
-
-// A device that is closed sends nothing: what is begun on it must not look as if it had gone well.
-bool Strand::is_refused(Work& work) {
-  if (!has_failed() && driver_.is_closed()) error_ = "the device is closed";
-  if (has_failed()) work.fail(error_);
-  return has_failed();
-}
-
-bool Strand::wait(const Work& work, Duration timeout) {
-  if (work.has_ended()) return true;
-  return driver_.wait_until([&work] { return work.has_ended(); }, timeout);
+void Strand::catch_up() {
+  driver_.run_and_send([this](Engine& engine, Time now) { sweep(engine, now); });
 }
 
 bool Strand::attend(Engine& engine, Time now) {
@@ -131,7 +110,7 @@ bool Strand::attend(Engine& engine, Time now) {
   if (has_copies_) {
     has_copies_ = false;
     for (const auto& op : operations_) {
-      if (!op->has_started || op->has_ended || op->copies.empty()) continue;
+      if (op->has_ended || op->copies.empty()) continue;
       if (copy_some(*op)) {
         has_copies_ = true;
         continue;
@@ -141,13 +120,13 @@ bool Strand::attend(Engine& engine, Time now) {
     }
   }
   sweep(engine, now);
-  if (now >= inquires_at_ || !suspects_.empty() || !operations_.empty() || !receivings_.empty() || !sendings_.empty()) look_at_clock(engine, now);
+  if (now >= deadline()) look_at_clock(engine, now);
   return has_copies_;
 }
 
 Time Strand::deadline() const {
   if (has_copies_) return Time::long_ago();
-  Time at = inquires_at_;
+  Time at = is_first() ? std::min(inquires_at_, owner_.waits_until()) : inquires_at_;
   for (const auto& op : operations_) at = std::min(at, op->deadline);
   for (const Sending& s : sendings_) at = std::min(at, s.deadline);
   for (const Receiving& r : receivings_) at = std::min(at, r.deadline);
@@ -176,10 +155,21 @@ void Strand::handle_failure(Engine& engine, Time now, const proto::Completion& c
   if (owner == owners_.end()) return;
   const auto [peer, is_bulk] = owner->second;
   if (!is_bulk) peers_[peer].is_broken = true;
-  if (has_failed() || is_closed_ || peers_[peer].has_left) return;
+  if (has_failed() || is_leaving_ || peers_[peer].has_left) return;
   const std::string why = name_of(peer) + " " + reason_of(c.status);
-  if (!is_bulk) return fail(engine, now, why);
-  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), [peer = peer](const Suspect& s) { return s.peer == peer; });
+  if (is_bulk || !is_first()) suspect(now, peer, why);
+  else fail(engine, now, why);
+}
+
+// It said goodbye. If it did so because all has ended, its words are on the way to the first strand.
+void Strand::miss(Engine& engine, Time now, std::uint32_t peer, const Operation& op) {
+  const std::string why = name_of(peer) + " has left the group; " + describe(op.descriptor) + " needs it";
+  if (is_first()) fail(engine, now, why);
+  else suspect(now, peer, why);
+}
+
+void Strand::suspect(Time now, std::uint32_t peer, const std::string& why) {
+  const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), [peer](const Suspect& s) { return s.peer == peer; });
   if (!is_known) suspects_.push_back({peer, now + words_come_within, why});
 }
 
@@ -190,7 +180,8 @@ void Strand::say(Engine& engine, Time now, std::uint32_t peer, Header header, st
 
 void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
   const Channel::Received got = peers_[peer].channel.receive(engine, now, length);
-  if (!got.is_valid || !makes_sense(got.header)) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
+  const bool is_small_data = got.header.type == MessageType::eager || got.header.type == MessageType::offer || got.header.type == MessageType::accept;
+  if (!got.is_valid || !makes_sense(got.header) || (is_small_data && !is_first())) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
   if (got.header.type == MessageType::bye) peers_[peer].has_left = true;
   if (has_failed()) return;
   switch (got.header.type) {
@@ -207,11 +198,8 @@ void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::u
 }
 
 void Strand::handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
-  Operation* op = find(header.number);
-  if (op && op->has_started) return deliver(engine, now, *op, peer, header, payload);
-  if (op && header.descriptor != op->descriptor)
-    return fail(engine, now, name_of(peer) + " called " + describe(header.descriptor) + " where " + name_of(place_.rank) + " called " + describe(op->descriptor));
-  const bool is_past = static_cast<std::int32_t>(header.number - next_number_) < 0 && !op;
+  if (Operation* op = find(header.number)) return deliver(engine, now, *op, peer, header, payload);
+  const bool is_past = static_cast<std::int32_t>(header.number - next_number_) < 0;
   if (header.type == MessageType::inquiry || is_past) return;
   auto& stash = peers_[peer].stash;
   if (stash.size() >= most_stashed) return fail(engine, now, name_of(peer) + " is further ahead than any rank may be");
@@ -222,7 +210,7 @@ void Strand::handle_collective_message(Engine& engine, Time now, std::uint32_t p
 // acknowledgement came through.
 void Strand::handle_error(Engine& engine, Time now, const std::string& why) {
   for (const auto& op : operations_) {
-    if (op->descriptor.kind != Kind::barrier || !op->has_started || op->has_ended || op->taken < op->ins.size()) continue;
+    if (op->descriptor.kind != Kind::barrier || op->has_ended || op->taken < op->ins.size()) continue;
     op->open_outs = 0;
     settle(*op);
   }
@@ -235,7 +223,7 @@ void Strand::handle_error(Engine& engine, Time now, const std::string& why) {
 void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
   engine.modify_error(now, peers_[peer].bulk_qpn);
   for (const auto& op : operations_) {
-    if (!op->has_started || op->has_ended) continue;
+    if (op->has_ended) continue;
     bool needs_it = false;
     for (Outbound& out : op->outs) {
       if (out.peer != peer || out.has_ended) continue;
@@ -247,7 +235,7 @@ void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
       }
     }
     for (const Inbound& in : op->ins) needs_it |= in.peer == peer && !in.has_ended;
-    if (needs_it) return fail(engine, now, name_of(peer) + " has left the group; " + describe(op->descriptor) + " needs it");
+    if (needs_it) return miss(engine, now, peer, *op);
     settle(*op);
   }
   for (auto at = sendings_.begin(); at != sendings_.end();) {
@@ -263,8 +251,13 @@ void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
 }
 
 void Strand::fail(Engine& engine, Time now, const std::string& why, bool tells_peers) {
+  if (!has_failed()) end(engine, now, owner_.on_failure(number_, why.empty() ? "the group has failed" : why, tells_peers));
+}
+
+// The first strand tells the peers, in order with all else that it says to them.
+void Strand::end(Engine& engine, Time now, const Ending& ending) {
   if (has_failed()) return;
-  error_ = why.empty() ? "the group has failed" : why;
+  error_ = ending.why;
   suspects_.clear();
   inquires_at_ = Time::never();
   has_copies_ = has_unposted_ = false;
@@ -273,70 +266,84 @@ void Strand::fail(Engine& engine, Time now, const std::string& why, bool tells_p
   const std::span<const std::uint8_t> text(reinterpret_cast<const std::uint8_t*>(error_.data()), std::min<std::size_t>(error_.size(), 1024));
   for (std::uint32_t p = 0; p < place_.size; ++p) {
     if (p == place_.rank || peers_[p].bulk_qpn == 0) continue;
-    if (tells_peers && !peers_[p].is_broken && !peers_[p].has_left) say(engine, now, p, header, text);
+    if (ending.tells_peers && is_first() && !peers_[p].is_broken && !peers_[p].has_left) say(engine, now, p, header, text);
     // From here on nothing is read from the callers' memory, and nothing lands there.
     engine.modify_error(now, peers_[p].bulk_qpn);
     peers_[p].stash.clear();
   }
-  for (const auto& op : operations_) {
-    if (op->has_ended) continue;
-    for (const Inbound& in : op->ins)
-      if (op->has_started && !in.has_ended && !in.is_eager && in.rkey) engine.remove_region(in.rkey);
-    op->has_ended = has_ended_some_ = true;
-    op->work->fail(error_);
-  }
+  end_operations(engine);
   end_point_to_point(engine, error_);
 }
 
-void Strand::fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom) {
-  std::string seconds = std::to_string(timeout_s);
-  seconds.erase(seconds.find_last_not_of('0') + 1);
-  if (seconds.back() == '.') seconds.pop_back();
-  fail(engine, now, what + " of " + name_of(place_.rank) + " did not end within " + seconds + " s: " + whom);
+void Strand::end_operations(Engine& engine) {
+  for (const auto& op : operations_) {
+    if (op->has_ended) continue;
+    for (const Inbound& in : op->ins)
+      if (!in.has_ended && !in.is_eager && in.rkey) engine.remove_region(in.rkey);
+    op->has_ended = has_ended_some_ = true;
+    owner_.on_ended(number_, *op, false);
+  }
 }
 
-std::vector<std::uint32_t> Strand::awaited_peers(const Operation& op) const {
+void Strand::fail_different(Engine& engine, Time now, std::uint32_t peer, Descriptor its, const Descriptor& ours) {
+  std::string theirs = describe(its), own = describe(ours);
+  if (theirs == own) {
+    theirs += std::string(" by ") + algorithm_names[static_cast<std::size_t>(its.algorithm)];
+    own += std::string(" by ") + algorithm_names[static_cast<std::size_t>(ours.algorithm)];
+  }
+  fail(engine, now, name_of(peer) + " called " + theirs + " where " + name_of(place_.rank) + " called " + own);
+}
+
+void Strand::fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom) {
+  fail(engine, now, words_for_late(what, place_.rank, timeout_s, whom));
+}
+
+// Those that this rank still deals with. Not all of them are to blame: for some it has what must wait itself.
+std::vector<std::uint32_t> Strand::open_peers(const Operation& op, bool also_blocked) const {
   std::vector<std::uint32_t> ranks;
   for (const Inbound& in : op.ins)
     if (!in.has_ended) ranks.push_back(in.peer);
   for (const Outbound& out : op.outs)
-    if (!out.has_ended && (out.after < 0 || op.ins[static_cast<std::size_t>(out.after)].has_ended)) ranks.push_back(out.peer);
+    if (!out.has_ended && (also_blocked || !op.blocks(out))) ranks.push_back(out.peer);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
 }
 
-bool Strand::misses_anybody(const Operation& op) const {
-  const std::vector<std::uint32_t> peers = awaited_peers(op);
-  return std::any_of(peers.begin(), peers.end(), [&op](std::uint32_t p) { return !op.has_message[p]; });
-}
-
-std::string Strand::awaited(const Operation& op) const {
-  if (!op.has_started) return "an earlier operation on the same memory has not ended";
-  std::string absent, slow;
-  for (std::uint32_t p : awaited_peers(op)) {
-    std::string& list = op.has_message[p] ? slow : absent;
+Strand::Missing Strand::missing(const Operation& op) const {
+  Missing missing;
+  for (std::uint32_t p : open_peers(op, false)) {
+    std::string& list = op.has_message[p] ? missing.slow : missing.absent;
     list += (list.empty() ? "" : ", ") + name_of(p);
   }
-  if (!absent.empty()) return absent + " did not take part";
-  return slow + " did not finish its part";
+  return missing;
+}
+
+// Where there are steps, a rank waits for others who wait themselves. Before it blames them it asks, and listens whether
+// one of them knows better: twice, since who is sure speaks after the first time.
+bool Strand::may_hear_more(Operation& op, Time now) {
+  if (op.descriptor.algorithm == Algorithm::direct || op.extensions == 2) return false;
+  if (!missing(op).absent.empty() && (op.extensions > 0 || now - op.issued_at >= inquiry_interval * 2)) return false;
+  ++op.extensions;
+  op.deadline = now + words_come_within;
+  inquires_at_ = now;
+  return true;
 }
 
 void Strand::look_at_clock(Engine& engine, Time now) {
   for (const Suspect& s : suspects_)
     if (s.until <= now) return fail(engine, now, std::string(s.why));
-  for (const auto& op : operations_)
-    if (!op->has_ended && op->deadline <= now) {
-      // All that it waits for have spoken, so they wait as well: whoever knows for whom is about to say so.
-      if (!std::exchange(op->is_overdue, true) && op->has_started && !misses_anybody(*op)) {
-        op->deadline = now + words_come_within;
-        continue;
-      }
-      fail_late(engine, now, describe(op->descriptor), op->timeout_s, awaited(*op));
-      sweep(engine, now);
-      return;
-    }
+  for (const auto& op : operations_) {
+    if (op->has_ended || op->deadline > now || may_hear_more(*op, now)) continue;
+    const Missing found = missing(*op);
+    const std::string whom = found.absent.empty() ? found.slow + " did not finish its part" : found.absent + " did not take part";
+    fail_late(engine, now, describe(op->descriptor), op->timeout_s, whom);
+    sweep(engine, now);
+    return;
+  }
   look_at_point_to_point(engine, now);
+  if (is_first() && now >= owner_.waits_until())
+    if (const std::string why = owner_.overdue(now); !why.empty()) fail(engine, now, why);
   if (now >= inquires_at_) inquire(engine, now);
 }
 
@@ -344,8 +351,8 @@ void Strand::look_at_clock(Engine& engine, Time now) {
 void Strand::inquire(Engine& engine, Time now) {
   std::vector<bool> is_asked(place_.size, false);
   for (const auto& op : operations_) {
-    if (!op->has_started || op->has_ended || now - op->issued_at < inquiry_interval / 2) continue;
-    for (std::uint32_t p : awaited_peers(*op)) {
+    if (op->has_ended || now - op->issued_at < inquiry_interval / 2) continue;
+    for (std::uint32_t p : open_peers(*op, true)) {
       if (is_asked[p]) continue;
       is_asked[p] = true;
       Header header;
@@ -369,29 +376,23 @@ void Strand::inquire(Engine& engine, Time now) {
   inquires_at_ = is_busy ? now + inquiry_interval : Time::never();
 }
 
-void Strand::abort(const std::string& why) {
-  driver_.run_and_send([&](Engine& engine, Time now) {
-    fail(engine, now, name_of(place_.rank) + " aborted: " + why);
-    sweep(engine, now);
-  });
+bool Strand::is_busy() {
+  bool is_busy = false;
+  driver_.run([&](Engine&, Time) { is_busy = !sendings_.empty() || !receivings_.empty(); });
+  return is_busy;
 }
 
-void Strand::close(Duration linger) {
-  bool is_first = false;
-  driver_.run_and_send([&](Engine& engine, Time now) {
-    if (is_closed_) return;
-    is_first = true;
-    if (!operations_.empty() || !sendings_.empty() || !receivings_.empty()) {
-      fail(engine, now, name_of(place_.rank) + " left the group in the middle of an operation");
-      sweep(engine, now);
-    }
-    is_closed_ = true;
+void Strand::say_goodbye() {
+  driver_.run_and_send([this](Engine& engine, Time now) {
+    is_leaving_ = true;
     Header header;
     header.type = MessageType::bye;
     for (std::uint32_t p = 0; p < place_.size && is_started_; ++p)
       if (peers_[p].bulk_qpn != 0 && !peers_[p].is_broken) say(engine, now, p, header);
   });
-  if (!is_first) return;
+}
+
+void Strand::linger(Duration timeout) {
   const auto is_heard = [this] {
     for (std::uint32_t p = 0; p < place_.size; ++p) {
       const Peer& peer = peers_[p];
@@ -401,7 +402,12 @@ void Strand::close(Duration linger) {
     }
     return true;
   };
-  if (is_started_ && linger.ps > 0) driver_.wait_until(is_heard, linger);
+  if (is_started_ && timeout.ps > 0) driver_.wait_until(is_heard, timeout);
+}
+
+void Strand::leave() {
+  if (has_left_) return;
+  has_left_ = true;
   driver_.remove_attendant(this);
   // The peers' last words may still want their acknowledgement; who misses it asks the device, which remembers.
   driver_.send_owed();
@@ -412,18 +418,11 @@ void Strand::close(Duration linger) {
       engine.destroy_qp(now, peer.channel.qpn());
       engine.destroy_qp(now, peer.bulk_qpn);
     }
-    if (error_.empty()) error_ = "the group is closed";
   });
 }
 
-std::string Strand::error() {
-  std::string error;
-  driver_.run([&](Engine&, Time) { error = error_; });
-  return error;
-}
-
-GroupStats Strand::stats() {
-  GroupStats stats;
+StrandStats Strand::stats() {
+  StrandStats stats;
   driver_.run([&](Engine&, Time) { stats = stats_; });
   return stats;
 }

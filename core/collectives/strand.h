@@ -1,13 +1,15 @@
-// A rank's part in a group, over one endpoint and whoever drives it: carries out operations over queue pairs, two to every
+// What one endpoint, and whoever drives it, carries of a group: its stripes of operations, over queue pairs, two to every
 // peer. One has the messages, the other the bulk data, so that a small operation, or bad news, never waits behind gigabytes.
 //
-// Everything here happens with the engine to itself: in the thread that drives it, or in a caller's. Nothing waits. Any failure is final: the peers are told why, and everything under way ends with the same words.
+// Everything here happens with the engine to itself: in the thread that drives it, or in a caller's. Nothing waits, and no
+// other strand is touched: what concerns them all the owner is told, and what the owner has for this strand comes by mail.
+// Any failure is final: it ends the group, and everything under way here ends with the words that ended it.
 #pragma once
 
-#include <atomic>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -17,57 +19,85 @@
 #include "collectives/channel.h"
 #include "collectives/operation.h"
 #include "collectives/plan.h"
+#include "collectives/stripes.h"
 #include "collectives/work.h"
 #include "proto/driver.h"
 
 namespace softmrc::collectives {
 
-#define SOFTMRC_COLLECTIVE_COUNTERS(X) \
-  X(operations)                        \
-  X(operations_small)                  \
-  X(sends)                             \
-  X(receives)                          \
-  X(messages)                          \
-  X(slices)                            \
-  X(bytes_granted)                     \
+// How often a rank that is waited for is asked whether it means the same.
+constexpr Duration inquiry_interval = milliseconds(300);
+
+#define SOFTMRC_STRAND_COUNTERS(X) \
+  X(sends)                         \
+  X(receives)                      \
+  X(messages)                      \
+  X(slices)                        \
+  X(bytes_granted)                 \
   X(inquiries)
 
-struct GroupStats {
+struct StrandStats {
 #define X(name) std::uint64_t name = 0;
-  SOFTMRC_COLLECTIVE_COUNTERS(X)
+  SOFTMRC_STRAND_COUNTERS(X)
 #undef X
+};
+
+// Why everything ends.
+struct Ending {
+  std::string why;
+  bool tells_peers = true;  // or they are those who said it
+};
+
+// What a strand is given to do.
+struct Mail {
+  std::vector<std::unique_ptr<Operation>> operations;  // to begin, in the order of their numbers
+  std::optional<Ending> ending;                        // from now on
+};
+
+// The group, as its strands know it. They call with their engine to themselves; nothing is waited for.
+class StrandOwner {
+ public:
+  virtual ~StrandOwner() = default;
+  virtual bool has_mail(std::uint32_t strand) const = 0;
+  virtual Mail collect(std::uint32_t strand) = 0;
+  // A stripe has ended, well or not.
+  virtual void on_ended(std::uint32_t strand, Operation& stripe, bool is_well) = 0;
+  // Something ended it all, here or on another strand before: what counts.
+  virtual Ending on_failure(std::uint32_t strand, const std::string& why, bool tells_peers) = 0;
+  // What was issued and may not start yet: until when all of it has time, and what to say of it that has none left, if any.
+  virtual Time waits_until() const = 0;
+  virtual std::string overdue(Time now) = 0;
 };
 
 class Strand final : public proto::Attendant {
  public:
-  // `cq` is the engine's number of a completion queue of its own, `domains` are by rank.
-  Strand(proto::Driver& driver, Place place, std::uint32_t cq, std::span<const proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port);
+  // `cq` is the engine's number of a completion queue of its own,
+  // `domains` are by rank.
+  Strand(StrandOwner& owner, std::uint32_t number, proto::Driver& driver, Place place, std::uint32_t cq, std::span<const proto::Domain> domains,
+         std::uint64_t seed);
   ~Strand() override;
   Strand(const Strand&) = delete;
   Strand& operator=(const Strand&) = delete;
 
   // The key to the ring that this peer writes messages to; who is never asked for costs nothing.
   std::uint32_t ring_rkey(std::uint32_t peer);
-  // What the queue pairs to this peer must be in.
-  proto::Domain domain(std::uint32_t peer) const { return peers_[peer].domain; }
   void connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
-  // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
-  void start(std::uint32_t unit);
+  // From here on the peers' messages are taken.
+  void start();
 
-  std::shared_ptr<Work> issue(const Call& call, double timeout_s);
-  std::shared_ptr<Work> send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s);
-  std::shared_ptr<Work> receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s);
-  // False when the time is up.
-  bool wait(const Work& work, Duration timeout);
+  // Takes its mail in the caller's thread.
+  void catch_up();
+  void send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work);
+  void receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work);
+  // Sends and receives are under way.
+  bool is_busy();
 
-  void abort(const std::string& why);
-  // Ends what is under way, says goodbye and waits until that has been heard.
-  void close(Duration linger);
-  std::string error();
-  GroupStats stats();
-  Place place() const { return place_; }
-  // For tests and benches: this algorithm wherever it is possible. All ranks must say the same, between operations.
-  void force(std::optional<Algorithm> algorithm) { place_.forced = algorithm; }
+  void say_goodbye();
+  // Waits until all that was said has been heard.
+  void linger(Duration timeout);
+  // Nothing happens here any longer.
+  void leave();
+  StrandStats stats();
   proto::Driver& driver() { return driver_; }
 
   bool attend(proto::Endpoint& engine, Time now) override;
@@ -116,20 +146,23 @@ class Strand final : public proto::Attendant {
     Header header;
     std::vector<std::uint8_t> payload;
   };
-  // A peer whose bulk queue pair broke: its own words, if they come, say more.
+  // A peer whose bulk queue pair broke, or who left another strand than the first: its own words, if they come, say more.
   struct Suspect {
     std::uint32_t peer = 0;
     Time until = Time::never();
     std::string why;
   };
   using Engine = proto::Endpoint;
+  // Ranks that an operation waits for: that have said nothing of it, and that have.
+  struct Missing {
+    std::string absent, slow;
+  };
   using Operations = std::list<std::unique_ptr<Operation>>;
 
   bool has_failed() const { return !error_.empty(); }
   std::string name_of(std::uint32_t rank) const { return "rank " + std::to_string(rank); }
 
   // strand.cpp: completions, messages, ends.
-  bool is_refused(Work& work);
   void handle(Engine& engine, Time now, const proto::Completion& completion);
   void handle_failure(Engine& engine, Time now, const proto::Completion& completion);
   void handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length);
@@ -138,17 +171,20 @@ class Strand final : public proto::Attendant {
   void handle_error(Engine& engine, Time now, const std::string& why);
   void say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
   void fail(Engine& engine, Time now, const std::string& why, bool tells_peers = true);
+  void end(Engine& engine, Time now, const Ending& ending);
+  void end_operations(Engine& engine);
   void look_at_clock(Engine& engine, Time now);
   void inquire(Engine& engine, Time now);
   void fail_late(Engine& engine, Time now, const std::string& what, double timeout_s, const std::string& whom);
-  std::string awaited(const Operation& op) const;
-  std::vector<std::uint32_t> awaited_peers(const Operation& op) const;
-  bool misses_anybody(const Operation& op) const;
+  void miss(Engine& engine, Time now, std::uint32_t peer, const Operation& op);
+  void suspect(Time now, std::uint32_t peer, const std::string& why);
+  void fail_different(Engine& engine, Time now, std::uint32_t peer, Descriptor its, const Descriptor& ours);
+  std::vector<std::uint32_t> open_peers(const Operation& op, bool also_blocked) const;
+  Missing missing(const Operation& op) const;
+  bool may_hear_more(Operation& op, Time now);
 
   // transfers.cpp: collectives.
   Operation* find(std::uint32_t number);
-  void start_ready(Engine& engine, Time now);
-  bool may_start(Operations::const_iterator at) const;
   void begin(Engine& engine, Time now, Operation& op);
   void grant(Engine& engine, Time now, Operation& op);
   void deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
@@ -175,17 +211,20 @@ class Strand final : public proto::Attendant {
   void end_point_to_point(Engine& engine, const std::string& why);
   void look_at_point_to_point(Engine& engine, Time now);
 
+  bool is_first() const { return number_ == 0; }  // it speaks for all, and watches what has not started
+
+  StrandOwner& owner_;
+  const std::uint32_t number_;
   proto::Driver& driver_;
   Engine* engine_ = nullptr;             // for questions asked while waiting, which has it to itself
   Place place_;
   const std::uint32_t cq_;
-  std::shared_ptr<Port> port_;
   Prng prng_;
   std::vector<Peer> peers_;
   std::unordered_map<std::uint32_t, std::pair<std::uint32_t, bool>> owners_;  // queue pair: its peer, and whether it is bulk
 
-  Operations operations_;                // in the order of issue, until they have ended
-  std::uint32_t next_number_ = 1;
+  Operations operations_;                // stripes that have begun, in the order of issue, until they have ended
+  std::uint32_t next_number_ = 1;        // no stripe to come has a lower one
   bool has_ended_some_ = false;
   bool has_copies_ = false;
   bool has_unposted_ = false;            // a send queue was full
@@ -198,12 +237,16 @@ class Strand final : public proto::Attendant {
   std::vector<Suspect> suspects_;
   std::string error_;
   Time inquires_at_ = Time::never();
-  bool is_closed_ = false;
+  bool is_leaving_ = false;
   bool is_started_ = false;
-  GroupStats stats_;
+  bool has_left_ = false;
+  StrandStats stats_;
 };
 
 // What the error messages call an operation.
 std::string describe(const Descriptor& descriptor);
+std::string words_for_late(const std::string& what, std::uint32_t rank, double timeout_s, const std::string& whom);
+// As a caller says how long it may take.
+Time deadline_of(Time now, double timeout_s);
 
 }  // namespace softmrc::collectives

@@ -1,4 +1,4 @@
-// How the group carries out collectives: grants, slices, and what waits for what.
+// How a strand carries out its stripes of collectives: grants, slices, and what waits for what.
 #include <algorithm>
 #include <cstring>
 
@@ -19,24 +19,6 @@ Operation* Strand::find(std::uint32_t number) {
   return nullptr;
 }
 
-// In the order of issue, several at a time; one that shares memory with an earlier one waits for it.
-bool Strand::may_start(Operations::const_iterator at) const {
-  std::size_t started = 0;
-  for (auto other = operations_.begin(); other != at; ++other) {
-    if ((*other)->has_ended) continue;
-    if ((*at)->conflicts(**other) || ++started >= most_started) return false;
-  }
-  return true;
-}
-
-void Strand::start_ready(Engine& engine, Time now) {
-  for (auto at = operations_.begin(); at != operations_.end() && !has_failed(); ++at) {
-    if ((*at)->has_started || (*at)->has_ended) continue;
-    if (!may_start(at)) return;
-    begin(engine, now, **at);
-  }
-}
-
 std::uint32_t Strand::new_rkeys(Engine& engine, std::uint32_t count) {
   for (;;) {
     const std::uint32_t first = static_cast<std::uint32_t>(prng_.bits()) | 1;
@@ -47,14 +29,15 @@ std::uint32_t Strand::new_rkeys(Engine& engine, std::uint32_t count) {
 }
 
 void Strand::begin(Engine& engine, Time now, Operation& op) {
-  op.has_started = true;
+  if (inquires_at_ == Time::never()) inquires_at_ = now + inquiry_interval;
   op.granted.assign(place_.size, 0);
   op.has_message.assign(place_.size, false);
   op.open_outs = static_cast<std::uint32_t>(op.outs.size());
   for (const Inbound& in : op.ins)
-    if (peers_[in.peer].has_left) return fail(engine, now, name_of(in.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
+    if (peers_[in.peer].has_left) miss(engine, now, in.peer, op);
   for (const Outbound& out : op.outs)
-    if (peers_[out.peer].has_left) return fail(engine, now, name_of(out.peer) + " has left the group; " + describe(op.descriptor) + " needs it");
+    if (peers_[out.peer].has_left) miss(engine, now, out.peer, op);
+  if (has_failed()) return;
   grant(engine, now, op);
   if (!op.copies.empty() && copy_some(op)) has_copies_ = true;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i) post(engine, now, op, i);
@@ -81,10 +64,12 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
     const std::uint32_t peer = op.ins[begin].peer;
     std::uint32_t count = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t total = 0;
     for (const Inbound& in : op.ins) {
       if (in.peer != peer || in.is_eager) continue;
       ++count;
       bytes += in.bytes;
+      total += in.total;
     }
     const std::uint32_t first = new_rkeys(engine, count);
     std::uint32_t next = first;
@@ -102,15 +87,14 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
     header.type = MessageType::grant;
     header.number = op.number;
     header.descriptor = op.descriptor;
-    header.bytes = bytes;
+    header.bytes = total;
     header.rkey = first;
     say(engine, now, peer, header);
   }
 }
 
 void Strand::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
-  if (header.descriptor != op.descriptor)
-    return fail(engine, now, name_of(peer) + " called " + describe(header.descriptor) + " where " + name_of(place_.rank) + " called " + describe(op.descriptor));
+  if (header.descriptor != op.descriptor) return fail_different(engine, now, peer, header.descriptor, op.descriptor);
   op.has_message[peer] = true;
   if (header.type == MessageType::eager) deliver_eager(engine, now, op, peer, header, payload);
   if (header.type == MessageType::grant) deliver_grant(engine, now, op, peer, header);
@@ -122,7 +106,7 @@ void Strand::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_
   for (Inbound& in : op.ins) {
     if (in.peer != peer) continue;
     if (in.is_eager && in.index == header.step) found = &in;
-    expected += in.bytes;
+    expected += in.total;
   }
   if (found) expected = found->bytes;
   if (found && found->has_ended)
@@ -140,9 +124,10 @@ void Strand::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_
   std::uint64_t granted = 0, all = 0;
   for (const Outbound& out : op.outs) {
     if (out.peer != peer) continue;
-    all += out.bytes;
-    if (!out.is_eager) granted += out.bytes;
+    all += out.total;
+    if (!out.is_eager) granted += out.total;
   }
+  if (granted != header.bytes && !is_first()) return;  // the first strand has a stripe of everything, and knows the whole
   if (granted != header.bytes)
     return fail(engine, now, name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) + " in " +
                                  describe(op.descriptor) + ", which sends " + std::to_string(all));
@@ -205,14 +190,14 @@ void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) 
 void Strand::post_all(Engine& engine, Time now) {
   has_unposted_ = false;
   for (const auto& op : operations_) {
-    if (!op->has_started || op->has_ended) continue;
+    if (op->has_ended) continue;
     for (std::uint32_t i = 0; i < op->outs.size(); ++i) post(engine, now, *op, i);
   }
 }
 
 void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm) {
   for (const auto& op : operations_) {
-    if (op->has_ended || !op->has_started || !is_immediate_of(imm, op->number)) continue;
+    if (op->has_ended || !is_immediate_of(imm, op->number)) continue;
     for (Inbound& in : op->ins) {
       if (in.peer != peer || in.is_eager || in.index != index_of(imm)) continue;
       if (in.has_ended) break;
@@ -265,22 +250,30 @@ bool Strand::copy_some(Operation& op) {
 
 // It has ended when everything came in and everything that went out from the caller's memory was acknowledged.
 void Strand::settle(Operation& op) {
-  if (!op.has_started || op.has_ended || op.taken < op.ins.size() || !op.copies.empty()) return;
+  if (op.has_ended || op.taken < op.ins.size() || !op.copies.empty()) return;
   if (!op.has_finished) {
     op.has_finished = true;
     if (op.finish) op.finish();
   }
   if (op.open_outs) return;
   op.has_ended = has_ended_some_ = true;
-  op.work->succeed();
+  owner_.on_ended(number_, op, true);
 }
 
-// Forgets what has ended, and starts what waited for it.
+// Forgets what has ended, and begins what the owner has for this strand.
 void Strand::sweep(Engine& engine, Time now) {
-  while (has_ended_some_) {
+  while (has_ended_some_ || owner_.has_mail(number_)) {
     has_ended_some_ = false;
     operations_.remove_if([](const auto& op) { return op->has_ended; });
-    start_ready(engine, now);
+    Mail mail;
+    if (owner_.has_mail(number_)) mail = owner_.collect(number_);
+    for (auto& op : mail.operations) {
+      next_number_ = op->number + 1;
+      operations_.push_back(std::move(op));
+      if (!has_failed() && !mail.ending) begin(engine, now, *operations_.back());
+    }
+    if (mail.ending) end(engine, now, *mail.ending);
+    if (has_failed()) end_operations(engine);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/ring.h"
 #include "base/serial.h"
+#include "base/time.h"
 #include "proto/transmit.h"
 #include "wire/packet.h"
 
@@ -36,16 +37,17 @@ struct Reply {
 // spec: sack-triggers
 class AckMaker {
  public:
-  explicit AckMaker(std::uint32_t threshold_bytes) : threshold_(threshold_bytes) {}
+  AckMaker(std::uint32_t threshold_bytes, Duration gap) : threshold_(threshold_bytes), gap_(gap) {}
 
   // A data packet was taken. `must` is set when this packet asks for a SACK by itself.
-  void on_packet(const Trigger& trigger, std::uint32_t bytes, bool must, bool congestion) {
+  void on_packet(Time now, const Trigger& trigger, std::uint32_t bytes, bool must, bool congestion) {
     counted_ += bytes < 1024 ? 1024 : bytes;
     if (congestion) {
       Reply& r = keep(Reply::Kind::sack, trigger);
       r.mark = wire::Mark::skip_once;
       counted_ = 0;
-    } else if (must || counted_ >= threshold_) {
+    } else if (must || is_due(now)) {
+      last_at_ = now;
       plain_ = trigger;
       if (plain_owed_ < most_kept) ++plain_owed_;
       counted_ = 0;
@@ -95,6 +97,9 @@ class AckMaker {
   // A peer that floods us with marks or trims must not make us hoard: the newest reports are the ones worth sending.
   static constexpr std::size_t most_kept = 1024;
 
+  // Where packets come fast, as often as bytes say would be more often than anybody needs to know.
+  bool is_due(Time now) const { return counted_ >= threshold_ && (now - last_at_ >= gap_ || counted_ / 4 >= threshold_); }
+
   Reply& keep(Reply::Kind kind, const Trigger& trigger) {
     if (kept_.size() >= most_kept) kept_.pop();
     Reply r;
@@ -106,6 +111,8 @@ class AckMaker {
 
   std::uint32_t threshold_;
   std::uint32_t counted_ = 0;
+  Duration gap_;
+  Time last_at_ = Time::long_ago();
   Ring<Reply> kept_;
   Trigger plain_;
   std::uint32_t plain_owed_ = 0;

@@ -172,6 +172,7 @@ struct EndpointConfig {
   std::uint64_t secret = 0;
   std::uint32_t ports = 1;
   std::uint32_t sack_threshold_bytes = 16 * 1024;
+  Duration sack_gap{0};
   bool sack_first_packet = false;
   bool timestamps = true;
   bool trim_nack = true;
@@ -191,6 +192,8 @@ struct EndpointConfig {
         setting("secret", &C::secret, "what proofs of addresses rest on; a device draws its own, and nothing on the wire may tell it"),
         setting("ports", &C::ports, 1, max_ports, "of this node, each on a plane of its own"),
         setting("sack_threshold_bytes", &C::sack_threshold_bytes, 1, 1 << 24, "that arrive before a SACK is sent unasked"),
+        setting("sack_gap_us", &C::sack_gap, Duration{0}, seconds(1),
+                "between two that are sent unasked, at least, unless four times the threshold has arrived"),
         setting("sack_first_packet", &C::sack_first_packet, "acknowledge a queue pair's very first packet at once"),
         setting("timestamps", &C::timestamps, "send TSETH"),
         setting("trim_nack", &C::trim_nack, "answer trimmed packets with a NACK, and say so to the peer"),

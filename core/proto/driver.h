@@ -51,6 +51,8 @@ class Driver {
   // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up, when it is
   // closed, or where time does not pass by waiting.
   virtual bool wait_until(const std::function<bool()>& is_done, Duration timeout) = 0;
+  // Whoever drives calls the attendants soon, and looks again at what it waits for. From any thread, whatever that holds.
+  virtual void nudge() = 0;
   virtual void add_attendant(Attendant* attendant) = 0;
   virtual void remove_attendant(Attendant* attendant) = 0;
   // Nothing is sent or comes in any longer, and attendants are not called.

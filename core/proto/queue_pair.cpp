@@ -141,7 +141,7 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
   reverse_.on_arrival(arrival.port, arrival.entropy);
   if (const auto* write = std::get_if<wire::Write>(&packet.body)) {
     if (arrival.trim != Trim::none) {
-      responder_.on_trimmed(packet.bth, *write, arrival);
+      responder_.on_trimmed(now, packet.bth, *write, arrival);
     } else {
       reverse_.on_received(now);
       const std::uint64_t duplicates = context_.stats.packets_duplicate;

@@ -30,13 +30,13 @@ CompletionStatus Responder::on_write(Time now, const wire::Bth& bth, const wire:
   if (is_seen) {
     ++context_.stats.packets_duplicate;
     if (is_old && has_released_) acks_.ack(arrival.port);
-    acks_.on_packet(trigger, size, true, arrival.congestion);
+    acks_.on_packet(now, trigger, size, true, arrival.congestion);
     return CompletionStatus::success;
   }
   if (const auto status = accept(now, bth, write, trigger); status != CompletionStatus::success) return status;
   const bool must = bth.ack_request || bth.retransmission || (is_first_packet_ && config_.sack_first_packet);
   is_first_packet_ = false;
-  acks_.on_packet(trigger, size, must, arrival.congestion);
+  acks_.on_packet(now, trigger, size, must, arrival.congestion);
   return CompletionStatus::success;
 }
 
@@ -184,14 +184,14 @@ bool Responder::complete_immediate(Psn psn) {
 
 // A switch cut the payload off; the header alone says that the path lives and that this packet must come again.
 // spec: trim-nack
-void Responder::on_trimmed(const wire::Bth& bth, const wire::Write& write, const Arrival& arrival) {
+void Responder::on_trimmed(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival) {
   const Trigger trigger{Psn(bth.psn), arrival.entropy, write.tseth.ticks, arrival.port};
   const std::int32_t offset = trigger.psn - expected_;
   if (offset >= edge() - expected_) return;
   ++context_.stats.packets_trimmed;
   if (!config_.trim_nack) return;
   if (offset < 0 || (trigger.psn - highest_ <= 0 && received_.test(trigger.psn.value))) {
-    acks_.on_packet(trigger, 0, true, false);
+    acks_.on_packet(now, trigger, 0, true, false);
     return;
   }
   acks_.nack(trigger, arrival.trim == Trim::trimmed_last_hop ? wire::NackReason::trimmed_last_hop : wire::NackReason::trimmed);

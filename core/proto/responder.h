@@ -25,7 +25,7 @@ namespace softmrc::proto {
 class Responder {
  public:
   Responder(QpContext& context, const EndpointConfig& config, const Memory& memory, CompletionQueue& completions)
-      : context_(context), config_(config), memory_(memory), completions_(completions), acks_(config.sack_threshold_bytes) {}
+      : context_(context), config_(config), memory_(memory), completions_(completions), acks_(config.sack_threshold_bytes, config.sack_gap) {}
 
   void start(const RtrAttributes& attributes);
 
@@ -37,7 +37,7 @@ class Responder {
 
   // Anything but success means that the queue pair must go to error; the refusal for the peer is already queued.
   [[nodiscard]] CompletionStatus on_write(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival);
-  void on_trimmed(const wire::Bth& bth, const wire::Write& write, const Arrival& arrival);
+  void on_trimmed(Time now, const wire::Bth& bth, const wire::Write& write, const Arrival& arrival);
   void on_probe(const wire::Probe& probe, const Arrival& arrival);
   // A packet for a queue pair that is in error: tell the peer, so that it need not wait for its timer.
   void refuse_in_error(const wire::Bth& bth, const Arrival& arrival);

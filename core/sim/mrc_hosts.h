@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "collectives/strand.h"
+#include "collectives/group.h"
 #include "proto/endpoint.h"
 #include "sim/hosts.h"
 #include "sim/process.h"
@@ -98,7 +98,7 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
     std::uint32_t host = 0;
     std::uint32_t cq = 0;
     std::vector<proto::Domain> domains;
-    std::unique_ptr<collectives::Strand> strand;
+    std::unique_ptr<collectives::Group> part;
     std::unordered_set<std::uint32_t> peers;
   };
   struct Group {

@@ -39,7 +39,7 @@ std::vector<Part> parts_of(std::uint8_t* at, std::uint64_t bytes, std::uint64_t 
 
 }  // namespace
 
-// The network is gone by then: strands that leave say so to nobody.
+// The network is gone by then: groups that leave say so to nobody.
 MrcHosts::~MrcHosts() {
   for (Host& host : hosts_) {
     if (host.endpoint) host.endpoint->set_trace(nullptr);
@@ -100,7 +100,7 @@ void MrcHosts::call(std::uint32_t id, const Flow& flow) {
 
   Host& host = hosts_[rank.host];
   host.calls.push_back(std::move(call));
-  host.calls.back().work = rank.strand->issue(asked, patience_s);
+  host.calls.back().work = rank.part->issue(asked, patience_s);
   end_calls(rank.host);
 }
 
@@ -112,16 +112,16 @@ void MrcHosts::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
   const std::array<std::uint32_t, 2> ends = {a, b};
   for (const std::uint32_t r : ends) {
     Rank& rank = ranks[r];
-    if (rank.strand) continue;
+    if (rank.part) continue;
     proto::Endpoint& engine = endpoint_of(rank.host);
     Host& host = hosts_[rank.host];
     if (!host.stage) host.stage = std::make_unique<Stage>(engine, clock_, rank.host);
     rank.cq = engine.create_cq();
     rank.domains.resize(ranks.size());
     for (proto::Domain& domain : rank.domains) domain = engine.create_domain();
-    rank.strand = std::make_unique<collectives::Strand>(*host.stage, group.place(r, place_.config.mtu), rank.cq, rank.domains,
-                                                        place_.config.seed + r, std::make_shared<collectives::Port>());
-    rank.strand->start(place_.config.mtu);
+    rank.part = std::make_unique<collectives::Group>(std::vector<collectives::Home>{{host.stage.get(), rank.cq}}, group.place(r, place_.config.mtu),
+                                                     rank.domains, place_.config.seed + r, std::make_shared<collectives::Port>());
+    rank.part->start(place_.config.mtu);
   }
   std::array<std::uint32_t, 2> ids{};
   for (std::uint32_t i = 0; i < 2; ++i) ids[i] = endpoint_of(ranks[ends[i]].host).add_peer();
@@ -144,7 +144,7 @@ void MrcHosts::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
                               bulk ? Carried::bulk : Carried::message});
     }
   for (std::uint32_t i = 0; i < 2; ++i)
-    ranks[ends[i]].strand->connect(ends[1 - i], first + 2 * i, first + 2 * i + 1, ranks[ends[1 - i]].strand->ring_rkey(ends[i]));
+    ranks[ends[i]].part->connect(0, ends[1 - i], first + 2 * i, first + 2 * i + 1, ranks[ends[1 - i]].part->ring_rkey(0, ends[i]));
 }
 
 bool MrcHosts::attend(std::uint32_t host) {

@@ -7,7 +7,7 @@
 namespace softmrc::sim {
 
 using collectives::Header;
-using collectives::Strand;
+using collectives::Group;
 
 Ranks::Ranks(Mesh& mesh, const RanksConfig& config, std::shared_ptr<const proto::EvProfile> evs, std::shared_ptr<const proto::CcProfile> window)
     : mesh_(mesh), config_(config), groups_(mesh.sides()) {
@@ -31,15 +31,15 @@ void Ranks::prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvPro
       SOFTMRC_CHECK(!engine.create_qp(qpn(rank, peer) + bulk) && !engine.modify_init(qpn(rank, peer) + bulk, init));
     }
   }
-  groups_[rank] = std::make_unique<Strand>(mesh_.stage(rank), collectives::Place{rank, size(), config_.unit}, cq, domains,
-                                           config_.seed * 0x9E3779B97F4A7C15u + rank, std::make_shared<collectives::Port>());
+  groups_[rank] = std::make_unique<Group>(std::vector<collectives::Home>{{&mesh_.stage(rank), cq}}, collectives::Place{rank, size(), config_.unit},
+                                          domains, config_.seed * 0x9E3779B97F4A7C15u + rank, std::make_shared<collectives::Port>());
 }
 
 void Ranks::join(std::uint32_t rank) {
   for (std::uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank) continue;
     for (std::uint32_t bulk = 0; bulk < 2; ++bulk) connect(rank, peer, qpn(rank, peer) + bulk, qpn(peer, rank) + bulk);
-    groups_[rank]->connect(peer, qpn(rank, peer), qpn(rank, peer) + 1, groups_[peer]->ring_rkey(rank));
+    groups_[rank]->connect(0, peer, qpn(rank, peer), qpn(rank, peer) + 1, groups_[peer]->ring_rkey(0, rank));
   }
   groups_[rank]->start(config_.unit);
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "collectives/strand.h"
+#include "collectives/group.h"
 #include "sim/mesh.h"
 
 namespace softmrc::sim {
@@ -42,7 +42,7 @@ class Ranks final : private Mesh::Forger {
   Ranks& operator=(const Ranks&) = delete;
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(groups_.size()); }
-  collectives::Strand& group(std::uint32_t rank) { return *groups_[rank]; }
+  collectives::Group& group(std::uint32_t rank) { return *groups_[rank]; }
   const proto::Endpoint& engine(std::uint32_t rank) const { return mesh_.side(rank); }
   // Its queue pairs are connected, and it takes part from here on.
   void join(std::uint32_t rank);
@@ -61,7 +61,7 @@ class Ranks final : private Mesh::Forger {
   const RanksConfig config_;
   std::vector<Lie> lies_;
   std::uint32_t lies_told_ = 0;
-  std::vector<std::unique_ptr<collectives::Strand>> groups_;
+  std::vector<std::unique_ptr<collectives::Group>> groups_;
 };
 
 }  // namespace softmrc::sim

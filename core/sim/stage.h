@@ -34,6 +34,10 @@ class Stage final : public proto::Driver {
     if (!is_closed_) clock_.on_posted(number_);
   }
   bool wait_until(const std::function<bool()>& is_done, Duration timeout) override { return clock_.pass(is_done, timeout); }
+  void nudge() override {
+    is_nudged_ = true;
+    send_owed();
+  }
   void add_attendant(proto::Attendant* attendant) override { attendants_.push_back(attendant); }
   void remove_attendant(proto::Attendant* attendant) override { std::erase(attendants_, attendant); }
   bool is_closed() const override { return is_closed_; }
@@ -41,12 +45,12 @@ class Stage final : public proto::Driver {
 
   // True when they have more to do at once.
   bool attend() {
-    bool has_more = false;
+    bool has_more = is_nudged_ = false;
     for (std::size_t i = 0; i < attendants_.size(); ++i) has_more |= attendants_[i]->attend(engine_, clock_.now());
     return has_more;
   }
   Time deadline() const {
-    Time at = Time::never();
+    Time at = is_nudged_ ? Time::long_ago() : Time::never();
     for (const proto::Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
     return at;
   }
@@ -61,6 +65,7 @@ class Stage final : public proto::Driver {
   Clock& clock_;
   const std::uint32_t number_;
   std::vector<proto::Attendant*> attendants_;
+  bool is_nudged_ = false;
   bool is_closed_ = false;
 };
 

@@ -88,6 +88,7 @@ class Lane final : public proto::Driver {
       return result;
     }
     transmit();
+    turns_.on_post();
     wake_sleeper_if_late();
     notify();
     return result;
@@ -101,6 +102,7 @@ class Lane final : public proto::Driver {
   // alone, or the lane is closed.
   std::size_t wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout);
   bool wait_until(const std::function<bool()>& is_done, Duration timeout) override;
+  void nudge() override { kick(); }
   void add_attendant(proto::Attendant* attendant) override;
   void remove_attendant(proto::Attendant* attendant) override;
   // Who is told when this queue holds something: a descriptor that becomes readable, a bell that is rung. Null: nobody.

@@ -145,14 +145,14 @@ std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& tr
   return size;
 }
 
-// A train leaves as soon as it is full: the checksum has just brought its payload into the cache that the kernel's copy
-// will read it from.
+// A few trains leave at once, which saves calls; not more, since the checksum has just brought their payloads into the cache
+// that the kernel's copy will read them from.
 void Sender::send_queue(SocketQueue& queue, Time now) {
   std::size_t gathered = 0;
   for (std::uint32_t at = queue.first; at != none; at = packets_[at].next) {
     const std::uint32_t size = append(queue, packets_[at].transmit);
     gathered += size;
-    if (gathered + size <= most_train_bytes && packets_[at].next != none) continue;
+    if (gathered + size <= most_gathered_bytes && packets_[at].next != none) continue;
     planes_[queue.plane].line().send(now, queue.socket, trains_);
     trains_.clear();
     scratch_used_ = 0;

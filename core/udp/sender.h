@@ -42,6 +42,7 @@ class Sender {
   static constexpr std::uint32_t none = ~0u;
   static constexpr std::size_t most_train_bytes = 65'480;
   static constexpr std::uint32_t most_train_packets = 64;
+  static constexpr std::size_t most_gathered_bytes = 4 * most_train_bytes;  // before they are handed to the kernel
 
   struct Pending {
     proto::Transmit transmit;

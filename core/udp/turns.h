@@ -5,11 +5,13 @@
 // room for visitors between two batches: a mutex is not fair by itself.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <thread>
 
 #include "base/pause.h"
 #include "base/time.h"
@@ -47,7 +49,7 @@ class Turns {
         is_driven_ = false;
         if (is_over_) turn_.notify_all();
         else if (followers_) turn_.notify_one();
-        if (is_parked_) standby_.notify_one();
+        call_own_thread();
         continue;
       }
       ++followers_;
@@ -58,28 +60,23 @@ class Turns {
       if (is_over_) turn_.notify_all();
     }
     // It may have been told of a turn that it no longer wants.
-    if (!is_driven_ && followers_) turn_.notify_one();
+    if (is_driven_) return;
+    if (followers_) turn_.notify_one();
+    else call_own_thread();
   }
 
-  // The life of the lane's own thread: it drives while no caller does, until `end`. A caller that has just driven will
-  // most likely be back in a moment, so it waits a little before it takes over, and parks while one caller stays for long.
+  // A caller gave the engine something to send: it will most likely wait for the answer.
+  void on_post() { ++posts_; }
+
+  // The life of the lane's own thread: it drives while no caller does, until `end`.
   template <typename Drive>
   void serve(Lock& lock, Drive drive) {
-    constexpr auto patience = std::chrono::microseconds(200);
-    std::uint64_t leads_seen = 0;
     while (!is_over_) {
       if (is_driven_ || followers_) {
-        const bool is_same_caller = is_driven_ && leads_ == leads_seen;
-        leads_seen = leads_;
-        is_parked_ = is_same_caller;
-        if (is_same_caller) standby_.wait(lock);
-        else standby_.wait_for(lock, patience);
+        is_parked_ = true;
+        standby_.wait(lock, [this] { return !is_parked_ || is_over_; });
         is_parked_ = false;
-        continue;
-      }
-      if (leads_ != leads_seen) {
-        leads_seen = leads_;
-        standby_.wait_for(lock, patience);
+        stand_by(lock);
         continue;
       }
       is_driven_ = own_thread_drives_ = true;
@@ -115,6 +112,28 @@ class Turns {
   }
 
  private:
+  // A caller that has just driven will most likely be back in a moment, and one that posts is about to wait: as long as
+  // they keep coming, or have the lock, the own thread naps and does not ask for it. Who only posts never drives, so
+  // posts are not waited for for long.
+  void stand_by(Lock& lock) {
+    constexpr std::chrono::microseconds shortest_nap(200), longest_nap(800), longest_without_lead(1'000);
+    std::chrono::microseconds nap = shortest_nap, without_lead{0};
+    lock.unlock();
+    while (!is_over_ && without_lead < longest_without_lead) {
+      const std::uint64_t leads = leads_, posts = posts_;
+      std::this_thread::sleep_for(nap);
+      const bool has_led = leads_ != leads;
+      if (!has_led && posts_ == posts && lock.try_lock()) return;
+      without_lead = has_led ? std::chrono::microseconds{0} : without_lead + nap;
+      nap = has_led ? std::min(nap * 2, longest_nap) : shortest_nap;
+    }
+    lock.lock();
+  }
+  void call_own_thread() {
+    if (!is_parked_) return;
+    is_parked_ = false;
+    standby_.notify_one();
+  }
   static std::chrono::nanoseconds nanoseconds_of(Duration d) { return std::chrono::nanoseconds(d.ps / 1'000 + 1); }
 
   std::mutex mutex_;
@@ -124,9 +143,11 @@ class Turns {
   bool is_driven_ = false;
   bool own_thread_drives_ = false;
   bool is_parked_ = false;           // the own thread sleeps until told
-  bool is_over_ = false;
+  std::atomic<bool> is_over_{false};
   std::uint32_t followers_ = 0;      // callers that wait their turn to drive
-  std::uint64_t leads_ = 0;          // how often callers have driven
+  // How often callers have driven, and given something to send. Written under the lock.
+  std::atomic<std::uint64_t> leads_{0};
+  std::atomic<std::uint64_t> posts_{0};
 };
 
 }  // namespace softmrc::udp

@@ -1,4 +1,4 @@
-"""Groups that live as long as the run of tests, one for every size: joining costs more than most operations."""
+"""Groups that live as long as the run of tests, some of several lanes: joining costs more than most operations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import pytest
 
 from collectives.ranks import Ranks
 
+SIZES = [(1, 1), (2, 1), (3, 1), (5, 1), (2, 3), (4, 3)]
 
-@pytest.fixture(scope="session", params=[1, 2, 3, 4, 5])
+
+@pytest.fixture(scope="session", params=SIZES, ids=lambda size: f"{size[0]} ranks, {size[1]} lanes")
 def group(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    made = Ranks(request.param)
+    size, lanes = request.param
+    made = Ranks(size, lanes=lanes)
     yield made
     made.close()

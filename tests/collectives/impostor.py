@@ -43,13 +43,16 @@ class Impostor:
         return rkey
 
     # What a meeting asks of a group.
-    def ring_rkey(self, peer: int) -> int:
+    def ring_rkey(self, strand: int, peer: int) -> int:
         return self._ring_rkey
 
     def domain(self, peer: int) -> int:
         return 0
 
-    def connect(self, peer: int, message_qpn: int, bulk_qpn: int, remote_rkey: int) -> None:
+    def keep(self, strands: int) -> None:
+        pass
+
+    def connect(self, strand: int, peer: int, message_qpn: int, bulk_qpn: int, remote_rkey: int) -> None:
         self._qpn, self._remote_rkey = message_qpn, remote_rkey
         for qpn in (message_qpn, bulk_qpn):
             self._device.post_receive(qpn, 0, 128)
@@ -72,13 +75,13 @@ class Impostor:
 def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group, Impostor]]:
     """Rank 0, which believes in its peer; and rank 1."""
 
-    def make(device: Any, lane: int, rank: int, *others: Any) -> Any:
-        return Impostor(device) if rank == 1 else _core.CollectiveGroup(device, lane, rank, *others)
+    def make(device: Any, lanes: list[int], rank: int, *others: Any) -> Any:
+        return Impostor(device) if rank == 1 else _core.CollectiveGroup(device, lanes, rank, *others)
 
     monkeypatch.setattr(rendezvous, "_core", SimpleNamespace(CollectiveGroup=make))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Device(PLANES) as device:
         store = DirectoryStore(folder)
-        meeting = rendezvous.Meeting(store, 1, 2, device, "group", TIMEOUT_S)
+        meeting = rendezvous.Meeting(store, 1, 2, device, "group", TIMEOUT_S, 1, True)
         impostor = pool.submit(meeting.meet, None)
         group = Group.join(store, 0, 2, planes=PLANES, timeout_s=TIMEOUT_S)
         try:

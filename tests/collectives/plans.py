@@ -17,7 +17,8 @@ from softmrc.collectives.block import DType, Kind, ReduceOp
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core" / "collectives"
-PARTS = ("cost", "draft", "direct", "rounds", "doubling", "ring", "trees", "plan", "reduce", "reduce_plain", "reduce_avx2")
+PARTS = ["cost", "draft", "direct", "rounds", "doubling", "ring", "trees", "plan"]
+PARTS += ["reduce", "reduce_plain", "reduce_avx2"]
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 ALGORITHMS = ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain")
 UNIT = 8 * 4096

@@ -71,7 +71,7 @@ def in_the_dark(two: Ranks, what: str) -> tuple[Work, Work]:
     """Rank 0 has what rank 1 said; what rank 0 says does not reach it."""
     near, far = two.groups
     waits = OPERATIONS[what](far)
-    words = far.pairs[0].messages
+    words = far.pairs[0][0].messages
     assert eventually(lambda: words.query()["messages"] == 0)  # all acknowledged
     far.device.set_faults(black_hole=True)
     return OPERATIONS[what](near), waits

@@ -10,7 +10,7 @@ import pytest
 from collectives.impostor import ACCEPT, BYE, EAGER, ERROR, OFFER, Impostor, group_with_impostor
 from collectives.ranks import ranks
 from softmrc import _core
-from softmrc.collectives import CollectiveError, Group
+from softmrc.collectives import CollectiveError, Group, Work
 
 Both = tuple[Group, Impostor]
 LARGE = 1 << 16
@@ -78,6 +78,67 @@ def test_nothing_is_read_after_a_goodbye_that_comes_too_early(both: Both) -> Non
     impostor.say(BYE)
     work.wait()
     assert not group.device._native.reads_from(_core.Buffer(memory, False))
+
+
+ROUNDS = 3
+STEPS = [b"\1" * 128, b"\2" * 72]  # what rank 1 says in an all-reduce of 200 bytes in rounds: its sum, then the result
+
+
+def begin_in_rounds(group: Group) -> tuple[np.ndarray, Work]:
+    memory = np.full(200, 7, np.uint8)
+    group._native.force("rounds")
+    return memory, group.all_reduce(memory)
+
+
+def say_step(impostor: Impostor, step: int, payload: bytes, **fields: int) -> None:
+    said = {"algorithm": ROUNDS, "count": 200, "bytes": len(payload), "step": step} | fields
+    impostor.say(EAGER, payload, **said)
+
+
+def test_steps_that_come_in_the_wrong_order_wait_for_their_turn(both: Both) -> None:
+    group, impostor = both
+    memory, work = begin_in_rounds(group)
+    for step in (1, 0):
+        say_step(impostor, step, STEPS[step])
+    work.wait()
+    assert (memory[:128] == 8).all() and (memory[128:] == 2).all()
+
+
+LIES: dict[str, tuple[int, bytes, dict[str, int], str]] = {
+    "no such step": (5, STEPS[0], {}, "rank 1 sends 128 bytes to rank 0 in step 5 of all_reduce.*, which expects 200"),
+    "no such step by far": (2**32 - 1, STEPS[0], {}, "rank 1 sends 128 bytes to rank 0 in step 4294967295"),
+    "twice": (1, STEPS[1], {}, "rank 1 sent step 1 of all_reduce.* twice"),
+    "too long": (
+        0,
+        STEPS[0] + b"x",
+        {},
+        "rank 1 sends 129 bytes to rank 0 in step 0 of all_reduce.*, which expects 128",
+    ),
+    "too short": (0, b"", {}, "rank 1 sends 0 bytes to rank 0 in step 0"),
+    "shorter than it says": (0, b"x" * 8, {"bytes": 128}, "rank 1 sends 128 bytes to rank 0 in step 0"),
+    "another algorithm": (0, STEPS[0], {"algorithm": 2}, "rank 1 called all_reduce.* by doubling where .* by rounds"),
+    "no algorithm": (0, STEPS[0], {"algorithm": 200}, "rank 1 sent a message that makes no sense"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_step_that_cannot_be(both: Both, lie: str) -> None:
+    group, impostor = both
+    step, payload, fields, words = LIES[lie]
+    _, work = begin_in_rounds(group)
+    say_step(impostor, 1, STEPS[1])
+    say_step(impostor, step, payload, **fields)
+    with pytest.raises(CollectiveError, match=words):
+        work.wait()
+
+
+def test_a_goodbye_in_the_middle_of_steps(both: Both) -> None:
+    """What was not said yet will never be."""
+    group, impostor = both
+    _, work = begin_in_rounds(group)
+    impostor.say(BYE)
+    with pytest.raises(CollectiveError, match="rank 1 has left the group; all_reduce"):
+        work.wait()
 
 
 def test_a_rank_that_runs_ahead_without_end(both: Both) -> None:

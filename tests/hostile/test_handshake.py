@@ -375,6 +375,7 @@ def test_any_greeting(listener: Listener, data: bytes) -> None:
         framed(Proof(CONNECTOR, b"wrong").hello()),
         framed({}),
     ],
+    ids=range(8),  # nonces are drawn, and would name the tests anew in every process
 )
 def test_a_stranger_is_handed_nothing(offer: bytes) -> None:
     """A nonce, a proof and a word are all that it hears; no device is touched for it."""

@@ -167,9 +167,11 @@ def test_a_word_that_nobody_gave_when_ready(tmp_path: Path, name: str) -> None:
 JUNK = (None, True, -1, 1.5, 10**30, "x", "", [], [[]], {}, {"a": {}}, "1" * 5000, float("nan"))
 FIELDS = (
     ("version",), ("rank",), ("byteorder",), ("size",), ("icrc",), ("mtu",), ("max_wimm",), ("mpr",),
-    ("planes",), ("planes", 0), ("planes", 0, "address"), ("planes", 0, "port"), ("planes", 0, "source_ports"),
-    ("planes", 0, "source_ports", 0), ("peers",), ("peers", "ME"), ("peers", "ME", "messages"),
-    ("peers", "ME", "messages", 0), ("peers", "ME", "bulk", 1), ("peers", "ME", "ring"),
+    ("cores",), ("strands",), ("strands", 0), *(("strands", 0, *path) for path in (
+        ("planes",), ("planes", 0), ("planes", 0, "address"), ("planes", 0, "port"), ("planes", 0, "source_ports"),
+        ("planes", 0, "source_ports", 0), ("peers",), ("peers", "ME"), ("peers", "ME", "messages"),
+        ("peers", "ME", "messages", 0), ("peers", "ME", "bulk", 1), ("peers", "ME", "ring"),
+    )),
 )  # fmt: skip
 
 
@@ -219,13 +221,13 @@ OFFERS: dict[str, Damage] = {
     "brackets without end": lambda found: found[:17] + b"[" * 100_000,
     "a list": lambda found: found[:17] + b"[1, 2]",
     "nothing": lambda found: found[:17],
-    "no peers": changed(("peers",), {}, 0),
-    "a plane too many": changed(("planes",), lambda planes: planes * 2, 0),
-    "a plane of IPv6": changed(("planes", 0, "address"), "::1", 0),
-    "a plane that is many": changed(("planes", 0, "address"), "224.0.0.1", 0),
-    "an address with a zone": changed(("planes", 0, "address"), "127.0.0.1%lo", 0),
-    "port 0": changed(("planes", 0, "port"), 0, 0),
-    "too many ports": changed(("planes", 0, "source_ports"), list(range(1, 5000)), 0),
+    "no peers": changed(("strands", 0, "peers"), {}, 0),
+    "a plane too many": changed(("strands", 0, "planes"), lambda planes: planes * 2, 0),
+    "a plane of IPv6": changed(("strands", 0, "planes", 0, "address"), "::1", 0),
+    "a plane that is many": changed(("strands", 0, "planes", 0, "address"), "224.0.0.1", 0),
+    "an address with a zone": changed(("strands", 0, "planes", 0, "address"), "127.0.0.1%lo", 0),
+    "port 0": changed(("strands", 0, "planes", 0, "port"), 0, 0),
+    "too many ports": changed(("strands", 0, "planes", 0, "source_ports"), list(range(1, 5000)), 0),
     "another number of ranks": changed(("size",), 4, 0),
     "another rank": changed(("rank",), 2, 0),
 }
@@ -245,9 +247,9 @@ def test_a_rank_with_the_addresses_of_another(tmp_path: Path, victim: int) -> No
 
     def elsewhere(_: Any) -> Any:
         text = DirectoryStore(tmp_path).get(f"softmrc/group/says/{victim}").decode().partition(" ")[2]
-        return json.loads(text)["planes"]
+        return json.loads(text)["strands"][0]["planes"]
 
-    found = joined(tmp_path, lambda rank: changed(("planes",), elsewhere, rank))
+    found = joined(tmp_path, lambda rank: changed(("strands", 0, "planes"), elsewhere, rank))
     for rank in (0, 2):
         check(found[rank], "rank 1", f"rank {victim}", "127.0.0.1 port", "softmrc/group/says/")
 
@@ -301,7 +303,7 @@ def test_a_rank_of_torch_that_finds_no_entry(name: str) -> None:
     check(raised.value, "rank 1 did not join the group of 2", "softmrc/mrc-hosts/")
 
 
-@pytest.mark.parametrize("offer", ["", "no JSON", "[]", "{}", '{"version": 1}', '{"version": 2, "planes": 7}'])
+@pytest.mark.parametrize("offer", ["", "no JSON", "[]", "{}", '{"version": 1}', '{"version": 3, "strands": 7}'])
 def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
     import torch.distributed as dist
 

@@ -199,6 +199,8 @@ def draw_bare_plan(seed: int) -> tuple[Plan, float]:
         probe_interval_max_us=rng.choice([1_000_000.0, 20_000.0]),
         revival_answers=rng.choice([3, 3, 1]),
         proves_addresses=Random(f"proof {seed}").random() < 0.5,
+        # Seeds that are listed stay what they were.
+        sack_gap_us=Random(f"gap {seed}").choice([0.0, 50.0, 500.0]) if seed >= 4_000_000 else 0.0,
     )
     dynamic_mpr = rng.random() < 0.3
     connections = []

@@ -23,7 +23,7 @@ MAY_INCLUDE = {
     "sim": {"base", "wire", "proto", "collectives", "sim"},
     "udp": {"base", "wire", "proto", "udp"},
     "collectives": {"base", "proto", "collectives"},
-    "yardstick": {"base", "yardstick"},
+    "yardstick": {"base", "proto", "udp", "yardstick"},
     "bind": {"base", "wire", "proto", "sim", "udp", "collectives", "yardstick", "bind"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)

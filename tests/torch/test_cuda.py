@@ -68,7 +68,10 @@ def train(here: Rank, backend: str) -> tuple[list[float], float]:
 def behind_kernels(here: Rank) -> None:
     """The host goes on while the tensor is computed; streams wait, and results are there for what comes after."""
     for count in (100, LARGE):
-        dist.all_reduce(torch.zeros(count, device=DEVICE))  # pins memory, which may wait for kernels
+        # Pins memory and loads kernels, either of which may wait for kernels that run.
+        x = torch.zeros(count, device=DEVICE)
+        x += here.rank + 1
+        dist.all_reduce(x * 2)
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
         for count in (100, LARGE):
             with torch.cuda.stream(stream):
@@ -76,7 +79,7 @@ def behind_kernels(here: Rank) -> None:
                 torch.cuda._sleep(LONG)
                 x += here.rank + 1
                 work = dist.all_reduce(x, async_op=True)
-                assert not stream.query(), "the caller waited for the kernel"
+                assert not stream.query(), f"the caller waited for the kernel: {count} elements, {stream}"
                 work.wait()
                 y = x * 2
             stream.synchronize()

@@ -61,6 +61,15 @@ def test_a_sack_is_due_on_request_on_rtx_on_a_mark_and_after_enough_bytes() -> N
     assert counts == [0, 0, 0, 1, 0, 0, 0, 1], "each small packet counts as 1024 bytes"
 
 
+def test_bytes_that_come_fast_are_acknowledged_by_time_and_those_that_ask_at_once() -> None:
+    rig = Rig(endpoint={"sack_threshold_bytes": 2048, "sack_gap_us": 50.0})
+    counts = [len(only(only_write(rig, psn, b"a"), packer.SACK)) for psn in range(12)]
+    assert counts == [0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], "four times as many, within the gap"
+    assert only(only_write(rig, 12, b"a", ack_request=True), packer.SACK)
+    rig.now += 50_000_000
+    assert [len(only(only_write(rig, psn, b"a"), packer.SACK)) for psn in (13, 14)] == [0, 1]
+
+
 def test_the_first_packet_can_be_acknowledged_at_once() -> None:
     assert only(only_write(Rig(endpoint={"sack_first_packet": True}), 0, b"a"), packer.SACK)
     assert not only(only_write(Rig(), 0, b"a"), packer.SACK)

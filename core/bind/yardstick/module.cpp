@@ -5,6 +5,7 @@
 
 #include "bind/bind.h"
 #include "yardstick/allocations.h"
+#include "yardstick/series.h"
 #include "yardstick/sockets.h"
 
 namespace nb = nanobind;
@@ -27,4 +28,11 @@ NB_MODULE(_yardstick, m) {
     bind::WithoutGil release;
     yardstick::flood(fds, copies, per_s, seconds);
   }, nb::arg("fds"), nb::arg("payloads"), nb::arg("per_s"), nb::arg("seconds"));
+  // A device is bound by softmrc._core: both extensions know it as the same type.
+  nb::class_<yardstick::Series>(m, "Series", "Payload bytes of one queue pair that were placed in each span of time.")
+      .def("__init__", [](yardstick::Series* self, nb::object device, std::uint32_t qpn, double bin_us, std::uint32_t bins) {
+        new (self) yardstick::Series(nb::cast<udp::Device&>(device), qpn, Duration{static_cast<std::int64_t>(bin_us * 1e6)}, bins);
+      }, nb::keep_alive<1, 2>(), nb::arg("device"), nb::arg("qpn"), nb::arg("bin_us"), nb::arg("bins"))
+      .def_prop_ro("bins", &yardstick::Series::bins)
+      .def_prop_ro("started_ns", &yardstick::Series::started_ns);
 }

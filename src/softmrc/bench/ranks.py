@@ -64,8 +64,9 @@ def main(store: str, rank: str, size: str, settings: str, *planes: str) -> None:
 
         orders: dict[str, Callable[..., Any]] = {
             "faults": lambda plane, **faults: group.device.set_faults(plane, **faults),
+            "force": lambda algorithm: group._native.force(algorithm),
             "stats": group.device.stats,
-            "pairs": lambda: {"bulk": _sum(pairs.bulk.stats() for pairs in group.pairs.values())},
+            "pairs": lambda: {"bulk": _sum(pair.bulk.stats() for pairs in group.pairs.values() for pair in pairs)},
         }
         serve(lambda elements: np.zeros(elements, np.float32), all_reduce, orders)
 

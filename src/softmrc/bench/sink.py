@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from softmrc import _core, _yardstick
+from softmrc import _yardstick
 from softmrc.connection import listen
 from softmrc.verbs import Device
 
@@ -94,11 +94,11 @@ def pattern(size: int) -> bytes:
 
 def _obey(device: Device, qpns: list[int], memory: bytearray) -> None:
     """Orders during a flow: a series of placed bytes in 1 ms bins, the count of bytes that are wrong, weather."""
-    series: list[_core.Series] = []
+    series: list[_yardstick.Series] = []
     for line in sys.stdin:
         order = json.loads(line)
         if "start" in order:
-            series = [_core.Series(device._native, qpn, 1000.0, int(order["start"])) for qpn in qpns]
+            series = [_yardstick.Series(device._native, qpn, 1000.0, int(order["start"])) for qpn in qpns]
             answer(started_ns=series[0].started_ns)
         elif "faults" in order:
             device.set_faults(**order["faults"])

@@ -5,17 +5,22 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from softmrc import leaving
 from softmrc.collectives.block import Block, DType, Kind, ReduceOp, as_block, as_parts
+from softmrc.collectives.offer import MOST_STRANDS
 from softmrc.collectives.rendezvous import Meeting, Pairs
 from softmrc.collectives.work import CollectiveError, Work, herald, quietly
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 from softmrc.fork import leave_to_parent
+from softmrc.planes import resolve
 from softmrc.verbs import Device
+from softmrc.verbs.bounds import whole
+from softmrc.verbs.width import lanes_of_rank, processes_here
 
 Memory = Block | Any  # a Block, a NumPy array, or any contiguous buffer of a known dtype
 Parts = Memory | Sequence[Memory]
@@ -39,10 +44,10 @@ class Group:
         self.size = meeting.size
         self.device = meeting.device  # live: stats, planes, set_faults, set_port, events
         self.timeout_s = meeting.timeout_s  # of operations that have none of their own
-        self.pairs: dict[int, Pairs] = meeting.pairs  # the queue pairs to every peer, for those who watch
         self._owns_device = owns_device
         self._meeting = meeting
         self._native = meeting.meet(herald()._native)
+        self.pairs: dict[int, tuple[Pairs, ...]] = meeting.pairs  # to every peer, by strand, for those who watch
         leave_to_parent(self, f"rank {self.rank} of the group")
         self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
         self._sweep_at = SWEEP_ALWAYS
@@ -61,20 +66,27 @@ class Group:
         timeout_s: float = 30.0,
         device_config: DeviceConfig | None = None,
         device: Device | None = None,
+        lanes: int | None = None,
         name: str = "group",
     ) -> Self:
         """Meet the other ranks through `store` and connect to each.
 
         Groups of one process may share a `device`; else one is made on `planes` (default: 127.0.0.1) and closed with
-        the group. `name` keeps groups apart that share a store. A rank that does not come is named in a
-        `CollectiveError`."""
+        the group. Large operations are spread over so many `lanes` of it, or fewer where another rank has fewer; where
+        nobody says how many, by the processors and the ranks of this host. `name` keeps groups apart that share a
+        store. A rank that does not come is named in a `CollectiveError`."""
         owns_device = device is None
         if device is not None and (planes is not None or device_config is not None):
             raise ConfigError("device", device, "either a device, or planes and a configuration to make one")
         _positive("timeout_s", timeout_s)
-        made = device or Device(planes or DEFAULT_PLANES, device_config)
+        if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MOST_STRANDS:
+            raise ConfigError("lanes", lanes, f"1 to {MOST_STRANDS}, or None: by processors and ranks")
+        config = device_config or DeviceConfig()
+        made = device or Device(planes or DEFAULT_PLANES, widened(config, planes or DEFAULT_PLANES, size, lanes))
+        most = min(lanes or MOST_STRANDS, made.lanes)
+        is_firm = bool(lanes or config.lanes)
         try:
-            return cls(Meeting(store, rank, size, made, name, timeout_s), owns_device)
+            return cls(Meeting(store, rank, size, made, name, timeout_s, most, is_firm), owns_device)
         except BaseException:
             if owns_device:
                 made.close()
@@ -283,6 +295,15 @@ class Group:
     def __repr__(self) -> str:
         state = ", closed" if self._closed else f", {self.error}" if self.error else ""
         return f"<Group rank {self.rank} of {self.size}{state}>"
+
+
+def widened(config: DeviceConfig, planes: Sequence[str], size: int, lanes: int | None = None) -> DeviceConfig:
+    """For the device of a rank, where nobody says how many lanes it has. On loopback all ranks share this host."""
+    if config.lanes or (config.port and not lanes):
+        return config
+    found = [resolve(plane) for plane in planes]
+    ranks_here = processes_here(unless_said=size if all(plane.address.is_loopback for plane in found) else 1)
+    return replace(config, lanes=lanes or lanes_of_rank(ranks_here, [plane.speed_bps for plane in found]))
 
 
 def _positive(field: str, seconds: Any) -> float:

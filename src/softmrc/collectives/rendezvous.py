@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from softmrc import _core
-from softmrc.collectives.offer import Offer, check, read
+from softmrc.collectives.offer import Offer, check, read, strands_of
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, whole_payload
@@ -34,8 +34,9 @@ from softmrc.verbs import (
     new_port_key,
     port_keys,
 )
+from softmrc.verbs.width import cores
 
-VERSION = 2
+VERSION = 3
 
 
 def host() -> str:
@@ -48,48 +49,73 @@ def host() -> str:
 
 @dataclass
 class Pairs:
-    """The two queue pairs to one peer."""
+    """The two queue pairs to one peer, on one strand."""
 
     messages: QueuePair
     bulk: QueuePair
+
+    def destroy(self) -> None:
+        self.messages.destroy()
+        self.bulk.destroy()
+
+
+@dataclass
+class End:
+    """This rank's end of one strand: in which lane it is, and what it has there for every peer."""
+
+    lane: int
+    pairs: dict[int, Pairs]
+    port_keys: dict[int, int]
 
 
 class Meeting:
     """One rank on its way into a group."""
 
-    def __init__(self, store: Any, rank: int, size: int, device: Device, name: str, timeout_s: float) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, device: Device, name: str, timeout_s: float, lanes: int, is_firm: bool
+    ) -> None:
+        """With so many strands at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
+        share this host want the same processors."""
         self.table = Table(store, name, rank, size, timeout_s)
         self.rank = rank
         self.size = size
         self.device = device
         self.timeout_s = timeout_s
-        self.lane: int = device._native.emptiest_lane()
+        self._cores = 0 if is_firm else max(1, int(cores()))
+        first: int = device._native.emptiest_lane()
+        self.ends = [End((first + k) % device.lanes, {}, {}) for k in range(lanes)]
         self.cq: CompletionQueue = device.create_cq()
-        self.pairs: dict[int, Pairs] = {}
-        self._places: dict[int, tuple[PeerPlane, ...]] = {}
+        self._places: dict[int, list[tuple[PeerPlane, ...]]] = {}  # by rank and strand
         self._nodes: list[Peer] = []
-        self.port_keys: dict[int, int] = {}
         self.mtu = device.mtu  # the smallest of all ranks'
+
+    @property
+    def pairs(self) -> dict[int, tuple[Pairs, ...]]:
+        """The queue pairs to every peer, by strand."""
+        return {peer: tuple(end.pairs[peer] for end in self.ends) for peer in self._others()}
 
     def meet(self, port: Any) -> Any:
         """The native group, connected to everybody."""
+        lanes = [end.lane for end in self.ends]
         native = _core.CollectiveGroup(
-            self.device._native, self.lane, self.rank, self.size, self.cq.number, secrets.randbits(63), port
+            self.device._native, lanes, self.rank, self.size, self.cq.number, secrets.randbits(63), port
         )
         try:
             for peer in self._others():
                 domain = ProtectionDomain(self.device, native.domain(peer))
-                both = (self.device.create_qp(self.cq, domain=domain, lane=self.lane) for _ in range(2))
-                self.pairs[peer] = Pairs(*both)
-                self.port_keys[peer] = new_port_key()
+                for end in self.ends:
+                    both = (self.device.create_qp(self.cq, domain=domain, lane=end.lane) for _ in range(2))
+                    end.pairs[peer] = Pairs(*both)
+                    end.port_keys[peer] = new_port_key()
             if self.size > 1:
                 said = self.table.agree(json.dumps(self._offer(native)))
                 offers = {peer: self._parsed(peer, said[peer]) for peer in self._others()}
                 self._check_places()
                 self.mtu = whole_payload(min(self.device.mtu, *(offer["mtu"] for offer in offers.values())))
+                self._keep(native, strands_of([self._offer(native), *offers.values()]))
                 for peer, offer in offers.items():
                     self._reach(native, peer, offer)
-                self._share_cores(1 + sum(offer.get("host") == host() for offer in offers.values()))
+                self._share_cores(1 + sum(offer["host"] == host() for offer in offers.values()))
             native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
             if self.size > 1:
                 self.table.ready()
@@ -97,12 +123,20 @@ class Meeting:
             why = str(error) or type(error).__name__
             quietly(lambda: self.table.give_up(why))
             native.close(0.0)
-            for pairs in self.pairs.values():
-                for pair in (pairs.messages, pairs.bulk):
-                    pair.destroy()
+            for end in self.ends:
+                for pairs in end.pairs.values():
+                    pairs.destroy()
             self.leave()
             raise
         return native
+
+    def _keep(self, native: Any, strands: int) -> None:
+        """Those that all ranks have."""
+        native.keep(strands)
+        for end in self.ends[strands:]:
+            for pairs in end.pairs.values():
+                pairs.destroy()
+        del self.ends[strands:]
 
     def leave(self) -> None:
         """Give back what the device kept for this group, whose queue pairs are gone."""
@@ -112,7 +146,7 @@ class Meeting:
 
     def _share_cores(self, ranks_here: int) -> None:
         """Where ranks share cores, one that spins takes the time of another that it waits for."""
-        if ranks_here > len(os.sched_getaffinity(0)):
+        if ranks_here * len(self.ends) > len(os.sched_getaffinity(0)):
             self.device._native.set_spin_us(0.0)
 
     def _others(self) -> list[int]:
@@ -126,19 +160,25 @@ class Meeting:
             "byteorder": sys.byteorder,
             "size": self.size,
             "host": host(),
-            "planes": [plane.told() for plane in device.reached_at(self.lane)],
+            "cores": self._cores,
             "mtu": device.mtu,
             "icrc": device.config.icrc,
             "max_wimm": device.config.max_wimm,
             "mpr": device.config.mpr,
+            "strands": [self._offered(native, number, end) for number, end in enumerate(self.ends)],
+        }
+
+    def _offered(self, native: Any, number: int, end: End) -> dict[str, Any]:
+        return {
+            "planes": [plane.told() for plane in self.device.reached_at(end.lane)],
             "peers": {
                 str(peer): {
                     "messages": [pairs.messages.qpn, pairs.messages.first_psn],
                     "bulk": [pairs.bulk.qpn, pairs.bulk.first_psn],
-                    "ring": native.ring_rkey(peer),
-                    "port_key": self.port_keys[peer],
+                    "ring": native.ring_rkey(number, peer),
+                    "port_key": end.port_keys[peer],
                 }
-                for peer, pairs in self.pairs.items()
+                for peer, pairs in end.pairs.items()
             },
         }
 
@@ -155,12 +195,13 @@ class Meeting:
             self._places[peer] = check(offer, peer, self.rank)
         except Nonsense as error:
             raise CollectiveError(f"rank {peer}: {self.table.key('says', peer)} makes no sense: {error}") from None
-        addresses = [plane.address for plane in self._places[peer]]
         mine = [plane.address for plane in self.device.local_planes]
-        self._compare(peer, {"number of planes": len(addresses)}, {"number of planes": len(mine)})
-        self._compare(
-            peer, {"planes of IP": [a.version for a in addresses]}, {"planes of IP": [a.version for a in mine]}
-        )
+        for places in self._places[peer]:
+            addresses = [plane.address for plane in places]
+            self._compare(peer, {"number of planes": len(addresses)}, {"number of planes": len(mine)})
+            self._compare(
+                peer, {"planes of IP": [a.version for a in addresses]}, {"planes of IP": [a.version for a in mine]}
+            )
         return offer
 
     def _compare(self, peer: int, its: Offer, mine: Offer) -> None:
@@ -173,9 +214,9 @@ class Meeting:
 
     def _check_places(self) -> None:
         """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
-        taken = dict.fromkeys(ends_of(self.device.reached_at(self.lane)), self.rank)
-        for peer, planes in self._places.items():
-            for address, port in ends_of(planes):
+        taken = {at: self.rank for end in self.ends for at in ends_of(self.device.reached_at(end.lane))}
+        for peer, strands in self._places.items():
+            for address, port in [at for planes in strands for at in ends_of(planes)]:
                 if (other := taken.setdefault((address, port), peer)) != peer:
                     where = self.table.key("says", peer)
                     raise CollectiveError(
@@ -192,13 +233,13 @@ class Meeting:
 
     def _connect(self, native: Any, peer: int, offer: Offer) -> None:
         device, config = self.device, self.device.config
-        node = device.add_peer(list(self._places[peer]))
-        self._nodes.append(node)
-        mine = offer["peers"][str(self.rank)]
-        pairs = self.pairs[peer]
-        for pair, (qpn, first_psn) in ((pairs.messages, mine["messages"]), (pairs.bulk, mine["bulk"])):
-            pair.init(ev_profile=device.profile_for(node))
-            keys = port_keys(self.port_keys[peer], mine.get("port_key", 0))
-            pair.rtr(node, dest_qpn=qpn, first_psn=first_psn, mtu=self.mtu, **keys)
-            pair.rts(max_wimm=min(config.max_wimm, offer["max_wimm"]), mpr=min(config.mpr, offer["mpr"]))
-        native.connect(peer, pairs.messages.qpn, pairs.bulk.qpn, mine["ring"])
+        for number, end in enumerate(self.ends):
+            node = device.add_peer(list(self._places[peer][number]))
+            self._nodes.append(node)
+            mine, pairs = offer["strands"][number]["peers"][str(self.rank)], end.pairs[peer]
+            for pair, (qpn, first_psn) in ((pairs.messages, mine["messages"]), (pairs.bulk, mine["bulk"])):
+                pair.init(ev_profile=device.profile_for(node))
+                keys = port_keys(end.port_keys[peer], mine.get("port_key", 0))
+                pair.rtr(node, dest_qpn=qpn, first_psn=first_psn, mtu=self.mtu, **keys)
+                pair.rts(max_wimm=min(config.max_wimm, offer["max_wimm"]), mpr=min(config.mpr, offer["mpr"]))
+            native.connect(number, peer, pairs.messages.qpn, pairs.bulk.qpn, mine["ring"])

@@ -70,7 +70,7 @@ class Watch:
 
     def look(self) -> None:
         planes = device_of().planes()
-        pairs = [qp for peer in group_of().pairs.values() for qp in (peer.messages, peer.bulk)]
+        pairs = [qp for strands in group_of().pairs.values() for pair in strands for qp in (pair.messages, pair.bulk)]
         states = [[0] * len(EvState) for _ in planes]
         for qp in pairs:
             for ev in qp.evs():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softmrc.collectives import Group
+from softmrc.collectives.group import widened
 from softmrc.collectives.table import Table
 from softmrc.torch import settings
 from softmrc.verbs import Device
@@ -35,9 +36,10 @@ class Membership:
             hosts = Table(store, "mrc-hosts", rank, size, timeout_s).agree(settings.host_identity())
             planes = settings.chosen(wanted, hosts)
         self._key = (os.getpid(), planes, wanted.device)
-        device = _take(self._key, wanted.routes)
+        device = _take(self._key, wanted.routes, size)
         try:
-            self.group = Group.join(store, rank, size, device=device, timeout_s=timeout_s, name="mrc")
+            lanes = wanted.device.lanes or None
+            self.group = Group.join(store, rank, size, device=device, lanes=lanes, timeout_s=timeout_s, name="mrc")
         except BaseException:
             _give_back(self._key)
             raise
@@ -52,10 +54,10 @@ class Membership:
         _give_back(self._key)
 
 
-def _take(key: Key, routes: Any) -> Device:
+def _take(key: Key, routes: Any, size: int) -> Device:
     with _lock:
         if key not in _devices:
-            _devices[key] = _Shared(Device(key[1], key[2], routes=routes))
+            _devices[key] = _Shared(Device(key[1], widened(key[2], key[1], size), routes=routes))
         _devices[key].users += 1
         return _devices[key].device
 

@@ -139,6 +139,7 @@ class Device:
                 secret=secrets.randbits(64),
                 ports=len(self.local_planes),
                 sack_threshold_bytes=config.sack_threshold_bytes,
+                sack_gap_us=config.sack_gap_us,
                 trim_nack=config.trimming,
                 peer_trim_nack=config.trimming,
                 announces_ports=True,

@@ -189,6 +189,66 @@ void a_turn_that_nobody_wants_is_passed_on() {
   own.join();
 }
 
+// A caller asks the lane's own thread to make room, and then has no time left to drive.
+void a_caller_that_gives_up_leaves_the_lane_to_its_own_thread() {
+  struct Hand {
+    std::atomic<std::int64_t> ps{0};
+    Time now() const { return Time{ps.load()}; }
+  } clock;
+  Turns turns;
+  std::atomic<int> driven{0};
+  std::thread own([&] {
+    Turns::Lock lock = turns.enter();
+    turns.serve(lock, [&] {
+      ++driven;
+      for (int i = 0; i < 50 && !turns.has_followers(); ++i) {
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        lock.lock();
+      }
+    });
+  });
+  for (int i = 0; i < 10'000 && driven == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::thread caller([&] {
+    Turns::Lock lock = turns.enter();
+    turns.lead(lock, clock, Time{seconds(1).ps}, [] { return false; }, [] { require(false, "it has no time to drive"); },
+               [&] { clock.ps = seconds(2).ps; });
+  });
+  caller.join();
+  const int before = driven;
+  for (int i = 0; i < 10'000 && driven == before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  require(driven > before, "the own thread drives again");
+  {
+    Turns::Lock lock = turns.enter();
+    turns.end();
+  }
+  own.join();
+}
+
+// Who posts and never waits must not keep everybody from driving.
+void posts_are_not_waited_for_for_ever() {
+  Lane lane;
+  std::thread own([&] { lane.serve(); });
+  const auto offer = [&](std::uint64_t number) {
+    const Turns::Visit visit(lane.turns);
+    lane.available = number;
+  };
+  offer(1);
+  require(lane.wait_for(1, seconds(60)), "a caller drives");
+  offer(2);
+  std::uint64_t taken = 1;
+  for (int i = 0; i < 200'000 && taken < 2; ++i) {
+    Turns::Lock lock = lane.turns.enter();
+    lane.turns.on_post();
+    taken = lane.taken;
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  require(taken == 2, "the own thread does, however often something is posted");
+  lane.end();
+  own.join();
+}
+
 void spinning_ends() {
   udp::Spin spin(microseconds(50));
   Time now{1'000'000'000};
@@ -222,6 +282,8 @@ int main() {
   for (int callers : {1, 4}) nobody_waits_for_ever(callers);
   the_own_thread_works_alone();
   a_turn_that_nobody_wants_is_passed_on();
+  a_caller_that_gives_up_leaves_the_lane_to_its_own_thread();
+  posts_are_not_waited_for_for_ever();
   spinning_ends();
   std::puts("all holds");
 }

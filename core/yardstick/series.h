@@ -6,11 +6,11 @@
 
 #include "udp/device.h"
 
-namespace softmrc::udp {
+namespace softmrc::yardstick {
 
 class Series final : public proto::Attendant {
  public:
-  Series(Device& device, std::uint32_t qpn, Duration bin, std::uint32_t bins)
+  Series(udp::Device& device, std::uint32_t qpn, Duration bin, std::uint32_t bins)
       : device_(device), lane_(device.lane_of(qpn)), qpn_(qpn), bin_(bin), bins_(bins) {
     lane_.with_engine([this](proto::Endpoint& engine, Time now) {
       started_at_ = now;
@@ -42,8 +42,8 @@ class Series final : public proto::Attendant {
     return pair ? pair->stats().bytes_placed : placed_before_;
   }
 
-  Device& device_;
-  Lane& lane_;
+  udp::Device& device_;
+  udp::Lane& lane_;
   std::uint32_t qpn_;
   Duration bin_;
   Time started_at_{};
@@ -51,4 +51,4 @@ class Series final : public proto::Attendant {
   std::vector<std::uint64_t> bins_;
 };
 
-}  // namespace softmrc::udp
+}  // namespace softmrc::yardstick

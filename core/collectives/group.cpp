@@ -1,0 +1,284 @@
+#include "collectives/group.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace softmrc::collectives {
+namespace {
+
+// The first strand has a part of everything, and is the one to say who is missing. The others are for when it has nothing
+// left to wait for.
+constexpr Duration others_wait = milliseconds(1500);
+
+}  // namespace
+
+Group::Group(const std::vector<Home>& homes, Place place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port)
+    : place_(place), domains_(std::move(domains)), port_(std::move(port)), boxes_(homes.size()) {
+  SOFTMRC_CHECK(!homes.empty() && homes.size() <= most_strands);
+  StrandOwner& owner = *this;
+  for (const Home& home : homes)
+    strands_.push_back(std::make_unique<Strand>(owner, strands(), *home.driver, place_, home.cq, domains_, seed));
+}
+
+Group::~Group() { close(Duration{0}); }
+
+void Group::connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+  strands_[strand]->connect(peer, message_qpn, bulk_qpn, remote_rkey);
+}
+
+void Group::start(std::uint32_t unit) {
+  place_.unit = unit;
+  for (const auto& strand : strands_) strand->start();
+}
+
+// Operations -------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Issued> Group::prepare(const Call& call, double timeout_s) {
+  auto op = plan(call, place_);
+  auto issued = std::make_shared<Issued>();
+  issued->descriptor = op->descriptor;
+  issued->ranges = std::move(op->ranges);
+  issued->reductions = std::move(op->reductions);  // whose addresses stay
+  issued->temporary = std::move(op->temporary);
+  issued->timeout_s = timeout_s;
+  issued->work = std::make_shared<Work>(port_);
+  issued->stripes = cut_into_stripes(std::move(op), strands(), place_.unit);
+  return issued;
+}
+
+std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
+  const std::shared_ptr<Issued> issued = prepare(call, timeout_s);
+  const Time now = strands_[0]->driver().now();
+  Strands mailed = 0;
+  {
+    const std::lock_guard guard(mutex_);
+    if (is_refused(*issued->work)) return issued->work;
+    issued->number = next_number_++;
+    issued->deadline = deadline_of(now, timeout_s);
+    for (std::size_t k = 0; k < issued->stripes.size(); ++k) {
+      const auto& stripe = issued->stripes[k];
+      if (!stripe) continue;
+      stripe->number = issued->number;
+      stripe->issued_at = now;
+      stripe->deadline = issued->deadline + (k ? others_wait : Duration{0});
+      stripe->timeout_s = timeout_s;
+      issued->open.fetch_add(1, std::memory_order_relaxed);
+    }
+    const auto& outs = issued->stripes[0]->outs;
+    ++operations_;
+    operations_small_ += std::all_of(outs.begin(), outs.end(), [](const Outbound& out) { return out.is_eager; });
+    operations_striped_ += issued->stripes.size() > 1;
+    issued_.push_back(issued);
+    mailed = start_ready();
+  }
+  nudge(mailed & ~Strands{1});
+  strands_[0]->catch_up();
+  return issued->work;
+}
+
+// In the order of issue, several at a time; one that shares memory with an earlier one waits for it.
+bool Group::may_start(Queue::const_iterator at) const {
+  std::size_t started = 0;
+  for (auto other = issued_.begin(); other != at; ++other)
+    if ((*at)->conflicts(**other) || ++started >= most_started) return false;
+  return true;
+}
+
+// Lays what may start into the boxes; whose.
+Group::Strands Group::start_ready() {
+  Strands mailed = 0;
+  for (auto at = issued_.begin(); at != issued_.end() && !has_ended_; ++at) {
+    Issued& issued = **at;
+    if (issued.has_started) continue;
+    if (!may_start(at)) break;
+    issued.has_started = true;
+    for (std::size_t k = 0; k < issued.stripes.size(); ++k) {
+      if (!issued.stripes[k]) continue;
+      issued.stripes[k]->whole = *at;
+      boxes_[k].mail.operations.push_back(std::move(issued.stripes[k]));
+      boxes_[k].is_full.store(true, std::memory_order_release);
+      mailed |= Strands{1} << k;
+    }
+    issued.stripes.clear();
+  }
+  watch_waiting();
+  return mailed;
+}
+
+void Group::watch_waiting() {
+  Time first = Time::never();
+  for (const auto& issued : issued_)
+    if (!issued->has_started) first = std::min(first, issued->deadline);
+  waits_until_ps_.store(first.ps, std::memory_order_relaxed);
+}
+
+std::string Group::overdue(Time now) {
+  const std::lock_guard guard(mutex_);
+  for (const auto& issued : issued_)
+    if (!issued->has_started && issued->deadline <= now)
+      return words_for_late(describe(issued->descriptor), place_.rank, issued->timeout_s, "an earlier operation on the same memory has not ended");
+  return {};
+}
+
+Mail Group::collect(std::uint32_t strand) {
+  Mail mail;
+  const std::lock_guard guard(mutex_);
+  std::swap(mail, boxes_[strand].mail);
+  boxes_[strand].is_full.store(false, std::memory_order_release);
+  return mail;
+}
+
+// The last stripe's end is the operation's. It is forgotten first: who sees its end may issue, or close, at once.
+void Group::on_ended(std::uint32_t strand, Operation& stripe, bool is_well) {
+  const std::shared_ptr<Issued> issued = stripe.whole;
+  if (!is_well) issued->has_failed.store(true, std::memory_order_relaxed);
+  if (issued->open.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  Strands mailed = 0;
+  std::string why;
+  {
+    const std::lock_guard guard(mutex_);
+    issued_.remove(issued);
+    mailed = start_ready();
+    why = ending_.why;
+  }
+  if (issued->has_failed.load(std::memory_order_relaxed)) issued->work->fail(why);
+  else issued->work->succeed();
+  // Whoever waits drives the first strand. Either it has seen the end, or its count is seen here.
+  if (strand != 0 && waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) mailed |= 1;
+  nudge(mailed & ~(Strands{1} << strand));
+}
+
+void Group::nudge(Strands strands) {
+  for (std::size_t k = 0; k < strands_.size(); ++k)
+    if (strands >> k & 1) strands_[k]->driver().nudge();
+}
+
+bool Group::wait(const Work& work, Duration timeout) {
+  if (work.has_ended()) return true;
+  waiting_threads_.fetch_add(1, std::memory_order_acq_rel);
+  strands_[0]->driver().wait_until([&work] { return work.has_ended(); }, timeout);
+  waiting_threads_.fetch_sub(1, std::memory_order_acq_rel);
+  return work.has_ended();
+}
+
+// Point to point ---------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {
+  auto work = std::make_shared<Work>(port_);
+  {
+    const std::lock_guard guard(mutex_);
+    if (is_refused(*work)) return work;
+  }
+  strands_[0]->send(from, dtype, to, tag, timeout_s, work);
+  return work;
+}
+
+std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s) {
+  auto work = std::make_shared<Work>(port_);
+  {
+    const std::lock_guard guard(mutex_);
+    if (is_refused(*work)) return work;
+  }
+  strands_[0]->receive(to, dtype, source, tag, timeout_s, work);
+  return work;
+}
+
+// Ends -------------------------------------------------------------------------------------------------------------
+
+bool Group::is_stranded() const {
+  return std::any_of(strands_.begin(), strands_.end(), [](const auto& strand) { return strand->driver().is_closed(); });
+}
+
+// A device that is closed sends nothing: what is begun on it must not look as if it had gone well.
+bool Group::is_refused(Work& work) {
+  if (error_.empty() && is_stranded()) error_ = "the device is closed";
+  if (error_.empty() && is_closed_) error_ = "the group is closed";
+  if (!error_.empty()) work.fail(error_);
+  return !error_.empty();
+}
+
+Ending Group::on_failure(std::uint32_t strand, const std::string& why, bool tells_peers) {
+  return end_all(why, tells_peers, Strands{1} << strand);
+}
+
+// What has started ends where its stripes are; the first words count, whichever strand has them.
+Ending Group::end_all(const std::string& why, bool tells_peers, Strands but) {
+  Ending ending;
+  Queue waiting;
+  Strands mailed = 0;
+  {
+    const std::lock_guard guard(mutex_);
+    if (!has_ended_) {
+      has_ended_ = true;
+      ending_ = {why, tells_peers};
+      if (error_.empty()) error_ = why;
+      for (std::size_t k = 0; k < strands_.size(); ++k) {
+        if (but >> k & 1) continue;
+        boxes_[k].mail.ending = ending_;
+        boxes_[k].is_full.store(true, std::memory_order_release);
+        mailed |= Strands{1} << k;
+      }
+      for (auto at = issued_.begin(); at != issued_.end();) {
+        const auto next = std::next(at);
+        if (!(*at)->has_started) waiting.splice(waiting.end(), issued_, at);
+        at = next;
+      }
+      watch_waiting();
+    }
+    ending = ending_;
+  }
+  for (const auto& issued : waiting) issued->work->fail(ending.why);
+  nudge(mailed);
+  return ending;
+}
+
+void Group::abort(const std::string& why) {
+  end_all("rank " + std::to_string(place_.rank) + " aborted: " + why, true, 0);
+  for (const auto& strand : strands_) strand->catch_up();
+}
+
+void Group::close(Duration linger) {
+  bool is_busy = false;
+  {
+    const std::lock_guard guard(mutex_);
+    if (is_closed_) return;
+    is_closed_ = true;
+    is_busy = !issued_.empty();
+  }
+  if (is_busy || strands_[0]->is_busy()) {
+    end_all("rank " + std::to_string(place_.rank) + " left the group in the middle of an operation", true, 0);
+    for (const auto& strand : strands_) strand->catch_up();
+  }
+  for (const auto& strand : strands_) strand->say_goodbye();
+  const proto::Driver& clock = strands_[0]->driver();
+  const Time until = clock.now() + linger;
+  for (const auto& strand : strands_) strand->linger(until - clock.now());
+  for (const auto& strand : strands_) strand->leave();
+  const std::lock_guard guard(mutex_);
+  if (error_.empty()) error_ = "the group is closed";
+}
+
+std::string Group::error() {
+  const std::lock_guard guard(mutex_);
+  return error_;
+}
+
+GroupStats Group::stats() {
+  GroupStats stats;
+  {
+    const std::lock_guard guard(mutex_);
+    stats.operations = operations_;
+    stats.operations_small = operations_small_;
+    stats.operations_striped = operations_striped_;
+  }
+  for (const auto& strand : strands_) {
+    const StrandStats part = strand->stats();
+#define X(name) stats.name += part.name;
+    SOFTMRC_STRAND_COUNTERS(X)
+#undef X
+  }
+  return stats;
+}
+
+}  // namespace softmrc::collectives

@@ -1,0 +1,119 @@
+// A rank's part in a group: one strand or several, each over an endpoint of its own, and what they have in common, which is
+// the order of operations, who waits for whose memory, and how it all ends. While data moves they share nothing.
+//
+// The mutex orders all of it. Strands take it with their engine to themselves; whoever holds it asks for no engine, and
+// nobody asks for an engine who has another. So work for a strand is laid into its box, and its driver nudged.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/plan.h"
+#include "collectives/strand.h"
+
+namespace softmrc::collectives {
+
+#define SOFTMRC_COLLECTIVE_COUNTERS(X) \
+  X(operations)                        \
+  X(operations_small)                  \
+  X(operations_striped)                \
+  SOFTMRC_STRAND_COUNTERS(X)
+
+struct GroupStats {
+#define X(name) std::uint64_t name = 0;
+  SOFTMRC_COLLECTIVE_COUNTERS(X)
+#undef X
+};
+
+// Where a strand lives: a driver, and a completion queue of its endpoint.
+struct Home {
+  proto::Driver* driver = nullptr;
+  std::uint32_t cq = 0;
+};
+
+constexpr std::size_t most_strands = 64;
+
+class Group final : private StrandOwner {
+ public:
+  // `domains` are by rank: what the queue pairs to it are in, on every strand.
+  Group(const std::vector<Home>& homes, Place place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port);
+  ~Group() override;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  std::uint32_t ring_rkey(std::uint32_t strand, std::uint32_t peer) { return strands_[strand]->ring_rkey(peer); }
+  proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }
+  // Goes on with so many, as all ranks have agreed.
+  void keep(std::uint32_t strands) { strands_.resize(strands); }
+  void connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
+  // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
+  void start(std::uint32_t unit);
+
+  std::shared_ptr<Work> issue(const Call& call, double timeout_s);
+  std::shared_ptr<Work> send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s);
+  std::shared_ptr<Work> receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s);
+  // Drives the first strand meanwhile. False when the time is up.
+  bool wait(const Work& work, Duration timeout);
+
+  void abort(const std::string& why);
+  // Ends what is under way, says goodbye and waits until that has been heard.
+  void close(Duration linger);
+  // One of the drivers is, and nothing can end well any longer.
+  bool is_stranded() const;
+  std::string error();
+  GroupStats stats();
+  Place place() const { return place_; }
+  // For tests and benches: this algorithm wherever it is possible. All ranks must say the same, between operations.
+  void force(std::optional<Algorithm> algorithm) { place_.forced = algorithm; }
+  std::uint32_t strands() const { return static_cast<std::uint32_t>(strands_.size()); }
+
+ private:
+  using Strands = std::uint64_t;  // one bit each
+  // What a strand will find when it looks.
+  struct alignas(64) Box {
+    std::atomic<bool> is_full{false};
+    Mail mail;  // under the mutex
+  };
+  using Queue = std::list<std::shared_ptr<Issued>>;
+
+  bool has_mail(std::uint32_t strand) const override { return boxes_[strand].is_full.load(std::memory_order_acquire); }
+  Mail collect(std::uint32_t strand) override;
+  void on_ended(std::uint32_t strand, Operation& stripe, bool is_well) override;
+  Ending on_failure(std::uint32_t strand, const std::string& why, bool tells_peers) override;
+  Time waits_until() const override { return Time{waits_until_ps_.load(std::memory_order_relaxed)}; }
+  std::string overdue(Time now) override;
+
+  std::shared_ptr<Issued> prepare(const Call& call, double timeout_s);
+  bool is_refused(Work& work);
+  Strands start_ready();
+  bool may_start(Queue::const_iterator at) const;
+  void watch_waiting();
+  Ending end_all(const std::string& why, bool tells_peers, Strands but);
+  void nudge(Strands strands);
+
+  Place place_;
+  const std::vector<proto::Domain> domains_;
+  const std::shared_ptr<Port> port_;
+  std::vector<std::unique_ptr<Strand>> strands_;  // as many as there are from start to close
+  std::vector<Box> boxes_;
+  std::atomic<std::uint32_t> waiting_threads_{0};
+  std::atomic<std::int64_t> waits_until_ps_{Time::never().ps};  // the first deadline of what has not started
+
+  std::mutex mutex_;  // for what follows
+  Queue issued_;      // in order, until it has ended
+  std::uint32_t next_number_ = 1;
+  std::string error_;
+  bool has_ended_ = false;   // of `ending_`: the strands are told
+  Ending ending_;
+  bool is_closed_ = false;
+  std::uint64_t operations_ = 0;
+  std::uint64_t operations_small_ = 0;
+  std::uint64_t operations_striped_ = 0;
+};
+
+}  // namespace softmrc::collectives

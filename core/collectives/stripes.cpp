@@ -1,0 +1,117 @@
+#include "collectives/stripes.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace softmrc::collectives {
+namespace {
+
+constexpr std::uint64_t grain = 4096;  // so that elements stay whole, and nearly no page is two strands'
+
+struct Cut {
+  std::uint64_t bytes = 0;
+  std::uint64_t each = 0;
+  std::uint32_t count = 1;
+
+  Cut(std::uint64_t bytes, std::uint32_t strands) : bytes(bytes), each(bytes) {
+    const std::uint64_t wanted = std::min<std::uint64_t>(strands, bytes / smallest_stripe);
+    if (wanted < 2) return;
+    each = ((bytes + wanted - 1) / wanted + grain - 1) / grain * grain;
+    count = static_cast<std::uint32_t>((bytes + each - 1) / each);
+  }
+  std::uint64_t at(std::uint32_t stripe) const { return stripe * each; }
+  std::uint64_t size(std::uint32_t stripe) const { return std::min(each, bytes - at(stripe)); }
+};
+
+// What a whole operation's transfers are called in one of its stripes; -1 where they have no part in it.
+struct Names {
+  std::vector<std::int32_t> ins, outs;
+
+  static std::int32_t of(const std::vector<std::int32_t>& names, std::int32_t whole) {
+    return whole < 0 ? -1 : names[static_cast<std::size_t>(whole)];
+  }
+};
+
+template <typename Transfers>
+std::vector<std::int32_t> names_of(const Transfers& transfers, std::uint32_t stripe, std::uint32_t strands) {
+  std::vector<std::int32_t> names;
+  std::int32_t next = 0;
+  for (const auto& transfer : transfers)
+    names.push_back(stripe < Cut(transfer.bytes, transfer.is_eager ? 1 : strands).count ? next++ : -1);
+  return names;
+}
+
+std::unique_ptr<Operation> stripe_of(const Operation& whole, std::uint32_t stripe, std::uint32_t strands, std::uint64_t unit) {
+  auto op = std::make_unique<Operation>();
+  op->descriptor = whole.descriptor;
+  const Names names{names_of(whole.ins, stripe, strands), names_of(whole.outs, stripe, strands)};
+  for (std::size_t i = 0; i < whole.ins.size(); ++i) {
+    if (names.ins[i] < 0) continue;
+    Inbound& in = op->ins.emplace_back(whole.ins[i]);
+    const Cut cut(in.bytes, in.is_eager ? 1 : strands);
+    in.to += cut.at(stripe);
+    if (in.local) in.local += cut.at(stripe);
+    if (in.merge.to) {
+      in.merge.to += cut.at(stripe);
+      in.merge.left += cut.at(stripe);
+      in.merge.right += cut.at(stripe);
+    }
+    in.index = 0;
+    for (std::size_t other = 0; other + 1 < op->ins.size(); ++other)
+      in.index += op->ins[other].peer == in.peer && op->ins[other].is_eager == in.is_eager;
+    in.bytes = cut.size(stripe);
+    in.slices = Slices(in.bytes, unit);
+    in.feeds.clear();
+    for (std::uint32_t out : whole.ins[i].feeds)
+      if (names.outs[out] >= 0) in.feeds.push_back(static_cast<std::uint32_t>(names.outs[out]));
+  }
+  for (std::size_t i = 0; i < whole.outs.size(); ++i) {
+    if (names.outs[i] < 0) continue;
+    Outbound out = whole.outs[i];
+    const Cut cut(out.bytes, out.is_eager ? 1 : strands);
+    // What is passed on was cut in the same places as it came in.
+    SOFTMRC_CHECK(out.after < 0 || whole.ins[static_cast<std::size_t>(out.after)].bytes == out.bytes);
+    out.from += cut.at(stripe);
+    out.bytes = cut.size(stripe);
+    out.slices = Slices(out.bytes, unit);
+    out.after = Names::of(names.ins, out.after);
+    out.beside = Names::of(names.ins, out.beside);
+    if (out.step >= 0) out.step = static_cast<std::int32_t>(std::count_if(names.ins.begin(), names.ins.begin() + out.step, [](std::int32_t n) { return n >= 0; }));
+    out.index = 0;
+    for (const Outbound& other : op->outs) out.index += other.peer == out.peer && other.is_eager == out.is_eager;
+    op->outs.push_back(out);
+  }
+  for (const Copy& copy : whole.copies) {
+    const Cut cut(copy.bytes, strands);
+    if (stripe >= cut.count) continue;
+    Copy& part = op->copies.emplace_back(copy);
+    part.to += cut.at(stripe);
+    part.from += cut.at(stripe);
+    part.bytes = cut.size(stripe);
+  }
+  return op;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Operation>> cut_into_stripes(std::unique_ptr<Operation> whole, std::uint32_t strands, std::uint64_t unit) {
+  std::vector<std::unique_ptr<Operation>> stripes;
+  for (Inbound& in : whole->ins) in.total = in.bytes;
+  for (Outbound& out : whole->outs) out.total = out.bytes;
+  const auto is_cut = [&](const auto& transfer) { return !transfer.is_eager && Cut(transfer.bytes, strands).count > 1; };
+  const bool is_whole = std::none_of(whole->ins.begin(), whole->ins.end(), is_cut) && std::none_of(whole->outs.begin(), whole->outs.end(), is_cut);
+  if (is_whole || !whole->is_striped) {
+    stripes.push_back(std::move(whole));
+    return stripes;
+  }
+  for (std::uint32_t k = 0; k < strands; ++k) {
+    auto stripe = stripe_of(*whole, k, strands, unit);
+    const bool is_idle = stripe->ins.empty() && stripe->outs.empty() && stripe->copies.empty();
+    stripes.push_back(k > 0 && is_idle ? nullptr : std::move(stripe));
+  }
+  SOFTMRC_CHECK(!whole->finish);  // it wants all there is, at once
+  return stripes;
+}
+
+}  // namespace softmrc::collectives

@@ -1,0 +1,366 @@
+"""Groups that are spread over several lanes: the same bits, the same order, the same ends as over one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectives.ranks import DTYPES, FLOATS, PLANES, Ranks, block, ranks, storage, stored, values_of
+from collectives.test_failures import IMPATIENT
+from collectives.test_reduce import ops_of
+from softmrc import _core
+from softmrc.collectives import CollectiveError, DirectoryStore, Group, ReduceOp, Work
+from softmrc.collectives.offer import strands_of
+from softmrc.errors import ConfigError
+from softmrc.verbs import width
+
+COUNT = 500_003  # so that each of three ranks' parts is worth three strands, in a length that nothing divides
+
+
+def uneven(rank: int, peer: int) -> int:
+    """Bytes from one rank to another: nothing, a message, a stripe, several."""
+    return (0, 1000, 130_000, 700_001)[(rank + 2 * peer) % 4]
+
+
+def everything(group: Ranks) -> list[list[bytes]]:
+    """Numbers that round, through every operation; a sample of types and reductions through those that reduce."""
+
+    def run(rank: Group) -> list[bytes]:
+        size, found = group.size, []
+        random = np.random.default_rng(rank.rank)
+        array = random.standard_normal(COUNT).astype(np.float32)
+        summed, part, whole = array.copy(), np.empty(COUNT, np.float32), np.empty(COUNT * size, np.float32)
+        reduced, dealt, passed = array.copy(), np.empty(COUNT, np.float32), array.copy()
+        mixed = [np.full(uneven(rank.rank, p), rank.rank, np.uint8) for p in range(size)]
+        got = [np.zeros(uneven(p, rank.rank), np.uint8) for p in range(size)]
+        gathered = np.empty(COUNT * size, np.float32)
+        is_root = rank.rank == size - 1
+        works = [
+            rank.all_reduce(summed),
+            rank.reduce_scatter([array] * size, part, op=ReduceOp.AVG),
+            rank.all_gather(array, whole),
+            rank.reduce(reduced, None, 1),
+            rank.broadcast(passed, 1),
+            rank.scatter(dealt, [array] * size if is_root else None, size - 1),
+            rank.all_to_all(mixed, got),
+            rank.gather(array, gathered if is_root else None, size - 1),
+        ]
+        for work in works:
+            work.wait()
+        found += [a.tobytes() for a in (summed, part, whole, reduced, passed, dealt, *got)]
+        found += [gathered.tobytes()] * is_root
+        for number, dtype in enumerate(DTYPES):
+            allowed = [*ops_of(dtype), *[ReduceOp.PREMUL_SUM] * (dtype in FLOATS)]
+            op = allowed[number % len(allowed)]
+            count = 900_001 // storage(dtype).itemsize
+            values = stored(random.standard_normal(count) * 50, dtype)
+            rank.all_reduce(block(values, dtype), op=op, factor=0.3).wait()
+            found.append(values.tobytes())
+        return found
+
+    return values_of(group(run))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_results_do_not_depend_on_the_number_of_strands(size: int) -> None:
+    with ranks(size, lanes=1) as alone:
+        expected = everything(alone)
+        assert all(rank.stats()["operations_striped"] == 0 for rank in alone.groups)
+    for lanes in (2, 3, 4):
+        with ranks(size, lanes=lanes) as wide:
+            assert everything(wide) == expected, lanes
+            assert all(rank.stats()["operations_striped"] >= 15 for rank in wide.groups)
+
+
+def by_algorithm(group: Ranks) -> dict[str, list[list[bytes]]]:
+    def run(rank: Group) -> list[bytes]:
+        array = np.random.default_rng(rank.rank).standard_normal(COUNT).astype(np.float32)
+        summed, reduced, passed, part = array.copy(), array.copy(), array.copy(), np.empty(COUNT, np.float32)
+        whole = np.empty(COUNT * group.size, np.float32)
+        works = [rank.all_reduce(summed), rank.reduce(reduced, None, 1), rank.broadcast(passed, 2)]
+        works += [rank.reduce_scatter([array] * group.size, part), rank.all_gather(array, whole)]
+        for work in works:
+            work.wait()
+        return [a.tobytes() for a in (summed, reduced, passed, part, whole)]
+
+    found = {}
+    for algorithm in ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain"):
+        values_of(group(lambda rank, name=algorithm: rank._native.force(name)))
+        found[algorithm] = values_of(group(run))
+    return found
+
+
+def test_no_algorithm_depends_on_the_number_of_strands() -> None:
+    """Those that cannot be cut go by one strand; no rank does otherwise than the others."""
+    with ranks(3, lanes=1) as alone, ranks(3, lanes=3) as wide:
+        assert by_algorithm(wide) == by_algorithm(alone)
+        assert len({rank.stats()["operations_striped"] for rank in wide.groups}) == 1
+
+
+def test_strands_carry_the_same(lanes: int = 3) -> None:
+    def moved(rank: Group) -> np.ndarray:
+        return np.array(
+            [sum(pairs[k].bulk.stats()["bytes_sent"] for pairs in rank.pairs.values()) for k in range(lanes)]
+        )
+
+    def run(rank: Group) -> np.ndarray:
+        before = moved(rank)
+        rank.all_reduce(np.ones(COUNT * 4)).wait()
+        return moved(rank) - before
+
+    with ranks(2, lanes=lanes) as two:
+        for sent in values_of(two(run)):
+            assert sent.min() > 0.9 * sent.max() > 0.2 * COUNT * 4 * 8
+
+
+@pytest.mark.parametrize("lanes", [(1, 4, 2), (4, 2, 3)])
+def test_ranks_with_different_numbers_of_lanes(lanes: tuple[int, ...]) -> None:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(lanes)) as pool:
+
+        def run(rank: int) -> tuple[int, float]:
+            store = DirectoryStore(folder)
+            with Group.join(store, rank, len(lanes), planes=PLANES, lanes=lanes[rank], timeout_s=20) as group:
+                array = np.full(COUNT, rank + 1.0)
+                group.all_reduce(array).wait()
+                group.barrier().wait()
+                assert (array == array[0]).all()
+                return len(group.pairs[(rank + 1) % 3]), float(array[0])
+
+        assert list(pool.map(run, range(len(lanes)))) == [(min(lanes), 6.0)] * len(lanes)
+
+
+def test_how_many_lanes_is_a_number_that_makes_sense() -> None:
+    for lanes in (0, -1, 65, 1.5, "2"):
+        with pytest.raises(ConfigError, match="lanes"):
+            Group.join(None, 0, 1, lanes=lanes)  # type: ignore[arg-type]
+
+
+def test_operations_on_the_same_memory_keep_their_order() -> None:
+    """Large and small, so that they are on different strands; one that could overtake another would be seen."""
+
+    def run(rank: Group) -> np.ndarray:
+        array = np.ones(300_000, np.int64)
+        everybody = np.zeros(300_000 * 3, np.int64)
+        works = []
+        for _ in range(3):
+            works += [rank.all_reduce(array), rank.all_reduce(array[:5]), rank.all_reduce(array[5:]), rank.barrier()]
+        works += [rank.all_gather(array, everybody), rank.all_reduce(everybody), rank.broadcast(array, 2)]
+        works += [rank.all_reduce(array[-100_000:]), rank.all_reduce(array[:100]), rank.all_reduce(array)]
+        for work in works:
+            work.wait()
+        return np.concatenate([everybody, array])
+
+    with ranks(3, lanes=3) as three:
+        for _ in range(3):
+            for result in values_of(three(run)):
+                assert (result[:900_000] == 3**7).all()
+                array = result[900_000:]
+                assert (
+                    (array[:100] == 3**8).all()
+                    and (array[100:-100_000] == 3**7).all()
+                    and (array[-100_000:] == 3**8).all()
+                )
+
+
+def test_many_in_flight_and_callbacks_for_all() -> None:
+    told = threading.Semaphore(0)
+    counts = [3, 200_000, 0, 7, 150_000, 300_000, 1] * 5
+
+    def run(rank: Group) -> None:
+        arrays = [np.full(count, i + rank.rank, np.int64) for i, count in enumerate(counts)]
+        works = [rank.all_reduce(array) for array in arrays]
+        for work in works:
+            work.add_done_callback(lambda _: told.release())
+        for work in reversed(works):
+            work.wait()
+        for i, array in enumerate(arrays):
+            assert (array == 2 * i + 1).all()
+
+    with ranks(2, lanes=3) as two:
+        values_of(two(run))
+        for _ in range(2 * len(counts)):
+            assert told.acquire(timeout=20)
+
+
+def is_read(group: Group, memory: np.ndarray) -> bool:
+    return group.device._native.reads_from(_core.Buffer(memory, False))
+
+
+@pytest.mark.parametrize("what", ["bulk", "messages"])
+@pytest.mark.parametrize("strand", [0, 2])
+def test_one_strand_that_breaks_ends_all(strand: int, what: str) -> None:
+    """In the same words on all ranks, which name a rank; and nobody's memory is touched any longer."""
+    with ranks(3, lanes=3) as three:
+        arrays = [np.zeros(COUNT) for _ in range(3)]
+
+        def run(rank: Group) -> None:
+            rank.all_reduce(arrays[rank.rank]).wait()
+            if rank.rank == 0:
+                getattr(rank.pairs[1][strand], what).error()
+            for _ in range(200):
+                rank.all_reduce(arrays[rank.rank]).wait()
+
+        errors = three(run)
+        assert all(isinstance(error, CollectiveError) for error in errors), errors
+        assert len({str(error) for error in errors}) <= 2, errors  # two ranks may notice at the same time
+        assert all("rank 0" in str(error) or "rank 1" in str(error) for error in errors), errors
+        assert not any(is_read(rank, array) for rank, array in zip(three.groups, arrays, strict=True))
+
+
+def under_load(three: Ranks, then: Callable[[Group], Any]) -> list[list[Work]]:
+    """All ranks have many under way, when `then` is called on rank 1."""
+
+    def run(rank: Group) -> list[Work]:
+        works = []
+        for turn in range(60):
+            works.append(rank.all_reduce(np.ones(COUNT if turn % 3 else 7)))
+            if rank.rank == 1 and turn == 50:
+                works[20].wait()
+                then(rank)
+        return works
+
+    return values_of(three(run))
+
+
+def test_abort_under_load_ends_everything_in_the_same_words() -> None:
+    with ranks(3, lanes=3) as three:
+        for works in under_load(three, lambda rank: rank.abort("enough")):
+            words = set()
+            for work in works:
+                try:
+                    work.wait(20)
+                except CollectiveError as error:
+                    words.add(str(error))
+            assert words == {"rank 1 aborted: enough"}
+
+
+def test_a_rank_that_leaves_under_load() -> None:
+    with ranks(3, lanes=3) as three:
+        for works in under_load(three, lambda rank: rank.close()):
+            with pytest.raises(CollectiveError, match="rank 1 left the group in the middle of an operation"):
+                works[-1].wait(20)
+            assert all(work.done for work in works)
+
+
+def test_a_rank_that_stays_away_is_named() -> None:
+    with ranks(3, lanes=3) as three:
+        results = three(lambda g: g.all_reduce(np.zeros(COUNT), timeout_s=0.5).wait() if g.rank != 1 else None)
+        for error in (results[0], results[2]):
+            assert "within 0.5 s: rank 1 did not take part" in str(error)
+
+
+def test_one_that_waits_for_memory_has_its_own_deadline() -> None:
+    with ranks(2, lanes=2) as two:
+        array = np.zeros(COUNT)
+        first = two.groups[0].all_reduce(array, timeout_s=20)
+        second = two.groups[0].all_reduce(array, timeout_s=0.3)
+        words = "within 0.3 s: an earlier operation on the same memory has not ended"
+        for work in (first, second):
+            with pytest.raises(CollectiveError, match=words):
+                work.wait(20)
+        with pytest.raises(CollectiveError, match=words):
+            two.groups[1].all_reduce(np.zeros(COUNT)).wait(20)
+
+
+@pytest.mark.parametrize("mine", [10, 10_000, 140_000, 3_000_000])
+def test_ranks_that_do_not_mean_the_same_length(mine: int) -> None:
+    """Each length would go by other strands, or in another way."""
+    with ranks(2, lanes=3) as two:
+
+        def run(rank: Group) -> None:
+            count = mine if rank.rank == 0 else 1_000_000
+            rank.all_to_all(np.zeros(2 * count, np.uint8), np.zeros(2 * count, np.uint8)).wait()
+            rank.barrier().wait()
+
+        errors = {str(error) for error in two(run)}
+        assert all("bytes" in error and str(mine) in error and "1000000" in error for error in errors), errors
+
+
+def test_the_bits_do_not_depend_on_the_weather() -> None:
+    with ranks(3, lanes=3) as three:
+        expected = everything(three)
+    with ranks(3, lanes=3) as three:
+        for rank in three.groups:
+            rank.device.set_faults(0, drop=0.01, reorder=0.1, duplicate=0.02)
+        three.groups[0].device.set_faults(1, black_hole=True)
+        assert everything(three) == expected
+        for rank in three.groups:
+            rank.device.set_faults()
+
+
+VICTIM = """
+import sys, numpy as np
+from softmrc.collectives import *
+with Group.join(DirectoryStore(sys.argv[1]), 1, 2, planes=["127.0.0.1", "127.0.0.2"], lanes=3) as group:
+    for turn in range(100000):
+        group.all_reduce(np.zeros(1000000)).wait()
+        print("here", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_in_the_middle(how: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen([sys.executable, "-c", VICTIM, folder], text=True, stdout=subprocess.PIPE)
+        try:
+            assert process.stdout
+            with (
+                Group.join(DirectoryStore(folder), 0, 2, planes=PLANES, lanes=3, device_config=IMPATIENT) as group,
+                pytest.raises(CollectiveError, match="rank 1 stopped answering"),
+            ):
+                for turn in range(200):
+                    group.all_reduce(np.zeros(1_000_000)).wait(30)
+                    if turn == 3:
+                        process.stdout.readline()
+                        os.kill(process.pid, how)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def offer_of(host: str, cores: int, strands: int) -> dict[str, Any]:
+    return {"host": host, "cores": cores, "strands": [{}] * strands}
+
+
+@pytest.mark.parametrize(
+    ("offers", "strands"),
+    [
+        ([("a", 16, 8), ("b", 16, 8)], 8),
+        ([("a", 16, 8), ("b", 16, 3)], 3),  # one has fewer
+        ([("a", 16, 8), ("a", 16, 8), ("a", 16, 8), ("b", 16, 8)], 5),  # three share sixteen processors
+        ([("a", 2, 8)] * 4, 1),
+        ([("a", 0, 8)] * 4, 8),  # all said how many they want
+        ([("a", 0, 8), ("a", 8, 8)], 4),  # one did not
+    ],
+)
+def test_how_many_strands_a_group_has(offers: list[tuple[str, int, int]], strands: int) -> None:
+    assert strands_of([offer_of(*offer) for offer in offers]) == strands
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks_here", "speeds", "lanes"),
+    [
+        (16, 1, [0], 8),
+        (16, 4, [0, 0], 4),
+        (16, 32, [0], 1),
+        (1.5, 1, [0], 1),
+        (16, 1, [1_000_000_000] * 2, 1),
+        (16, 1, [25_000_000_000] * 2, 5),
+        (16, 1, [1_000_000_000, 0], 8),
+    ],
+)
+def test_how_many_lanes_a_rank_has(
+    monkeypatch: pytest.MonkeyPatch, cores: float, ranks_here: int, speeds: list[int], lanes: int
+) -> None:
+    monkeypatch.setattr(width, "cores", lambda: cores)
+    assert width.lanes_of_rank(ranks_here, speeds) == lanes
