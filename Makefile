@@ -8,10 +8,10 @@ SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
-SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives
-THREAD_TESTS ?= tests/udp tests/collectives
+SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
+THREAD_TESTS ?= tests/udp tests/collectives tests/nccl
 
-.PHONY: help demo demo-lab test lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings build clean
+.PHONY: help demo demo-lab demo-gpu test lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -22,6 +22,9 @@ demo: $(VENV)/.torch ## Train on four ranks while their planes break, and show t
 
 demo-lab: $(VENV)/.torch ## The same over a kernel SRv6 fabric whose spine reboots (root)
 	@$(BIN)/softmrc demo --lab
+
+demo-gpu: build ## Train with NCCL on a GPU over our plugin while its planes break (torch with CUDA in .venv)
+	@$(BIN)/softmrc demo --gpu
 
 test: $(VENV)/.test ## Run every test
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -43,7 +43,7 @@ def build(kind: str, folder: Path) -> None:
     package.mkdir(parents=True)
     for source in (ROOT / "src" / "softmrc").iterdir():
         (package / source.name).symlink_to(source)
-    for extension in [*folder.glob("_core*.so"), *folder.glob("_yardstick*.so")]:
+    for extension in [*folder.glob("_core*.so"), *folder.glob("_yardstick*.so"), *folder.glob("libnccl-net-*.so")]:
         shutil.copy(extension, package)
     (package.parent / "sitecustomize.py").write_text(SITECUSTOMIZE)
 

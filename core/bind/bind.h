@@ -22,6 +22,7 @@ void bind_device(nanobind::module_& m);
 void bind_collectives(nanobind::module_& m);
 void bind_parts(nanobind::module_& m);
 void bind_sim_parts(nanobind::module_& m);   // in the same module as bind_parts
+void bind_face(nanobind::module_& m);        // likewise
 void bind_types(nanobind::module_& m);       // Python classes that Python cannot make
 
 // Runs what may lose the GIL. A daemon thread that wants it back when the interpreter is gone is ended by CPython (before

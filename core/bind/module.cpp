@@ -58,6 +58,7 @@ NB_MODULE(_core, m) {
   bind_collectives(m);
   nb::module_ parts = m.def_submodule("parts");
   bind_parts(parts);
+  bind_face(parts);
   bind_sim_parts(parts);
   bind_types(m);
 }

@@ -38,12 +38,12 @@ Blocks parts_of(const Draft& d, Part whole) {
   return blocks;
 }
 
-// In temporary memory, where they need not wrap.
+// In temporary memory, where they need not wrap; nowhere, where only their lengths are wanted.
 Blocks side_by_side(const Draft& d, const std::vector<Part>& parts, std::uint8_t* at) {
   Blocks blocks{{}, d.size};
   for (std::uint32_t i = 0; i < d.size; ++i) {
     blocks.parts.push_back({at, parts[d.beyond(i)].bytes});
-    at += blocks.parts.back().bytes;
+    if (at) at += blocks.parts.back().bytes;
   }
   return blocks;
 }

@@ -102,9 +102,13 @@ class Lane final : public proto::Driver {
   // alone, or the lane is closed.
   std::size_t wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout);
   bool wait_until(const std::function<bool()>& is_done, Duration timeout) override;
-  void nudge() override { kick(); }
   void add_attendant(proto::Attendant* attendant) override;
   void remove_attendant(proto::Attendant* attendant) override;
+  // No lock is asked for unless the driver sleeps.
+  void nudge() override {
+    is_nudged_ = true;
+    if (is_asleep_) kick();
+  }
   // Who is told when this queue holds something: a descriptor that becomes readable, a bell that is rung. Null: nobody.
   void set_outlet(std::uint32_t cq, Bell* bell, int fd);
   // The same for events.
@@ -213,6 +217,8 @@ class Lane final : public proto::Driver {
   bool is_cut_short_ = false;
   bool owes_ = false;                // the last driver left without sending
   bool has_posts_ = false;           // visitors left something for the driver to send
+  std::atomic<bool> is_nudged_{false};
+  std::atomic<bool> is_asleep_{false};  // who nudges must wake the driver
   std::string failure_;
   Time sleeps_until_ = Time::long_ago();
   std::thread thread_;

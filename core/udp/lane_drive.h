@@ -22,7 +22,11 @@ void Lane::drive(Lock& lock, Time until, Done done) {
   if (owes_) transmit();
   while (!closed_) {
     bool worked = take_in();
-    if (!attendants_.empty() && attend()) worked = true;
+    // First the mark, then a look: who leaves something in between marks it again.
+    if (!attendants_.empty()) {
+      is_nudged_ = false;
+      if (attend()) worked = true;
+    }
     // Whoever waited for this will most likely answer it: acknowledgements then leave with the answer, and the peer is
     // woken once instead of twice. If not, the next driver pays what is owed.
     if (done()) {
@@ -51,11 +55,18 @@ void Lane::drive(Lock& lock, Time until, Done done) {
     const Time deadline = std::min({next_deadline(), until, now + longest_sleep});
     if (deadline <= now) continue;
     const bool spins = spin_.wants_more(now);
+    // Either this is seen by who nudges, or the nudge is seen here.
+    is_asleep_ = !spins;
+    if (is_nudged_ && !attendants_.empty()) {
+      is_asleep_ = false;
+      continue;
+    }
     sleeps_until_ = deadline;
     ++(spins ? stats_.spins : stats_.sleeps);
     lock.unlock();
     look(spins ? Duration{0} : deadline - now);
     lock.lock();
+    is_asleep_ = false;
     sleeps_until_ = Time::long_ago();
     if (spins) spin_.on_looked(now, clock_.now());
     else spin_.on_slept(clock_.now());

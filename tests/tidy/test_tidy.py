@@ -15,7 +15,8 @@ PYTHON = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
 
-# base <- wire <- proto <- {udp, collectives <- sim} <- bind: each room, and the rooms whose headers it may include.
+# base <- wire <- proto <- {udp <- face <- nccl, collectives <- sim} <- bind: each room, and the rooms whose headers it
+# may include.
 MAY_INCLUDE = {
     "base": {"base"},
     "wire": {"base", "wire"},
@@ -23,8 +24,10 @@ MAY_INCLUDE = {
     "sim": {"base", "wire", "proto", "collectives", "sim"},
     "udp": {"base", "wire", "proto", "udp"},
     "collectives": {"base", "proto", "collectives"},
+    "face": {"base", "wire", "proto", "udp", "face"},
+    "nccl": {"base", "wire", "proto", "udp", "face", "nccl"},
     "yardstick": {"base", "proto", "udp", "yardstick"},
-    "bind": {"base", "wire", "proto", "sim", "udp", "collectives", "yardstick", "bind"},
+    "bind": {"base", "wire", "proto", "sim", "udp", "collectives", "face", "yardstick", "bind"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 MAX_LINES = 700

@@ -260,8 +260,9 @@ def test_noise_beside_honest_traffic_does_not_stop_it() -> None:
 
 # Configuration.
 
-BAD_ENDPOINT = {"ports": [0, 17, -1, "x"], "sack_threshold_bytes": [0, 1 << 25], "probe_interval_us": [0.0, 1e9],
-                "probe_interval_max_us": [1.0, 1e12], "revival_answers": [0, 101], "max_events": [0, 1 << 21],
+BAD_ENDPOINT = {"ports": [0, 17, -1, "x"], "sack_threshold_bytes": [0, 1 << 25], "sack_gap_us": [-1.0, 1e7],
+                "probe_interval_us": [0.0, 1e9], "probe_interval_max_us": [1.0, 1e12],
+                "revival_answers": [0, 101], "max_events": [0, 1 << 21],
                 "timestamps": ["yes"], "trim_nack": [None], "peer_trim_nack": [2.5], "sack_first_packet": ["no"],
                 "announces_ports": ["yes"], "proves_addresses": ["yes"], "answers_per_s": [-1, 1 << 24],
                 "seed": [-1, 1 << 64], "secret": [-1, 1 << 64]}  # fmt: skip

@@ -43,6 +43,8 @@ struct ControllerList {
 
 using Controllers = ControllerList<Nscc, FixedWindow, QueueDelay>;
 using CcProfile = Controllers::Profile;
+// For links that say nothing of themselves, where nobody chooses.
+constexpr const char* controller_of_sockets = QueueDelay::name;
 
 Verdict validate(const CcProfile& profile);
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from softmrc.cli import bench, demo, dissect, fabric, lab, perf, ping, sim, top
+from softmrc.cli import bench, demo, dissect, fabric, lab, nccl, perf, ping, sim, top
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -24,6 +24,7 @@ app.command("perf")(perf.perf)
 app.command("top")(top.top)
 app.command("sim")(sim.sim)
 app.command("sweep")(sim.sweep)
+app.command("nccl-plugin")(nccl.nccl_plugin)
 app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
 app.add_typer(fabric.fabric_app, name="fabric")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import allreduce, engine, failover, sim, udp
+from softmrc.bench import allreduce, engine, failover, nccl, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 from softmrc.cli.terminal import check_mark, terminal
@@ -91,6 +92,22 @@ def bench_allreduce(
     for reason in (figures.get("not_measured"), figures.get("cuda_not_measured"), figures["links"].get("refused")):
         if reason:
             terminal().print(reason, style="dim", highlight=False)
+
+
+@benches.command("nccl")
+def bench_nccl(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """NCCL's all-reduces over our plugin and over its own sockets, two processes on one GPU. Needs torch with CUDA."""
+    nccl.check_gpu()
+    figures = nccl.measure(quick)
+    for name, why in figures["failed"].items():
+        print(f"{name} failed: {why}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show("NCCL on one GPU, two processes", nccl.FIGURES, nccl.shown(figures))
 
 
 @benches.command("sim")

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from softmrc.cli.demo_engine import show as show_engine
+from softmrc.cli.demo_gpu import show as show_gpu
 from softmrc.cli.demo_view import View, view_for
 from softmrc.cli.terminal import terminal
 from softmrc.demo import lab, report
@@ -31,6 +32,7 @@ GLOO_FAULTY = "Gloo, with faults"
 def demo(
     engine: bool = typer.Option(False, help="The engine alone: 64 MiB through a simulated network; takes a second."),
     in_lab: bool = typer.Option(False, "--lab", help="Over a kernel SRv6 fabric whose spine reboots. Needs root."),
+    on_gpu: bool = typer.Option(False, "--gpu", help="NCCL with our plugin, two processes on one GPU."),
     seed: int = typer.Option(1, help="With --engine: another seed, another storm."),
     steps: int = typer.Option(0, min=0, help="How long each of the three jobs trains; 0: as long as is usual."),
     output: Path = typer.Option(Path("demo-report.html"), help="Where the report goes."),
@@ -38,6 +40,9 @@ def demo(
     """Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."""
     if engine:
         show_engine(seed)
+        return
+    if on_gpu:
+        show_gpu(steps)
         return
     console = terminal()
     try:

@@ -1,0 +1,197 @@
+#include "face/door.h"
+
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "udp/socket.h"
+
+namespace softmrc::face {
+namespace {
+
+constexpr auto patience_with_one_address = std::chrono::milliseconds(1'000);
+constexpr auto pause_between_tries = std::chrono::milliseconds(50);
+constexpr int admitted_at_once = 16;
+
+std::string name_of(const sockaddr_storage& storage) {
+  wire::Address address;
+  std::uint16_t port = 0;
+  udp::source_of(storage, address, port);
+  return udp::text_of(address) + " port " + std::to_string(port);
+}
+
+std::string peer_of(int fd) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  return getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &size) == 0 ? name_of(storage) : "a visitor";
+}
+
+int new_socket(bool is_v4) { return socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+// Talk -------------------------------------------------------------------------------------------------------------
+
+Talk::Talk(Descriptor socket, Exchange::Role role, const std::string& secret, const Token& token, std::unique_ptr<Party> party,
+           Clock::time_point until)
+    : socket_(std::move(socket)), name_(peer_of(socket_.get())), until_(until), party_(std::move(party)), exchange_(role, secret, token, *party_) {
+  const int on = 1;
+  setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+bool Talk::advance() {
+  if (!exchange_.is_done()) read();
+  const Bytes more = exchange_.take_outgoing();
+  outgoing_.insert(outgoing_.end(), more.begin(), more.end());
+  write();
+  return exchange_.is_done() && outgoing_.empty();
+}
+
+void Talk::read() {
+  std::uint8_t buffer[4096];
+  while (!exchange_.is_done()) {
+    const ssize_t got = recv(socket_.get(), buffer, sizeof buffer, 0);
+    if (got == 0) throw HungUp("hung up during the handshake");
+    if (got < 0) {
+      if (errno == EAGAIN || errno == EINTR) return;
+      throw HungUp(std::string("is gone: ") + std::strerror(errno));
+    }
+    exchange_.hear({buffer, static_cast<std::size_t>(got)});
+  }
+}
+
+void Talk::write() {
+  while (!outgoing_.empty()) {
+    const ssize_t sent = send(socket_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EAGAIN || errno == EINTR) return;
+      throw HungUp(std::string("is gone: ") + std::strerror(errno));
+    }
+    outgoing_.erase(outgoing_.begin(), outgoing_.begin() + sent);
+  }
+}
+
+void Talk::end(const std::string& words) {
+  outgoing_ = Exchange::farewell(words);
+  try {
+    write();
+  } catch (const Refusal&) {
+  }
+}
+
+// Door -------------------------------------------------------------------------------------------------------------
+
+Door::Door(const wire::Address& address, bool stays_here, std::string secret, const Token& token, MakeParty make)
+    : secret_(std::move(secret)), token_(token), make_(std::move(make)) {
+  wire::Address bound = address;
+  if (!stays_here) bound = address.is_v4 ? wire::Address(wire::Ipv4{}) : wire::Address(wire::Ipv6{});
+  socket_ = Descriptor(new_socket(bound.is_v4));
+  udp::Destination to = udp::destination_of(bound, 0, 0);
+  if (socket_.get() < 0 || bind(socket_.get(), reinterpret_cast<sockaddr*>(&to.storage), to.size) != 0 || listen(socket_.get(), 1024) != 0)
+    throw Refusal("cannot listen on " + udp::text_of(bound) + ": " + std::strerror(errno));
+  socklen_t size = sizeof to.storage;
+  getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&to.storage), &size);
+  wire::Address ignored;
+  udp::source_of(to.storage, ignored, port_);
+}
+
+void Door::admit() {
+  for (int i = 0; i < admitted_at_once; ++i) {
+    Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.get() < 0) return;
+    // Who came first has had its time; the newest may be who is waited for.
+    if (visitors_.size() >= most_visitors) visitors_.pop_front();
+    visitors_.emplace_back(std::move(socket), Exchange::Role::listener, secret_, token_, make_(), Talk::Clock::now() + visitor_time);
+  }
+}
+
+std::unique_ptr<Party> Door::poll(const Tell& tell) {
+  admit();
+  for (auto at = visitors_.begin(); at != visitors_.end();) {
+    const auto visitor = at++;
+    try {
+      if (visitor->advance()) {
+        std::unique_ptr<Party> party = visitor->take_party();
+        visitors_.erase(visitor);
+        return party;
+      }
+      if (!visitor->is_late()) continue;
+      tell(visitor->name() + " did not finish the handshake in time");
+    } catch (const std::exception& why) {
+      visitor->end(why.what());
+      tell(visitor->name() + " " + why.what());
+    }
+    visitors_.erase(visitor);
+  }
+  return nullptr;
+}
+
+// Call -------------------------------------------------------------------------------------------------------------
+
+Call::Call(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeParty make)
+    : addresses_(std::move(addresses)), scope_id_(scope_id), port_(port), secret_(std::move(secret)), token_(token), make_(std::move(make)) {
+  if (addresses_.empty() || port_ == 0) throw Refusal("the handle names no address");
+}
+
+void Call::dial() {
+  const wire::Address& address = addresses_[at_];
+  name_ = udp::text_of(address) + " port " + std::to_string(port_);
+  socket_ = Descriptor(new_socket(address.is_v4));
+  dialled_ = Talk::Clock::now();
+  const udp::Destination to = udp::destination_of(address, port_, scope_id_);
+  if (socket_.get() < 0) throw Refusal(std::string("cannot make a socket: ") + std::strerror(errno));
+  if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.size) != 0 && errno != EINPROGRESS) next(std::strerror(errno));
+}
+
+// The next address is tried, and the first again after the last, while there is time.
+void Call::next(const std::string& why) {
+  socket_ = Descriptor();
+  const auto now = Talk::Clock::now();
+  if (now >= until_) throw Refusal(name_ + " does not answer: " + why);
+  at_ = (at_ + 1) % addresses_.size();
+  rests_until_ = now + pause_between_tries;
+}
+
+bool Call::is_connected() {
+  pollfd waits{socket_.get(), POLLOUT, 0};
+  if (::poll(&waits, 1, 0) <= 0) {
+    if (Talk::Clock::now() - dialled_ > patience_with_one_address) next("nothing comes back");
+    return false;
+  }
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error) next(std::strerror(error));
+  return error == 0;
+}
+
+std::unique_ptr<Party> Call::poll() {
+  if (!talk_) {
+    if (Talk::Clock::now() < rests_until_) return nullptr;
+    if (socket_.get() < 0) dial();
+    if (socket_.get() < 0 || !is_connected()) return nullptr;
+    talk_.emplace(std::move(socket_), Exchange::Role::connector, secret_, token_, make_(), until_);
+  }
+  try {
+    if (talk_->advance()) return talk_->take_party();
+    if (talk_->is_late()) throw Refusal("did not finish the handshake in time");
+    return nullptr;
+  } catch (const HungUp& why) {
+    talk_.reset();
+    next(why.what());  // it made room for others, perhaps
+    return nullptr;
+  } catch (const Refusal& why) {
+    talk_->end(why.what());
+    throw Refusal(talk_->name() + " " + why.what());
+  }
+}
+
+}  // namespace softmrc::face

@@ -1,0 +1,121 @@
+// Where the exchange happens: TCP sockets that never block. A door is where connectors come to, and a call is one of them
+// from its own side; both get on a little whenever they are asked. Strangers, liars and the silent cost a place among a
+// bounded number of visitors, for a bounded time, and hold up nobody.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "face/exchange.h"
+#include "wire/route.h"
+
+namespace softmrc::face {
+
+constexpr std::chrono::seconds visitor_time{10};
+// Whom a connector calls may be there and be asked only later: ranks of a job are not all equally fast.
+constexpr std::chrono::seconds caller_time{60};
+constexpr std::size_t most_visitors = 64;
+
+// An open descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// One connection on which an exchange takes place.
+class Talk {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Talk(Descriptor socket, Exchange::Role role, const std::string& secret, const Token& token, std::unique_ptr<Party> party,
+       Clock::time_point until);
+  // True once it is done and all is sent. Throws Refusal.
+  bool advance();
+  // Shows the other side out, with a word.
+  void end(const std::string& words);
+  bool is_late() const { return Clock::now() >= until_; }
+  const std::string& name() const { return name_; }
+  std::unique_ptr<Party> take_party() { return std::move(party_); }
+
+ private:
+  void read();
+  void write();
+
+  Descriptor socket_;
+  std::string name_;
+  Clock::time_point until_;
+  std::unique_ptr<Party> party_;
+  Exchange exchange_;
+  Bytes outgoing_;
+};
+
+class Door {
+ public:
+  // Who comes in is given one of these.
+  using MakeParty = std::function<std::unique_ptr<Party>()>;
+  using Tell = std::function<void(const std::string&)>;
+
+  // On loopback if `stays_here`, else on every address. Throws Refusal.
+  Door(const wire::Address& address, bool stays_here, std::string secret, const Token& token, MakeParty make);
+  std::uint16_t port() const { return port_; }
+  // The party of a connector that has come through, if there is one; `tell` hears of those that were turned away.
+  std::unique_ptr<Party> poll(const Tell& tell);
+
+ private:
+  void admit();
+
+  std::string secret_;
+  Token token_;
+  MakeParty make_;
+  Descriptor socket_;
+  std::uint16_t port_ = 0;
+  std::list<Talk> visitors_;
+};
+
+// A connector's way in: it tries one address after another, and again where it was shown out, while there is time.
+class Call {
+ public:
+  using MakeParty = Door::MakeParty;
+
+  Call(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeParty make);
+  // The party once it is through; null while it is not. Throws Refusal when it will never be.
+  std::unique_ptr<Party> poll();
+  // Nobody asks for it any longer, or somebody would have heard by now.
+  bool is_forgotten() const { return Talk::Clock::now() > until_ + caller_time; }
+
+ private:
+  void dial();
+  bool is_connected();
+  void next(const std::string& why);
+
+  std::vector<wire::Address> addresses_;
+  std::uint32_t scope_id_;
+  std::uint16_t port_;
+  std::string secret_;
+  Token token_;
+  MakeParty make_;
+  std::size_t at_ = 0;
+  std::string name_;
+  Descriptor socket_;
+  std::optional<Talk> talk_;
+  Talk::Clock::time_point until_ = Talk::Clock::now() + caller_time;
+  Talk::Clock::time_point dialled_{};
+  Talk::Clock::time_point rests_until_{};
+};
+
+}  // namespace softmrc::face

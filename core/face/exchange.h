@@ -1,0 +1,74 @@
+// How two nodes tell each other what a connection needs, before the first packet: the steps and proofs of Python's
+// `softmrc.handshake`, in bytes instead of JSON. No I/O: bytes go in, bytes come out.
+//
+//   connector -> hello: version, a fresh nonce, whether a secret is in use
+//   listener  -> hello likewise, and its proof: HMAC-SHA256 with the secret over both nonces
+//   connector -> its offer      sealed: an HMAC over step, nonces and offer
+//   listener  -> its offer      sealed likewise
+//   connector -> ready          sealed likewise
+//
+// What is secret is both what people share and the token that the connector was given beforehand, by a way of the face's
+// own. Who knows it not is told a nonce and no more, at either end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "face/bytes.h"
+#include "face/sha256.h"
+
+namespace softmrc::face {
+
+using Token = std::array<std::uint8_t, 16>;
+using Nonce = std::array<std::uint8_t, 32>;
+
+// What either side has to say, and does with what it is told.
+class Party {
+ public:
+  virtual ~Party() = default;
+  // A connector is asked once the listener has proved itself, a listener once it has accepted.
+  virtual Bytes offer() = 0;
+  // Throws Refusal.
+  virtual void accept(std::span<const std::uint8_t> theirs) = 0;
+};
+
+class Exchange {
+ public:
+  enum class Role : std::uint8_t { connector, listener };
+
+  Exchange(Role role, const std::string& secret, const Token& token, Party& party);
+
+  // Takes what came, in any pieces. Throws Refusal: why the exchange ends, of which the other side may be told.
+  void hear(std::span<const std::uint8_t> bytes);
+  // What is to be sent now.
+  Bytes take_outgoing() { return std::move(outgoing_); }
+  bool is_done() const { return is_done_; }
+  // What the other side is told when this one ends it.
+  static Bytes farewell(const std::string& words);
+
+ private:
+  enum class Step : std::uint8_t { hello, offer, ready };
+
+  void handle(std::span<const std::uint8_t> frame);
+  void hear_hello(Reader& in);
+  void hear_offer(Reader& in);
+  void say(std::uint8_t kind, std::span<const std::uint8_t> content);
+  void say_sealed(std::uint8_t kind, const char* step, std::span<const std::uint8_t> content);
+  Digest seal(const char* step, std::span<const std::uint8_t> content) const;
+  void check(const char* step, std::span<const std::uint8_t> content, std::span<const std::uint8_t> seal) const;
+
+  Role role_;
+  bool has_secret_;
+  Bytes key_;
+  Party& party_;
+  Nonce own_nonce_;
+  Nonce nonces_[2];       // the connector's, the listener's
+  Step step_ = Step::hello;
+  Bytes incoming_;
+  Bytes outgoing_;
+  bool is_done_ = false;
+};
+
+}  // namespace softmrc::face

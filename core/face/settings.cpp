@@ -1,0 +1,133 @@
+#include "face/settings.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "face/refusal.h"
+#include "face/table.h"
+
+namespace softmrc::face {
+namespace {
+
+// A number that a person wrote, in the type of its setting; false where it is none of that.
+template <typename T>
+bool assign(T& into, const Value& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    const auto* text = std::get_if<std::string>(&value);
+    if (text) into = *text;
+    return text;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    const bool* flag = std::get_if<bool>(&value);
+    if (flag) into = *flag;
+    return flag;
+  } else {
+    const auto* whole = std::get_if<std::int64_t>(&value);
+    if constexpr (std::is_same_v<T, double>) {
+      const auto* real = std::get_if<double>(&value);
+      if (real) into = *real;
+      else if (whole) into = static_cast<double>(*whole);
+      return (real || whole) && std::isfinite(into);
+    } else {
+      if (!whole || !std::in_range<T>(*whole)) return false;
+      into = static_cast<T>(*whole);
+      return true;
+    }
+  }
+}
+
+DeviceSettings device_of(const Table& table, const std::string& file) {
+  DeviceSettings settings;
+  for (const auto& [name, value] : table) {
+    bool is_known = false, is_taken = false;
+    proto::each_setting<DeviceSettings>([&, &name = name, &value = value](const auto& one) {
+      if (one.name != name) return;
+      is_known = true;
+      is_taken = assign(settings.*one.member, value);
+    });
+    if (!is_known) throw Refusal("device." + name + " is " + in_words(value) + ", in " + file + "; allowed: settings of this face");
+    if (!is_taken) throw Refusal("device." + name + " is " + in_words(value) + ", in " + file + "; allowed: a value of its type");
+  }
+  raise_if(proto::within_bounds(settings));
+  return settings;
+}
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t");
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+std::vector<std::string> names_in(const std::string& text) {
+  std::vector<std::string> found;
+  std::istringstream stream(text);
+  for (std::string one; std::getline(stream, one, ',');)
+    if (const std::string name = trimmed(one); !name.empty()) found.push_back(name);
+  return found;
+}
+
+Settings from_file(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw Refusal("SOFTMRC_CONFIG is " + file + "; allowed: a file that can be read");
+  std::ostringstream text;
+  text << stream.rdbuf();
+  Settings settings;
+  for (const auto& [name, table] : read_tables(text.str(), file)) {
+    if (name == "device") {
+      settings.device = device_of(table, file);
+      continue;
+    }
+    if (!name.empty()) throw Refusal("[" + name + "] in " + file + "; allowed: planes and [device]");
+    for (const auto& [key, value] : table) {
+      const auto* planes = std::get_if<std::vector<std::string>>(&value);
+      if (key != "planes" || !planes) throw Refusal(key + " is " + in_words(value) + ", in " + file + "; allowed: planes, a list of texts, or [device]");
+      settings.planes = *planes;
+    }
+  }
+  return settings;
+}
+
+double cores() {
+  cpu_set_t set;
+  double allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (quota_file >> quota >> period && period > 0) allowed = std::min(allowed, quota / period);
+  return allowed;
+}
+
+}  // namespace
+
+std::string of_process(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value ? value : "";
+}
+
+Settings read_settings(const Environment& environment) {
+  const std::string file = environment("SOFTMRC_CONFIG");
+  Settings settings = file.empty() ? Settings{} : from_file(file);
+  if (const std::string text = environment("SOFTMRC_PLANES"); !text.empty()) {
+    settings.planes = names_in(text);
+    if (settings.planes.empty()) throw Refusal("SOFTMRC_PLANES is '" + text + "'; allowed: addresses or interfaces, with commas between them");
+  }
+  if (!environment("SOFTMRC_FABRIC").empty() && !environment("SOFTMRC_HOST").empty())
+    throw Refusal("SOFTMRC_FABRIC is set, and only Python knows a fabric's SRv6 paths; unset it and name planes that are routed");
+  settings.secret = environment("SOFTMRC_SECRET");
+  settings.faults = environment("SOFTMRC_FAULTS");
+  settings.capture = environment("SOFTMRC_CAPTURE");
+  if (const std::size_t at = settings.capture.find("%p"); at != std::string::npos) settings.capture.replace(at, 2, std::to_string(getpid()));
+  return settings;
+}
+
+std::uint32_t lanes_here(const Environment& environment, std::uint32_t most) {
+  const std::string said = environment("LOCAL_WORLD_SIZE");
+  const bool is_number = !said.empty() && said.size() < 6 && std::all_of(said.begin(), said.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const int processes = is_number ? std::max(1, std::atoi(said.c_str())) : 1;
+  return std::clamp(static_cast<std::uint32_t>(cores() / 2 / processes), 1u, most);
+}
+
+}  // namespace softmrc::face

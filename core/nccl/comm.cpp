@@ -1,0 +1,160 @@
+// What both ends of a connection have in common: queue pairs, failures, memory that comes and goes.
+#include "nccl/comm.h"
+
+namespace softmrc::nccl {
+namespace {
+
+// A peer of which something is awaited, and nothing was heard for so long, is asked for a sign of life.
+constexpr Duration ask_after = seconds(1);
+constexpr std::uint64_t a_question = ~std::uint64_t{0};
+
+std::string reason_of(proto::CompletionStatus status, std::size_t planes) {
+  using enum proto::CompletionStatus;
+  switch (status) {
+    case retry_exceeded: return "stopped answering on all " + std::to_string(planes) + " planes";
+    case remote_access: return "refused a write: its memory is no longer registered";
+    case remote_invalid: return "could not make sense of a write";
+    case remote_operation: return "had no receive posted";
+    case peer_error: return "closed or broke off the connection";
+    case local_protocol: return "wrote where it may not";
+    case success: case flushed: break;
+  }
+  return "lost its connection";
+}
+
+}  // namespace
+
+Comm::Comm(std::shared_ptr<Station> station)
+    : station_(std::move(station)), node_(station_->node()), domain_(node_.device().create_domain()) {
+  for (std::uint32_t i = 0; i < slots; ++i) requests_[i] = {this, i};
+}
+
+Comm::~Comm() {
+  for (Memory* memory : memories_) delete memory;
+}
+
+// Set-up -----------------------------------------------------------------------------------------------------------
+
+void Comm::open_ends(std::size_t count) {
+  const std::uint32_t home = station_->next_home(), lanes = station_->lanes();
+  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, lanes, most_parts}); ++i) {
+    ends_.push_back(node_.open((home + i) % lanes, domain_));
+    Porter& porter = station_->porter(ends_[i].lane);
+    porter.lane().with_engine([&](proto::Endpoint& engine, Time) {
+      porter.add(ends_[i].qpn, *this, i);
+      for (std::uint32_t n = 0; n < receives_posted; ++n) engine.post_receive(ends_[i].qpn, 0);
+      return 0;
+    });
+  }
+}
+
+void Comm::connect_ends(const face::Offer& theirs) {
+  node_.check(theirs);
+  const std::vector<udp::PeerPlane>& planes = theirs.ends[0].planes;
+  peer_ = udp::text_of(planes[0].address);
+  if (planes.size() > 1) peer_ += " (and " + std::to_string(planes.size() - 1) + " more planes)";
+  for (std::size_t i = 0; i < ends_.size(); ++i) node_.connect(ends_[i], theirs, i);
+  heard_at_ps_ = node_.device().clock().now().ps;
+}
+
+void Comm::close() {
+  if (is_closed_) return;
+  is_closed_ = true;
+  fail(Result::internal_error, "the connection is closed");
+  std::uint64_t sent = 0, again = 0, left = 0, trusted = 0;
+  for (face::End& end : ends_) {
+    Porter& porter = station_->porter(end.lane);
+    porter.lane().with_engine([&](proto::Endpoint& engine, Time now) {
+      porter.remove(engine, now, end.qpn);
+      if (const proto::QueuePair* pair = engine.qp(end.qpn)) {
+        sent += pair->stats().packets_sent;
+        again += pair->stats().packets_retransmitted;
+        left += pair->stats().evs_demoted;
+        trusted += pair->stats().evs_revived;
+      }
+      return 0;
+    });
+    node_.close(end);
+  }
+  station_->words().tell(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
+                                      " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");
+  for (const Memory* memory : memories_)
+    if (memory->is_offered) node_.device().remove_region(memory->rkey);
+}
+
+// Memory -----------------------------------------------------------------------------------------------------------
+
+Memory* Comm::keep(std::unique_ptr<Memory> memory) {
+  const std::lock_guard lock(mutex_);
+  memories_.insert(memory.get());
+  return memory.release();
+}
+
+void Comm::deregister(Memory* memory) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (memories_.erase(memory) == 0) throw face::Refusal("memory was deregistered that is not registered with this comm");
+  }
+  const std::unique_ptr<Memory> taken(memory);
+  if (uses(*taken)) break_off();
+  if (taken->is_offered) node_.device().remove_region(taken->rkey);
+}
+
+// First no lane begins anything, then what has begun is dropped.
+void Comm::break_off() {
+  fail(Result::internal_error, "memory was deregistered while requests were under way");
+  for (const face::End& end : ends_)
+    node_.device().lane_of(end.qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) { return engine.modify_error(now, end.qpn); });
+}
+
+// Failures ---------------------------------------------------------------------------------------------------------
+
+void Comm::fail(Result result, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (has_failed()) return;
+  words_ = why;
+  failure_.store(result, std::memory_order_release);
+}
+
+Result Comm::report() {
+  const Result failure = failure_.load(std::memory_order_acquire);
+  if (is_told_.exchange(true)) return failure;
+  const std::lock_guard lock(mutex_);
+  station_->words().warn(words_);
+  return failure;
+}
+
+// The lane ---------------------------------------------------------------------------------------------------------
+
+void Comm::post(proto::Endpoint& engine, Time now, Order& order) {
+  if (has_failed()) return;
+  if (engine.post_write(now, ends_[order.end].qpn, order.request) != proto::PostStatus::ok) fail(Result::remote_error, peer_ + " lost its connection");
+}
+
+void Comm::on_completion(proto::Endpoint& engine, Time now, std::uint32_t end, const proto::Completion& c) {
+  if (c.status != proto::CompletionStatus::success) {
+    if (c.kind != proto::CompletionKind::receive_imm || c.status != proto::CompletionStatus::flushed)
+      fail(Result::remote_error, "peer " + peer_ + " " + reason_of(c.status, node_.planes().size()));
+    return;
+  }
+  heard_at_ps_.store(now.ps, std::memory_order_relaxed);
+  if (c.kind == proto::CompletionKind::receive_imm) {
+    engine.post_receive(c.qpn, 0);
+    if (!has_failed()) on_message(end, c.imm, c.length);
+  } else if (c.wr_id == a_question) {
+    is_asking_ = false;
+  } else {
+    on_written(c.wr_id);
+  }
+}
+
+// Who waits sends nothing, and would never miss an answer: so it asks, with a message without bytes.
+void Comm::look(proto::Endpoint& engine, Time now, std::uint32_t end) {
+  if (end != 0 || is_asking_ || has_failed() || !is_waiting()) return;
+  if (now - Time{heard_at_ps_.load(std::memory_order_relaxed)} < ask_after) return;
+  proto::WorkRequest question;
+  question.wr_id = a_question;
+  is_asking_ = engine.post_write(now, ends_[0].qpn, question) == proto::PostStatus::ok;
+}
+
+}  // namespace softmrc::nccl

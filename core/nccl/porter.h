@@ -1,0 +1,58 @@
+// Carries what NCCL's threads ask for into a lane, and what happens there back to whom it belongs. Who asks only links an
+// order to a list and, if the lane sleeps, wakes it; everything else happens in the lane's own thread.
+#pragma once
+
+#include <atomic>
+#include <unordered_map>
+
+#include "face/node.h"
+#include "udp/device.h"
+
+namespace softmrc::nccl {
+
+class Comm;
+
+// Something to be written, by one end of a comm. It belongs to the comm, which does not ask for it again before it has
+// been carried out.
+struct Order {
+  Order* next = nullptr;
+  Comm* comm = nullptr;
+  std::uint32_t end = 0;
+  proto::WorkRequest request;
+};
+
+class Porter final : public proto::Attendant {
+ public:
+  Porter(face::Node& node, std::uint32_t lane);
+
+  // From any thread.
+  void submit(Order& order) {
+    order.next = orders_.load(std::memory_order_relaxed);
+    while (!orders_.compare_exchange_weak(order.next, &order, std::memory_order_release, std::memory_order_relaxed)) {}
+    lane_.nudge();
+  }
+
+  udp::Lane& lane() { return lane_; }
+  // With the engine to oneself. A comm's completions are its own from here on; after `remove` none of its orders is left.
+  void add(std::uint32_t qpn, Comm& comm, std::uint32_t end) { owners_[qpn] = {&comm, end}; }
+  void remove(proto::Endpoint& engine, Time now, std::uint32_t qpn);
+
+  bool attend(proto::Endpoint& engine, Time now) override;
+  Time deadline() const override { return Time::never(); }
+
+ private:
+  struct Owner {
+    Comm* comm = nullptr;
+    std::uint32_t end = 0;
+  };
+
+  bool carry_out(proto::Endpoint& engine, Time now);
+
+  udp::Lane& lane_;
+  const std::uint32_t cq_;
+  std::atomic<Order*> orders_{nullptr};  // the newest first
+  std::unordered_map<std::uint32_t, Owner> owners_;
+  Time looks_at_{};                      // when comms that wait are looked at next
+};
+
+}  // namespace softmrc::nccl

@@ -1,0 +1,43 @@
+// A node, a porter in each of its lanes, and how NCCL hears of what goes wrong there.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "face/node.h"
+#include "nccl/porter.h"
+#include "nccl/words.h"
+
+namespace softmrc::nccl {
+
+constexpr Duration longest_stay = seconds(4);
+
+class Station {
+ public:
+  Station(const face::Settings& settings, std::vector<face::LocalPlane> planes, std::uint32_t lanes, const Words& words)
+      : node_(settings, std::move(planes), lanes), secret_(settings.secret), words_(words) {
+    for (std::uint32_t lane = 0; lane < lanes; ++lane) porters_.push_back(std::make_unique<Porter>(node_, lane));
+  }
+  // Lanes know porters until they are closed.
+  ~Station() { close(); }
+
+  face::Node& node() { return node_; }
+  Porter& porter(std::uint32_t lane) { return *porters_[lane]; }
+  std::uint32_t lanes() const { return static_cast<std::uint32_t>(porters_.size()); }
+  const Words& words() const { return words_; }
+  const std::string& secret() const { return secret_; }
+  // Where the next comm has its home.
+  std::uint32_t next_home() { return homes_++ % lanes(); }
+  // Lets everybody go; peers are still answered for a little while.
+  void close() { node_.device().close(); }
+  void wait_until_over() { node_.device().wait_until_over(longest_stay); }
+
+ private:
+  face::Node node_;
+  const std::string secret_;
+  const Words& words_;
+  std::vector<std::unique_ptr<Porter>> porters_;
+  std::atomic<std::uint32_t> homes_{0};
+};
+
+}  // namespace softmrc::nccl

@@ -1,0 +1,10 @@
+"""`softmrc nccl-plugin`: what NCCL_NET_PLUGIN is set to."""
+
+from __future__ import annotations
+
+from softmrc.nccl import plugin_path
+
+
+def nccl_plugin() -> None:
+    """Print the path of NCCL's network plugin: NCCL_NET_PLUGIN=$(softmrc nccl-plugin) NCCL_NET=SoftMRC torchrun ..."""
+    print(plugin_path())

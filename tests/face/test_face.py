@@ -1,0 +1,236 @@
+"""What C faces share, beside its twin in Python."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import hmac
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softmrc import planes
+from softmrc._core import parts
+from softmrc.config import DeviceConfig
+from softmrc.torch import settings
+
+ONLY_IN_PYTHON = {"srv6"}  # paths of a fabric
+
+
+def test_settings_have_the_names_and_defaults_of_python() -> None:
+    known = {one.name: one.default for one in dataclasses.fields(DeviceConfig) if one.name not in ONLY_IN_PYTHON}
+    assert parts.face_settings({})["device"] == known
+
+
+VALUES = {
+    "lanes": st.integers(1, 64),
+    "icrc": st.booleans(),
+    "spin_us": st.one_of(st.integers(0, 1000), st.floats(0, 1e6, allow_nan=False)),
+    "window_bytes": st.integers(4096, 1 << 40),
+    "congestion_control": st.sampled_from(["nscc", "queue_delay", "fixed_window"]),
+}
+
+
+@given(
+    st.lists(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1), max_size=4),
+    st.fixed_dictionaries({}, optional=VALUES),
+)
+def test_a_file_means_what_it_means_to_python(tmp_path_factory, names, device) -> None:
+    def written(value: object) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, str):
+            return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return repr(value)
+
+    lines = ["# a comment", f"planes = [ {', '.join(map(written, names))} ] # another", "", "[device]"]
+    lines += [f"{name} = {written(value)}" for name, value in device.items()]
+    file = tmp_path_factory.mktemp("face") / "softmrc.toml"
+    file.write_text("\n".join(lines))
+    assert tomllib.loads(file.read_text()) == {"planes": names, "device": device}
+    environment = {"SOFTMRC_CONFIG": str(file)}
+    ours, theirs = parts.face_settings(environment), settings.read(environment)
+    assert tuple(ours["planes"]) == theirs.planes
+    assert all(getattr(theirs.device, name) == ours["device"][name] for name in device)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("planes = 3", "planes"),
+        ("[device]\nlanes = 1.5", "device.lanes"),
+        ("[device]\nlanes = -1", "device.lanes"),
+        ("[device]\nlanes = 65", "lanes"),
+        ("[device]\nmtu = true", "device.mtu"),
+        ("[device]\nicrc = 1", "device.icrc"),
+        ("[device]\nwide = 1", "device.wide"),
+        ("[other]", "[other]"),
+        ("[device]\n[device]", "twice"),
+        ("planes = ['a'", "line 1"),
+        ("\n\nplanes = ['a] ", "line 3"),
+        ("planes = [1]", "line 1"),
+        ("[device]\nspin_us = 1 2", "line 2"),
+        ("[device]\nspin_us =", "line 2"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "softmrc.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError) as refusal:
+        parts.face_settings({"SOFTMRC_CONFIG": str(file)})
+    assert words in str(refusal.value)
+
+
+@given(st.binary(max_size=200))
+def test_no_file_is_the_end_of_us(tmp_path_factory, data: bytes) -> None:
+    file = tmp_path_factory.mktemp("face") / "softmrc.toml"
+    file.write_bytes(data)
+    with contextlib.suppress(ValueError, UnicodeDecodeError):
+        parts.face_settings({"SOFTMRC_CONFIG": str(file)})
+
+
+def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "softmrc.toml"
+    file.write_text("planes = ['10.0.0.1']")
+    environment = {"SOFTMRC_CONFIG": str(file), "SOFTMRC_PLANES": " eth0, ,eth1 ", "SOFTMRC_SECRET": "s"}
+    found = parts.face_settings(environment)
+    assert found["planes"] == ["eth0", "eth1"] == list(settings.read(environment).planes)
+    assert found["secret"] == "s"
+    assert parts.face_settings({"SOFTMRC_CAPTURE": "/tmp/x-%p.pcapng"})["capture"] == f"/tmp/x-{os.getpid()}.pcapng"
+    with pytest.raises(ValueError, match="SOFTMRC_PLANES"):
+        parts.face_settings({"SOFTMRC_PLANES": " , "})
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "127.0.0.3", "lo", "127.0.0.1%lo", "::1"])
+def test_planes_are_those_of_python(name: str) -> None:
+    try:
+        theirs = planes.resolve(name)
+    except OSError as error:
+        with pytest.raises(ValueError):
+            parts.face_plane(name)
+        pytest.skip(str(error))
+    address, interface, link, mtu, payload, speed = parts.face_plane(name)
+    assert address == theirs.address.packed
+    assert (interface, link, mtu) == (theirs.interface, theirs.link, theirs.link_mtu)
+    assert (payload, speed) == (theirs.payload_mtu, theirs.speed_bps)
+
+
+def test_planes_that_are_none_are_refused() -> None:
+    for name in ("nonsense0", "127.0.0.1%nonsense0", "300.1.1.1", ""):
+        with pytest.raises(ValueError, match="interface"):
+            parts.face_plane(name)
+
+
+def test_faults_are_read() -> None:
+    calm, foul = parts.face_faults("", 1)[0], parts.face_faults("drop=0.5; 1:black_hole, delay_us=2\n2:reorder=1", 3)
+    assert not any(value for name, value in calm.items() if name != "reorder_delay_us")
+    assert [row["drop"] for row in foul] == [0.5] * 3
+    assert [row["black_hole"] for row in foul] == [False, True, False]
+    assert foul[1]["delay_us"] == 2 and foul[2]["reorder"] == 1
+    for text in ("drop", "drop=", "drop=2", "drop=-1", "drop=nan", "3:drop=0", "x:drop=0", "black_hole=1", "dorp=1"):
+        with pytest.raises(ValueError, match="allowed"):
+            parts.face_faults(text, 3)
+
+
+@given(st.binary(max_size=200), st.binary(max_size=300))
+def test_proofs_are_made_as_everywhere(key: bytes, text: bytes) -> None:
+    assert parts.hmac_sha256(key, text) == hmac.new(key, text, hashlib.sha256).digest()
+
+
+# The exchange. -----------------------------------------------------------------------------------------------------
+
+TOKEN = bytes(range(16))
+
+
+def talk(connector, listener, data, flip: int = -1) -> None:
+    """Carry what they say, in pieces of any size; the bit of this number is flipped on the way."""
+    carried = 0
+    for _ in range(20):
+        for speaker, hearer in ((connector, listener), (listener, connector)):
+            words = bytearray(speaker.take_outgoing())
+            if carried <= flip // 8 < carried + len(words):
+                words[flip // 8 - carried] ^= 1 << flip % 8
+            carried += len(words)
+            while words and not hearer.is_done:
+                size = data.draw(st.integers(1, len(words)))
+                hearer.hear(bytes(words[:size]))
+                del words[:size]
+
+
+@given(st.data(), st.text(max_size=20), st.binary(max_size=400), st.binary(max_size=400))
+def test_offers_are_exchanged(data, secret: str, ours: bytes, theirs: bytes) -> None:
+    connector, listener = (
+        parts.FaceExchange(True, secret, TOKEN, ours),
+        parts.FaceExchange(False, secret, TOKEN, theirs),
+    )
+    talk(connector, listener, data)
+    assert connector.is_done and listener.is_done
+    assert connector.theirs == theirs and listener.theirs == ours
+
+
+@given(st.data(), st.integers(0, 8 * 400))
+def test_whatever_is_changed_on_the_way_is_noticed(data, flip: int) -> None:
+    ours, theirs = b"a" * 60, b"b" * 60
+    connector, listener = parts.FaceExchange(True, "s", TOKEN, ours), parts.FaceExchange(False, "s", TOKEN, theirs)
+    with contextlib.suppress(ValueError):
+        talk(connector, listener, data, flip)
+    assert not (connector.is_done and listener.is_done) or (connector.theirs, listener.theirs) == (theirs, ours)
+    assert connector.theirs in (b"", theirs) and listener.theirs in (b"", ours)
+
+
+@pytest.mark.parametrize(
+    ("secrets", "tokens", "words"),
+    [
+        (("a", "b"), (TOKEN, TOKEN), "does not know the secret"),
+        (("", "b"), (TOKEN, TOKEN), "secret"),
+        (("a", "a"), (TOKEN, bytes(16)), "does not know the secret"),
+        (("", ""), (TOKEN, bytes(16)), "does not know the secret"),
+    ],
+)
+def test_who_does_not_know_is_told_nothing(secrets, tokens, words: str) -> None:
+    connector = parts.FaceExchange(True, secrets[0], tokens[0], b"our offer")
+    listener = parts.FaceExchange(False, secrets[1], tokens[1], b"their offer")
+    said = connector.take_outgoing()
+    with pytest.raises(ValueError, match=words):
+        listener.hear(said)
+        answer = listener.take_outgoing()
+        assert b"offer" not in answer
+        connector.hear(answer)
+    assert b"offer" not in connector.take_outgoing() and listener.theirs == connector.theirs == b""
+
+
+@given(st.binary(max_size=200))
+def test_no_stranger_gets_anywhere(words: bytes) -> None:
+    for is_connector in (True, False):
+        side = parts.FaceExchange(is_connector, "s", TOKEN, b"our offer")
+        side.take_outgoing()
+        with contextlib.suppress(ValueError):
+            side.hear(words)
+        assert not side.is_done and b"our offer" not in side.take_outgoing()
+
+
+def offer(mtu: int = 4096, qpn: int = 77, planes: int = 1) -> bytes:
+    plane = b"\x01" + bytes([127, 0, 0, 1]) + (4791).to_bytes(2, "big") + b"\0\1" + (4791).to_bytes(2, "big")
+    end = qpn.to_bytes(4, "big") + bytes(4) + bytes(8) + bytes([planes]) + plane * planes
+    return mtu.to_bytes(4, "big") + b"\1" + (64).to_bytes(4, "big") * 2 + b"\1" + end + b"more"
+
+
+def test_an_offer_is_read_and_its_nonsense_is_named() -> None:
+    assert parts.face_offer(offer()) == offer() and parts.face_offer(offer(planes=4)) == offer(planes=4)
+    for wrong, words in ((offer(mtu=5), "mtu is 5"), (offer(qpn=1), "qpn is 1"), (offer(planes=0), "planes is 0")):
+        with pytest.raises(ValueError, match=words):
+            parts.face_offer(wrong)
+    with pytest.raises(ValueError, match="less"):
+        parts.face_offer(offer()[:30])
+
+
+@given(st.binary(max_size=120), st.integers(0, 60))
+def test_no_offer_is_the_end_of_us(noise: bytes, at: int) -> None:
+    mixed = offer()[:at] + noise
+    with contextlib.suppress(ValueError):
+        assert parts.face_offer(mixed) == mixed

@@ -1,0 +1,178 @@
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <sys/wait.h>
+
+#include <fstream>
+
+#include "stories.h"
+
+namespace harness {
+namespace {
+
+int entries(const char* folder) {
+  int count = 0;
+  DIR* const opened = opendir(folder);
+  while (readdir(opened)) ++count;
+  closedir(opened);
+  return count;
+}
+
+long resident_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmRSS:")) return std::atol(line.c_str() + 6);
+  return 0;
+}
+
+// Both ends in this thread.
+void one_message(Net& net, void* context) {
+  Handle handle;
+  void *door = nullptr, *send = nullptr, *receive = nullptr;
+  must(net.listen(context, handle.data(), &door), "listen");
+  const Deadline deadline(20);
+  while (!send || !receive) {
+    if (!send) must(net.connect(context, handle.data(), &send), "connect");
+    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
+    deadline.check("setting up");
+  }
+  must(net.tail.close_listen(door), "closeListen");
+  Pages out(4096), in(4096);
+  void *from = nullptr, *to = nullptr, *sent = nullptr, *got = nullptr;
+  must(net.middle.register_memory(send, out.data(), out.size(), 1, &from), "regMr");
+  must(net.middle.register_memory(receive, in.data(), in.size(), 1, &to), "regMr");
+  out.data()[17] = 99;
+  must(net.receive(receive, in.data(), 4096, to, &got), "irecv");
+  while (!sent) must(net.send(send, out.data(), 4096, &sent), "isend");
+  for (void* request : {sent, got})
+    for (int is_done = 0; !is_done; deadline.check("a message")) must(net.tail.test(request, &is_done, nullptr), "test");
+  require(in.data()[17] == 99, "a message has its bytes");
+  must(net.middle.deregister_memory(send, from), "deregMr");
+  must(net.middle.deregister_memory(receive, to), "deregMr");
+  must(net.tail.close_send(send), "closeSend");
+  must(net.tail.close_receive(receive), "closeRecv");
+}
+
+// Again and again from the start, every so often with a message: nothing grows.
+void cycle(const std::string& path, int version, const std::vector<int>& numbers) {
+  int threads = 0, descriptors = 0;
+  long kib = 0;
+  for (int i = 0; i < numbers.at(0); ++i) {
+    Net net = load(path, version);
+    void* context = nullptr;
+    must(net.init(&context), "init");
+    if (i % numbers.at(1) == 0) one_message(net, context);
+    must(net.finalize(context), "finalize");
+    if (version >= 11) must(net.finalize(nullptr), "finalize of an init that failed");
+    dlclose(net.library);
+    if (i != 3 * numbers.at(1)) continue;
+    threads = entries("/proc/self/task");
+    descriptors = entries("/proc/self/fd");
+    kib = resident_kib();
+  }
+  require(entries("/proc/self/task") <= threads, "threads do not grow");
+  require(entries("/proc/self/fd") <= descriptors, "descriptors do not grow");
+  require(std::getenv("SOFTMRC_SANITIZER") || resident_kib() <= kib + 4096, "memory does not grow: " + std::to_string(kib) + " to " + std::to_string(resident_kib()) + " KiB");
+}
+
+int knock(const Handle& handle, const std::string& says) {
+  std::uint16_t port = 0;
+  std::memcpy(&port, handle.data() + 4, 2);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  require(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0, "there is a door");
+  if (!says.empty()) require(write(fd, says.data(), says.size()) > 0, "a stranger speaks");
+  return fd;
+}
+
+// The silent, the loud and the lying are at the door first, more than there is room for.
+void strangers(const std::string& path, int version, const std::vector<int>&) {
+  Net net = load(path, version);
+  void *context = nullptr, *door = nullptr, *send = nullptr, *receive = nullptr;
+  must(net.init(&context), "init");
+  Handle handle;
+  must(net.listen(context, handle.data(), &door), "listen");
+  const std::string hello = std::string("\0\0\0\x24H\0\1\0", 8) + std::string(32, 'n');
+  const std::vector<std::string> lines{"", "GET / HTTP/1.1\r\n\r\n", std::string(5000, '\xFF'), std::string("\0\0\0\0", 4), hello,
+                                       hello + std::string("\0\0\0\x30O", 5) + std::string(47, 's'), std::string("\0\0\0\5Exxxx", 9)};
+  std::vector<int> fds;
+  for (int i = 0; i < 140; ++i) fds.push_back(knock(handle, lines[i % lines.size()]));
+  for (int i = 0; i < 20; ++i) {
+    must(net.middle.accept(door, &receive, nullptr), "accept");
+    require(!receive, "no stranger comes through");
+  }
+  const Deadline deadline(20);
+  while (!send || !receive) {
+    if (!send) must(net.connect(context, handle.data(), &send), "connect");
+    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
+    deadline.check("setting up among strangers");
+  }
+  for (const int fd : fds) close(fd);
+  Handle nonsense{};
+  void* comm = nullptr;
+  require(net.connect(context, nonsense.data(), &comm) == Result::system_error && !comm, "a handle that is none is refused");
+  must(net.tail.close_listen(door), "closeListen");
+  must(net.tail.close_send(send), "closeSend");
+  must(net.tail.close_receive(receive), "closeRecv");
+  must(net.finalize(context), "finalize");
+}
+
+// A listener, and a connector whose environment differs: refused at the connector, in words, and no harm to the listener.
+void unlike(const std::string& path, int version, const std::vector<int>&) {
+  int ends[2];
+  require(pipe(ends) == 0, "a pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string differs = std::getenv("HARNESS_DIFFERS");
+    const std::size_t equals = differs.find('=');
+    setenv(differs.substr(0, equals).c_str(), differs.substr(equals + 1).c_str(), 1);
+    Net net = load(path, version);
+    void *context = nullptr, *comm = nullptr;
+    must(net.init(&context), "init");
+    Handle handle;
+    require(read(ends[0], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()), "a handle");
+    const Deadline deadline(20);
+    Result result = Result::success;
+    while ((result = net.connect(context, handle.data(), &comm)) == Result::success) {
+      require(!comm, "who is unlike is not connected");
+      deadline.check("being refused");
+    }
+    require(result == Result::system_error && warning().find(std::getenv("HARNESS_WORD")) != std::string::npos, "in words: " + warning());
+    must(net.finalize(context), "finalize");
+    std::exit(0);
+  }
+  Net net = load(path, version);
+  void *context = nullptr, *door = nullptr, *comm = nullptr;
+  must(net.init(&context), "init");
+  Handle handle;
+  must(net.listen(context, handle.data(), &door), "listen");
+  require(write(ends[1], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()), "the handle is told");
+  int status = 0;
+  const Deadline deadline(25);
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    must(net.middle.accept(door, &comm, nullptr), "accept");
+    require(!comm, "who is unlike does not come through");
+    deadline.check("refusing");
+  }
+  require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the other process is content");
+  one_message(net, context);
+  must(net.tail.close_listen(door), "closeListen");
+  must(net.finalize(context), "finalize");
+}
+
+// Settings that make no sense: NCCL is told that this is not for us, and why.
+void refused(const std::string& path, int version, const std::vector<int>&) {
+  Net net = load(path, version);
+  void* context = nullptr;
+  require(net.init(&context) == Result::system_error, "init refuses");
+  require(warning().find(std::getenv("HARNESS_WORD")) != std::string::npos, "in words: " + warning());
+  must(net.finalize(context), "finalize");
+}
+
+}  // namespace
+
+const std::map<std::string, Alone> alone{{"cycle", cycle}, {"strangers", strangers}, {"unlike", unlike}, {"refused", refused}};
+
+}  // namespace harness

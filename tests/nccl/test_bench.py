@@ -1,0 +1,110 @@
+"""`softmrc bench nccl` and `softmrc demo --gpu` without a GPU: ranks that only say what real ones would."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from softmrc.bench import nccl
+from softmrc.cli.bench import flat
+from softmrc.demo import gpu
+from softmrc.errors import DeviceError
+
+# Carries out orders as `softmrc.torch.nccl_rank` does, and is as fast as its network's name says.
+RANK = """
+import json, os, signal, sys, time
+folder, rank = sys.argv[1], int(sys.argv[2])
+ours = os.environ["NCCL_NET"] == "SoftMRC"
+log = open(os.environ["NCCL_DEBUG_FILE"], "w", buffering=1)
+assert os.environ["NCCL_HOSTID"] == f"r{rank}"
+log.write("Channel 00 via NET/" + os.environ["NCCL_NET"] + "/0\\n")
+speed = 2.0 if ours else 1.0 * int(os.environ.get("NCCL_SOCKET_NTHREADS", "1"))
+broken = os.environ.get("FAKE_BROKEN", "")
+print("NCCL version of somebody")
+if broken == "start" and ours:
+    sys.exit("no CUDA here")
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    order = json.loads(line)
+    what = order["do"]
+    if what == broken and ours:
+        sys.exit("it broke")
+    if what == "mean":
+        answer = {"s": order["elements"] / speed}
+    elif what == "times" and order["count"] == 1000:
+        time.sleep(1.2)
+        log.write("x NCCL WARN NET/SoftMRC : peer 127.0.0.1 stopped answering\\n")
+        time.sleep(60)
+    elif what == "times":
+        answer = {"times": [0.01] * (order["count"] - 1) + [0.02]}
+    elif what == "results":
+        answer = {"all_reduce float32 1": "a" if ours or broken != "bits" else "b"}
+    elif what == "train":
+        answer = {"times": [0.01] * order["steps"], "loss": 0.5, "digest": "same"}
+    else:
+        answer = {"s": 0.5}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    monkeypatch.setattr(nccl, "command_of", lambda _, *arguments: [sys.executable, str(script), *arguments])
+    monkeypatch.setattr(nccl.shutil, "which", lambda _: None)
+    monkeypatch.setattr(nccl.time, "sleep", lambda _: None)
+    monkeypatch.setattr(gpu, "check_gpu", lambda: None)
+    return monkeypatch
+
+
+def test_figures_are_those_of_the_ranks(fake) -> None:
+    found = nccl.measure()
+    assert found["failed"] == {} and found["identical"] is True and found["mps"] is False
+    large, small = found["allreduce"]["64MiB"], found["allreduce"]["8B"]
+    assert large["ratio"] == pytest.approx(2.0) and large["ratio_best"] == pytest.approx(0.5)  # speeds
+    assert small["ratio"] == pytest.approx(0.5) and small["ratio_best"] == pytest.approx(2.0)  # times
+    assert large["us"] == pytest.approx(8 * (1 << 20) * 1e6) and large["socket_us"] == pytest.approx(2 * large["us"])
+    assert found["fault_worst_over_median"] == pytest.approx(2.0)
+    assert "stopped answering" in found["killed_words"] and found["again_times"] == 20
+    assert {figure.key for figure in nccl.FIGURES} <= set(flat(nccl.shown(found))) | set(nccl.shown(found))
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("broken", ["start", "mean", "again"])
+def test_a_rank_that_breaks_is_named_with_its_log(fake, broken: str) -> None:
+    fake.setenv("FAKE_BROKEN", broken)
+    found = nccl.measure(quick=True)
+    (name, words), *_ = found["failed"].items()
+    assert name == {"start": nccl.OURS, "mean": "allreduce", "again": "again"}[broken]
+    assert ("no CUDA here" if broken == "start" else "it broke") in words
+    assert found["allreduce"] == {} or broken == "again"
+
+
+def test_bits_that_differ_are_named(fake) -> None:
+    fake.setenv("FAKE_BROKEN", "bits")
+    found = nccl.measure(quick=True)
+    assert found["identical"] is False and found["different"] == ["all_reduce float32 1"]
+
+
+def test_a_run_that_has_no_time_left_ends(fake) -> None:
+    fake.setattr(nccl, "WHOLE_S", 0.0)
+    found = nccl.measure()
+    assert found["failed"] and found["allreduce"] == {} and found["identical"] is None
+
+
+def test_the_demo_compares_weights(fake) -> None:
+    jobs = gpu.perform(20)
+    assert gpu.is_identical(jobs) and [len(job.step_s) for job in jobs] == [20] * 3
+    jobs[0].digests[1] = "another"
+    assert not gpu.is_identical(jobs)
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU here")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(DeviceError, match="no NVIDIA GPU"):
+        nccl.check_gpu()

@@ -1,0 +1,172 @@
+"""The plugin, as NCCL's service and progress threads use it, by every table that it has."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from softmrc.nccl import plugin_path
+from softmrc.wire import read_pcapng
+
+VERSIONS = (8, 9, 10, 11, 12)
+WIDE = "lanes = 3"
+SMALL_PACKETS = "lanes = 2\nmtu = 1408"
+OF_THREADS = os.environ.get("SOFTMRC_SANITIZER") == "thread"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_messages_arrive_whole_and_in_order(harness, version: int, processes: int) -> None:
+    connections = 1 + version % 3
+    harness(version, processes, "traffic", connections, 40, version, device=WIDE if processes == 2 else "")
+
+
+@pytest.mark.parametrize(
+    "weather",
+    [
+        "drop=0.05",
+        "reorder=0.3,reorder_delay_us=2000",
+        "duplicate=0.3,corrupt=0.01",
+        "2:black_hole",
+        "drop=0.02,reorder=0.1,duplicate=0.1;1:black_hole;3:delay_us=3000",
+    ],
+)
+def test_whatever_the_weather(harness, weather: str) -> None:
+    harness(11, 2, "traffic", 2, 40, 5, device=SMALL_PACKETS, SOFTMRC_FAULTS=weather)
+
+
+def test_planes_that_break_and_heal_on_the_way(harness, tmp_path: Path) -> None:
+    weather = tmp_path / "weather"
+    is_over = threading.Event()
+
+    def break_planes() -> None:
+        for step in range(1000):
+            weather.write_text(f"{step % 4}:black_hole" if step % 3 else "drop=0.02")
+            if is_over.wait(0.05):
+                return
+
+    breaker = threading.Thread(target=break_planes)
+    breaker.start()
+    try:
+        harness(12, 2, "traffic", 3, 80, 6, device=WIDE, SOFTMRC_FAULTS=f"@{weather}")
+    finally:
+        is_over.set()
+        breaker.join()
+
+
+@pytest.mark.skipif(OF_THREADS, reason="it reads what is being written, on purpose, as a GPU does")
+@pytest.mark.parametrize(
+    ("messages", "words"), [(100, 8192), (20, 65_536)]
+)  # in one part, and in parts by several lanes
+def test_no_word_is_ever_seen_torn(harness, messages: int, words: int) -> None:
+    harness(11, 2, "words", messages, words, device=SMALL_PACKETS, SOFTMRC_FAULTS="reorder=0.3,drop=0.01")
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_lanes_wake_up_for_every_message(harness, version: int) -> None:
+    harness(version, 2, "many", 60, 15_000, device="spin_us = 0")
+    harness(version, 2, "many", 400, 0)
+
+
+@pytest.mark.parametrize("story", ["abort_receive", "abort_send"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_memory_is_let_go_of_with_requests_pending(harness, story: str, processes: int) -> None:
+    harness(11, processes, story, device=WIDE, SOFTMRC_FAULTS="delay_us=5000")
+
+
+@pytest.mark.parametrize("version", [8, 11])
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_who_leaves_first_is_still_heard(harness, version: int, size: int) -> None:
+    for _ in range(3):
+        harness(version, 2, "last_word", size, SOFTMRC_FAULTS="drop=0.1")
+
+
+@pytest.mark.parametrize("story", ["killed_sender", "killed_receiver"])
+def test_a_killed_peer_is_noticed_by_who_waits_for_it(harness, story: str) -> None:
+    harness(11, 2, story)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_sender_that_is_ahead_overwrites_nothing(harness, processes: int) -> None:
+    harness(11, processes, "ahead")
+
+
+def test_what_is_too_long_is_told_to_both(harness) -> None:
+    harness(11, 2, "too_long")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_forked_child_disturbs_nothing(harness, processes: int) -> None:
+    harness(11, processes, "fork")
+
+
+def test_nothing_grows(harness) -> None:
+    harness(11, 1, "cycle", 100, 10)
+    harness(8, 1, "cycle", 50, 5)
+
+
+def test_strangers_hold_up_nobody(harness) -> None:
+    harness(11, 1, "strangers")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=b", "SOFTMRC_SECRET is not the same"),
+        ({}, "SOFTMRC_SECRET=b", "secret"),
+        ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=", "secret"),
+        ({}, "SOFTMRC_PLANES=127.0.0.1", "planes"),
+    ],
+)
+def test_who_is_unlike_is_told_why(harness, ours: dict[str, str], theirs: str, word: str) -> None:
+    harness(12, 1, "unlike", HARNESS_DIFFERS=theirs, HARNESS_WORD=word, **ours)
+
+
+def test_a_secret_that_both_know_lets_them_meet(harness) -> None:
+    harness(11, 2, "traffic", 1, 5, 1, SOFTMRC_SECRET="between us")
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"SOFTMRC_PLANES": "nonsense0"}, "no interface nonsense0"),
+        ({"device": "lanes = 'three'"}, "device.lanes"),
+        ({"device": "mtu = 1401"}, "a multiple of 128"),
+        ({"device": "speed = 3"}, "device.speed"),
+        ({"SOFTMRC_FABRIC": "x", "SOFTMRC_HOST": "1"}, "SOFTMRC_FABRIC"),
+        ({"SOFTMRC_FAULTS": "dorp=0.1"}, "dorp"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_at_init(harness, settings: dict[str, str], word: str) -> None:
+    harness(11, 1, "refused", HARNESS_WORD=word, **settings)
+
+
+def test_what_passes_can_be_captured(harness, tmp_path: Path) -> None:
+    harness(11, 2, "traffic", 1, 5, 1, SOFTMRC_CAPTURE=str(tmp_path / "job-%p.pcapng"))
+    files = list(tmp_path.glob("job-*.pcapng"))
+    assert len(files) == 2
+    packets = [record.parse() for file in files for record in read_pcapng(file.read_bytes())]
+    assert len(packets) > 500
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
+def test_it_shows_its_tables_and_nothing_else() -> None:
+    listed = subprocess.run(["nm", "-D", "--defined-only", plugin_path()], capture_output=True, text=True, check=True)
+    names = {line.split()[-1] for line in listed.stdout.splitlines()}
+    if "SOFTMRC_SANITIZER" not in os.environ:
+        assert names == {f"ncclNetPlugin_v{version}" for version in VERSIONS}
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf")
+def test_it_stays_once_it_is_loaded_and_needs_only_the_c_library() -> None:
+    listed = subprocess.run(["readelf", "-d", plugin_path()], capture_output=True, text=True, check=True).stdout
+    assert "NODELETE" in listed
+    needed = set(re.findall(r"\[(lib[^\]]+)\]", listed))
+    if "SOFTMRC_SANITIZER" not in os.environ:
+        assert {name.split(".")[0] for name in needed} <= {"libc", "libm", "libpthread", "libdl"}
