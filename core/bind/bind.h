@@ -15,7 +15,8 @@ void bind_paths(nanobind::module_& m);    // entropy values and SRv6, in the sam
 void bind_capture(nanobind::module_& m);  // pcapng, likewise
 void bind_config(nanobind::module_& m);
 void bind_endpoint(nanobind::module_& m);
-void bind_pair(nanobind::module_& m);
+void bind_mesh(nanobind::module_& m);
+void bind_ranks(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
 void bind_collectives(nanobind::module_& m);

@@ -107,20 +107,32 @@ void check(const NetworkConfig& c) {
   raise_if(proto::validate(rts));
 }
 
-void add_flows(Network& n, Column<std::uint32_t> source, Column<std::uint32_t> destination, Column<std::uint32_t> bytes, Column<std::int64_t> start_ps) {
+// Of rows with a collective, each is a rank's call of it.
+void add_flows(Network& n, Column<std::uint32_t> source, Column<std::uint32_t> destination, Column<std::uint32_t> bytes, Column<std::int64_t> start_ps,
+               Column<std::int32_t> collective, Column<std::uint32_t> rank) {
   const auto refuse = [](const char* field, std::uint64_t value, std::string allowed) {
     raise_if(proto::Problem{proto::Problem::Kind::config, field, std::to_string(value), std::move(allowed)});
   };
   const std::size_t count = source.shape(0);
-  if (destination.shape(0) != count || bytes.shape(0) != count || start_ps.shape(0) != count)
+  if (destination.shape(0) != count || bytes.shape(0) != count || start_ps.shape(0) != count || collective.shape(0) != count || rank.shape(0) != count)
     refuse("flows", count, "columns of one length");
   const std::uint32_t hosts = n.fabric().config().hosts;
   for (std::size_t i = 0; i < count; ++i) {
     if (source(i) >= hosts) refuse("source", source(i), "a host below " + std::to_string(hosts));
     if (destination(i) >= hosts) refuse("destination", destination(i), "a host below " + std::to_string(hosts));
+    const Time start = start_ps(i) < 0 ? Time::never() : Time{start_ps(i)};
+    if (collective(i) >= 0) {
+      Flow flow;
+      flow.source = source(i);
+      flow.destination = destination(i);
+      flow.bytes = bytes(i);
+      flow.start = start;
+      n.add_call(collective(i), rank(i), flow);
+      continue;
+    }
     if (source(i) == destination(i)) refuse("destination", destination(i), "another host than the source");
     if (bytes(i) == 0) refuse("bytes", 0, "at least 1");
-    n.add_flow(source(i), destination(i), bytes(i), start_ps(i) < 0 ? Time::never() : Time{start_ps(i)});
+    n.add_flow(source(i), destination(i), bytes(i), start);
   }
 }
 
@@ -175,6 +187,13 @@ void bind_network(nb::module_& m) {
         WithoutGil release;
         new (self) Network(config);
       })
+      .def("add_group", &Network::add_group)
+      .def("add_collective", [](Network& n, std::uint32_t group, std::uint8_t kind, std::uint64_t bytes) {
+        const std::int32_t number = n.add_collective({group, static_cast<collectives::Kind>(kind), bytes});
+        if (number < 0) raise_if(proto::Problem{proto::Problem::Kind::config, "transport", "roce", "mrc, which has collectives"});
+        return number;
+      })
+      .def("collective_errors", [](const Network& n) { return n.hosts().errors(); })
       .def("add_flows", &add_flows)
       .def("add_dependencies", [](Network& n, Column<std::uint32_t> earlier, Column<std::uint32_t> later, Column<std::int64_t> think_ps) {
         for (std::size_t i = 0; i < earlier.shape(0); ++i) n.add_dependency(earlier(i), later(i), Duration{think_ps(i)});

@@ -51,7 +51,8 @@ NB_MODULE(_core, m) {
   bind_wire(wire);
   bind_config(m);
   bind_endpoint(m);
-  bind_pair(m);
+  bind_mesh(m);
+  bind_ranks(m);
   bind_network(m);
   bind_device(m);
   bind_collectives(m);

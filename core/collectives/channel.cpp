@@ -12,10 +12,11 @@ constexpr std::uint64_t padded(std::uint64_t size) { return (size + alignment - 
 
 }  // namespace
 
+// Both are written before they are read.
 void Channel::open(std::uint32_t ring_bytes) {
   ring_bytes_ = ring_bytes;
-  inbound_ = std::make_unique<std::uint8_t[]>(ring_bytes);
-  outbound_ = std::make_unique<std::uint8_t[]>(ring_bytes);
+  inbound_ = std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes);
+  outbound_ = std::make_unique_for_overwrite<std::uint8_t[]>(ring_bytes);
 }
 
 // Where a message of this size starts: it does not wrap, so the end of the ring may stay unused.
@@ -33,7 +34,7 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
   header.taken = told_taken_ = offers_taken_here;
   std::uint8_t* at = outbound_.get() + start % ring_bytes_;
   std::memcpy(at, &header, sizeof header);
-  if (!payload.empty()) std::memcpy(at + sizeof header, payload.data(), payload.size());
+  if (!payload.empty() && payload.data()) std::memcpy(at + sizeof header, payload.data(), payload.size());
   proto::WorkRequest request;
   request.wr_id = wr_id;
   request.data = at;
@@ -49,7 +50,7 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
 
 void Channel::send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
   if (backlog_.empty() && write(engine, now, header, payload, wr_id, ring_bytes_ - reserve)) return;
-  backlog_.push_back({header, {payload.begin(), payload.end()}, wr_id});
+  backlog_.push_back({header, payload.data() ? std::vector(payload.begin(), payload.end()) : std::vector<std::uint8_t>(payload.size()), wr_id});
 }
 
 void Channel::flush(proto::Endpoint& engine, Time now) {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -63,7 +63,7 @@ class Channel {
   std::uint32_t ring_bytes_ = 0;
   std::unique_ptr<std::uint8_t[]> inbound_;
   std::unique_ptr<std::uint8_t[]> outbound_;
-  std::deque<Waiting> backlog_;
+  std::list<Waiting> backlog_;
   std::uint32_t qpn_ = 0;
   std::uint32_t remote_rkey_ = 0;
   std::uint64_t written_ = 0;        // bytes of the outbound ring used so far, gaps at its end included

@@ -46,7 +46,7 @@ class Group final : private StrandOwner {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  std::uint32_t ring_rkey(std::uint32_t strand, std::uint32_t peer) const { return strands_[strand]->ring_rkey(peer); }
+  std::uint32_t ring_rkey(std::uint32_t strand, std::uint32_t peer) { return strands_[strand]->ring_rkey(peer); }
   proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }
   // Goes on with so many, as all ranks have agreed.
   void keep(std::uint32_t strands) { strands_.resize(strands); }

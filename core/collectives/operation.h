@@ -159,6 +159,16 @@ struct Operation {
   double timeout_s = 0;
   std::shared_ptr<Issued> whole;       // what it is a stripe of
 
+  // Everything still travels, but nothing is read, written or reduced.
+  void forget_memory() {
+    for (Inbound& in : ins) in.to = nullptr, in.reduction = nullptr, in.stream = nullptr, in.merge.to = nullptr;
+    for (Outbound& out : outs) out.from = nullptr;
+    copies.clear();
+    ranges.clear();
+    temporary.reset();
+    finish = nullptr;
+  }
+
   // How many slices of it may go; a message is one.
   std::uint32_t ready(const Outbound& out) const {
     if (out.step >= 0 && blocks(out)) return 0;

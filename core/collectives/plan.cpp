@@ -125,6 +125,7 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
     case Algorithm::ring: plan_ring(d); break;
     case Algorithm::binomial: case Algorithm::binary: case Algorithm::chain: plan_tree(d, op->descriptor.algorithm); break;
   }
+  if (place.is_weightless) op->forget_memory();
   return op;
 }
 

@@ -128,8 +128,10 @@ void Strand::handle_accept(Engine& engine, Time now, std::uint32_t peer, const H
     request.length = static_cast<std::uint32_t>(bytes);
     request.imm = send_bit | at->id;
     request.has_imm = request.is_signaled = offset + bytes == at->from.bytes;
-    if (engine.post_write(now, peers_[peer].bulk_qpn, request) != proto::PostStatus::ok)
-      return fail(engine, now, "too many sends to " + name_of(peer) + " are under way");
+    const proto::PostStatus status = engine.post_write(now, peers_[peer].bulk_qpn, request);
+    if (status == proto::PostStatus::queue_full) return fail(engine, now, "too many sends to " + name_of(peer) + " are under way");
+    // Broken off by a peer that is about to say why.
+    if (status != proto::PostStatus::ok) return;
   }
 }
 

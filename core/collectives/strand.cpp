@@ -60,20 +60,26 @@ Strand::Strand(StrandOwner& owner, std::uint32_t number, proto::Driver& driver, 
     : owner_(owner), number_(number), driver_(driver), place_(place), cq_(cq), prng_(seed, "rkeys", number), peers_(place.size) {
   driver_.run([&](Engine& engine, Time) {
     engine_ = &engine;
-    for (std::uint32_t p = 0; p < place_.size; ++p) {
-      if (p == place_.rank) continue;
-      Peer& peer = peers_[p];
-      peer.domain = domains[p];
+    for (std::uint32_t p = 0; p < place_.size; ++p)
+      if (p != place_.rank) peers_[p].domain = domains[p];
+  });
+}
+
+std::uint32_t Strand::ring_rkey(std::uint32_t p) {
+  Peer& peer = peers_[p];
+  if (peer.ring_rkey == 0)
+    driver_.run([&](Engine& engine, Time) {
       peer.channel.open(is_first() ? Channel::wide_ring : Channel::narrow_ring);
       peer.ring_rkey = new_rkeys(engine, 1);
       SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, peer.channel.ring_bytes(), peer.ring_rkey, nullptr, peer.domain}));
-    }
-  });
+    });
+  return peer.ring_rkey;
 }
 
 Strand::~Strand() { leave(); }
 
 void Strand::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+  ring_rkey(peer);
   driver_.run([&](Engine& engine, Time) {
     Peer& p = peers_[peer];
     p.channel.connect(message_qpn, remote_rkey);
@@ -382,7 +388,7 @@ void Strand::say_goodbye() {
     Header header;
     header.type = MessageType::bye;
     for (std::uint32_t p = 0; p < place_.size && is_started_; ++p)
-      if (p != place_.rank && !peers_[p].is_broken) say(engine, now, p, header);
+      if (peers_[p].bulk_qpn != 0 && !peers_[p].is_broken) say(engine, now, p, header);
   });
 }
 

@@ -114,7 +114,7 @@ void Strand::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_
   if (!found || expected != header.bytes || payload.size() != header.bytes)
     return fail(engine, now, name_of(peer) + " sends " + std::to_string(header.bytes) + " bytes to " + name_of(place_.rank) + " in step " +
                                  std::to_string(header.step) + " of " + describe(op.descriptor) + ", which expects " + std::to_string(expected));
-  if (!payload.empty()) std::memcpy(found->to, payload.data(), payload.size());
+  if (!payload.empty() && found->to) std::memcpy(found->to, payload.data(), payload.size());
   found->arrived = found->slices.count;
   end_inbound(engine, *found);
   advance(engine, now, op);
@@ -172,7 +172,7 @@ void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) 
     const std::uint64_t at = out.posted * out.slices.size;
     proto::WorkRequest request;
     request.wr_id = work_request_of(op.number, index);
-    request.data = out.from + at;
+    request.data = out.from ? out.from + at : nullptr;
     request.remote_va = at;
     request.rkey = rkey + out.index;
     request.length = static_cast<std::uint32_t>(std::min(out.slices.size, out.bytes - at));

@@ -29,6 +29,41 @@ void Checker::on_delivered(std::uint32_t flow) const {
   for (std::uint64_t offset = 0; offset < flows_[flow].bytes; offset += mtu_) SOFTMRC_CHECK(is_placed(flow, offset));
 }
 
+void Checker::on_landed(std::uint32_t host, std::uint32_t rkey, std::uint64_t va, std::uint32_t bytes) {
+  SOFTMRC_CHECK(va % mtu_ == 0 && bytes > 0 && bytes <= mtu_);
+  std::vector<std::uint64_t>& bits = landed_[static_cast<std::uint64_t>(host) << 32 | rkey];
+  const std::uint64_t bit = va / mtu_;
+  if (bits.size() <= bit / 64) bits.resize(bit / 64 + 1, 0);
+  SOFTMRC_CHECK(!(bits[bit / 64] >> (bit % 64) & 1));
+  bits[bit / 64] |= 1ull << (bit % 64);
+  bytes_landed_ += bytes;
+}
+
+bool Checker::has_landed(std::uint32_t host, std::uint32_t rkey, std::uint64_t va) const {
+  const auto found = landed_.find(static_cast<std::uint64_t>(host) << 32 | rkey);
+  const std::uint64_t bit = va / mtu_;
+  return found != landed_.end() && bit / 64 < found->second.size() && (found->second[bit / 64] >> (bit % 64) & 1);
+}
+
+void Checker::check_expected() const { SOFTMRC_CHECK(bytes_landed_ == expected_); }
+
+void Checker::check_result(collectives::Kind kind, std::uint32_t rank, std::uint32_t ranks, std::span<const std::uint32_t> found) {
+  using collectives::Kind;
+  const auto sum = [ranks](std::uint64_t element) {
+    return sample(ranks * (ranks - 1) / 2, element * ranks);
+  };
+  const std::uint64_t part = found.size() / ranks;
+  for (std::uint64_t i = 0; i < found.size(); ++i) {
+    switch (kind) {
+      case Kind::all_reduce: SOFTMRC_CHECK(found[i] == sum(i)); break;
+      case Kind::reduce_scatter: SOFTMRC_CHECK(found[i] == sum(rank * found.size() + i)); break;
+      case Kind::all_gather: SOFTMRC_CHECK(found[i] == sample(static_cast<std::uint32_t>(i / part), i % part)); break;
+      case Kind::all_to_all: SOFTMRC_CHECK(found[i] == sample(static_cast<std::uint32_t>(i / part), rank * part + i % part)); break;
+      default: break;
+    }
+  }
+}
+
 void Checker::check_conserved(const Packets& p) { SOFTMRC_CHECK(p.sent == p.arrived + p.dropped + p.lost + p.under_way); }
 
 }  // namespace softmrc::sim

@@ -4,7 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <unordered_map>
 #include <vector>
+
+#include "collectives/types.h"
 
 namespace softmrc::sim {
 
@@ -21,6 +25,15 @@ class Checker {
   // Somebody was told that all of it is there.
   void on_delivered(std::uint32_t flow) const;
 
+  // What collectives move: every packet of every key lands once; and in the end, as much as their plans say.
+  void on_landed(std::uint32_t host, std::uint32_t rkey, std::uint64_t va, std::uint32_t bytes);
+  bool has_landed(std::uint32_t host, std::uint32_t rkey, std::uint64_t va) const;
+  void expect(std::uint64_t bytes) { expected_ += bytes; }
+  void check_expected() const;
+  // What a rank of a collective that sums `sample` over ranks holds in the end.
+  static std::uint32_t sample(std::uint32_t rank, std::uint64_t element) { return rank * 2'654'435'761u + static_cast<std::uint32_t>(element) * 40'503u; }
+  static void check_result(collectives::Kind kind, std::uint32_t rank, std::uint32_t ranks, std::span<const std::uint32_t> found);
+
   // Packets do not come from nothing, nor vanish uncounted.
   struct Packets {
     std::uint64_t sent = 0, arrived = 0, dropped = 0, lost = 0, under_way = 0;
@@ -28,7 +41,7 @@ class Checker {
   static void check_conserved(const Packets& packets);
 
   bool is_placed(std::uint32_t flow, std::uint64_t offset) const { return has(bit_of(flow, offset)); }
-  std::uint64_t bytes_placed() const { return bytes_placed_; }
+  std::uint64_t bytes_placed() const { return bytes_placed_ + bytes_landed_; }
 
  private:
   struct Planned {
@@ -46,6 +59,9 @@ class Checker {
   std::uint64_t packets_ = 0;          // of all flows
   std::vector<std::uint64_t> placed_;  // a bit for each of them
   std::uint64_t bytes_placed_ = 0;
+  std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> landed_;  // by host and key: a bit for each packet
+  std::uint64_t bytes_landed_ = 0;
+  std::uint64_t expected_ = 0;
 };
 
 }  // namespace softmrc::sim

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/prng.h"
@@ -35,12 +36,25 @@ struct Placement {
   std::uint64_t packet = 0;       // of MRC: the packet, as Recovery names it
 };
 
+// Part of what a collective moves lies in a rank's memory.
+struct Landing {
+  std::uint32_t host = 0;
+  std::uint32_t rkey = 0;
+  std::uint64_t va = 0;
+  std::uint32_t bytes = 0;
+  std::uint8_t port = 0;
+  std::uint64_t packet = 0;
+};
+
 // What hosts tell the network that they stand in.
 struct HostObserver {
   virtual ~HostObserver() = default;
   // A packet leaves by the port of its plane.
   virtual void on_leave(std::uint32_t host, std::uint32_t parcel) = 0;
   virtual void on_placed(const Placement& placement) = 0;
+  virtual void on_landed(const Landing& landing) = 0;
+  // So much is to land because of a call that begins now.
+  virtual void on_expected(std::uint64_t bytes) = 0;
   virtual void on_bad_evs(std::int64_t change) = 0;
   virtual void on_delivered(std::uint32_t flow) = 0;
   virtual void on_completed(std::uint32_t flow) = 0;
@@ -65,6 +79,15 @@ class Hosts {
   virtual ~Hosts() = default;
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
+
+  // Ranks, by their hosts; and what they will call. Where hosts have no collectives, -1.
+  virtual void add_group(const std::vector<std::uint32_t>&) {}
+  virtual std::int32_t add_collective(const Collective&) { return -1; }
+  // Why collectives failed, if some did.
+  virtual std::vector<std::string> errors() const { return {}; }
+  // What travels to this queue pair: flows, or the bulk data or the messages of collectives.
+  enum class Carried : std::uint8_t { flow, bulk, message };
+  virtual Carried carried(std::uint32_t) const { return Carried::flow; }
 
   // Before the first flow starts.
   virtual void begin(const std::vector<Flow>&) {}

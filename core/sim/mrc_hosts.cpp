@@ -51,18 +51,19 @@ std::uint32_t MrcHosts::connection(std::uint32_t source, std::uint32_t destinati
   hosts_[destination].peers.push_back({source, id_at_source});
   const Psn first_psn(static_cast<std::uint32_t>(place_.prng.bits() >> 40));
   const proto::InitAttributes init = hints_for(source, destination);
-  make_queue_pair(source, qpn, id_at_source, first_psn, init);
-  make_queue_pair(destination, qpn, id_at_destination, first_psn, init);
+  make_queue_pair(source, qpn, qpn, id_at_source, first_psn, init);
+  make_queue_pair(destination, qpn, qpn, id_at_destination, first_psn, init);
   connections_.push_back({source, destination, hosts_[source].endpoint->qp(qpn), hosts_[destination].endpoint->qp(qpn)});
   return found->second;
 }
 
-void MrcHosts::make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init) {
+void MrcHosts::make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn,
+                               const proto::InitAttributes& init) {
   const NetworkConfig& config = place_.config;
   proto::Endpoint& endpoint = *hosts_[host].endpoint;
   proto::RtrAttributes rtr;
   rtr.peer = peer;
-  rtr.dest_qpn = qpn;
+  rtr.dest_qpn = dest_qpn;
   rtr.first_psn = first_psn;
   rtr.mtu = config.mtu;
   rtr.mpr_dest = config.mpr;
@@ -104,6 +105,7 @@ proto::InitAttributes MrcHosts::hints_for(std::uint32_t source, std::uint32_t de
 }
 
 void MrcHosts::start(std::uint32_t id, const Flow& flow) {
+  if (flow.collective >= 0) return call(id, flow);
   std::uint32_t lane = 0;
   if (place_.config.qps_per_pair > 1)
     lane = next_lane_[static_cast<std::uint64_t>(flow.source) << 32 | flow.destination]++ % place_.config.qps_per_pair;
@@ -126,9 +128,12 @@ void MrcHosts::on(const proto::Event& event) {
     place_.network.on_bad_evs(event.code == static_cast<std::uint32_t>(proto::EvState::assumed_bad) ? 1 : -1);
     return;
   }
+  const Connection& connection = connections_[event.qpn - first_qpn];
+  if (connection.carried == Carried::bulk)
+    return place_.network.on_landed({connection.destination, event.code, event.value, event.ev, event.port, Recovery::key(event.qpn, event.psn)});
+  if (connection.carried == Carried::message) return;
   SOFTMRC_CHECK(event.code == rkey);
   const auto flow = static_cast<std::uint32_t>(event.value >> 32);
-  const Connection& connection = connections_[event.qpn - first_qpn];
   place_.network.on_placed({flow, connection.source, connection.destination, event.value & 0xFFFFFFFF, event.ev, event.port,
                             Recovery::key(event.qpn, event.psn)});
 }
@@ -155,7 +160,8 @@ void MrcHosts::drain(std::uint32_t host) {
 
 Time MrcHosts::deadline(std::uint32_t host) {
   Host& h = hosts_[host];
-  return h.driven ? h.driven->process.next_at(*h.endpoint, *h.driven) : h.endpoint->poll_timeout();
+  if (h.driven) return h.driven->process.next_at(*h.endpoint, *h.driven);
+  return h.stage ? std::min(h.endpoint->poll_timeout(), h.stage->deadline()) : h.endpoint->poll_timeout();
 }
 
 void MrcHosts::handle_timeout(std::uint32_t host) {
@@ -165,6 +171,7 @@ void MrcHosts::handle_timeout(std::uint32_t host) {
     return collect_completions(host);
   }
   h.endpoint->handle_timeout(now());
+  attend(host);
   drain(host);
 }
 
@@ -196,6 +203,7 @@ void MrcHosts::handle(std::uint32_t host, std::uint32_t id) {
   Host& h = hosts_[host];
   if (!h.driven) {
     hand_in(host, id);
+    attend(host);
   } else if (!h.driven->process.arrive(now(), place_.parcels[id].plane, id)) {
     ++counters_.dropped;
     place_.parcels.drop(id);
@@ -270,6 +278,7 @@ proto::QpStats MrcHosts::total_stats() const {
   proto::QpStats sum;
   for (const Connection& connection : connections_)
     for (const proto::QueuePair* pair : {connection.sender, connection.receiver}) {
+      if (connection.carried != Carried::flow && pair == connection.sender) continue;  // that is the receiver of another one
       const proto::QpStats& one = pair->stats();
 #define X(name) sum.name += one.name;
       SOFTMRC_QP_COUNTERS(X)

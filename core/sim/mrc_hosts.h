@@ -1,21 +1,30 @@
-// Hosts that run the production endpoint and nothing else: driven at once, as a NIC does it, or by a process. Packets travel
+// Hosts that run the production endpoint, and the collectives on it, and nothing else: driven at once, as a NIC does it, or by a process. Packets travel
 // as structs; the engine does not know the difference, which a test of Pair proves.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "collectives/group.h"
 #include "proto/endpoint.h"
 #include "sim/hosts.h"
 #include "sim/process.h"
+#include "sim/stage.h"
 
 namespace softmrc::sim {
 
 class MrcHosts final : public Hosts, private proto::TraceSink {
  public:
   explicit MrcHosts(const Place& place) : Hosts(place, true), hosts_(place.config.fabric.hosts) {}
+  ~MrcHosts() override;
+
+  void add_group(const std::vector<std::uint32_t>& hosts) override;
+  std::int32_t add_collective(const Collective& collective) override;
+  std::vector<std::string> errors() const override { return errors_; }
+  Carried carried(std::uint32_t qpn) const override { return connections_[qpn - first_qpn].carried; }
 
   void begin(const std::vector<Flow>& flows) override;
   void start(std::uint32_t id, const Flow& flow) override;
@@ -46,13 +55,32 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
     void leave(const proto::Transmit& transmit) override { hosts.leave(host, transmit); }
     std::uint32_t free_ports() override { return hosts.free_ports(host); }
     Time next_free_port() const override { return Time::never(); }  // a port that has room again kicks it
+    bool attend() override { return hosts.attend(host); }
+    Time attendants_at() const override { return hosts.hosts_[host].stage ? hosts.hosts_[host].stage->deadline() : Time::never(); }
 
     MrcHosts& hosts;
     std::uint32_t host;
     Process process;
   };
+  // The time of the network, for who lives on its hosts.
+  struct Clock final : Stage::Clock {
+    explicit Clock(MrcHosts& all) : hosts(all) {}
+    Time now() const override { return hosts.now(); }
+    void on_posted(std::uint32_t host) override { hosts.drain(host); }
+    MrcHosts& hosts;
+  };
+  // A rank's call that is under way, and the memory for it where there is some.
+  struct Call {
+    std::uint32_t flow = 0;
+    std::uint32_t collective = 0;
+    std::uint32_t rank = 0;
+    std::shared_ptr<collectives::Work> work;
+    std::vector<std::uint32_t> in, out;
+  };
   struct Host {
     std::unique_ptr<proto::Endpoint> endpoint;
+    std::unique_ptr<Stage> stage;     // where ranks live here
+    std::vector<Call> calls;
     std::unique_ptr<Driven> driven;
     std::vector<RemotePeer> peers;
     const proto::QueuePair* last_sender = nullptr;  // likely to send next, too: its memory is fetched ahead
@@ -63,12 +91,31 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
     std::uint32_t destination = 0;
     const proto::QueuePair* sender = nullptr;
     const proto::QueuePair* receiver = nullptr;
+    Carried carried = Carried::flow;
+  };
+  // Ranks, by the shipped collectives. Those that speak with each other are connected when the first one begins to.
+  struct Rank {
+    std::uint32_t host = 0;
+    std::uint32_t cq = 0;
+    std::vector<proto::Domain> domains;
+    std::unique_ptr<collectives::Group> part;
+    std::unordered_set<std::uint32_t> peers;
+  };
+  struct Group {
+    std::vector<Rank> ranks;
+    bool is_weightless = false;
+
+    collectives::Place place(std::uint32_t rank, std::uint32_t unit) const {
+      collectives::Place place{rank, static_cast<std::uint32_t>(ranks.size()), unit};
+      place.is_weightless = is_weightless;
+      return place;
+    }
   };
 
   void on(const proto::Event& event) override;
   proto::Endpoint& endpoint_of(std::uint32_t host);
   std::uint32_t connection(std::uint32_t source, std::uint32_t destination, std::uint32_t lane);
-  void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init);
+  void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init);
   proto::InitAttributes hints_for(std::uint32_t source, std::uint32_t destination) const;
   void hand_in(std::uint32_t host, std::uint32_t parcel);
   void leave(std::uint32_t host, const proto::Transmit& transmit);
@@ -76,12 +123,22 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
   void collect_completions(std::uint32_t host);
   const proto::QueuePair* pair_of(const Host& host, const Parcel* arriving) const;
 
+  // mrc_ranks.cpp: collectives.
+  void call(std::uint32_t id, const Flow& flow);
+  void introduce(Group& group, std::uint32_t a, std::uint32_t b);
+  bool attend(std::uint32_t host);
+  void end_calls(std::uint32_t host);
+
   std::vector<Host> hosts_;
   std::vector<Connection> connections_;  // by queue pair number, which both ends share
   std::unordered_map<std::uint64_t, std::uint32_t> connection_ids_;
   std::unordered_map<std::uint64_t, std::uint32_t> next_lane_;  // by pair of hosts, where they have several
   std::vector<std::uint16_t> send_peers_, receive_peers_;       // by host, where there are hints
   proto::Transmit scratch_;
+  Clock clock_{*this};
+  std::vector<Group> groups_;
+  std::vector<Collective> collectives_;
+  std::vector<std::string> errors_;
 };
 
 }  // namespace softmrc::sim

@@ -37,6 +37,16 @@ std::uint32_t Network::add_flow(std::uint32_t source, std::uint32_t destination,
   return workload_.add(source, destination, bytes, start);
 }
 
+// The oracle has no plan for what a collective sends: it watches that everything lands once, and that all of it does.
+std::uint32_t Network::add_call(std::int32_t collective, std::uint32_t rank, const Flow& flow) {
+  SOFTMRC_CHECK(flow.source < nics_.size());
+  checker_.plan(flow.source, flow.destination, 0);
+  Flow call = flow;
+  call.collective = collective;
+  call.rank = rank;
+  return workload_.add(call);
+}
+
 void Network::begin() {
   has_begun_ = true;
   hosts_->begin(workload_.flows());
@@ -49,6 +59,7 @@ bool Network::run(Time until, std::uint64_t max_events) {
   for (std::uint64_t handled = 0; handled < max_events; ++handled) {
     if (workload_.is_done() || scheduler_.empty() || scheduler_.now() > until) {
       check_conserved();
+      if (workload_.is_done()) checker_.check_expected();
       return false;
     }
     const Scheduler::Event event = scheduler_.pop();
@@ -145,6 +156,11 @@ void Network::on_leave(std::uint32_t host, std::uint32_t id) {
 void Network::on_lost(const Parcel& p) {
   if (p.is_control || !is_mrc_data(config_, p)) return;
   const std::uint64_t va = std::get<wire::Write>(p.packet.body).reth.va;
+  if (const Hosts::Carried carried = hosts_->carried(p.packet.bth.dqp); carried != Hosts::Carried::flow) {
+    if (carried == Hosts::Carried::bulk)
+      recovery_.on_lost(now(), key_of(p), checker_.has_landed(p.destination, std::get<wire::Write>(p.packet.body).reth.rkey, va));
+    return;
+  }
   recovery_.on_lost(now(), key_of(p), checker_.is_placed(static_cast<std::uint32_t>(va >> 32), va & 0xFFFFFFFF));
 }
 
@@ -152,6 +168,12 @@ void Network::on_placed(const Placement& p) {
   checker_.on_placed(p.flow, p.source, p.destination, p.offset, p.bytes);
   series_.on_placed(now(), p.port, p.bytes);
   recovery_.on_placed(p.packet);
+}
+
+void Network::on_landed(const Landing& l) {
+  checker_.on_landed(l.host, l.rkey, l.va, l.bytes);
+  series_.on_placed(now(), l.port, l.bytes);
+  recovery_.on_placed(l.packet);
 }
 
 void Network::on_delivered(std::uint32_t id) {

@@ -35,6 +35,11 @@ class Network final : private HostObserver, private LinkObserver {
   Network& operator=(const Network&) = delete;
 
   std::uint32_t add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start);
+  // Ranks, by their hosts; and what they call, each in a flow of its own. Those that differ in `kind` or `bytes` are called
+  // by all ranks in the same order.
+  void add_group(const std::vector<std::uint32_t>& hosts) { hosts_->add_group(hosts); }
+  std::int32_t add_collective(const Collective& collective) { return hosts_->add_collective(collective); }
+  std::uint32_t add_call(std::int32_t collective, std::uint32_t rank, const Flow& flow);
   void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) { workload_.add_dependency(earlier, later, think); }
   void add_fault(const Fault& fault) { faults_.push_back(fault); }
   void sample_every(Duration bin) { series_.sample_every(bin); }
@@ -59,6 +64,8 @@ class Network final : private HostObserver, private LinkObserver {
   void on_lost(const Parcel& parcel) override;
   void on_leave(std::uint32_t host, std::uint32_t parcel) override;
   void on_placed(const Placement& placement) override;
+  void on_landed(const Landing& landing) override;
+  void on_expected(std::uint64_t bytes) override { checker_.expect(bytes); }
   void on_bad_evs(std::int64_t change) override { series_.on_bad_evs(now(), change); }
   void on_delivered(std::uint32_t flow) override;
   void on_completed(std::uint32_t flow) override;

@@ -28,7 +28,7 @@ void Process::kick(Time now) { woken_at_ = std::min(woken_at_, now); }
 
 Time Process::next_at(proto::Endpoint& endpoint, const Surroundings& around) const {
   if (doing_ != Doing::sleeping) return resumes_at_;
-  const Time reason = std::min({woken_at_, endpoint.poll_timeout(), around.next_free_port()});
+  const Time reason = std::min({woken_at_, endpoint.poll_timeout(), around.next_free_port(), around.attendants_at()});
   return reason == Time::never() ? reason : std::max(reason, resumes_at_) + waking_;
 }
 
@@ -86,7 +86,10 @@ void Process::receive(Time now, proto::Endpoint& endpoint, Surroundings& around)
 }
 
 void Process::poll(Time now, proto::Endpoint& endpoint, Surroundings& around) {
-  if (rounds_ == 0 && endpoint.poll_timeout() <= now) endpoint.handle_timeout(now);
+  if (rounds_ == 0) {
+    if (endpoint.poll_timeout() <= now) endpoint.handle_timeout(now);
+    if (around.attend()) kick(now);
+  }
   polled_at_ = now;
   std::uint32_t ports = around.free_ports();
   std::array<std::uint32_t, proto::max_ports> given{};

@@ -5,9 +5,9 @@
 
 namespace softmrc::sim {
 
-PumpResult pump(Pair& pair, const PumpPlan& plan, Time limit) {
+PumpResult pump(Mesh& mesh, const PumpPlan& plan, Time limit) {
   PumpResult result;
-  proto::Endpoint& endpoint = pair.side(plan.side);
+  proto::Endpoint& endpoint = mesh.side(plan.side);
   std::array<proto::Completion, 64> completions;
   // Whole messages only: the last one must not reach over the end of either memory.
   const std::uint64_t places = std::max<std::uint64_t>(1, plan.region_length / plan.length);
@@ -22,10 +22,10 @@ PumpResult pump(Pair& pair, const PumpPlan& plan, Time limit) {
       request.remote_va = plan.remote_va + offset;
       request.rkey = plan.rkey;
       request.length = plan.length;
-      if (endpoint.post_write(pair.now(), plan.qpn, request) != proto::PostStatus::ok) return result;
+      if (endpoint.post_write(mesh.now(), plan.qpn, request) != proto::PostStatus::ok) return result;
       ++posted;
     }
-    pair.run_until_completions(limit, plan.side, plan.cq, 1);
+    mesh.run_until_completions(limit, plan.side, plan.cq, 1);
     const std::size_t count = endpoint.poll_completions(plan.cq, completions);
     if (count == 0) return result;
     for (std::size_t i = 0; i < count; ++i) {

@@ -1,10 +1,10 @@
-// Keeps a queue pair busy: posts `count` writes of `length` bytes, `depth` at a time, and runs the pair until they have
+// Keeps a queue pair busy: posts `count` writes of `length` bytes, `depth` at a time, and runs the mesh until they have
 // all completed or `limit` passes. The loop that measurements and the demo share, with nothing of Python inside it.
 #pragma once
 
 #include <cstdint>
 
-#include "sim/pair.h"
+#include "sim/mesh.h"
 
 namespace softmrc::sim {
 
@@ -27,6 +27,6 @@ struct PumpResult {
   std::uint64_t out_of_order = 0;
 };
 
-PumpResult pump(Pair& pair, const PumpPlan& plan, Time limit);
+PumpResult pump(Mesh& mesh, const PumpPlan& plan, Time limit);
 
 }  // namespace softmrc::sim

@@ -2,16 +2,20 @@
 
 namespace softmrc::sim {
 
+std::uint32_t Workload::add(const Flow& flow) {
+  SOFTMRC_CHECK(flow.collective >= 0 || (flow.source != flow.destination && flow.bytes > 0));
+  flows_.push_back(flow);
+  ++left_;
+  return static_cast<std::uint32_t>(flows_.size() - 1);
+}
+
 std::uint32_t Workload::add(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start) {
-  SOFTMRC_CHECK(source != destination && bytes > 0);
   Flow flow;
   flow.source = source;
   flow.destination = destination;
   flow.bytes = bytes;
   flow.start = start;
-  flows_.push_back(flow);
-  ++left_;
-  return static_cast<std::uint32_t>(flows_.size() - 1);
+  return add(flow);
 }
 
 void Workload::add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) {

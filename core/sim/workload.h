@@ -7,15 +7,25 @@
 
 #include "base/check.h"
 #include "base/time.h"
+#include "collectives/types.h"
 
 namespace softmrc::sim {
 
-// A flow is one write-with-immediate. It starts at `start`, or when the last of the flows it waits for was delivered (or
+// A collective that a group of hosts calls.
+struct Collective {
+  std::uint32_t group = 0;
+  collectives::Kind kind = collectives::Kind::barrier;
+  std::uint64_t bytes = 0;         // of the whole buffer, on each rank; of an all_to_all, from each rank to each
+};
+
+// A flow is one write-with-immediate, or one rank's call of a collective. It starts at `start`, or when the last of the flows it waits for was delivered (or
 // acknowledged, where flows are chained on that).
 struct Flow {
   std::uint32_t source = 0;
   std::uint32_t destination = 0;
   std::uint32_t bytes = 0;
+  std::int32_t collective = -1;    // of which it is a rank's call; else a write
+  std::uint32_t rank = 0;          // in that
   std::uint32_t waits_for = 0;     // flows still to be delivered before this one starts
   Time start = Time::never();
   Time delivered = Time::never();  // the immediate reached the destination's completion queue
@@ -26,6 +36,7 @@ class Workload {
  public:
   explicit Workload(bool chain_on_acknowledgement) : chain_on_acknowledgement_(chain_on_acknowledgement) {}
 
+  std::uint32_t add(const Flow& flow);
   std::uint32_t add(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start);
   // `later` starts only `think` after `earlier` was delivered.
   void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think);

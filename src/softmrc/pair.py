@@ -85,7 +85,7 @@ class Pair:
         self._configs = [dataclasses.replace(base, seed=seed * 2 + side) for side in (0, 1)]
         self._profiles = (ev_profile, cc_profile)
         self.planes = planes
-        self._native = _core.Pair(to_native(network), *map(to_native, self._configs))
+        self._native = _core.Mesh(to_native(network, _core.MeshConfig()), [*map(to_native, self._configs)])
         self._recorders: dict[int, Any] = {}
         self.a, self.b = self._equip(0), self._equip(1)
         for side, process in enumerate(processes or ()):
@@ -128,11 +128,11 @@ class Pair:
         qpn = self._next_qpn
         self._next_qpn += 1
         pairs = (self.a.create_qp(qpn), self.b.create_qp(qpn))
-        for side, qp in enumerate(pairs):
+        for qp in pairs:
             qp.init(InitAttributes(send_cq=self.SEND_CQ, recv_cq=self.RECV_CQ))
             receive = dataclasses.replace(
                 rtr or RtrAttributes(),
-                peer=self._native.peer_id(side),
+                peer=0,
                 dest_qpn=qpn,
                 first_psn=first_psn,
                 mtu=mtu,
@@ -151,7 +151,7 @@ class Pair:
 
     def weather(self, sender: int, plane: int) -> Any:
         """What this direction of this plane does to packets; set its attributes at any time."""
-        return self._native.weather(sender, plane)
+        return self._native.weather(sender, 1 - sender, plane)
 
     def set_weather(self, **knobs: float | bool) -> None:
         """The same weather on every plane, both ways."""
@@ -169,10 +169,10 @@ class Pair:
                 self.sides[sender].set_port(self.now_ps, plane, up)
 
     def set_ev_dead(self, sender: int, plane: int, entropy: int, dead: bool = True) -> None:
-        self._native.set_ev_dead(sender, plane, entropy, dead)
+        self._native.set_ev_dead(sender, 1 - sender, plane, entropy, dead)
 
     def set_ev_loss(self, sender: int, plane: int, entropy: int, loss: float) -> None:
-        self._native.set_ev_loss(sender, plane, entropy, loss)
+        self._native.set_ev_loss(sender, 1 - sender, plane, entropy, loss)
 
     def watch_paths(self) -> None:
         """Keep account of every path from here on, for `last_polled_ps`."""
@@ -180,7 +180,7 @@ class Pair:
 
     def last_polled_ps(self, sender: int, plane: int, entropy: int) -> int | None:
         """When that side's endpoint last gave away a packet for this path; None: never since paths are watched."""
-        at = self._native.last_polled_ps(sender, plane, entropy)
+        at = self._native.last_polled_ps(sender, 1 - sender, plane, entropy)
         return at if at >= 0 else None
 
     def stall_us(self, side: int, duration_us: float) -> None:
@@ -235,7 +235,7 @@ class Pair:
 
     def data_packets_sent(self, sender: int) -> list[int]:
         """Data packets sent so far on each plane."""
-        return [self._native.data_packets_sent(sender, plane) for plane in range(self.planes)]
+        return [self._native.data_packets_sent(sender, 1 - sender, plane) for plane in range(self.planes)]
 
     def counters(self) -> dict[str, int]:
         """What the network did to packets."""

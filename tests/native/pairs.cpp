@@ -5,7 +5,7 @@
 
 #include "base/prng.h"
 #include "portable.h"
-#include "sim/pair.h"
+#include "sim/mesh.h"
 #include "sim/pump.h"
 
 namespace softmrc::native {
@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint32_t qpn = 0x11, rkey = 7;
 constexpr std::size_t memory_bytes = 1 << 18;
 
-void prepare(sim::Pair& pair, std::uint32_t side, const proto::Region& region) {
+void prepare(sim::Mesh& pair, std::uint32_t side, const proto::Region& region) {
   proto::Endpoint& endpoint = pair.side(side);
   std::uint32_t id = 0;
   auto evs = std::make_shared<proto::EvProfile>();
@@ -25,8 +25,7 @@ void prepare(sim::Pair& pair, std::uint32_t side, const proto::Region& region) {
   proto::InitAttributes init;
   init.send_cq = init.recv_cq = cq;
   proto::RtrAttributes rtr;
-  rtr.peer = pair.peer_id(side);
-  rtr.dest_qpn = qpn;
+    rtr.dest_qpn = qpn;
   rtr.first_psn = Psn(0xFFFFF0);
   proto::RtsAttributes rts;
   rts.first_psn = Psn(0xFFFFF0);
@@ -35,10 +34,10 @@ void prepare(sim::Pair& pair, std::uint32_t side, const proto::Region& region) {
 }
 
 // What the seed says of the network.
-void draw_weather(sim::Pair& pair, std::uint32_t ports, Prng& prng) {
+void draw_weather(sim::Mesh& pair, std::uint32_t ports, Prng& prng) {
   for (std::uint32_t side = 0; side < 2; ++side) {
     for (std::uint32_t port = 0; port < ports; ++port) {
-      sim::Weather& weather = pair.weather(side, port);
+      sim::Weather& weather = pair.weather(side, 1 - side, port);
       weather.loss = 0.05 * prng.unit();
       weather.duplicate = 0.02 * prng.unit();
       weather.reorder = 0.2 * prng.unit();
@@ -49,12 +48,12 @@ void draw_weather(sim::Pair& pair, std::uint32_t ports, Prng& prng) {
       weather.path_jitter = microseconds(prng.below(5));
     }
   }
-  if (ports > 1 && prng.chance(0.3)) pair.weather(0, prng.below(ports)).black_hole = true;
+  if (ports > 1 && prng.chance(0.3)) pair.weather(0, 1, prng.below(ports)).black_hole = true;
 }
 
 void run(std::uint64_t seed, Hash& hash) {
   Prng prng(seed, "native pairs");
-  sim::PairConfig config;
+  sim::MeshConfig config;
   config.seed = seed;
   config.ports = 1 + prng.below(4);
   config.port_rate_bps = prng.chance(0.5) ? 100'000'000'000 : 0;
@@ -63,7 +62,7 @@ void run(std::uint64_t seed, Hash& hash) {
   endpoint.seed = seed;
   proto::EndpointConfig other = endpoint;
   other.seed = ~seed;
-  sim::Pair pair(config, endpoint, other);
+  sim::Mesh pair(config, {endpoint, other});
   std::vector<std::uint8_t> source(memory_bytes), target(memory_bytes);
   for (auto& byte : source) byte = static_cast<std::uint8_t>(prng.bits());
   prepare(pair, 0, {.data = nullptr, .va = 0, .length = memory_bytes, .rkey = rkey});

@@ -14,10 +14,11 @@ from .traces import RUNS
 
 ROOT = Path(__file__).parents[2]
 LEVELS = ("-O0", "-O2")
-SOURCES = [
-    path for room in ("base", "wire", "proto", "sim") for path in sorted((ROOT / "core" / room).rglob("*.cpp"))
-] + [ROOT / "tests" / "sim" / "native" / "trace.cpp"]
-HEADERS = [path for room in ("base", "wire", "proto", "sim") for path in (ROOT / "core" / room).rglob("*.h")]
+ROOMS = ("base", "wire", "proto", "collectives", "sim")
+SOURCES = [path for room in ROOMS for path in sorted((ROOT / "core" / room).rglob("*.cpp"))] + [
+    ROOT / "tests" / "sim" / "native" / "trace.cpp"
+]
+HEADERS = [path for room in ROOMS for path in (ROOT / "core" / room).rglob("*.h")]
 
 
 def compiler() -> str:

@@ -6,5 +6,7 @@ from __future__ import annotations
 RUNS = {
     "mrc": "mrc 7 4 32 4 4 100 400000 32 faults",
     "mrc of one plane": "mrc 8 1 32 8 4 400 400000 16",
+    "collectives": "ranks 7 4 32 4 4 100 4000000 32 faults",
+    "small collectives": "ranks 7 2 32 4 4 100 4096 32",
     "roce": "roce 9 1 32 4 4 400 400000 16 faults",
 }

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
@@ -498,20 +499,26 @@ def is_repeated(seed: int) -> bool:
     return seed % 8 == 0
 
 
-def run_guarded(seed: int, limit_s: float = 60.0) -> Outcome:
-    """A seed that never comes back stops the process, with the line that reproduces it."""
+@contextmanager
+def guarded(line: str, limit_s: float = 60.0) -> Iterator[None]:
+    """What never comes back stops the process, with the line that reproduces it."""
 
     def stop() -> None:
-        print(f"make swarm SEED={seed}   # still running after {limit_s:.0f} s", file=sys.stderr, flush=True)
+        print(f"{line}   # still running after {limit_s:.0f} s", file=sys.stderr, flush=True)
         os._exit(1)
 
     watchdog = threading.Timer(limit_s, stop)
     watchdog.daemon = True
     watchdog.start()
     try:
-        return run_seed(seed, repeat=is_repeated(seed))
+        yield
     finally:
         watchdog.cancel()
+
+
+def run_guarded(seed: int) -> Outcome:
+    with guarded(f"make swarm SEED={seed}"):
+        return run_seed(seed, repeat=is_repeated(seed))
 
 
 def play_each(seeds: range | list[int]) -> Iterator[Outcome | str]:

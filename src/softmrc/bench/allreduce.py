@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from softmrc.bench import cuda
+from softmrc.bench import cuda, simulated
 from softmrc.bench.figures import Figure
 from softmrc.bench.plug import Plug
 from softmrc.bench.ranks import Ranks
@@ -43,6 +43,7 @@ FIGURES = (
         "fault_worst_over_median", "a plane swallows everything: the worst 64 MiB step over the median", "", 3, False
     ),
     Figure("fair_worst_over_median", "… and without that", "", 0, True),
+    Figure("sim1024_ideal_ratio", "1 024 simulated ranks, 64 MiB: bus bandwidth over the links'", "", 0.85, True),
     Figure("cuda.64MiB", "2 ranks on one GPU, 64 MiB of its memory: bandwidth over Gloo's", "", 1.5, True),
     Figure("cuda.1MiB", "… 1 MiB", "", 0, True),
     Figure("links.ms", "2 links of 1 Gb/s, 64 MiB", "ms", 320, False),
@@ -211,6 +212,8 @@ def measure(quick: bool = False) -> dict[str, Any]:
     figures |= _fault(*((2, 20) if quick else (8, 30)))
     figures["links"] = _on_links(3 if quick else 9, 2 if quick else 8)
     figures["rounds"] = rounds
+    if not quick:
+        figures["sim1024_ideal_ratio"] = simulated.ideal_ratio(1024, 64 * MIB)
     if has_gloo():
         figures |= cuda.measure(rounds, _summary)
     else:

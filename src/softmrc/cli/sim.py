@@ -124,6 +124,14 @@ def _print_results(scenario: simulator.Scenario, results: list[Result], report: 
                 f"{one.name}: steps of " + ", ".join(_number(step, 0) for step in one.summary()["step_us"]) + " µs"
             )
     for one in results:
+        if len(one.call_us) and np.isfinite(one.call_us).all():
+            took, ideal = float(np.median(one.call_us)), float(np.median(one.ideal_us))
+            share = f"; {ideal / took:.2f} of the links' rate" if ideal else ""
+            worst = f", at worst {_number(one.call_us.max())}" if len(one.call_us) > 1 else ""
+            console.print(
+                f"{one.name}: a collective takes {_number(took)} µs{worst}, of {_number(ideal)} at the least{share}"
+            )
+    for one in results:
         style = "green" if one.verdict else "yellow"
         console.print(Text.assemble((f"{one.name}: {one.verdict.kind}", style), f": {one.verdict.text}"))
     console.print(f"trace {results[0].trace_hash:016x}", style="dim", highlight=False)

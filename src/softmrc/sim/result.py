@@ -116,6 +116,24 @@ class Result:
             ends.append(float(done.max()) / PS_PER_US if (done >= 0).all() else float("nan"))
         return np.diff(np.array(ends))
 
+    @property
+    def ideal_us(self) -> np.ndarray:
+        """How long each collective would take if every link of its ranks were full of it all the time."""
+        f, t = self.scenario.fabric, self.scenario.transport
+        rate_bps = f.host_link_bps * f.planes * t.mtu_bytes / (t.mtu_bytes + t.header_bytes)
+        return np.array([calls.wire_bytes * 8e6 / rate_bps for calls in self.plan.calls])
+
+    @property
+    def call_us(self) -> np.ndarray:
+        """How long each collective took, from the first rank's call to the last one's end; nan if it did not end."""
+        took = []
+        owner = np.array(self.plan.call)
+        for number in range(len(self.plan.calls)):
+            rows = self.flows[owner == number]
+            is_over = (rows["completed_ps"] >= 0).all()
+            took.append((rows["completed_ps"].max() - rows["start_ps"].min()) / PS_PER_US if is_over else np.nan)
+        return np.array(took)
+
     def group(self, name: str) -> np.ndarray:
         """Which flows belong to a named part of the workload, as a mask."""
         return np.array(self.plan.group) == self.plan.groups.index(name)
@@ -192,6 +210,9 @@ class Result:
             "simulated_us": self.simulated_us,
             "wall_s": self.wall_s,
         }
+        if self.plan.calls:
+            found["call_us"] = [_finite(one) for one in self.call_us]
+            found["ideal_us"] = [float(one) for one in self.ideal_us]
         if len(self.step_us):
             found["step_us"] = [_finite(one) for one in self.step_us]
         return found

@@ -119,11 +119,17 @@ class Run:
         except ConfigError as error:
             raise in_file(self.scenario, error) from None
         plan, network = self.plan, self.network
+        for hosts in plan.ranks:
+            network.add_group(hosts)
+        for calls in plan.calls:
+            network.add_collective(calls.ranks, int(calls.kind), calls.bytes)
         network.add_flows(
             np.array(plan.source, dtype=np.uint32),
             np.array(plan.destination, dtype=np.uint32),
             np.array(plan.bytes, dtype=np.uint32),
             np.array(plan.start_ps, dtype=np.int64),
+            np.array(plan.call, dtype=np.int32),
+            np.array(plan.rank, dtype=np.uint32),
         )
         if plan.later:
             network.add_dependencies(

@@ -255,4 +255,6 @@ def _check_sums(s: Scenario) -> None:
         need(t.evs % f.planes == 0, "transport.evs", t.evs, f"a multiple of the {f.planes} planes")
         need(t.spares % f.planes == 0, "transport.spares", t.spares, f"a multiple of the {f.planes} planes")
     else:
+        calls = any(isinstance(one, workloads.Collective) for one in s.workloads)
+        need(not calls, "workload.kind", "collective", "'ring' or 'training' with RoCE, which has no collectives")
         need(f.forwarding in ("auto", "ecmp"), "fabric.forwarding", f.forwarding, "'ecmp' with RoCE")

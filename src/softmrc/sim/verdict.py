@@ -43,7 +43,9 @@ def stuck(network: Any, fabric: Fabric, plan: Plan, actions: list[Action], stall
         named.append(f"flow {flow} ({source} → {destination}){f', {why}' if why else ''}")
     more = f"; and {len(under_way) - len(named)} more" if len(under_way) > len(named) else ""
     behind = f"; {waiting} flows wait for them" if waiting else ""
-    if broken_connections := network.counters()["broken_connections"]:
+    if errors := network.collective_errors():
+        behind += f". A collective failed: {errors[0]}"
+    elif broken_connections := network.counters()["broken_connections"]:
         behind += f". {broken_connections} connections gave up retrying"
     text = (
         f"nothing has arrived for {stall_ms:g} ms and nothing more is planned. Stuck: {'; '.join(named)}{more}{behind}"

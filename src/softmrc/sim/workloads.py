@@ -1,7 +1,8 @@
 """What is sent: each workload turns itself into flows and into which flow waits for which.
 
-A flow is one message. It starts at a given time, or as soon as every flow it waits for was delivered, after a pause.
-Collectives are such chains: a rank sends its next chunk once the chunk before it has come in.
+A flow is one message, or one rank's call of a collective. It starts at a given time, or as soon as every flow it waits
+for was delivered, after a pause. `collective` calls what is shipped; `ring` and `training` are the pattern of a ring
+alone, in which a rank sends its next chunk once the chunk before it has come in: RoCE has no collectives of ours.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from softmrc.collectives.block import Kind
 from softmrc.sim.draws import Draws
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.flowfiles import read_flow_file
@@ -21,6 +23,16 @@ from softmrc.sim.reader import read_table, refuse, setting
 PS_PER_US = 1_000_000
 MAX_MESSAGE_BYTES = 2**32 - 1
 WAITS = -1  # a start that a dependency decides
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A collective that ranks call, and what it takes at the least."""
+
+    ranks: int  # the group, by its number
+    kind: Kind
+    bytes: int
+    wire_bytes: int  # that each rank sends, and receives, at the least
 
 
 @dataclass
@@ -34,6 +46,10 @@ class Plan:
     group: list[int] = dataclasses.field(default_factory=list)
     step: list[int] = dataclasses.field(default_factory=list)  # of a training run; -1: none
     groups: list[str] = dataclasses.field(default_factory=list)
+    call: list[int] = dataclasses.field(default_factory=list)  # which collective a flow is a rank's call of; -1: none
+    rank: list[int] = dataclasses.field(default_factory=list)
+    ranks: list[list[int]] = dataclasses.field(default_factory=list)  # groups of hosts that call collectives
+    calls: list[Calls] = dataclasses.field(default_factory=list)
     earlier: list[int] = dataclasses.field(default_factory=list)
     later: list[int] = dataclasses.field(default_factory=list)
     think_ps: list[int] = dataclasses.field(default_factory=list)
@@ -49,7 +65,20 @@ class Plan:
         self.start_ps.append(start_ps)
         self.group.append(group)
         self.step.append(step)
+        self.call.append(-1)
+        self.rank.append(0)
         return len(self.source) - 1
+
+    def add_calls(self, calls: Calls, start_ps: int, group: int, step: int) -> list[int]:
+        """One flow for each rank."""
+        self.calls.append(calls)
+        hosts = self.ranks[calls.ranks]
+        added = []
+        for rank, host in enumerate(hosts):
+            size = min(calls.wire_bytes or 1, MAX_MESSAGE_BYTES)
+            added.append(self.add(host, hosts[(rank + 1) % len(hosts)], size, start_ps, group, step))
+            self.call[-1], self.rank[-1] = len(self.calls) - 1, rank
+        return added
 
     def add_many(self, source: np.ndarray, destination: np.ndarray, size: int, start_ps: int, group: int) -> None:
         count = len(source)
@@ -59,6 +88,8 @@ class Plan:
         self.start_ps.extend([start_ps] * count)
         self.group.extend([group] * count)
         self.step.extend([-1] * count)
+        self.call.extend([-1] * count)
+        self.rank.extend([0] * count)
 
     def wait(self, later: int, earlier: int, think_ps: int = 0) -> None:
         self.earlier.append(earlier)
@@ -209,6 +240,43 @@ class AllToAll(_Workload):
                 sent[rank].append(flow)
 
 
+def _wire_bytes(kind: str, size: int, ranks: int) -> int:
+    """What no algorithm can do without, on each rank's links, whichever way is busier."""
+    share = size * (ranks - 1) // ranks
+    return {"all_reduce": 2 * share, "all_to_all": size * (ranks - 1), "barrier": 0}.get(kind, share)
+
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+
+@dataclass(frozen=True)
+class Collective(_Workload):
+    """What is shipped, called by every rank `repeats` times, each as soon as its own call before has ended."""
+
+    collective: str = setting("all_reduce", choices=COLLECTIVES)
+    hosts: int = setting(0, low=0)
+    order: str = setting("hosts", choices=ORDERS)
+    bytes: int = setting(16 << 20, low=0)  # of the whole buffer on each rank; of an all_to_all, from each to each
+    repeats: int = setting(1, low=1)
+    pause_us: float = setting(0.0, low=0)  # between two calls of a rank
+
+    def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
+        plan.ranks.append(self.hosts_of(fabric, source, key, self.hosts, self.order, draws))
+        ranks = len(plan.ranks[-1])
+        unit = 4 if self.collective in ("all_reduce", "all_to_all") else 4 * ranks
+        if self.bytes % unit:
+            raise refuse(source, f"{key}.bytes", self.bytes, f"a multiple of {unit}: elements of 4 bytes")
+        wire = _wire_bytes(self.collective, self.bytes, ranks)
+        calls = Calls(len(plan.ranks) - 1, Kind[self.collective.upper()], self.bytes, wire)
+        group = plan.add_group(self.collective.replace("_", "-"))
+        before: list[int] = []
+        for step in range(self.repeats):
+            added = plan.add_calls(calls, self.start_ps, group, step)
+            for earlier, later in zip(before, added, strict=bool(before)):
+                plan.wait(later, earlier, round(self.pause_us * PS_PER_US))
+            before = added
+
+
 RINGS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # laps of the ring, less one step each
 
 
@@ -298,6 +366,7 @@ KINDS: dict[str, type] = {
     "permutation": Permutation,
     "incast": Incast,
     "all_to_all": AllToAll,
+    "collective": Collective,
     "ring": Ring,
     "training": Training,
     "flows": FlowFile,

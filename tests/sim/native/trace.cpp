@@ -1,7 +1,7 @@
 // A run of the simulator without Python: prints its trace hash, so that builds of different compilers and optimisation
 // levels can be compared. Everything that draws or computes is in it: loss, marks, trims, a fault, both transports.
 //
-//   trace roce|mrc SEED PLANES HOSTS HOSTS_PER_LEAF SPINES GBPS MESSAGE_BYTES EVS
+//   trace roce|mrc|ranks SEED PLANES HOSTS HOSTS_PER_LEAF SPINES GBPS MESSAGE_BYTES EVS
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -55,13 +55,31 @@ void add_permutation(sim::Network& network, const sim::NetworkConfig& c, std::ui
   for (std::uint32_t host = 0; host < c.fabric.hosts; ++host) network.add_flow(host, to[host], bytes, Time{});
 }
 
+// Everyone is a rank, and they sum.
+void add_all_reduce(sim::Network& network, const sim::NetworkConfig& c, std::uint32_t bytes) {
+  std::vector<std::uint32_t> ranks(c.fabric.hosts);
+  std::iota(ranks.begin(), ranks.end(), 0u);
+  network.add_group(ranks);
+  const std::int32_t sum = network.add_collective({0, collectives::Kind::all_reduce, bytes});
+  for (const std::uint32_t host : ranks) {
+    sim::Flow call;
+    call.source = host;
+    call.destination = (host + 1) % c.fabric.hosts;
+    call.bytes = bytes;
+    call.start = Time{};
+    network.add_call(sum, host, call);
+  }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
   if (count < 10) return 2;
   const sim::NetworkConfig config = config_of(words);
   sim::Network network(config);
-  add_permutation(network, config, static_cast<std::uint32_t>(std::strtoul(words[8], nullptr, 10)));
+  const auto bytes = static_cast<std::uint32_t>(std::strtoul(words[8], nullptr, 10));
+  if (std::strcmp(words[1], "ranks")) add_permutation(network, config, bytes);
+  else add_all_reduce(network, config, bytes);
   if (count > 10) {
     const auto at = [](std::int64_t us) { return Time{} + microseconds(us); };
     network.add_fault({at(5), sim::FaultKind::loss, network.fabric().leaf_up(0, 0, 0), 0.05});

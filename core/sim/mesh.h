@@ -1,13 +1,15 @@
-// Two endpoints, the planes between them, and a clock that only moves when told to: the fixture that every test of the
-// engine stands on. Each direction of each plane is a link with a delay, an optional rate, and a list of ways to go
-// wrong; single EVs can go wrong by themselves. The network draws from its own random stream, so the same seed gives
-// the same run, and `trace_hash` says whether it did.
+// Endpoints, each joined to each by planes, and a clock that only moves when told to: the fixture that every test of the
+// engine stands on, mostly with two of them. Each plane from one to another is a link with a delay and a list of ways to go
+// wrong, and a side's port to a plane may have a rate; single EVs can go wrong by themselves. The network draws from its own
+// random stream, so the same seed gives the same run, and `trace_hash` says whether it did.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "proto/endpoint.h"
 #include "sim/delivery_queue.h"
 #include "sim/process.h"
+#include "sim/stage.h"
 
 namespace softmrc::sim {
 
@@ -37,7 +40,7 @@ struct Weather {
   Duration path_jitter{0};       // every path gets its own extra delay up to this, drawn anew now and then, in order
 };
 
-struct PairConfig {
+struct MeshConfig {
   std::uint64_t seed = 1;
   std::uint32_t ports = 4;
   Duration one_way_delay = microseconds(4);
@@ -48,39 +51,52 @@ struct PairConfig {
   bool carry_payload = true;              // with encode: payload and ICRC travel too
 };
 
-class Pair {
+class Mesh final : private Stage::Clock {
  public:
-  // Both endpoints must have been configured with `config.ports` ports.
-  Pair(const PairConfig& config, const proto::EndpointConfig& a, const proto::EndpointConfig& b);
-  Pair(const Pair&) = delete;
-  Pair& operator=(const Pair&) = delete;
+  // All endpoints must have been configured with `config.ports` ports.
+  Mesh(const MeshConfig& config, const std::vector<proto::EndpointConfig>& sides);
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
 
-  proto::Endpoint& side(std::uint32_t which) { return *endpoints_[which]; }
-  std::uint32_t peer_id(std::uint32_t which) const { return peer_ids_[which]; }
-  Time now() const { return now_; }
+  std::uint32_t sides() const { return static_cast<std::uint32_t>(sides_.size()); }
+  proto::Endpoint& side(std::uint32_t which) { return *sides_[which].endpoint; }
+  // Who lives on a side's endpoint does so by this.
+  Stage& stage(std::uint32_t which) { return *sides_[which].stage; }
+  // What a side's endpoint knows another side by.
+  static std::uint32_t peer_id(std::uint32_t of, std::uint32_t other) { return other < of ? other : other - 1; }
+  Time now() const override { return now_; }
 
-  // The direction is named by the side that sends.
-  Weather& weather(std::uint32_t sender, std::uint32_t port) { return links_[sender][port].weather; }
+  Weather& weather(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) { return link(sender, receiver, port).weather; }
   // Keeps account of every path from here on.
   void watch_paths() {
-    for (auto& links : links_)
-      for (Link& link : links) link.watches_paths = true;
+    for (Link& link : links_) link.watches_paths = true;
   }
   // One EV of one direction swallows everything (or stops doing so).
-  void set_ev_dead(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, bool is_dead);
-  void set_ev_loss(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, double loss);
+  void set_ev_dead(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, bool is_dead);
+  void set_ev_loss(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, double loss);
   // A side's packets and timers go through a process from here on; before there is any traffic.
   void set_process(std::uint32_t which, const ProcessConfig& config);
   // A side's process dies and another one starts on the same ports. Packets under way reach the new one; the old endpoint
   // is kept, out of reach of everything but its owner's questions.
   void restart(std::uint32_t which, const proto::EndpointConfig& config);
+  // A side's process dies, and nothing comes after it. Its host may say so to whoever sends to it.
+  void kill(std::uint32_t which, bool host_says_so);
   // A stalled side neither receives nor sends until then; packets wait for it.
-  void stall(std::uint32_t which, Time until) { stalled_until_[which] = until; }
+  void stall(std::uint32_t which, Time until) { sides_[which].stalled_until = until; }
 
-  // Sends whatever both sides have ready now.
+  // Somebody in a side's memory who changes what it writes before it is sealed; where payload travels.
+  struct Forger {
+    virtual ~Forger() = default;
+    virtual void forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet, std::span<std::uint8_t> payload) = 0;
+  };
+  void set_forger(Forger* forger) { forger_ = forger; }
+
+  // Sends whatever the sides have ready now.
   void flush();
   // Moves the clock to `until`, through everything that happens before.
   void run(Time until);
+  // The same, until something is over or so much time has passed; whether it is.
+  bool pass(const std::function<bool()>& is_over, Duration timeout) override;
   // The same, but stops early once nothing is in flight and no timer is set before `until`, or once `cq` of a side
   // holds at least `completions`; returns the number of packets delivered.
   std::uint64_t run_until_completions(Time until, std::uint32_t which, std::uint32_t cq, std::size_t completions);
@@ -89,9 +105,11 @@ class Pair {
 
   std::uint64_t trace_hash() const { return hash_; }
   std::uint64_t packets_delivered() const { return packets_delivered_; }
-  std::uint64_t data_packets_sent(std::uint32_t sender, std::uint32_t port) const { return links_[sender][port].data_packets; }
+  std::uint64_t data_packets_sent(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) const {
+    return link(sender, receiver, port).data_packets;
+  }
   // The last packet for this path that the endpoint gave away; long ago if none did since it is watched.
-  Time last_polled_at(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy) const;
+  Time last_polled_at(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy) const;
 
   struct Counters {
     std::uint64_t lost = 0, duplicated = 0, reordered = 0, corrupted = 0, trimmed = 0, marked = 0, swallowed = 0, starved = 0, overflowed = 0;
@@ -100,6 +118,7 @@ class Pair {
 
  private:
   struct InFlight {
+    std::uint32_t sender = 0;
     proto::Arrival arrival;
     wire::ParseOptions options;
     wire::Packet packet;              // when packets travel as structs
@@ -116,54 +135,70 @@ class Pair {
     Time last_arrival{};
     Time last_polled{};
   };
+  // One plane, from one side to another.
   struct Link {
     Weather weather;
-    Time free_at{};
     Time neck_free_at{};
     std::uint64_t data_packets = 0;
     std::unordered_map<std::uint32_t, Path> paths;
     bool watches_paths = false;
   };
 
-  // A side as its process sees it.
-  struct Surroundings : Process::Surroundings {
-    Pair* pair = nullptr;
-    std::uint32_t side = 0;
-    void hand_in(std::uint32_t slot) override { pair->hand_in(side, slot); }
-    void leave(const proto::Transmit& transmit) override { pair->send(side, transmit); }
-    std::uint32_t free_ports() override { return pair->free_ports(side); }
-    Time next_free_port() const override { return pair->port_free_at_[side]; }
+  // A side, also as its process sees it.
+  struct Side final : Process::Surroundings {
+    Side(Mesh& all, std::uint32_t which) : mesh(all), number(which) {}
+    void hand_in(std::uint32_t slot) override { mesh.hand_in(number, slot); }
+    void leave(const proto::Transmit& transmit) override { mesh.send(number, transmit); }
+    std::uint32_t free_ports() override { return mesh.free_ports(*this); }
+    Time next_free_port() const override { return port_free_at; }
+    bool attend() override { return stage->attend(); }
+    Time attendants_at() const override { return stage->deadline(); }
+
+    Mesh& mesh;
+    const std::uint32_t number;
+    std::unique_ptr<proto::Endpoint> endpoint;
+    std::unique_ptr<Stage> stage;
+    Process process;
+    std::vector<Time> free_at;                    // by port
+    DeliveryQueue<std::uint32_t> toward;          // indexes into in_flight_
+    Time stalled_until{};
+    Time port_free_at = Time::never();
+    bool is_dead = false;
+    bool is_known_dead = false;                   // to whoever sends to it
   };
 
-  void drain(std::uint32_t sender);
-  std::uint32_t free_ports(std::uint32_t sender);
+  void on_posted(std::uint32_t which) override { drain(sides_[which]); }
+  Link& link(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) {
+    return links_[(sender * sides_.size() + receiver) * config_.ports + port];
+  }
+  const Link& link(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) const {
+    return const_cast<Mesh*>(this)->link(sender, receiver, port);
+  }
+  void equip(Side& side, const proto::EndpointConfig& config);
+  void drain(Side& sender);
+  std::uint32_t free_ports(Side& sender);
   void send(std::uint32_t sender, const proto::Transmit& transmit);
-  void launch(std::uint32_t sender, const proto::Transmit& transmit, Time at, bool marked, bool trimmed, bool copy_is_corrupt);
+  void launch(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at, bool marked, bool trimmed, bool copy_is_corrupt);
   Time arrival_time(Link& link, const proto::Transmit& transmit, Time departs);
-  void refuse_for_want(std::uint32_t sender, const proto::Transmit& transmit, Time at);
-  void deliver(std::uint32_t receiver);
+  void refuse_for_want(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at);
+  void deliver(Side& receiver);
   void hand_in(std::uint32_t receiver, std::uint32_t slot);
   void mix(std::uint64_t value);
   std::uint32_t take_slot();
 
-  PairConfig config_;
+  MeshConfig config_;
   Time now_{};
-  std::array<std::unique_ptr<proto::Endpoint>, 2> endpoints_;
-  std::array<std::uint32_t, 2> peer_ids_{};
-  std::array<std::vector<Link>, 2> links_;
-  std::array<DeliveryQueue<std::uint32_t>, 2> toward_;  // by receiver; indexes into in_flight_
+  std::deque<Side> sides_;
+  std::vector<Link> links_;
   std::deque<InFlight> in_flight_;
   std::vector<std::uint32_t> free_in_flight_;
-  std::array<Process, 2> processes_;
-  std::array<Surroundings, 2> surroundings_;
   std::vector<std::unique_ptr<proto::Endpoint>> dead_;
-  std::array<Time, 2> stalled_until_{};
-  std::array<Time, 2> port_free_at_{Time::never(), Time::never()};
   Prng prng_;
   std::uint64_t hash_ = 0xCBF29CE484222325u;
   std::uint64_t packets_delivered_ = 0;
   Counters counters_;
   proto::Transmit scratch_;
+  Forger* forger_ = nullptr;
 };
 
 }  // namespace softmrc::sim

@@ -1,4 +1,4 @@
-#include "sim/pair.h"
+#include "sim/mesh.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,62 +15,73 @@ bool is_trimmable(const proto::Transmit& t) {
 }
 
 // The addresses that the ICRC covers: one per side and port, out of a documentation prefix.
-wire::Route route(std::uint32_t sender, std::uint8_t port, std::uint32_t entropy) {
+wire::Route route(std::uint32_t sender, std::uint32_t receiver, std::uint8_t port, std::uint32_t entropy) {
   const auto address = [port](std::uint32_t side) {
     return wire::Ipv6{0x20, 0x01, 0x0D, 0xB8, 0, port, 0, 0, 0, 0, 0, 0, 0, 0, 0, static_cast<std::uint8_t>(side + 1)};
   };
-  return {address(sender), address(1 - sender), static_cast<std::uint16_t>(entropy), wire::default_udp_port};
+  return {address(sender), address(receiver), static_cast<std::uint16_t>(entropy), wire::default_udp_port};
 }
 
 }  // namespace
 
-Pair::Pair(const PairConfig& config, const proto::EndpointConfig& a, const proto::EndpointConfig& b)
-    : config_(config), prng_(config.seed, "pair") {
-  SOFTMRC_CHECK(a.ports == config.ports && b.ports == config.ports);
-  endpoints_[0] = std::make_unique<proto::Endpoint>(a);
-  endpoints_[1] = std::make_unique<proto::Endpoint>(b);
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    peer_ids_[i] = endpoints_[i]->add_peer();
-    links_[i].resize(config.ports);
-    surroundings_[i].pair = this;
-    surroundings_[i].side = i;
-  }
+Mesh::Mesh(const MeshConfig& config, const std::vector<proto::EndpointConfig>& sides)
+    : config_(config), links_(sides.size() * sides.size() * config.ports), prng_(config.seed, "pair") {
+  SOFTMRC_CHECK(sides.size() < 255);  // an address of their own for each
+  for (std::uint32_t i = 0; i < sides.size(); ++i) sides_.emplace_back(*this, i);
+  for (Side& side : sides_) equip(side, sides[side.number]);
 }
 
-void Pair::set_process(std::uint32_t which, const ProcessConfig& config) {
-  processes_[which] = Process(config, config_.ports, Prng(config_.seed, "process", which));
-}
-
-void Pair::restart(std::uint32_t which, const proto::EndpointConfig& config) {
+// An endpoint that knows nothing yet, but whom there is to talk to.
+void Mesh::equip(Side& side, const proto::EndpointConfig& config) {
   SOFTMRC_CHECK(config.ports == config_.ports);
-  processes_[which].die([this](std::uint32_t slot) { free_in_flight_.push_back(slot); });
-  dead_.push_back(std::move(endpoints_[which]));
-  endpoints_[which] = std::make_unique<proto::Endpoint>(config);
-  peer_ids_[which] = endpoints_[which]->add_peer();
-  stalled_until_[which] = now_;
+  side.endpoint = std::make_unique<proto::Endpoint>(config);
+  Stage::Clock& clock = *this;
+  side.stage = std::make_unique<Stage>(*side.endpoint, clock, side.number);
+  side.free_at.resize(config.ports);
+  for (std::uint32_t other = 1; other < sides(); ++other) side.endpoint->add_peer();
 }
 
-void Pair::set_ev_dead(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, bool is_dead) {
-  Link& link = links_[sender][port];
-  link.watches_paths = true;
-  link.paths[entropy].is_dead = is_dead;
+void Mesh::set_process(std::uint32_t which, const ProcessConfig& config) {
+  sides_[which].process = Process(config, config_.ports, Prng(config_.seed, "process", which));
 }
 
-void Pair::set_ev_loss(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy, double loss) {
-  Link& link = links_[sender][port];
-  link.watches_paths = true;
-  link.paths[entropy].loss = loss;
+void Mesh::restart(std::uint32_t which, const proto::EndpointConfig& config) {
+  Side& side = sides_[which];
+  side.process.die([this](std::uint32_t slot) { free_in_flight_.push_back(slot); });
+  dead_.push_back(std::move(side.endpoint));
+  equip(side, config);
+  side.stalled_until = now_;
 }
 
-Time Pair::last_polled_at(std::uint32_t sender, std::uint32_t port, std::uint32_t entropy) const {
-  const auto& paths = links_[sender][port].paths;
+void Mesh::kill(std::uint32_t which, bool host_says_so) {
+  Side& side = sides_[which];
+  side.process.die([this](std::uint32_t slot) { free_in_flight_.push_back(slot); });
+  side.stage->close();
+  side.is_dead = true;
+  side.is_known_dead = host_says_so;
+}
+
+void Mesh::set_ev_dead(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, bool is_dead) {
+  Link& way = link(sender, receiver, port);
+  way.watches_paths = true;
+  way.paths[entropy].is_dead = is_dead;
+}
+
+void Mesh::set_ev_loss(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy, double loss) {
+  Link& way = link(sender, receiver, port);
+  way.watches_paths = true;
+  way.paths[entropy].loss = loss;
+}
+
+Time Mesh::last_polled_at(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port, std::uint32_t entropy) const {
+  const auto& paths = link(sender, receiver, port).paths;
   const auto found = paths.find(entropy);
   return found == paths.end() ? Time::long_ago() : found->second.last_polled;
 }
 
-void Pair::mix(std::uint64_t value) { hash_ = (hash_ ^ value) * 0x100000001B3u ^ (hash_ >> 29); }
+void Mesh::mix(std::uint64_t value) { hash_ = (hash_ ^ value) * 0x100000001B3u ^ (hash_ >> 29); }
 
-std::uint32_t Pair::take_slot() {
+std::uint32_t Mesh::take_slot() {
   if (free_in_flight_.empty()) {
     in_flight_.emplace_back();
     return static_cast<std::uint32_t>(in_flight_.size() - 1);
@@ -81,31 +92,31 @@ std::uint32_t Pair::take_slot() {
 }
 
 // A port takes another packet while its queue is shorter than two full packets of time.
-std::uint32_t Pair::free_ports(std::uint32_t sender) {
-  port_free_at_[sender] = Time::never();
+std::uint32_t Mesh::free_ports(Side& sender) {
+  sender.port_free_at = Time::never();
   if (config_.port_rate_bps == 0) return (1u << config_.ports) - 1;
   const Duration room{static_cast<std::int64_t>(2.0 * 4096 * 8 * 1e12 / static_cast<double>(config_.port_rate_bps))};
   std::uint32_t mask = 0;
   for (std::uint32_t port = 0; port < config_.ports; ++port) {
-    const Time free_at = links_[sender][port].free_at - room;
+    const Time free_at = sender.free_at[port] - room;
     if (free_at <= now_) mask |= 1u << port;
-    else port_free_at_[sender] = std::min(port_free_at_[sender], free_at);
+    else sender.port_free_at = std::min(sender.port_free_at, free_at);
   }
   return mask;
 }
 
-void Pair::drain(std::uint32_t sender) {
-  if (processes_[sender].exists()) return processes_[sender].kick(now_);
-  if (stalled_until_[sender] > now_) return;
-  proto::Endpoint& endpoint = *endpoints_[sender];
+void Mesh::drain(Side& sender) {
+  if (sender.is_dead) return;
+  if (sender.process.exists()) return sender.process.kick(now_);
+  if (sender.stalled_until > now_) return;
   while (true) {
     const std::uint32_t ports = free_ports(sender);
-    if (ports == 0 || !endpoint.poll_transmit(now_, ports, scratch_)) return;
-    send(sender, scratch_);
+    if (ports == 0 || !sender.endpoint->poll_transmit(now_, ports, scratch_)) return;
+    send(sender.number, scratch_);
   }
 }
 
-Time Pair::arrival_time(Link& link, const proto::Transmit& transmit, Time departs) {
+Time Mesh::arrival_time(Link& link, const proto::Transmit& transmit, Time departs) {
   const Weather& weather = link.weather;
   if (weather.neck_bps) {
     const double bits = 8.0 * static_cast<double>(wire::packet_size(transmit.packet) + proto::nominal_overhead);
@@ -129,8 +140,10 @@ Time Pair::arrival_time(Link& link, const proto::Transmit& transmit, Time depart
   return at;
 }
 
-void Pair::send(std::uint32_t sender, const proto::Transmit& transmit) {
-  Link& link = links_[sender][transmit.port];
+void Mesh::send(std::uint32_t sender, const proto::Transmit& transmit) {
+  const std::uint32_t receiver = transmit.peer < sender ? transmit.peer : transmit.peer + 1;
+  Link& link = this->link(sender, receiver, transmit.port);
+  Time& free_at = sides_[sender].free_at[transmit.port];
   const Weather& weather = link.weather;
   const bool data = is_data(transmit);
   if (wire::is_write(transmit.packet.bth.opcode)) ++link.data_packets;
@@ -139,17 +152,18 @@ void Pair::send(std::uint32_t sender, const proto::Transmit& transmit) {
   bool marked = false;
   bool trimmed = false;
   if (config_.port_rate_bps) {
-    const std::int64_t queued_ps = std::max<std::int64_t>(0, (link.free_at - now_).ps);
+    const std::int64_t queued_ps = std::max<std::int64_t>(0, (free_at - now_).ps);
     const double queued_bytes = static_cast<double>(queued_ps) * static_cast<double>(config_.port_rate_bps) / 8e12;
     marked = data && config_.mark_above_bytes && queued_bytes > config_.mark_above_bytes;
     trimmed = config_.trim_above_bytes && queued_bytes > config_.trim_above_bytes && is_trimmable(transmit);
     const double bytes = trimmed ? 100.0 : static_cast<double>(wire::packet_size(transmit.packet) + proto::nominal_overhead);
-    departs = std::max(now_, link.free_at) + Duration{static_cast<std::int64_t>(bytes * 8e12 / static_cast<double>(config_.port_rate_bps))};
-    link.free_at = departs;
+    departs = std::max(now_, free_at) + Duration{static_cast<std::int64_t>(bytes * 8e12 / static_cast<double>(config_.port_rate_bps))};
+    free_at = departs;
   }
   if (link.watches_paths) {
     Path& path = link.paths[transmit.entropy];
-    path.last_polled = processes_[sender].exists() ? processes_[sender].polled_at() : now_;
+    const Process& process = sides_[sender].process;
+    path.last_polled = process.exists() ? process.polled_at() : now_;
     if (path.is_dead || prng_.chance(path.loss)) {
       ++counters_.swallowed;
       return;
@@ -172,28 +186,29 @@ void Pair::send(std::uint32_t sender, const proto::Transmit& transmit) {
   }
   if (prng_.chance(weather.starve) && wire::is_write(transmit.packet.bth.opcode)) {
     ++counters_.starved;
-    return refuse_for_want(sender, transmit, arrival_time(link, transmit, departs) + config_.one_way_delay);
+    return refuse_for_want(sender, receiver, transmit, arrival_time(link, transmit, departs) + config_.one_way_delay);
   }
   marked = marked || (data && prng_.chance(weather.mark));
   trimmed = trimmed || (is_trimmable(transmit) && prng_.chance(weather.trim));
   const bool corrupt = exposed && prng_.chance(weather.corrupt);
   counters_.marked += marked;
   counters_.trimmed += trimmed;
-  launch(sender, transmit, arrival_time(link, transmit, departs), marked, trimmed, corrupt);
+  launch(sender, receiver, transmit, arrival_time(link, transmit, departs), marked, trimmed, corrupt);
   if (exposed && prng_.chance(weather.duplicate)) {
     ++counters_.duplicated;
-    launch(sender, transmit, arrival_time(link, transmit, departs), marked, trimmed, false);
+    launch(sender, receiver, transmit, arrival_time(link, transmit, departs), marked, trimmed, false);
   }
 }
 
 // The receiver had no room for this packet: a NACK goes back in its place, for any of the reasons that are not the
 // network's.
-void Pair::refuse_for_want(std::uint32_t sender, const proto::Transmit& transmit, Time at) {
+void Mesh::refuse_for_want(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at) {
   constexpr wire::NackReason reasons[] = {wire::NackReason::no_bitmap, wire::NackReason::no_packet_buffer, wire::NackReason::no_resource};
   const wire::NackReason reason = reasons[prng_.below(3)];
-  const proto::QueuePair* pair = endpoints_[1 - sender]->qp(transmit.packet.bth.dqp);
+  const proto::QueuePair* pair = sides_[receiver].endpoint->qp(transmit.packet.bth.dqp);
   if (!pair) return;
   proto::Transmit back;
+  back.peer = peer_id(receiver, sender);
   back.entropy = transmit.entropy;
   back.port = transmit.port;
   back.traffic_class = proto::TrafficClass::control;
@@ -207,14 +222,15 @@ void Pair::refuse_for_want(std::uint32_t sender, const proto::Transmit& transmit
   nack.dpdcid = static_cast<std::uint16_t>(pair->dest_qpn());
   nack.nack_psn = transmit.packet.bth.psn;
   nack.tx_timestamp = std::get<wire::Write>(transmit.packet.body).tseth.ticks;
-  launch(1 - sender, back, at, false, false, false);
+  launch(receiver, sender, back, at, false, false, false);
 }
 
-void Pair::launch(std::uint32_t sender, const proto::Transmit& transmit, Time at, bool marked, bool trimmed, bool corrupt) {
+void Mesh::launch(std::uint32_t sender, std::uint32_t receiver, const proto::Transmit& transmit, Time at, bool marked, bool trimmed, bool corrupt) {
   const std::uint32_t slot = take_slot();
   InFlight& f = in_flight_[slot];
+  f.sender = sender;
   f.arrival = proto::Arrival{};
-  f.arrival.peer = peer_ids_[1 - sender];
+  f.arrival.peer = peer_id(receiver, sender);
   f.arrival.entropy = transmit.entropy;
   f.arrival.port = transmit.port;
   f.arrival.congestion = marked;
@@ -235,7 +251,11 @@ void Pair::launch(std::uint32_t sender, const proto::Transmit& transmit, Time at
   } else {
     f.bytes.resize(wire::packet_size(transmit.packet) + wire::icrc_size);
     wire::emit(transmit.packet, f.bytes);
-    wire::seal(route(sender, transmit.port, transmit.entropy), f.bytes);
+    if (const auto* write = std::get_if<wire::Write>(&transmit.packet.body); write && forger_) {
+      const std::size_t padded = (write->payload_size + 3) & ~3u;
+      forger_->forge(sender, receiver, transmit.packet, std::span(f.bytes).subspan(f.bytes.size() - wire::icrc_size - padded, write->payload_size));
+    }
+    wire::seal(route(sender, receiver, transmit.port, transmit.entropy), f.bytes);
     f.size = static_cast<std::uint32_t>(f.bytes.size());
     f.options.has_icrc = true;
     if (corrupt) {
@@ -244,23 +264,29 @@ void Pair::launch(std::uint32_t sender, const proto::Transmit& transmit, Time at
     }
   }
   counters_.corrupted += corrupt;
-  toward_[1 - sender].push(at, slot);
+  sides_[receiver].toward.push(at, slot);
 }
 
-void Pair::deliver(std::uint32_t receiver) {
-  const std::uint32_t slot = toward_[receiver].pop();
-  if (!processes_[receiver].exists()) return hand_in(receiver, slot);
-  if (processes_[receiver].arrive(now_, in_flight_[slot].arrival.port, slot)) return;
+void Mesh::deliver(Side& receiver) {
+  const std::uint32_t slot = receiver.toward.pop();
+  if (receiver.is_dead) {
+    const std::uint32_t sender = in_flight_[slot].sender;
+    if (receiver.is_known_dead && !sides_[sender].is_dead) sides_[sender].endpoint->on_unreachable(now_, peer_id(sender, receiver.number));
+    free_in_flight_.push_back(slot);
+    return;
+  }
+  if (!receiver.process.exists()) return hand_in(receiver.number, slot);
+  if (receiver.process.arrive(now_, in_flight_[slot].arrival.port, slot)) return;
   ++counters_.overflowed;
   free_in_flight_.push_back(slot);
 }
 
-void Pair::hand_in(std::uint32_t receiver, std::uint32_t slot) {
+void Mesh::hand_in(std::uint32_t receiver, std::uint32_t slot) {
   InFlight& f = in_flight_[slot];
-  proto::Endpoint& endpoint = *endpoints_[receiver];
+  proto::Endpoint& endpoint = *sides_[receiver].endpoint;
   ++packets_delivered_;
   if (f.options.has_icrc) {
-    const bool holds = wire::verify(route(1 - receiver, f.arrival.port, f.arrival.entropy), f.bytes);
+    const bool holds = wire::verify(route(f.sender, receiver, f.arrival.port, f.arrival.entropy), f.bytes);
     f.arrival.integrity = holds ? proto::Integrity::verified : proto::Integrity::bad;
   }
   if (config_.encode) {
@@ -279,35 +305,36 @@ void Pair::hand_in(std::uint32_t receiver, std::uint32_t slot) {
   free_in_flight_.push_back(slot);
 }
 
-void Pair::flush() {
-  drain(0);
-  drain(1);
+void Mesh::flush() {
+  for (Side& side : sides_) drain(side);
 }
 
-// The earliest of: a packet for either side, a timer, a port that has room again. Stalled sides wait; with a process,
-// packets reach its queues all the same, and everything else is the process's business.
-bool Pair::step(Time until) {
+// The earliest of: a packet for a side, a timer, a port that has room again, something that lives there and wants to be
+// called. Stalled sides wait; with a process, packets reach its queues all the same, and everything else is the process's
+// business.
+bool Mesh::step(Time until) {
   Time best = Time::never();
-  std::uint32_t who = 0;
+  Side* who = nullptr;
   enum class What { packet, timer, port, process } what = What::packet;
-  for (std::uint32_t side = 0; side < 2; ++side) {
-    const bool has_process = processes_[side].exists();
+  for (Side& side : sides_) {
+    const bool is_at_once = side.process.exists() || side.is_dead;
     const auto consider = [&](Time at, What kind) {
-      if (at != Time::never() && !(has_process && kind == What::packet)) at = std::max(at, stalled_until_[side]);
+      if (at != Time::never() && !(is_at_once && kind == What::packet)) at = std::max(at, side.stalled_until);
       if (at < best) {
         best = at;
-        who = side;
+        who = &side;
         what = kind;
       }
     };
-    consider(toward_[side].next_at(), What::packet);
-    if (has_process) {
-      consider(processes_[side].next_at(*endpoints_[side], surroundings_[side]), What::process);
+    consider(side.toward.next_at(), What::packet);
+    if (side.is_dead) continue;
+    if (side.process.exists()) {
+      consider(side.process.next_at(*side.endpoint, side), What::process);
       continue;
     }
-    consider(endpoints_[side]->poll_timeout(), What::timer);
-    consider(port_free_at_[side], What::port);
-    if (stalled_until_[side] > now_) consider(stalled_until_[side], What::port);
+    consider(side.endpoint->poll_timeout(), What::timer);
+    consider(std::min(side.port_free_at, side.stage->deadline()), What::port);
+    if (side.stalled_until > now_) consider(side.stalled_until, What::port);
   }
   if (best > until) {
     now_ = std::max(now_, until);
@@ -315,25 +342,35 @@ bool Pair::step(Time until) {
   }
   now_ = std::max(now_, best);
   switch (what) {
-    case What::process: processes_[who].step(now_, *endpoints_[who], surroundings_[who]); return true;
-    case What::packet: deliver(who); break;
-    case What::timer: endpoints_[who]->handle_timeout(now_); break;
+    case What::process: who->process.step(now_, *who->endpoint, *who); return true;
+    case What::packet: deliver(*who); break;
+    case What::timer: who->endpoint->handle_timeout(now_); break;
     case What::port: break;
   }
-  if (!processes_[who].exists()) drain(who);
+  if (who->process.exists() || who->is_dead) return true;
+  who->stage->attend();
+  drain(*who);
   return true;
 }
 
-void Pair::run(Time until) {
+bool Mesh::pass(const std::function<bool()>& is_over, Duration timeout) {
+  const Time until = now_ + timeout;
+  flush();
+  while (!is_over() && step(until)) {
+  }
+  return is_over();
+}
+
+void Mesh::run(Time until) {
   flush();
   while (step(until)) {
   }
 }
 
-std::uint64_t Pair::run_until_completions(Time until, std::uint32_t which, std::uint32_t cq, std::size_t completions) {
+std::uint64_t Mesh::run_until_completions(Time until, std::uint32_t which, std::uint32_t cq, std::size_t completions) {
   const std::uint64_t before = packets_delivered_;
   flush();
-  while (endpoints_[which]->completions_waiting(cq) < completions && step(until)) {
+  while (sides_[which].endpoint->completions_waiting(cq) < completions && step(until)) {
   }
   return packets_delivered_ - before;
 }
