@@ -25,8 +25,8 @@ struct Place {
   std::uint32_t size = 1;
   std::uint32_t unit = 4096;  // bytes of whole packets, the same for all ranks: see slice_for
   Costs costs{};              // the same for all ranks
-  bool is_weightless = false; // in simulators: lengths alone count, no memory is read or written
   std::optional<Algorithm> forced{};  // where it is possible: for tests and benches, on all ranks
+  bool is_weightless = false; // in simulators: lengths alone count, no memory is read or written
 };
 
 struct Part {

@@ -141,7 +141,13 @@ Time Mesh::arrival_time(Link& link, const proto::Transmit& transmit, Time depart
 }
 
 void Mesh::send(std::uint32_t sender, const proto::Transmit& transmit) {
-  const std::uint32_t receiver = transmit.peer < sender ? transmit.peer : transmit.peer + 1;
+  // Of two, whoever else a node knows is the other one under a later name; of more, nobody who is here.
+  const std::uint32_t peer = sides_.size() == 2 ? 0 : transmit.peer;
+  const std::uint32_t receiver = peer < sender ? peer : peer + 1;
+  if (receiver >= sides_.size()) {
+    ++counters_.swallowed;
+    return;
+  }
   Link& link = this->link(sender, receiver, transmit.port);
   Time& free_at = sides_[sender].free_at[transmit.port];
   const Weather& weather = link.weather;
