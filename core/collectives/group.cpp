@@ -145,8 +145,9 @@ void Group::on_ended(std::uint32_t strand, Operation& stripe, bool is_well) {
   if (issued->has_failed.load(std::memory_order_relaxed)) issued->work->fail(why);
   else issued->work->succeed();
   // Whoever waits drives the first strand. Either it has seen the end, or its count is seen here.
-  if (strand != 0 && waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) mailed |= 1;
-  nudge(mailed & ~(Strands{1} << strand));
+  mailed &= ~(Strands{1} << strand);
+  if (waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) mailed |= 1;
+  nudge(mailed);
 }
 
 void Group::nudge(Strands strands) {
@@ -193,7 +194,7 @@ bool Group::is_stranded() const {
 // A device that is closed sends nothing: what is begun on it must not look as if it had gone well.
 bool Group::is_refused(Work& work) {
   if (error_.empty() && is_stranded()) error_ = "the device is closed";
-  if (error_.empty() && is_closed_) error_ = "the group is closed";
+  if (error_.empty() && is_closed_) error_ = words_when_closed;
   if (!error_.empty()) work.fail(error_);
   return !error_.empty();
 }
@@ -229,6 +230,7 @@ Ending Group::end_all(const std::string& why, bool tells_peers, Strands but) {
     ending = ending_;
   }
   for (const auto& issued : waiting) issued->work->fail(ending.why);
+  if (waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) mailed |= 1;
   nudge(mailed);
   return ending;
 }
@@ -256,7 +258,7 @@ void Group::close(Duration linger) {
   for (const auto& strand : strands_) strand->linger(until - clock.now());
   for (const auto& strand : strands_) strand->leave();
   const std::lock_guard guard(mutex_);
-  if (error_.empty()) error_ = "the group is closed";
+  if (error_.empty()) error_ = words_when_closed;
 }
 
 std::string Group::error() {

@@ -29,7 +29,7 @@ enum class MessageType : std::uint8_t {
   accept,     // write what you offered to `rkey`
   credit,     // nothing but what every header says
   error,      // the group is over; why is behind the header
-  bye,        // I have finished everything and leave
+  bye,        // I leave, and have finished everything; or, where its number is not 0, have failed
 };
 
 struct Header {

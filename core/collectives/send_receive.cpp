@@ -23,6 +23,7 @@ void Strand::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, d
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (!has_failed() && peers_[to].has_left) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
     if (has_failed()) return work->fail(error_);
+    if (is_leaving_) return work->fail(words_when_closed);
     ++stats_.sends;
     Channel& channel = peers_[to].channel;
     Header header;
@@ -47,7 +48,9 @@ void Strand::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, d
 void Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (has_failed()) return work->fail(error_);
+    if (is_leaving_) return work->fail(words_when_closed);
     ++stats_.receives;
+    if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
     Receiving receiving{source, tag, to, dtype, 0, 0, now, deadline_of(now, timeout_s), timeout_s, work};
     for (auto offer = offers_.begin(); offer != offers_.end(); ++offer) {
       if ((source >= 0 && offer->peer != static_cast<std::uint32_t>(source)) || offer->header.tag != tag) continue;
@@ -64,7 +67,6 @@ void Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t ta
       return;
     }
     receivings_.push_back(std::move(receiving));
-    if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
   });
 }
 

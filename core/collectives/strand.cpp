@@ -192,7 +192,7 @@ void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::u
     case MessageType::accept: handle_accept(engine, now, peer, got.header); break;
     case MessageType::credit: break;
     case MessageType::error: handle_error(engine, now, std::string(got.payload.begin(), got.payload.end())); break;
-    case MessageType::bye: handle_bye(engine, now, peer); break;
+    case MessageType::bye: handle_bye(engine, now, peer, got.header.number == 0); break;
   }
   peers_[peer].channel.give_credit(engine, now);
 }
@@ -220,8 +220,9 @@ void Strand::handle_error(Engine& engine, Time now, const std::string& why) {
 // A rank says goodbye when all its operations have ended: what was written to it has arrived, whether or not its last
 // acknowledgement came through. That is its word; so that nothing is read from memory that callers have back, nothing
 // more is sent to it.
-void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer) {
+void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well) {
   engine.modify_error(now, peers_[peer].bulk_qpn);
+  if (!is_well) return suspect(now, peer, name_of(peer) + " has left the group, which had failed there");
   for (const auto& op : operations_) {
     if (op->has_ended) continue;
     bool needs_it = false;
@@ -387,6 +388,7 @@ void Strand::say_goodbye() {
     is_leaving_ = true;
     Header header;
     header.type = MessageType::bye;
+    header.number = has_failed();  // then nothing is sure of what came here
     for (std::uint32_t p = 0; p < place_.size && is_started_; ++p)
       if (peers_[p].bulk_qpn != 0 && !peers_[p].is_broken) say(engine, now, p, header);
   });
@@ -412,6 +414,7 @@ void Strand::leave() {
   // The peers' last words may still want their acknowledgement; who misses it asks the device, which remembers.
   driver_.send_owed();
   driver_.run_and_send([this](Engine& engine, Time now) {
+    end_point_to_point(engine, words_when_closed);  // what came after the goodbye was begun
     for (Peer& peer : peers_) {
       if (peer.ring_rkey) engine.remove_region(peer.ring_rkey);
       if (peer.bulk_qpn == 0) continue;

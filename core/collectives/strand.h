@@ -167,7 +167,7 @@ class Strand final : public proto::Attendant {
   void handle_failure(Engine& engine, Time now, const proto::Completion& completion);
   void handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length);
   void handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
-  void handle_bye(Engine& engine, Time now, std::uint32_t peer);
+  void handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well);
   void handle_error(Engine& engine, Time now, const std::string& why);
   void say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
   void fail(Engine& engine, Time now, const std::string& why, bool tells_peers = true);
@@ -245,6 +245,7 @@ class Strand final : public proto::Attendant {
 
 // What the error messages call an operation.
 std::string describe(const Descriptor& descriptor);
+constexpr const char* words_when_closed = "the group is closed";
 std::string words_for_late(const std::string& what, std::uint32_t rank, double timeout_s, const std::string& whom);
 // As a caller says how long it may take.
 Time deadline_of(Time now, double timeout_s);

@@ -5,7 +5,6 @@
 // room for visitors between two batches: a mutex is not fair by itself.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -116,8 +115,9 @@ class Turns {
   // they keep coming, or have the lock, the own thread naps and does not ask for it. Who only posts never drives, so
   // posts are not waited for for long.
   void stand_by(Lock& lock) {
-    constexpr std::chrono::microseconds shortest_nap(200), longest_nap(800), longest_without_lead(1'000);
-    std::chrono::microseconds nap = shortest_nap, without_lead{0};
+    // A caller may leave with acknowledgements unsent, for which peers wait: not longer than that.
+    constexpr std::chrono::microseconds nap(200), longest_without_lead(1'000);
+    std::chrono::microseconds without_lead{0};
     lock.unlock();
     while (!is_over_ && without_lead < longest_without_lead) {
       const std::uint64_t leads = leads_, posts = posts_;
@@ -125,7 +125,6 @@ class Turns {
       const bool has_led = leads_ != leads;
       if (!has_led && posts_ == posts && lock.try_lock()) return;
       without_lead = has_led ? std::chrono::microseconds{0} : without_lead + nap;
-      nap = has_led ? std::min(nap * 2, longest_nap) : shortest_nap;
     }
     lock.lock();
   }

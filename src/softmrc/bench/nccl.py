@@ -294,7 +294,7 @@ def _broken_planes(pair: Pair) -> dict[str, Any]:
     steps = max(20, min(2000, int(8 / calm)))
     flapped = pair.times(steps, flap)
     found["flap_over_calm"] = calm * len(flapped) / sum(flapped)
-    pair.weather("drop=0.01")
+    pair.weather("drop=0.005")  # at both ends of each way
     lossy = pair.times(20)
     found["loss_over_calm"] = calm / statistics.median(lossy)
     pair.weather("")

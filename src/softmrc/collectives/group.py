@@ -84,7 +84,7 @@ class Group:
         config = device_config or DeviceConfig()
         made = device or Device(planes or DEFAULT_PLANES, widened(config, planes or DEFAULT_PLANES, size, lanes))
         most = min(lanes or MOST_STRANDS, made.lanes)
-        is_firm = bool(lanes or config.lanes)
+        is_firm = bool(lanes or (device.config if device else config).lanes)
         try:
             return cls(Meeting(store, rank, size, made, name, timeout_s, most, is_firm), owns_device)
         except BaseException:
