@@ -210,9 +210,10 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
     windows_.on_gone(port_of(r), r.bytes);
   }
   r.state = SentState::settled;
-  // Whichever transmission this answers, it took at least so long: longer than the timer had allowed for.
+  // Whichever transmission this answers, it took at least so long: longer than the timer had allowed for. Or its answers were
+  // lost, and it is we who took so long to ask again: so it is not taken for more than a network's.
   // spec: timer-outgrown
-  const Duration took = now - r.sent_at;
+  const Duration took = std::min(now - r.sent_at, Silence::longest_guess);
   if (silence_.has_timed_out() && rtt_.has_sample() && took > silence_span()) rtt_.on_sample(took, false);
   ++context_.stats.loss_spurious;
   if (r.window_paid) windows_.on_loss_undone(evs_[ev == no_ev ? r.ev : ev].port, r.bytes);

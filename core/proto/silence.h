@@ -111,6 +111,8 @@ class Silence {
   void on_not_taken(Time now, std::uint8_t tx_count, Duration span);
   bool holds(Time now) const { return now < held_until_; }
 
+  static constexpr Duration longest_guess = milliseconds(100);  // of a network's round trip
+
   bool is_any() const { return questions_ || retries_; }
   bool has_timed_out() const { return retries_ > 0; }
   // For two timeouts: what was thought of the paths is worth nothing.
@@ -119,7 +121,6 @@ class Silence {
  private:
   static constexpr std::uint32_t most_questions = 3;
   static constexpr std::uint32_t most_doublings = 16;
-  static constexpr Duration longest_guess = milliseconds(100);  // of a network's round trip
   static constexpr std::uint8_t bit(Wish wish) { return static_cast<std::uint8_t>(wish); }
 
   Time asks_at(Duration span) const { return active_at_ + span * (1 << questions_); }
