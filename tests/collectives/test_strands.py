@@ -22,7 +22,7 @@ from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group, ReduceOp, Work
 from softmrc.collectives.offer import strands_of
 from softmrc.errors import ConfigError
-from softmrc.verbs import width
+from softmrc.verbs import Device, width
 
 COUNT = 500_003  # so that each of three ranks' parts is worth three strands, in a length that nothing divides
 
@@ -69,6 +69,40 @@ def everything(group: Ranks) -> list[list[bytes]]:
         return found
 
     return values_of(group(run))
+
+
+def test_lanes_that_a_given_device_was_asked_for_are_used() -> None:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as threads:
+
+        def join(rank: int) -> int:
+            store = DirectoryStore(folder)
+            with Device(PLANES, lanes=3) as device, Group.join(store, rank, 2, device=device, timeout_s=20) as group:
+                group.barrier().wait()
+                return len(group.pairs[1 - rank])
+
+        assert list(threads.map(join, range(2))) == [3, 3]
+
+
+def test_a_receive_that_comes_while_its_group_closes_ends() -> None:
+    """Whichever comes first: it is refused, or ended, and never waited for for ever."""
+    for _ in range(25):
+        with ranks(2) as two:
+            group = two.groups[0]
+            begun = threading.Barrier(2)
+
+            def receive() -> BaseException | None:
+                begun.wait()
+                try:
+                    group.recv(np.empty(100_000, np.uint8), 1).wait(20)
+                except CollectiveError as error:
+                    return error
+                return None
+
+            with ThreadPoolExecutor(1) as threads:
+                found = threads.submit(receive)
+                begun.wait()
+                group.close()
+                assert isinstance(found.result(30), CollectiveError)
 
 
 @pytest.mark.parametrize("size", [2, 3])
