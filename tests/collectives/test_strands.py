@@ -83,26 +83,24 @@ def test_lanes_that_a_given_device_was_asked_for_are_used() -> None:
         assert list(threads.map(join, range(2))) == [3, 3]
 
 
+def receive(group: Group, begun: threading.Barrier) -> CollectiveError | None:
+    begun.wait()
+    try:
+        group.recv(np.empty(100_000, np.uint8), 1).wait(20)
+    except CollectiveError as error:
+        return error
+    return None
+
+
 def test_a_receive_that_comes_while_its_group_closes_ends() -> None:
     """Whichever comes first: it is refused, or ended, and never waited for for ever."""
     for _ in range(25):
-        with ranks(2) as two:
-            group = two.groups[0]
+        with ranks(2) as two, ThreadPoolExecutor(1) as threads:
             begun = threading.Barrier(2)
-
-            def receive() -> BaseException | None:
-                begun.wait()
-                try:
-                    group.recv(np.empty(100_000, np.uint8), 1).wait(20)
-                except CollectiveError as error:
-                    return error
-                return None
-
-            with ThreadPoolExecutor(1) as threads:
-                found = threads.submit(receive)
-                begun.wait()
-                group.close()
-                assert isinstance(found.result(30), CollectiveError)
+            found = threads.submit(receive, two.groups[0], begun)
+            begun.wait()
+            two.groups[0].close()
+            assert isinstance(found.result(30), CollectiveError)
 
 
 @pytest.mark.parametrize("size", [2, 3])
