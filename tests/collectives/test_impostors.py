@@ -75,8 +75,21 @@ def test_nothing_is_read_after_a_goodbye_that_comes_too_early(both: Both) -> Non
     key = impostor.let_write(memory.size)
     work = group.send(memory, 1)
     impostor.say(ACCEPT, number=1, bytes=memory.size, rkey=key)
-    impostor.say(BYE)
+    impostor.say(BYE, number=0)
     work.wait()
+    assert not group.device._native.reads_from(_core.Buffer(memory, False))
+
+
+def test_the_goodbye_of_a_rank_that_failed_acknowledges_nothing(both: Both) -> None:
+    """It may have failed before it had read what was written to it."""
+    group, impostor = both
+    memory = np.zeros(1 << 26, np.uint8)
+    key = impostor.let_write(memory.size)
+    work = group.send(memory, 1)
+    impostor.say(ACCEPT, number=1, bytes=memory.size, rkey=key)
+    impostor.say(BYE, number=1)
+    with pytest.raises(CollectiveError, match="rank 1 has left the group, which had failed there"):
+        work.wait()
     assert not group.device._native.reads_from(_core.Buffer(memory, False))
 
 
@@ -136,7 +149,7 @@ def test_a_goodbye_in_the_middle_of_steps(both: Both) -> None:
     """What was not said yet will never be."""
     group, impostor = both
     _, work = begin_in_rounds(group)
-    impostor.say(BYE)
+    impostor.say(BYE, number=0)
     with pytest.raises(CollectiveError, match="rank 1 has left the group; all_reduce"):
         work.wait()
 
