@@ -201,8 +201,8 @@ class Run:
         other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip. A window of
         one packet has no later one whose answer could show a loss: while packets are lost, each that is, and each whose
-        answer is, waits for that shortest silence, one after the other. Marks that come whatever is sent keep the window
-        that heeds them at two packets.
+        answer is, waits for that shortest silence, one after the other. Marks that come whatever is sent keep a
+        window that heeds them at two packets.
         """
         plan = self.plan
         rtt_us = 2 * plan.network.one_way_delay_us + 4 * plan.turn_us
