@@ -2,10 +2,12 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "bind/bind.h"
 #include "collectives/group.h"
@@ -30,14 +32,36 @@ std::vector<Part> parts_of(const Parts& parts) {
   return result;
 }
 
-void make(Group* self, udp::Device& device, const std::vector<std::uint32_t>& lanes, std::uint32_t rank, std::uint32_t size, std::uint32_t cq,
-          std::uint64_t seed, std::shared_ptr<Port> port) {
+// Every lane with the profiles of paths and of congestion control there.
+using Lanes = std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>>;
+
+void make(Group* self, udp::Device& device, const Lanes& lanes, std::uint32_t rank, std::uint32_t size, std::uint32_t cq, std::uint64_t seed,
+          std::shared_ptr<Port> port) {
   std::vector<proto::Domain> domains(size);
-  for (std::uint32_t p = 0; p < size; ++p)
-    if (p != rank) domains[p] = device.create_domain();
+  std::iota(domains.begin(), domains.end(), device.create_domains(size));
   std::vector<Home> homes;
-  for (std::uint32_t lane : lanes) homes.push_back({&device.lane(lane), device.part_of_cq(cq, lane)});
+  for (const auto& [lane, evs, control] : lanes)
+    homes.push_back({&device.lane(lane), device.part_of_cq(cq, lane), evs, control, lane, device.lanes()});
   new (self) Group(homes, {rank, size, 4096}, std::move(domains), seed, std::move(port));
+}
+
+// The first number of queue pairs, what is from one to the next, and the first key, by strand.
+using Kept = std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>>;
+
+Kept reserve(Group& group) {
+  Kept kept;
+  for (const End& end : group.reserve()) kept.emplace_back(end.first_qpn, end.stride, end.first_rkey);
+  return kept;
+}
+
+void know(Group& group, std::uint32_t peer, const std::vector<std::uint32_t>& places, const Kept& kept, std::uint32_t mpr, std::uint32_t max_wimm,
+          const std::optional<proto::EvProfile>& paths) {
+  Member member{{}, mpr, max_wimm, paths ? std::make_shared<proto::EvProfile>(*paths) : nullptr};
+  for (std::size_t k = 0; k < group.strands(); ++k) {
+    const auto& [first_qpn, stride, first_rkey] = kept.at(k);
+    member.ends.push_back({places.at(k), first_qpn, stride, first_rkey});
+  }
+  raise_if(group.know(peer, std::move(member)));
 }
 
 std::shared_ptr<Work> issue(Group& group, std::uint8_t kind, std::uint8_t dtype, std::uint8_t op, double factor, std::int32_t root,
@@ -111,10 +135,14 @@ void bind_collectives(nb::module_& m) {
       .def_prop_ro("source", [](const Work& w) { return w.has_ended() ? w.source : -1; });
   nb::class_<Group>(m, "CollectiveGroup")
       .def("__init__", &make, nb::keep_alive<1, 2>())
-      .def("ring_rkey", &Group::ring_rkey)
+      .def("reserve", &reserve)
+      .def("agree", [](Group& g, std::pair<std::uint64_t, std::uint64_t> key, const proto::RtrAttributes& receiving, const proto::RtsAttributes& sending) {
+        g.agree({{key.first, key.second}, receiving, sending});
+      })
+      .def("know", &know, nb::arg("peer"), nb::arg("places"), nb::arg("kept"), nb::arg("mpr"), nb::arg("max_wimm"), nb::arg("paths").none())
       .def("domain", &Group::domain)
-      .def("keep", &Group::keep, nb::call_guard<WithoutGil>())
-      .def("connect", &Group::connect)
+      .def("pairs", &Group::pairs, nb::call_guard<WithoutGil>())
+      .def_prop_ro("strands", &Group::strands)
       .def("start", &Group::start, nb::arg("unit"))
       .def("force", [](Group& g, const std::optional<std::string>& name) { g.force(algorithm_of(name)); }, nb::arg("algorithm").none())
       .def("issue", &issue)

@@ -420,8 +420,15 @@ void bind_device(nb::module_& m) {
         return peer;
       })
       .def("remove_peer", &Device::remove_peer)
+      .def("expect_peer", [](Device& d, std::uint32_t lane, const std::vector<PeerPlane>& planes) {
+        std::uint32_t place = 0;
+        raise_if(d.expect_peer(lane, planes, place));
+        return place;
+      })
+      .def("forget_peer", &Device::forget_peer)
       .def_prop_ro("cq_count", [](Device& d) { return d.completion_queues(); })
       .def_prop_ro("peer_count", [](Device& d) { return d.peers(); })
+      .def_prop_ro("qp_count", [](Device& d) { return d.queue_pairs(); })
       .def_prop_ro("region_count", [](Device& d) { return d.regions(); })
       .def("wait", &wait, nb::arg("cq"), nb::arg("most"), nb::arg("timeout_s"))
       .def("poll", &poll)

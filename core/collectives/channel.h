@@ -32,6 +32,7 @@ class Channel {
   // Never blocks: what finds no room waits here for credit. A work request that is not 0 completes with the acknowledgement.
   void send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
   bool has_backlog() const { return !backlog_.empty(); }
+  bool has_heard() const { return read_here_ > 0; }
 
   struct Received {
     Header header;

@@ -14,14 +14,31 @@ constexpr Duration others_wait = milliseconds(1500);
 }  // namespace
 
 Group::Group(const std::vector<Home>& homes, Place place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port)
-    : place_(place), domains_(std::move(domains)), port_(std::move(port)), boxes_(homes.size()) {
+    : place_(place), domains_(std::move(domains)), roll_{place.rank, {}, std::vector<Member>(place.size)}, port_(std::move(port)),
+      boxes_(homes.size()) {
   SOFTMRC_CHECK(!homes.empty() && homes.size() <= most_strands);
   StrandOwner& owner = *this;
-  for (const Home& home : homes)
-    strands_.push_back(std::make_unique<Strand>(owner, strands(), *home.driver, place_, home.cq, domains_, seed));
+  for (const Home& home : homes) strands_.push_back(std::make_unique<Strand>(owner, strands(), home, place_, roll_, domains_, seed));
 }
 
 Group::~Group() { close(Duration{0}); }
+
+std::vector<End> Group::reserve() {
+  std::vector<End> ends;
+  for (const auto& strand : strands_) ends.push_back(strand->reserve());
+  return ends;
+}
+
+// What it says of itself is looked at now, and not when somebody speaks to it.
+proto::Verdict Group::know(std::uint32_t peer, Member member) {
+  roll_.members[peer] = std::move(member);
+  for (std::uint32_t strand = 0; strand < strands(); ++strand)
+    for (const bool is_bulk : {false, true}) {
+      if (auto v = validate(roll_.receiving(strand, peer, is_bulk, 0))) return v;
+      if (auto v = validate(roll_.sending(strand, peer, is_bulk))) return v;
+    }
+  return std::nullopt;
+}
 
 void Group::connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
   strands_[strand]->connect(peer, message_qpn, bulk_qpn, remote_rkey);
@@ -199,12 +216,12 @@ bool Group::is_refused(Work& work) {
   return !error_.empty();
 }
 
-Ending Group::on_failure(std::uint32_t strand, const std::string& why, bool tells_peers) {
-  return end_all(why, tells_peers, Strands{1} << strand);
+Ending Group::on_failure(std::uint32_t strand, const std::string& why, bool is_ours) {
+  return end_all(why, is_ours, Strands{1} << strand);
 }
 
 // What has started ends where its stripes are; the first words count, whichever strand has them.
-Ending Group::end_all(const std::string& why, bool tells_peers, Strands but) {
+Ending Group::end_all(const std::string& why, bool is_ours, Strands but) {
   Ending ending;
   Queue waiting;
   Strands mailed = 0;
@@ -212,7 +229,7 @@ Ending Group::end_all(const std::string& why, bool tells_peers, Strands but) {
     const std::lock_guard guard(mutex_);
     if (!has_ended_) {
       has_ended_ = true;
-      ending_ = {why, tells_peers};
+      ending_ = {why, is_ours};
       if (error_.empty()) error_ = why;
       for (std::size_t k = 0; k < strands_.size(); ++k) {
         if (but >> k & 1) continue;
@@ -264,6 +281,13 @@ void Group::close(Duration linger) {
 std::string Group::error() {
   const std::lock_guard guard(mutex_);
   return error_;
+}
+
+std::vector<std::pair<std::uint32_t, std::uint32_t>> Group::pairs(std::uint32_t peer) {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> found;
+  for (const auto& strand : strands_)
+    if (const auto pair = strand->pair(peer)) found.push_back(*pair);
+  return found;
 }
 
 GroupStats Group::stats() {

@@ -30,12 +30,6 @@ struct GroupStats {
 #undef X
 };
 
-// Where a strand lives: a driver, and a completion queue of its endpoint.
-struct Home {
-  proto::Driver* driver = nullptr;
-  std::uint32_t cq = 0;
-};
-
 constexpr std::size_t most_strands = 64;
 
 class Group final : private StrandOwner {
@@ -46,10 +40,13 @@ class Group final : private StrandOwner {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
+  // Either peers are met when they are first needed: each rank keeps numbers, and knows the others' before it starts.
+  std::vector<End> reserve();
+  proto::Verdict know(std::uint32_t peer, Member member);
+  void agree(const Terms& terms) { roll_.terms = terms; }
+  // Or somebody else makes all queue pairs.
   std::uint32_t ring_rkey(std::uint32_t strand, std::uint32_t peer) { return strands_[strand]->ring_rkey(peer); }
   proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }
-  // Goes on with so many, as all ranks have agreed.
-  void keep(std::uint32_t strands) { strands_.resize(strands); }
   void connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
   // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
   void start(std::uint32_t unit);
@@ -70,6 +67,8 @@ class Group final : private StrandOwner {
   Place place() const { return place_; }
   // For tests and benches: this algorithm wherever it is possible. All ranks must say the same, between operations.
   void force(std::optional<Algorithm> algorithm) { place_.forced = algorithm; }
+  // Queue pairs for messages and bulk data, on the strands that have any to this peer.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs(std::uint32_t peer);
   std::uint32_t strands() const { return static_cast<std::uint32_t>(strands_.size()); }
 
  private:
@@ -84,7 +83,7 @@ class Group final : private StrandOwner {
   bool has_mail(std::uint32_t strand) const override { return boxes_[strand].is_full.load(std::memory_order_acquire); }
   Mail collect(std::uint32_t strand) override;
   void on_ended(std::uint32_t strand, Operation& stripe, bool is_well) override;
-  Ending on_failure(std::uint32_t strand, const std::string& why, bool tells_peers) override;
+  Ending on_failure(std::uint32_t strand, const std::string& why, bool is_ours) override;
   Time waits_until() const override { return Time{waits_until_ps_.load(std::memory_order_relaxed)}; }
   std::string overdue(Time now) override;
 
@@ -93,11 +92,12 @@ class Group final : private StrandOwner {
   Strands start_ready();
   bool may_start(Queue::const_iterator at) const;
   void watch_waiting();
-  Ending end_all(const std::string& why, bool tells_peers, Strands but);
+  Ending end_all(const std::string& why, bool is_ours, Strands but);
   void nudge(Strands strands);
 
   Place place_;
   const std::vector<proto::Domain> domains_;
+  Roll roll_;  // complete before it starts
   const std::shared_ptr<Port> port_;
   std::vector<std::unique_ptr<Strand>> strands_;  // as many as there are from start to close
   std::vector<Box> boxes_;

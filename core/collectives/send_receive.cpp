@@ -21,11 +21,11 @@ std::string words_of(std::uint64_t bytes, DType dtype) {
 
 void Strand::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
-    if (!has_failed() && peers_[to].has_left) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
+    if (!has_failed() && has_left(to)) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
     if (has_failed()) return work->fail(error_);
     if (is_leaving_) return work->fail(words_when_closed);
     ++stats_.sends;
-    Channel& channel = peers_[to].channel;
+    Channel& channel = reach(engine, now, to).channel;
     Header header;
     header.type = MessageType::offer;
     header.number = next_offer_++ & ~send_bit;
@@ -58,10 +58,10 @@ void Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t ta
       offers_.erase(offer);
       if (!match(engine, now, receiving, found.peer, found.header, found.payload)) receivings_.push_back(receiving);
       if (has_failed()) work->fail(error_);
-      peers_[found.peer].channel.give_credit(engine, now);
+      peers_[found.peer]->channel.give_credit(engine, now);
       return;
     }
-    if (source >= 0 && peers_[static_cast<std::size_t>(source)].has_left) {
+    if (source >= 0 && has_left(static_cast<std::uint32_t>(source))) {
       fail(engine, now, name_of(static_cast<std::uint32_t>(source)) + " has left the group; a receive waits for it");
       work->fail(error_);
       return;
@@ -90,7 +90,7 @@ bool Strand::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t
   receiving.work->source = receiving.source;
   if (header.has_payload) {
     if (!payload.empty()) std::memcpy(receiving.to.data, payload.data(), payload.size());
-    ++peers_[peer].channel.offers_taken_here;
+    ++peers_[peer]->channel.offers_taken_here;
     receiving.work->succeed();
     return true;
   }
@@ -101,7 +101,7 @@ bool Strand::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t
   reply.number = header.number;
   reply.bytes = header.bytes;
   reply.rkey = receiving.rkey;
-  if (receiving.to.bytes) SOFTMRC_CHECK(engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey, nullptr, peers_[peer].domain}));
+  if (receiving.to.bytes) SOFTMRC_CHECK(engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey, nullptr, domains_[peer]}));
   stats_.bytes_granted += header.bytes;
   say(engine, now, peer, reply);
   if (receiving.to.bytes) return false;
@@ -130,7 +130,7 @@ void Strand::handle_accept(Engine& engine, Time now, std::uint32_t peer, const H
     request.length = static_cast<std::uint32_t>(bytes);
     request.imm = send_bit | at->id;
     request.has_imm = request.is_signaled = offset + bytes == at->from.bytes;
-    const proto::PostStatus status = engine.post_write(now, peers_[peer].bulk_qpn, request);
+    const proto::PostStatus status = engine.post_write(now, peers_[peer]->bulk_qpn, request);
     if (status == proto::PostStatus::queue_full) return fail(engine, now, "too many sends to " + name_of(peer) + " are under way");
     // Broken off by a peer that is about to say why.
     if (status != proto::PostStatus::ok) return;

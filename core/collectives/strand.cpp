@@ -1,8 +1,9 @@
-// Set-up, what completions and messages lead to, and every way in which a strand ends.
+// What completions and messages lead to, and every way in which a strand ends.
 #include "collectives/strand.h"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/check.h"
 #include "collectives/immediate.h"
@@ -10,11 +11,13 @@
 namespace softmrc::collectives {
 namespace {
 
-constexpr std::uint32_t receives_posted = 2048;
 constexpr Duration words_come_within = milliseconds(500);
 // A rank starts so many collectives before an earlier one has ended, and says at most three things in each to a peer that
 // has said nothing yet: a grant, and a step in two pieces.
 constexpr std::size_t most_stashed = 3 * most_started;
+
+// It may have left before it was spoken to, and so before it had reason to say goodbye.
+constexpr const char* words_when_unheard = "has left the group or is gone: it has never answered";
 
 std::string reason_of(proto::CompletionStatus status) {
   using enum proto::CompletionStatus;
@@ -55,47 +58,18 @@ Time deadline_of(Time now, double timeout_s) {
   return now + Duration{timeout_s > 1e6 ? seconds(1'000'000).ps : static_cast<std::int64_t>(timeout_s * 1e12)};
 }
 
-Strand::Strand(StrandOwner& owner, std::uint32_t number, proto::Driver& driver, Place place, std::uint32_t cq, std::span<const proto::Domain> domains,
-               std::uint64_t seed)
-    : owner_(owner), number_(number), driver_(driver), place_(place), cq_(cq), prng_(seed, "rkeys", number), peers_(place.size) {
-  driver_.run([&](Engine& engine, Time) {
-    engine_ = &engine;
-    for (std::uint32_t p = 0; p < place_.size; ++p)
-      if (p != place_.rank) peers_[p].domain = domains[p];
-  });
-}
-
-std::uint32_t Strand::ring_rkey(std::uint32_t p) {
-  Peer& peer = peers_[p];
-  if (peer.ring_rkey == 0)
-    driver_.run([&](Engine& engine, Time) {
-      peer.channel.open(is_first() ? Channel::wide_ring : Channel::narrow_ring);
-      peer.ring_rkey = new_rkeys(engine, 1);
-      SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, peer.channel.ring_bytes(), peer.ring_rkey, nullptr, peer.domain}));
-    });
-  return peer.ring_rkey;
+Strand::Strand(StrandOwner& owner, std::uint32_t number, const Home& home, Place place, const Roll& roll,
+               std::span<const proto::Domain> domains, std::uint64_t seed)
+    : owner_(owner), number_(number), home_(home), driver_(*home.driver), place_(place), roll_(roll), domains_(domains),
+      prng_(seed, "rkeys", number), peers_(place.size) {
+  driver_.run([&](Engine& engine, Time) { engine_ = &engine; });
 }
 
 Strand::~Strand() { leave(); }
 
-void Strand::connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
-  ring_rkey(peer);
-  driver_.run([&](Engine& engine, Time) {
-    Peer& p = peers_[peer];
-    p.channel.connect(message_qpn, remote_rkey);
-    p.bulk_qpn = bulk_qpn;
-    owners_[message_qpn] = {peer, false};
-    owners_[bulk_qpn] = {peer, true};
-    for (std::uint32_t i = 0; i < receives_posted; ++i) {
-      engine.post_receive(message_qpn, receive_request_of(peer, false));
-      engine.post_receive(bulk_qpn, receive_request_of(peer, true));
-    }
-  });
-}
-
 void Strand::start() {
   driver_.add_attendant(this);
-  is_started_ = true;
+  driver_.run([this](Engine&, Time) { is_started_ = true; });
 }
 
 void Strand::catch_up() {
@@ -104,7 +78,7 @@ void Strand::catch_up() {
 
 bool Strand::attend(Engine& engine, Time now) {
   std::array<proto::Completion, 64> found;
-  while (const std::size_t count = engine.poll_completions(cq_, found))
+  while (const std::size_t count = engine.poll_completions(home_.cq, found))
     for (std::size_t i = 0; i < count; ++i) handle(engine, now, found[i]);
   if (has_unposted_) post_all(engine, now);
   if (has_copies_) {
@@ -154,9 +128,10 @@ void Strand::handle_failure(Engine& engine, Time now, const proto::Completion& c
   const auto owner = owners_.find(c.qpn);
   if (owner == owners_.end()) return;
   const auto [peer, is_bulk] = owner->second;
-  if (!is_bulk) peers_[peer].is_broken = true;
-  if (has_failed() || is_leaving_ || peers_[peer].has_left) return;
-  const std::string why = name_of(peer) + " " + reason_of(c.status);
+  if (!is_bulk) peers_[peer]->is_broken = true;
+  if (has_failed() || is_leaving_ || has_left(peer)) return;
+  const bool is_first_word = c.status == proto::CompletionStatus::retry_exceeded && !peers_[peer]->channel.has_heard();
+  const std::string why = name_of(peer) + " " + (is_first_word ? words_when_unheard : reason_of(c.status));
   if (is_bulk || !is_first()) suspect(now, peer, why);
   else fail(engine, now, why);
 }
@@ -175,14 +150,14 @@ void Strand::suspect(Time now, std::uint32_t peer, const std::string& why) {
 
 void Strand::say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
   ++stats_.messages;
-  peers_[peer].channel.send(engine, now, header, payload, wr_id);
+  reach(engine, now, peer).channel.send(engine, now, header, payload, wr_id);
 }
 
 void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
-  const Channel::Received got = peers_[peer].channel.receive(engine, now, length);
+  const Channel::Received got = peers_[peer]->channel.receive(engine, now, length);
   const bool is_small_data = got.header.type == MessageType::eager || got.header.type == MessageType::offer || got.header.type == MessageType::accept;
   if (!got.is_valid || !makes_sense(got.header) || (is_small_data && !is_first())) return fail(engine, now, name_of(peer) + " sent a message that makes no sense");
-  if (got.header.type == MessageType::bye) peers_[peer].has_left = true;
+  if (got.header.type == MessageType::bye) peers_[peer]->has_left = true;
   if (has_failed()) return;
   switch (got.header.type) {
     case MessageType::eager: case MessageType::grant: case MessageType::inquiry:
@@ -194,14 +169,14 @@ void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::u
     case MessageType::error: handle_error(engine, now, std::string(got.payload.begin(), got.payload.end())); break;
     case MessageType::bye: handle_bye(engine, now, peer, got.header.number == 0); break;
   }
-  peers_[peer].channel.give_credit(engine, now);
+  peers_[peer]->channel.give_credit(engine, now);
 }
 
 void Strand::handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
   if (Operation* op = find(header.number)) return deliver(engine, now, *op, peer, header, payload);
   const bool is_past = static_cast<std::int32_t>(header.number - next_number_) < 0;
   if (header.type == MessageType::inquiry || is_past) return;
-  auto& stash = peers_[peer].stash;
+  auto& stash = peers_[peer]->stash;
   if (stash.size() >= most_stashed) return fail(engine, now, name_of(peer) + " is further ahead than any rank may be");
   stash.push_back({header, {payload.begin(), payload.end()}});
 }
@@ -221,7 +196,7 @@ void Strand::handle_error(Engine& engine, Time now, const std::string& why) {
 // acknowledgement came through. That is its word; so that nothing is read from memory that callers have back, nothing
 // more is sent to it.
 void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well) {
-  engine.modify_error(now, peers_[peer].bulk_qpn);
+  engine.modify_error(now, peers_[peer]->bulk_qpn);
   if (!is_well) return suspect(now, peer, name_of(peer) + " has left the group, which had failed there");
   for (const auto& op : operations_) {
     if (op->has_ended) continue;
@@ -251,8 +226,30 @@ void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_we
       return fail(engine, now, name_of(peer) + " has left the group; a receive waits for it");
 }
 
-void Strand::fail(Engine& engine, Time now, const std::string& why, bool tells_peers) {
-  if (!has_failed()) end(engine, now, owner_.on_failure(number_, why.empty() ? "the group has failed" : why, tells_peers));
+void Strand::fail(Engine& engine, Time now, const std::string& why, bool is_ours) {
+  if (!has_failed()) end(engine, now, owner_.on_failure(number_, why.empty() ? "the group has failed" : why, is_ours));
+}
+
+// Bad news must reach everybody, also those with whom nobody has spoken, and whoever has gone. So a rank tells those that it
+// knows, and each that hears it those at distances of powers of two: of so many ways to a rank not all are cut.
+bool Strand::is_told(std::uint32_t p, const Ending& ending) const {
+  if (peers_[p] && (peers_[p]->is_broken || peers_[p]->has_left)) return false;
+  const std::uint32_t ahead = (p + place_.size - place_.rank) % place_.size;
+  const bool is_near = std::has_single_bit(ahead) || std::has_single_bit(place_.size - ahead);
+  return peers_[p] ? ending.is_ours || is_near : is_near && meets_ && is_started_ && !driver_.is_closed();
+}
+
+void Strand::say_error(Engine& engine, Time now, std::uint32_t p) {
+  Header header;
+  header.type = MessageType::error;
+  say(engine, now, p, header, {reinterpret_cast<const std::uint8_t*>(error_.data()), std::min<std::size_t>(error_.size(), 1024)});
+}
+
+void Strand::say_bye(Engine& engine, Time now, std::uint32_t p) {
+  Header header;
+  header.type = MessageType::bye;
+  header.number = has_failed();  // then nothing is sure of what came here
+  say(engine, now, p, header);
 }
 
 // The first strand tells the peers, in order with all else that it says to them.
@@ -262,15 +259,13 @@ void Strand::end(Engine& engine, Time now, const Ending& ending) {
   suspects_.clear();
   inquires_at_ = Time::never();
   has_copies_ = has_unposted_ = false;
-  Header header;
-  header.type = MessageType::error;
-  const std::span<const std::uint8_t> text(reinterpret_cast<const std::uint8_t*>(error_.data()), std::min<std::size_t>(error_.size(), 1024));
   for (std::uint32_t p = 0; p < place_.size; ++p) {
-    if (p == place_.rank || peers_[p].bulk_qpn == 0) continue;
-    if (ending.tells_peers && is_first() && !peers_[p].is_broken && !peers_[p].has_left) say(engine, now, p, header, text);
+    if (p == place_.rank) continue;
+    if (is_first() && is_told(p, ending)) say_error(engine, now, p);
+    if (!peers_[p] || peers_[p]->bulk_qpn == 0) continue;
     // From here on nothing is read from the callers' memory, and nothing lands there.
-    engine.modify_error(now, peers_[p].bulk_qpn);
-    peers_[p].stash.clear();
+    engine.modify_error(now, peers_[p]->bulk_qpn);
+    peers_[p]->stash.clear();
   }
   end_operations(engine);
   end_point_to_point(engine, error_);
@@ -386,21 +381,17 @@ bool Strand::is_busy() {
 void Strand::say_goodbye() {
   driver_.run_and_send([this](Engine& engine, Time now) {
     is_leaving_ = true;
-    Header header;
-    header.type = MessageType::bye;
-    header.number = has_failed();  // then nothing is sure of what came here
     for (std::uint32_t p = 0; p < place_.size && is_started_; ++p)
-      if (peers_[p].bulk_qpn != 0 && !peers_[p].is_broken) say(engine, now, p, header);
+      if (peers_[p] && peers_[p]->bulk_qpn != 0 && !peers_[p]->is_broken) say_bye(engine, now, p);
   });
 }
 
 void Strand::linger(Duration timeout) {
   const auto is_heard = [this] {
-    for (std::uint32_t p = 0; p < place_.size; ++p) {
-      const Peer& peer = peers_[p];
-      if (p == place_.rank || peer.bulk_qpn == 0 || peer.is_broken || peer.has_left) continue;
-      const proto::QueuePair* pair = engine_->qp(peer.channel.qpn());
-      if (peer.channel.has_backlog() || (pair && pair->requester().has_work())) return false;
+    for (const auto& peer : peers_) {
+      if (!peer || peer->bulk_qpn == 0 || peer->is_broken || peer->has_left) continue;
+      const proto::QueuePair* pair = engine_->qp(peer->channel.qpn());
+      if (peer->channel.has_backlog() || (pair && pair->requester().has_work())) return false;
     }
     return true;
   };
@@ -409,17 +400,19 @@ void Strand::linger(Duration timeout) {
 
 void Strand::leave() {
   if (has_left_) return;
-  has_left_ = true;
   driver_.remove_attendant(this);
   // The peers' last words may still want their acknowledgement; who misses it asks the device, which remembers.
   driver_.send_owed();
   driver_.run_and_send([this](Engine& engine, Time now) {
+    has_left_ = true;
+    engine.release(*this);
     end_point_to_point(engine, words_when_closed);  // what came after the goodbye was begun
-    for (Peer& peer : peers_) {
-      if (peer.ring_rkey) engine.remove_region(peer.ring_rkey);
-      if (peer.bulk_qpn == 0) continue;
-      engine.destroy_qp(now, peer.channel.qpn());
-      engine.destroy_qp(now, peer.bulk_qpn);
+    for (const auto& peer : peers_) {
+      if (!peer) continue;
+      engine.remove_region(peer->ring_rkey);
+      if (peer->bulk_qpn == 0) continue;
+      engine.destroy_qp(now, peer->channel.qpn());
+      engine.destroy_qp(now, peer->bulk_qpn);
     }
   });
 }

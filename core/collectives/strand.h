@@ -1,5 +1,5 @@
 // What one endpoint, and whoever drives it, carries of a group: its stripes of operations, over queue pairs, two to every
-// peer. One has the messages, the other the bulk data, so that a small operation, or bad news, never waits behind gigabytes.
+// peer that it has spoken with. One has the messages, the other the bulk data, so that a small operation, or bad news, never waits behind gigabytes.
 //
 // Everything here happens with the engine to itself: in the thread that drives it, or in a caller's. Nothing waits, and no
 // other strand is touched: what concerns them all the owner is told, and what the owner has for this strand comes by mail.
@@ -19,6 +19,7 @@
 #include "collectives/channel.h"
 #include "collectives/operation.h"
 #include "collectives/plan.h"
+#include "collectives/roll.h"
 #include "collectives/stripes.h"
 #include "collectives/work.h"
 #include "proto/driver.h"
@@ -34,7 +35,8 @@ constexpr Duration inquiry_interval = milliseconds(300);
   X(messages)                      \
   X(slices)                        \
   X(bytes_granted)                 \
-  X(inquiries)
+  X(inquiries)                     \
+  X(peers_met)
 
 struct StrandStats {
 #define X(name) std::uint64_t name = 0;
@@ -45,7 +47,7 @@ struct StrandStats {
 // Why everything ends.
 struct Ending {
   std::string why;
-  bool tells_peers = true;  // or they are those who said it
+  bool is_ours = true;  // or another rank said it, and tells those that it speaks with
 };
 
 // What a strand is given to do.
@@ -63,23 +65,34 @@ class StrandOwner {
   // A stripe has ended, well or not.
   virtual void on_ended(std::uint32_t strand, Operation& stripe, bool is_well) = 0;
   // Something ended it all, here or on another strand before: what counts.
-  virtual Ending on_failure(std::uint32_t strand, const std::string& why, bool tells_peers) = 0;
+  virtual Ending on_failure(std::uint32_t strand, const std::string& why, bool is_ours) = 0;
   // What was issued and may not start yet: until when all of it has time, and what to say of it that has none left, if any.
   virtual Time waits_until() const = 0;
   virtual std::string overdue(Time now) = 0;
 };
 
-class Strand final : public proto::Attendant {
+// Where a strand lives: a driver, and what is its own of an endpoint there.
+struct Home {
+  proto::Driver* driver = nullptr;
+  std::uint32_t cq = 0;
+  std::uint32_t ev_profile = 0;
+  std::uint32_t cc_profile = 0;
+  std::uint32_t lane = 0;   // numbers of queue pairs there are this, and every so many from it on
+  std::uint32_t lanes = 1;
+};
+
+class Strand final : public proto::Attendant, private proto::Greeter {
  public:
-  // `cq` is the engine's number of a completion queue of its own,
-  // `domains` are by rank.
-  Strand(StrandOwner& owner, std::uint32_t number, proto::Driver& driver, Place place, std::uint32_t cq, std::span<const proto::Domain> domains,
+  // `domains` are by rank, and so is the roll; both outlive it.
+  Strand(StrandOwner& owner, std::uint32_t number, const Home& home, Place place, const Roll& roll, std::span<const proto::Domain> domains,
          std::uint64_t seed);
   ~Strand() override;
   Strand(const Strand&) = delete;
   Strand& operator=(const Strand&) = delete;
 
-  // The key to the ring that this peer writes messages to; who is never asked for costs nothing.
+  // Keeps numbers for all peers. From start on those are met that speak, or are spoken to; the roll is complete by then.
+  End reserve();
+  // Or somebody else makes the queue pairs. The key to the ring that this peer writes messages to:
   std::uint32_t ring_rkey(std::uint32_t peer);
   void connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
   // From here on the peers' messages are taken.
@@ -98,6 +111,8 @@ class Strand final : public proto::Attendant {
   // Nothing happens here any longer.
   void leave();
   StrandStats stats();
+  // The queue pairs for messages and bulk data, if there are any.
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> pair(std::uint32_t peer);
   proto::Driver& driver() { return driver_; }
 
   bool attend(proto::Endpoint& engine, Time now) override;
@@ -110,7 +125,6 @@ class Strand final : public proto::Attendant {
   };
   struct Peer {
     Channel channel;
-    proto::Domain domain = 0;     // a peer's own: it writes what was granted to it, and nothing that was to another
     std::uint32_t ring_rkey = 0;
     std::uint32_t bulk_qpn = 0;
     std::vector<Stashed> stash;   // for collectives that have not started here
@@ -162,6 +176,14 @@ class Strand final : public proto::Attendant {
   bool has_failed() const { return !error_.empty(); }
   std::string name_of(std::uint32_t rank) const { return "rank " + std::to_string(rank); }
 
+  // peers.cpp: from the first word to somebody, or from him.
+  Peer& open(Engine& engine, std::uint32_t peer, std::uint32_t rkey, const proto::Greeter* by);
+  void join(Engine& engine, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
+  Peer& meet(Engine& engine, Time now, std::uint32_t peer);
+  void greet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) override;
+  Peer& reach(Engine& engine, Time now, std::uint32_t peer) { return peers_[peer] ? *peers_[peer] : meet(engine, now, peer); }
+  bool has_left(std::uint32_t peer) const { return peers_[peer] && peers_[peer]->has_left; }
+
   // strand.cpp: completions, messages, ends.
   void handle(Engine& engine, Time now, const proto::Completion& completion);
   void handle_failure(Engine& engine, Time now, const proto::Completion& completion);
@@ -170,7 +192,10 @@ class Strand final : public proto::Attendant {
   void handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well);
   void handle_error(Engine& engine, Time now, const std::string& why);
   void say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
-  void fail(Engine& engine, Time now, const std::string& why, bool tells_peers = true);
+  void say_error(Engine& engine, Time now, std::uint32_t peer);
+  void say_bye(Engine& engine, Time now, std::uint32_t peer);
+  bool is_told(std::uint32_t peer, const Ending& ending) const;
+  void fail(Engine& engine, Time now, const std::string& why, bool is_ours = true);
   void end(Engine& engine, Time now, const Ending& ending);
   void end_operations(Engine& engine);
   void look_at_clock(Engine& engine, Time now);
@@ -215,12 +240,16 @@ class Strand final : public proto::Attendant {
 
   StrandOwner& owner_;
   const std::uint32_t number_;
+  const Home home_;
   proto::Driver& driver_;
   Engine* engine_ = nullptr;             // for questions asked while waiting, which has it to itself
   Place place_;
-  const std::uint32_t cq_;
+  const Roll& roll_;
+  const std::span<const proto::Domain> domains_;  // a peer's own: it writes what was granted to it, and nothing that was to another
   Prng prng_;
-  std::vector<Peer> peers_;
+  End end_;                              // what is kept for peers
+  bool meets_ = false;                   // there is; else somebody else makes queue pairs
+  std::vector<std::unique_ptr<Peer>> peers_;  // null: nothing has been said
   std::unordered_map<std::uint32_t, std::pair<std::uint32_t, bool>> owners_;  // queue pair: its peer, and whether it is bulk
 
   Operations operations_;                // stripes that have begun, in the order of issue, until they have ended

@@ -23,7 +23,7 @@ std::uint32_t Strand::new_rkeys(Engine& engine, std::uint32_t count) {
   for (;;) {
     const std::uint32_t first = static_cast<std::uint32_t>(prng_.bits()) | 1;
     bool is_free = first + count > first;
-    for (std::uint32_t i = 0; i < count && is_free; ++i) is_free = !engine.has_region(first + i);
+    for (std::uint32_t i = 0; i < count && is_free; ++i) is_free = engine.is_rkey_free(first + i);
     if (is_free) return first;
   }
 }
@@ -34,16 +34,17 @@ void Strand::begin(Engine& engine, Time now, Operation& op) {
   op.has_message.assign(place_.size, false);
   op.open_outs = static_cast<std::uint32_t>(op.outs.size());
   for (const Inbound& in : op.ins)
-    if (peers_[in.peer].has_left) miss(engine, now, in.peer, op);
+    if (has_left(in.peer)) miss(engine, now, in.peer, op);
   for (const Outbound& out : op.outs)
-    if (peers_[out.peer].has_left) miss(engine, now, out.peer, op);
+    if (has_left(out.peer)) miss(engine, now, out.peer, op);
   if (has_failed()) return;
   grant(engine, now, op);
   if (!op.copies.empty() && copy_some(op)) has_copies_ = true;
   for (std::uint32_t i = 0; i < op.outs.size(); ++i) post(engine, now, op, i);
   // What came before its time.
   for (std::uint32_t p = 0; p < place_.size && !has_failed(); ++p) {
-    auto& stash = peers_[p].stash;
+    if (!peers_[p]) continue;
+    auto& stash = peers_[p]->stash;
     for (std::size_t i = 0; i < stash.size() && !has_failed();) {
       if (stash[i].header.number != op.number) {
         ++i;
@@ -80,7 +81,7 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
         end_inbound(engine, in);
         continue;
       }
-      SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, peers_[peer].domain}));
+      SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, domains_[peer]}));
     }
     stats_.bytes_granted += bytes;
     Header header;
@@ -179,7 +180,7 @@ void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) 
     request.imm = immediate_of(op.number, out.index);
     request.has_imm = true;
     request.is_signaled = out.posted + 1 == out.slices.count;
-    const proto::PostStatus status = engine.post_write(now, peers_[out.peer].bulk_qpn, request);
+    const proto::PostStatus status = engine.post_write(now, peers_[out.peer]->bulk_qpn, request);
     if (status == proto::PostStatus::queue_full) has_unposted_ = true;
     if (status != proto::PostStatus::ok) return;
     ++out.posted;

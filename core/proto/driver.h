@@ -2,6 +2,7 @@
 // that is made up.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <type_traits>
@@ -53,6 +54,10 @@ class Driver {
   virtual bool wait_until(const std::function<bool()>& is_done, Duration timeout) = 0;
   // Whoever drives calls the attendants soon, and looks again at what it waits for. From any thread, whatever that holds.
   virtual void nudge() = 0;
+  // The engine's number for whoever is at a place that the driver was told of before, with the engine to oneself; no_peer
+  // where another has come to be there. Where all peers have numbers from the start, places are those.
+  virtual std::uint32_t admit(std::uint32_t place) { return place; }
+  virtual std::uint32_t place_of(std::uint32_t peer) const { return peer; }
   virtual void add_attendant(Attendant* attendant) = 0;
   virtual void remove_attendant(Attendant* attendant) = 0;
   // Nothing is sent or comes in any longer, and attendants are not called.

@@ -57,9 +57,19 @@ bool Endpoint::remove_peer(std::uint32_t peer) {
   return true;
 }
 
-Verdict Endpoint::create_qp(std::uint32_t qpn) {
+bool Endpoint::reserve(const Reserve& reserve, Greeter& owner) {
+  if (reserve.first_qpn < 3 || reserve.last_qpn() > 0xFFFFFF || reserves_.overlap(reserve)) return false;
+  for (const Slot& slot : slots_)
+    if (slot.qpn && reserve.has_qpn(slot.qpn)) return false;
+  for (std::uint32_t i = 0; i < reserve.rkeys; ++i)
+    if (memory_.contains(reserve.first_rkey + i)) return false;
+  reserves_.add(reserve, owner);
+  return true;
+}
+
+Verdict Endpoint::create_qp(std::uint32_t qpn, const Greeter* by) {
   if (qpn < 3 || qpn > 0xFFFFFF) return bad_value("qpn", qpn, "3 to 16777215");
-  if (qpns_.find(qpn)) return bad_moment("qpn", qpn, "a number that is not in use");
+  if (qpns_.find(qpn) || reserves_.owner_of_qpn(qpn) != by) return bad_moment("qpn", qpn, "a number that is not in use");
   std::uint32_t slot = static_cast<std::uint32_t>(slots_.size());
   if (free_slots_.empty()) {
     slots_.emplace_back();
@@ -225,10 +235,14 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
   if (packet.bth.dqp == wire::endpoint_qpn) {
     if (!peers_.contains(arrival.peer))
       return refuse(now, RefusedPacket::unknown_peer, journal_.stats.refused_unknown_peer, &packet.bth, arrival);
+    reserves_.for_each_owner([&](Greeter& owner) {
+      if (!peers_[arrival.peer].has_qp) owner.greet(*this, now, arrival.peer, wire::endpoint_qpn);
+    });
     if (packet.bth.opcode == wire::Opcode::endpoint_request) return handle_request(now, packet, arrival);
     if (packet.bth.opcode == wire::Opcode::endpoint_response) return handle_response(now, packet, arrival);
   }
-  const auto slot = qpns_.find(packet.bth.dqp);
+  auto slot = qpns_.find(packet.bth.dqp);
+  if (!slot && !reserves_.empty()) [[unlikely]] slot = greet(now, packet, arrival);
   const bool is_node_operation = std::holds_alternative<wire::EndpointRequest>(packet.body) ||
                                  std::holds_alternative<wire::EndpointResponse>(packet.body);
   const auto heard = slot || is_node_operation || !departed_ ? Departed::Heard::not_ours : departed_->handle(packet, arrival);
@@ -242,6 +256,15 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
   if (!pair) return refuse(now, RefusedPacket::wrong_state, journal_.stats.refused_wrong_state, &packet.bth, arrival);
   pair->handle(now, packet, arrival);
   after_input(now, *slot);
+}
+
+// What is no question is an answer to nothing that such a queue pair has said.
+std::optional<std::uint32_t> Endpoint::greet(Time now, const wire::Packet& packet, const Arrival& arrival) {
+  if (!std::holds_alternative<wire::Write>(packet.body) && !std::holds_alternative<wire::Probe>(packet.body)) return std::nullopt;
+  Greeter* owner = reserves_.owner_of_qpn(packet.bth.dqp);
+  if (!owner) return std::nullopt;
+  owner->greet(*this, now, arrival.peer, packet.bth.dqp);
+  return qpns_.find(packet.bth.dqp);
 }
 
 void Endpoint::end_batch(Time now) {

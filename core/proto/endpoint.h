@@ -24,6 +24,7 @@
 #include "proto/peers.h"
 #include "proto/proofs.h"
 #include "proto/queue_pair.h"
+#include "proto/reserves.h"
 #include "proto/timers.h"
 #include "proto/transmit.h"
 
@@ -62,17 +63,23 @@ class Endpoint {
   std::uint32_t peers() const { return peers_.known(); }
   // Whoever is at this peer's addresses now knows nothing of what was said before, and what it said is void.
   void renew_peer(Time now, std::uint32_t peer);
-  bool add_region(const Region& region) { return region.domain <= last_domain_ && memory_.add(region); }
+  // Keeps numbers for queue pairs and regions that are made later, by whoever keeps them alone. False where some are taken.
+  bool reserve(const Reserve& reserve, Greeter& owner);
+  void release(const Greeter& owner) { reserves_.remove(owner); }
+  // `by` is for who has numbers kept.
+  bool add_region(const Region& region, const Greeter* by = nullptr) {
+    return region.domain <= last_domain_ && reserves_.owner_of_rkey(region.rkey) == by && memory_.add(region);
+  }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
   std::size_t regions() const { return memory_.size(); }
-  bool has_region(std::uint32_t rkey) const { return memory_.contains(rkey); }
+  bool is_rkey_free(std::uint32_t rkey) const { return !memory_.contains(rkey) && !reserves_.owner_of_rkey(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
     for (const Slot& slot : slots_)
       if (slot.qp && slot.qp->requester().reads_from(begin, end)) return true;
     return false;
   }
-  Verdict create_qp(std::uint32_t qpn);
+  Verdict create_qp(std::uint32_t qpn, const Greeter* by = nullptr);
   Verdict modify_init(std::uint32_t qpn, const InitAttributes& attributes);
   Verdict modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes);
   Verdict modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes);
@@ -87,6 +94,8 @@ class Endpoint {
   const QueuePair* qp(std::uint32_t qpn) const { return const_cast<Endpoint*>(this)->qp(qpn); }
   std::optional<QpState> qp_state(std::uint32_t qpn) const;
   std::size_t queue_pairs() const { return slots_.size() - free_slots_.size(); }
+  // Those who keep numbers, and will want more.
+  std::size_t reserves() const { return reserves_.size(); }
 
   // In.
   void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});
@@ -165,6 +174,7 @@ class Endpoint {
     enum class Way : std::uint8_t { usual, other_path, other_plane, any_plane } way = Way::usual;
   };
 
+  std::optional<std::uint32_t> greet(Time now, const wire::Packet& packet, const Arrival& arrival);
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);
   void after_input(Time now, std::uint32_t slot);
   void list(std::uint32_t slot);
@@ -210,6 +220,7 @@ class Endpoint {
   Handles<std::shared_ptr<const CcProfile>> cc_profiles_;
   Handles<std::unique_ptr<CompletionQueue>> cqs_;
   Memory memory_;
+  Reserves reserves_;
   Domain last_domain_ = 0;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;

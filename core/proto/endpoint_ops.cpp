@@ -477,6 +477,7 @@ bool Endpoint::poll_proof(Time now, std::uint32_t free_ports, Transmit& out) {
   while (const auto question = proofs_.poll(now, free_ports, up_ports_, is_worth_it)) {
     QueuePair* pair = speaker_to(question->peer);
     if (!pair || !(pair->open_ports() >> question->port & 1)) continue;
+    if (!doubts_.empty()) doubts_.on_asked(question->peer);  // who is not there answers this as little
     const auto token = proofs_.draw(now, question->peer, question->port, echoes_nonces(question->peer));
     fill_request(now, wire::EndpointOp::ev_probe, token.id, question->peer, question->port, 0, out);
     auto& request = std::get<wire::EndpointRequest>(out.packet.body);

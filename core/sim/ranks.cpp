@@ -13,6 +13,7 @@ Ranks::Ranks(Mesh& mesh, const RanksConfig& config, std::shared_ptr<const proto:
     : mesh_(mesh), config_(config), groups_(mesh.sides()) {
   mesh_.set_forger(this);
   for (std::uint32_t rank = 0; rank < size(); ++rank) prepare(rank, evs, window);
+  for (std::uint32_t rank = 0; rank < size(); ++rank) introduce(rank);
 }
 
 void Ranks::prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvProfile>& evs, const std::shared_ptr<const proto::CcProfile>& window) {
@@ -22,51 +23,33 @@ void Ranks::prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvPro
   const std::uint32_t cq = engine.create_cq();
   std::vector<proto::Domain> domains(size());
   for (proto::Domain& domain : domains) domain = engine.create_domain();
-  for (std::uint32_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank) continue;
-    for (std::uint32_t bulk = 0; bulk < 2; ++bulk) {
-      proto::InitAttributes init;
-      init.send_cq = init.recv_cq = cq;
-      init.domain = domains[peer];
-      SOFTMRC_CHECK(!engine.create_qp(qpn(rank, peer) + bulk) && !engine.modify_init(qpn(rank, peer) + bulk, init));
-    }
-  }
   groups_[rank] = std::make_unique<Group>(std::vector<collectives::Home>{{&mesh_.stage(rank), cq}}, collectives::Place{rank, size(), config_.unit},
                                           domains, config_.seed * 0x9E3779B97F4A7C15u + rank, std::make_shared<collectives::Port>());
+  ends_.push_back(groups_[rank]->reserve()[0]);
 }
 
-void Ranks::join(std::uint32_t rank) {
+void Ranks::introduce(std::uint32_t rank) {
+  collectives::Terms terms;
+  terms.key = {config_.seed, 1};
+  terms.receiving.mtu = config_.mtu;
+  terms.receiving.mpr_dest = config_.mpr;
+  terms.receiving.max_wimm_dest = config_.max_wimm;
+  terms.sending.timeout = config_.timeout;
+  terms.sending.retry_linear = config_.retry_linear;
+  terms.sending.retry_exponential = config_.retry_exponential;
+  terms.sending.max_send_wr = config_.max_send_wr;
+  groups_[rank]->agree(terms);
   for (std::uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank) continue;
-    for (std::uint32_t bulk = 0; bulk < 2; ++bulk) connect(rank, peer, qpn(rank, peer) + bulk, qpn(peer, rank) + bulk);
-    groups_[rank]->connect(0, peer, qpn(rank, peer), qpn(rank, peer) + 1, groups_[peer]->ring_rkey(0, rank));
+    collectives::Member member{{ends_[peer]}, config_.mpr, config_.max_wimm, nullptr};
+    member.ends[0].place = Mesh::peer_id(rank, peer);
+    SOFTMRC_CHECK(!groups_[rank]->know(peer, std::move(member)));
   }
-  groups_[rank]->start(config_.unit);
-}
-
-void Ranks::connect(std::uint32_t rank, std::uint32_t peer, std::uint32_t qpn, std::uint32_t dest_qpn) {
-  proto::Endpoint& engine = mesh_.side(rank);
-  proto::RtrAttributes rtr;
-  rtr.peer = Mesh::peer_id(rank, peer);
-  rtr.dest_qpn = dest_qpn;
-  rtr.first_psn = first_psn(dest_qpn);
-  rtr.mtu = config_.mtu;
-  rtr.mpr_dest = config_.mpr;
-  rtr.max_wimm_dest = config_.max_wimm;
-  proto::RtsAttributes rts;
-  rts.first_psn = first_psn(qpn);
-  rts.mpr = config_.mpr;
-  rts.max_wimm = config_.max_wimm;
-  rts.timeout = config_.timeout;
-  rts.retry_linear = config_.retry_linear;
-  rts.retry_exponential = config_.retry_exponential;
-  rts.max_send_wr = config_.max_send_wr;
-  SOFTMRC_CHECK(!engine.modify_rtr(mesh_.now(), qpn, rtr) && !engine.modify_rts(mesh_.now(), qpn, rts));
 }
 
 // Messages begin with their header, in the first packet of a write to a ring.
 void Ranks::forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet, std::span<std::uint8_t> payload) {
-  if (packet.bth.dqp != qpn(receiver, sender) || packet.bth.retransmission || payload.size() < sizeof(Header)) return;
+  if (packet.bth.dqp != ends_[receiver].qpn(sender, false) || packet.bth.retransmission || payload.size() < sizeof(Header)) return;
   for (auto lie = lies_.begin(); lie != lies_.end(); ++lie) {
     if (lie->rank != sender || lie->to != receiver || lie->after-- > 0) continue;
     payload[lie->offset % sizeof(Header)] ^= lie->flips;

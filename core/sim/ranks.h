@@ -35,7 +35,7 @@ struct Lie {
 
 class Ranks final : private Mesh::Forger {
  public:
-  // One on each side. They have met, but none has joined.
+  // One on each side. They know of each other, but none has joined.
   Ranks(Mesh& mesh, const RanksConfig& config, std::shared_ptr<const proto::EvProfile> evs, std::shared_ptr<const proto::CcProfile> window);
   ~Ranks() override { mesh_.set_forger(nullptr); }
   Ranks(const Ranks&) = delete;
@@ -44,24 +44,22 @@ class Ranks final : private Mesh::Forger {
   std::uint32_t size() const { return static_cast<std::uint32_t>(groups_.size()); }
   collectives::Group& group(std::uint32_t rank) { return *groups_[rank]; }
   const proto::Endpoint& engine(std::uint32_t rank) const { return mesh_.side(rank); }
-  // Its queue pairs are connected, and it takes part from here on.
-  void join(std::uint32_t rank);
+  // It takes part from here on.
+  void join(std::uint32_t rank) { groups_[rank]->start(config_.unit); }
   void tell(const Lie& lie) { lies_.push_back(lie); }
   std::uint32_t lies_told() const { return lies_told_; }
 
  private:
   void forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet, std::span<std::uint8_t> payload) override;
   void prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvProfile>& evs, const std::shared_ptr<const proto::CcProfile>& window);
-  void connect(std::uint32_t rank, std::uint32_t peer, std::uint32_t qpn, std::uint32_t dest_qpn);
-  // The queue pair for messages; the next number is that for bulk data.
-  std::uint32_t qpn(std::uint32_t at, std::uint32_t of) const { return 16 + 2 * (at * size() + of); }
-  Psn first_psn(std::uint32_t qpn) const { return Psn(static_cast<std::uint32_t>(Prng(config_.seed, "psn", qpn).bits() >> 40)); }
+  void introduce(std::uint32_t rank);
 
   Mesh& mesh_;
   const RanksConfig config_;
   std::vector<Lie> lies_;
   std::uint32_t lies_told_ = 0;
   std::vector<std::unique_ptr<collectives::Group>> groups_;
+  std::vector<collectives::End> ends_;  // what each keeps for the others
 };
 
 }  // namespace softmrc::sim

@@ -118,7 +118,7 @@ std::uint32_t Device::emptiest_lane() {
     std::uint32_t best = 0;
     std::size_t fewest = ~std::size_t{0};
     for (std::uint32_t i = 0; i < count && fewest > 0; ++i) {
-      const std::size_t here = i < open_ ? lanes_[i]->with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs(); }) : 0;
+      const std::size_t here = i < open_ ? lanes_[i]->with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs() + e.reserves(); }) : 0;
       if (here >= fewest) continue;
       fewest = here;
       best = i;
@@ -210,15 +210,24 @@ bool Device::destroy_qp(std::uint32_t qpn) {
   return lane.with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.destroy_qp(now, qpn); });
 }
 
+std::size_t Device::queue_pairs() {
+  std::size_t count = 0;
+  for_each_lane([&](Lane& lane) {
+    count += lane.with_engine([](proto::Endpoint& e, Time) { return e.queue_pairs(); });
+  });
+  return count;
+}
+
 // Memory -----------------------------------------------------------------------------------------------------------
 
-proto::Domain Device::create_domain() {
+proto::Domain Device::create_domains(std::uint32_t count) {
   const std::lock_guard lock(mutex_);
-  ++last_domain_;
+  const proto::Domain first = last_domain_ + 1;
+  last_domain_ += count;
   for_each_lane([&](Lane& lane) {
     lane.with_engine([&](proto::Endpoint& e, Time) { e.allow_domains(last_domain_); });
   });
-  return last_domain_;
+  return first;
 }
 
 bool Device::add_region(const proto::Region& region) {
@@ -392,13 +401,25 @@ int Device::completion_fd(std::uint32_t cq) {
 
 // Peers ------------------------------------------------------------------------------------------------------------
 
-Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
+// Refused where a lane knows somebody else there.
+Verdict Device::check_peer(const std::vector<PeerPlane>& planes) {
   if (planes.size() != plan_.planes.size())
     return Problem{Problem::Kind::config, "planes", std::to_string(planes.size()),
                    "as many as the device has: " + std::to_string(plan_.planes.size())};
-  const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < open_; ++i)
     if (auto v = lanes_[i]->check_peer(planes)) return v;
+  return std::nullopt;
+}
+
+Verdict Device::expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place) {
+  const std::lock_guard lock(mutex_);
+  if (auto v = check_peer(planes)) return v;
+  return open_to(lane).expect(std::move(planes), place);
+}
+
+Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
+  const std::lock_guard lock(mutex_);
+  if (auto v = check_peer(planes)) return v;
   peer = next_peer_++;
   peers_.emplace(peer, Peer{std::move(planes), {}});
   // Where there is no choice of lanes, it may as well be asked for signs of life now.

@@ -50,7 +50,7 @@ class Device final : private LaneOwner {
   Lane& lane(std::uint32_t number);
   // Where this queue pair is, if there is one of that number.
   Lane& lane_of(std::uint32_t qpn) { return *lanes_[qpn % plan_.lanes < open_ ? qpn % plan_.lanes : 0]; }
-  // The one with the fewest queue pairs, which is opened; if that fails, of those that are open.
+  // The one with the fewest queue pairs, now or to come, which is opened; if that fails, of those that are open.
   std::uint32_t emptiest_lane();
   template <typename F>
   void for_each_lane(F f) {
@@ -62,8 +62,11 @@ class Device final : private LaneOwner {
   proto::Verdict modify_init(std::uint32_t qpn, proto::InitAttributes attributes);
   proto::Verdict modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes);
   bool destroy_qp(std::uint32_t qpn);
+  std::size_t queue_pairs();
 
-  proto::Domain create_domain();
+  // So many, with numbers in a row; the first.
+  proto::Domain create_domains(std::uint32_t count);
+  proto::Domain create_domain() { return create_domains(1); }
   // False when the key is in use.
   bool add_region(const proto::Region& region);
   bool remove_region(std::uint32_t rkey);
@@ -86,6 +89,9 @@ class Device final : private LaneOwner {
   // Refused where a lane knows somebody else there. To be removed as often as it was added.
   proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
   bool remove_peer(std::uint32_t peer);
+  // See Lane: whoever is there becomes a peer of that lane when the first packet comes or goes.
+  proto::Verdict expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place);
+  void forget_peer(std::uint32_t lane, std::uint32_t place) { lanes_[lane]->forget(place); }
   std::size_t peers();
   bool probe(std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token);
 
@@ -129,6 +135,7 @@ class Device final : private LaneOwner {
   void on_failure() override;
 
   Lane& open_to(std::uint32_t number);
+  proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
   std::uint32_t lane_number(std::uint32_t qpn) const { return qpn % plan_.lanes; }
   std::shared_ptr<Queue> queue(std::uint32_t cq);
   std::uint32_t part_in(Queue& queue, std::uint32_t lane);

@@ -180,6 +180,10 @@ proto::Verdict Lane::check_new(const std::vector<PeerPlane>& planes, std::uint32
 
 proto::Verdict Lane::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
   const Turns::Visit visit(turns_);
+  return introduce(std::move(planes), peer);
+}
+
+proto::Verdict Lane::introduce(std::vector<PeerPlane> planes, std::uint32_t& peer) {
   forget_peers();
   peer = peers_.find_same(planes);
   if (auto v = check_new(planes, peer)) return v;
@@ -198,6 +202,50 @@ bool Lane::remove_peer(std::uint32_t peer) {
   const bool was_known = engine_.remove_peer(peer);
   forget_peers();
   return was_known;
+}
+
+proto::Verdict Lane::expect(std::vector<PeerPlane> planes, std::uint32_t& place) {
+  const Turns::Visit visit(turns_);
+  forget_peers();
+  if (auto v = check_new(planes, peers_.find_same(planes))) return v;
+  place = places_.find_same(planes);
+  if (place == proto::no_peer) {
+    const auto free = std::find_if(expected_.begin(), expected_.end(), [](const Expected& e) { return e.times == 0; });
+    place = static_cast<std::uint32_t>(free - expected_.begin());
+    if (free == expected_.end()) expected_.emplace_back();
+    places_.add(place, std::move(planes));
+  }
+  ++expected_[place].times;
+  return std::nullopt;
+}
+
+void Lane::forget(std::uint32_t place) {
+  const Turns::Visit visit(turns_);
+  Expected& here = expected_[place];
+  if (--here.times) return;
+  if (here.peer != proto::no_peer) engine_.remove_peer(here.peer);
+  here = {};
+  places_.remove(place);
+  forget_peers();
+}
+
+// For as long as it is expected it stays the same peer.
+std::uint32_t Lane::admit(std::uint32_t place) {
+  Expected& here = expected_[place];
+  if (here.peer == proto::no_peer && introduce(places_.planes(place), here.peer)) here.peer = proto::no_peer;
+  return here.peer;
+}
+
+std::uint32_t Lane::place_of(std::uint32_t peer) const {
+  const auto found = std::find_if(expected_.begin(), expected_.end(), [peer](const Expected& e) { return e.times && e.peer == peer; });
+  return found == expected_.end() ? proto::no_peer : static_cast<std::uint32_t>(found - expected_.begin());
+}
+
+std::uint32_t Lane::peer_at(const sockaddr_storage& from) {
+  const std::uint32_t peer = peers_.find(from);
+  if (peer != proto::no_peer) return peer;
+  const std::uint32_t place = places_.find(from);
+  return place == proto::no_peer ? place : admit(place);
 }
 
 // The engine lets go of peers that nobody holds; from then on their packets are a stranger's. Before it gives a number to

@@ -124,6 +124,12 @@ class Lane final : public proto::Driver {
   proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
   proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
   bool remove_peer(std::uint32_t peer);
+  // Somebody may come from there, or be spoken to, and be a peer from then on: an entry in a book until then. The same planes
+  // are the same place, which then has to be forgotten as often as it was expected.
+  proto::Verdict expect(std::vector<PeerPlane> planes, std::uint32_t& place);
+  void forget(std::uint32_t place);
+  std::uint32_t admit(std::uint32_t place) override;
+  std::uint32_t place_of(std::uint32_t peer) const override;
 
   // What stopped the driver, if one of our own promises broke; else empty.
   std::string failure();
@@ -171,6 +177,8 @@ class Lane final : public proto::Driver {
   void read_links();
   void apply_ports(Time now);
   void read_errors();
+  proto::Verdict introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
+  std::uint32_t peer_at(const sockaddr_storage& from);
   proto::Verdict check_new(const std::vector<PeerPlane>& planes, std::uint32_t same);
   void forget_peers();
   void linger(Lock& lock);
@@ -186,6 +194,13 @@ class Lane final : public proto::Driver {
   proto::Endpoint engine_;
   std::vector<Plane> planes_;
   PeerBook peers_;
+  // Places that are expected: how often, and as whom the engine knows them, if it does.
+  struct Expected {
+    std::uint32_t times = 0;
+    std::uint32_t peer = proto::no_peer;
+  };
+  PeerBook places_;
+  std::vector<Expected> expected_;
   std::unique_ptr<LinkWatch> links_;  // null: another lane reads it
   std::uint32_t links_up_;           // as far as it knows
   std::vector<LinkState> link_changes_;

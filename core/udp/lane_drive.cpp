@@ -95,7 +95,7 @@ void Lane::receive_from(std::uint32_t p) {
 void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   Plane& plane = planes_[p];
   proto::Arrival arrival;
-  arrival.peer = peers_.find(*in.from);
+  arrival.peer = peer_at(*in.from);
   if (arrival.peer == proto::no_peer) {
     plane.stats.strangers += in.packets();
     strangers_ += in.packets();

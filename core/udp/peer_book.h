@@ -43,6 +43,7 @@ class PeerBook {
       if (!peers_[peer].empty()) f(peer);
   }
   const PeerPlane& plane(std::uint32_t peer, std::uint32_t plane) const { return peers_[peer][plane]; }
+  const std::vector<PeerPlane>& planes(std::uint32_t peer) const { return peers_[peer]; }
   bool contains(std::uint32_t peer) const { return peer < peers_.size() && !peers_[peer].empty(); }
   // The peer that was added with these very planes, so that a second connection to it finds the first one's.
   std::uint32_t find_same(const std::vector<PeerPlane>& planes) const;

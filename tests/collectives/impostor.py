@@ -16,7 +16,8 @@ import pytest
 from collectives.ranks import PLANES, TIMEOUT_S
 from softmrc import _core
 from softmrc.collectives import DirectoryStore, Group, rendezvous
-from softmrc.verbs import Device
+from softmrc.collectives.table import Table
+from softmrc.verbs import Device, QueuePair, port_keys
 
 EAGER, GRANT, INQUIRY, OFFER, ACCEPT, CREDIT, ERROR, BYE = range(8)
 UINT8 = 8
@@ -26,15 +27,49 @@ HONEST |= {"count": 0, "shape": 0, "bytes": 0, "rkey": 0, "tag": 0, "consumed": 
 RING_BYTES = 256 * 1024
 
 
-class Impostor:
-    """Takes the native group's place at the meeting."""
+def sip_hash(key: tuple[int, int], word: int) -> int:
+    """SipHash-2-4 of one word of 64 bits."""
+    mask = (1 << 64) - 1
+    v = [
+        key[0] ^ 0x736F6D6570736575,
+        key[1] ^ 0x646F72616E646F6D,
+        key[0] ^ 0x6C7967656E657261,
+        key[1] ^ 0x7465646279746573,
+    ]
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def mix(a: int, b: int, bits: int, then: int = 0) -> None:
+        v[a] = v[a] + v[b] & mask
+        v[b] = (v[b] << bits | v[b] >> 64 - bits) & mask ^ v[a]
+        v[a] = (v[a] << then | v[a] >> 64 - then) & mask
+
+    def turn(rounds: int) -> None:
+        for _ in range(rounds):
+            mix(0, 1, 13, 32)
+            mix(2, 3, 16)
+            mix(0, 3, 21)
+            mix(2, 1, 17, 32)
+
+    for block in (word, 8 << 56):
+        v[3] ^= block
+        turn(2)
+        v[0] ^= block
+    v[2] ^= 0xFF
+    turn(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+class Impostor:
+    """Takes the native group's place at the meeting, of two, as rank 1."""
+
+    strands = 1
+
+    def __init__(self, device: Device) -> None:
+        self._python, self._device = device, device._native
         self._at = 0
         self._kept: list[Any] = []
         self._ring = bytearray(RING_BYTES)
         self._ring_rkey = self._register(self._ring)
+        self._first_qpn = secrets.randbelow(1 << 23) + 16
 
     def let_write(self, size: int) -> int:
         """The key to some memory of its own."""
@@ -55,19 +90,31 @@ class Impostor:
         return types
 
     # What a meeting asks of a group.
-    def ring_rkey(self, strand: int, peer: int) -> int:
-        return self._ring_rkey
+    def reserve(self) -> list[tuple[int, int, int]]:
+        return [(self._first_qpn, 1, self._ring_rkey)]
 
-    def domain(self, peer: int) -> int:
-        return 0
+    def agree(self, key: tuple[int, int], receiving: Any, sending: Any) -> None:
+        self._key = key
 
-    def keep(self, strands: int) -> None:
-        pass
+    def know(self, peer: int, at: list[int], kept: list[tuple[int, int, int]], *others: Any) -> None:
+        """Both queue pairs are made at once, by numbers that the other end works out for itself."""
+        (self._planes,) = self._python.expected
+        node, (first_qpn, stride, first_rkey) = self._python.add_peer(self._planes), kept[0]
+        self._qpn, self._remote_rkey = self._first_qpn, first_rkey + 1
+        cq = self._python.create_cq()
+        for use in range(2):
+            qpn = self._first_qpn + use
+            self._device.create_qp(qpn)
+            pair = QueuePair(self._python, qpn, cq, cq, self._python.domain)
+            pair.init()
+            keys = port_keys(self._number(2, 1, 0), self._number(2, 0, 1))
+            psn = self._number(use, 0, 1) & 0xFFFFFF
+            pair.rtr(node, dest_qpn=first_qpn + stride * (2 + use), first_psn=psn, **keys)
+            pair.rts(first_psn=self._number(use, 1, 0) & 0xFFFFFF)
+            pair.post_recv(count=128)
 
-    def connect(self, strand: int, peer: int, message_qpn: int, bulk_qpn: int, remote_rkey: int) -> None:
-        self._qpn, self._remote_rkey = message_qpn, remote_rkey
-        for qpn in (message_qpn, bulk_qpn):
-            self._device.post_receive(qpn, 0, 128)
+    def _number(self, use: int, sender: int, receiver: int) -> int:
+        return sip_hash(self._key, use << 56 | sender << 24 | receiver)
 
     def start(self, unit: int) -> None:
         pass
@@ -83,17 +130,27 @@ class Impostor:
         self._at += (len(data) + 63) // 64 * 64
 
 
+class Watched(Device):
+    """Shows where it was told that a peer may be."""
+
+    expected: tuple[Any, ...] = ()
+
+    def _expect_peer(self, lane: int, planes: Any) -> Any:
+        self.expected = (*self.expected, planes)
+        return super()._expect_peer(lane, planes)
+
+
 @contextmanager
 def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group, Impostor]]:
     """Rank 0, which believes in its peer; and rank 1."""
 
-    def make(device: Any, lanes: list[int], rank: int, *others: Any) -> Any:
-        return Impostor(device) if rank == 1 else _core.CollectiveGroup(device, lanes, rank, *others)
+    def make(native: Any, homes: list[Any], rank: int, *others: Any) -> Any:
+        return Impostor(device) if rank == 1 else _core.CollectiveGroup(native, homes, rank, *others)
 
     monkeypatch.setattr(rendezvous, "_core", SimpleNamespace(CollectiveGroup=make))
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Device(PLANES) as device:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES) as device:
         store = DirectoryStore(folder)
-        meeting = rendezvous.Meeting(store, 1, 2, device, "group", TIMEOUT_S, 1, True)
+        meeting = rendezvous.Meeting(Table(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, 1, True)
         impostor = pool.submit(meeting.meet, None)
         group = Group.join(store, 0, 2, planes=PLANES, timeout_s=TIMEOUT_S)
         try:

@@ -52,7 +52,7 @@ def test_a_rank_that_fails_on_the_way_tells_the_others(tmp_path: Path) -> None:
             table.give_up("it has no memory left")
         else:
             with pytest.raises(CollectiveError, match="rank 1 did not get ready: it has no memory left"):
-                table.ready()
+                table.tell("ready")
 
     with ThreadPoolExecutor(SIZE) as pool:
         for one in [pool.submit(go, rank) for rank in range(SIZE)]:

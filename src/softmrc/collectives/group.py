@@ -13,6 +13,7 @@ from softmrc import leaving
 from softmrc.collectives.block import Block, DType, Kind, ReduceOp, as_block, as_parts
 from softmrc.collectives.offer import MOST_STRANDS
 from softmrc.collectives.rendezvous import Meeting, Pairs
+from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, Work, herald, quietly
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
@@ -39,15 +40,16 @@ class Group:
     fails on every rank. Any failure is final for the group: later operations fail with the same words.
     """
 
-    def __init__(self, meeting: Meeting, owns_device: bool) -> None:
+    def __init__(self, meeting: Meeting, timeout_s: float, owns_device: bool) -> None:
         self.rank = meeting.rank
         self.size = meeting.size
         self.device = meeting.device  # live: stats, planes, set_faults, set_port, events
-        self.timeout_s = meeting.timeout_s  # of operations that have none of their own
+        self.timeout_s = timeout_s  # of operations that have none of their own
         self._owns_device = owns_device
         self._meeting = meeting
+        self._closed = True  # until it is open
         self._native = meeting.meet(herald()._native)
-        self.pairs: dict[int, tuple[Pairs, ...]] = meeting.pairs  # to every peer, by strand, for those who watch
+        self.lanes: int = self._native.strands  # over which large operations are spread
         leave_to_parent(self, f"rank {self.rank} of the group")
         self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
         self._sweep_at = SWEEP_ALWAYS
@@ -69,7 +71,7 @@ class Group:
         lanes: int | None = None,
         name: str = "group",
     ) -> Self:
-        """Meet the other ranks through `store` and connect to each.
+        """Meet the other ranks through `store`. Connections are made when two of them first speak to each other.
 
         Groups of one process may share a `device`; else one is made on `planes` (default: 127.0.0.1) and closed with
         the group. Large operations are spread over so many `lanes` of it, or fewer where another rank has fewer; where
@@ -81,12 +83,13 @@ class Group:
         _positive("timeout_s", timeout_s)
         if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MOST_STRANDS:
             raise ConfigError("lanes", lanes, f"1 to {MOST_STRANDS}, or None: by processors and ranks")
+        table = store if isinstance(store, Table) else Table(store, name, rank, size, timeout_s)
         config = device_config or DeviceConfig()
         made = device or Device(planes or DEFAULT_PLANES, widened(config, planes or DEFAULT_PLANES, size, lanes))
-        most = min(lanes or MOST_STRANDS, made.lanes)
         is_firm = bool(lanes or (device.config if device else config).lanes)
         try:
-            return cls(Meeting(store, rank, size, made, name, timeout_s, most, is_firm), owns_device)
+            meeting = Meeting(table, rank, size, made, min(lanes or MOST_STRANDS, made.lanes), is_firm)
+            return cls(meeting, timeout_s, owns_device)
         except BaseException:
             if owns_device:
                 made.close()
@@ -257,6 +260,12 @@ class Group:
         text = self._native.error
         return CollectiveError(text) if text else None
 
+    @property
+    def pairs(self) -> dict[int, tuple[Pairs, ...]]:
+        """The queue pairs to every peer that this rank has spoken with, by strand, for those who watch."""
+        found = ((peer, self._meeting.pairs_of(self._native, peer)) for peer in range(self.size) if peer != self.rank)
+        return {peer: pairs for peer, pairs in found if pairs}
+
     def stats(self) -> dict[str, int]:
         """Counters: operations and those that went by messages alone, sends, receives, messages, slices, bytes."""
         return self._native.stats()
@@ -281,6 +290,11 @@ class Group:
             self._meeting.leave()
         if self._owns_device:
             self.device.close()
+
+    def __del__(self) -> None:
+        """One that was dropped leaves a device that it shares as it found it."""
+        if not getattr(self, "_closed", True):
+            quietly(functools.partial(self.close, 0.0))
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from softmrc import said
@@ -22,7 +23,24 @@ LIMITS = {
 QPNS = bounds(RtrAttributes, "dest_qpn")
 MOST_CORES = 1 << 20
 MOST_STRANDS = 64
-PSNS = bounds(RtrAttributes, "first_psn")
+
+
+@dataclass(frozen=True)
+class Strand:
+    """Where one strand of a rank is, and what it keeps there for every other rank, in the order of ranks."""
+
+    planes: tuple[PeerPlane, ...]
+    first_qpn: int  # two queue pairs for each
+    stride: int  # from one number to the next
+    first_rkey: int  # a ring for each
+
+    def told(self) -> Offer:
+        planes = [plane.told() for plane in self.planes]
+        return {"planes": planes, "pairs": [self.first_qpn, self.stride], "rings": self.first_rkey}
+
+    @property
+    def kept(self) -> tuple[int, int, int]:
+        return self.first_qpn, self.stride, self.first_rkey
 
 
 def read(text: str) -> Offer:
@@ -36,42 +54,42 @@ def read(text: str) -> Offer:
     return offer
 
 
-def check(offer: Offer, rank: int, me: int) -> list[tuple[PeerPlane, ...]]:
-    """Where each of its strands is, if every field is what it should be in the offer of `rank` to rank `me`."""
+def check(offer: Offer, rank: int) -> None:
+    """Whether every field is what it should be in the facts of `rank`."""
     said.whole("rank", offer.get("rank"), rank, rank)
     for field, (least, most) in LIMITS.items():
         said.whole(field, offer.get(field), least, most)
     said.whole("cores", offer.get("cores"), 0, MOST_CORES)
+    said.whole("lanes", offer.get("lanes"), 1, MOST_STRANDS)
     if not isinstance(offer.get("host"), str):
         raise Nonsense("host", offer.get("host"), "a name")
-    strands = enumerate(said.a_list("strands", offer.get("strands"), 1, MOST_STRANDS))
-    places = [_check_strand(f"strands[{number}]", strand, me) for number, strand in strands]
-    ends = [end for planes in places for end in said.ends_of(planes)]
+
+
+def places(offer: Offer, strands: int, size: int) -> list[Strand]:
+    """Where each of a rank's strands is in a group of this size, if every field is what it should be."""
+    listed = enumerate(said.a_list("strands", offer.get("strands"), strands, strands))
+    found = [_strand(f"strands[{number}]", strand, size) for number, strand in listed]
+    ends = [end for strand in found for end in said.ends_of(strand.planes)]
     if len(set(ends)) < len(ends):
         raise Nonsense("strands", offer["strands"], "each address and port once")
-    return places
+    return found
 
 
-def _check_strand(name: str, strand: object, me: int) -> tuple[PeerPlane, ...]:
+def _strand(name: str, strand: object, size: int) -> Strand:
     if not isinstance(strand, dict):
-        raise Nonsense(name, strand, "planes, and what it has there for every peer")
+        raise Nonsense(name, strand, "planes, and what it keeps there for every peer")
     planes = said.planes(strand.get("planes"))
-    mine = strand["peers"].get(str(me)) if isinstance(strand.get("peers"), dict) else None
-    if not isinstance(mine, dict):
-        raise Nonsense(f"{name}.peers.{me}", mine, f"what it has for rank {me}")
-    for kind in ("messages", "bulk"):
-        qpn, first_psn = said.a_list(f"{name}.peers.{me}.{kind}", mine.get(kind), 2, 2)
-        said.whole(f"{name}.peers.{me}.{kind}[0]", qpn, *QPNS)
-        said.whole(f"{name}.peers.{me}.{kind}[1]", first_psn, *PSNS)
-    said.whole(f"{name}.peers.{me}.ring", mine.get("ring"), 0, 0xFFFFFFFF)
-    said.whole(f"{name}.peers.{me}.port_key", mine.get("port_key", 0), 0, (1 << 64) - 1)
-    return planes
+    first, stride = said.a_list(f"{name}.pairs", strand.get("pairs"), 2, 2)
+    said.whole(f"{name}.pairs[1]", stride, 1, MOST_STRANDS)
+    said.whole(f"{name}.pairs[0]", first, QPNS[0], QPNS[1] - stride * (2 * size - 1))
+    rings = said.whole(f"{name}.rings", strand.get("rings"), 0, (1 << 32) - size)
+    return Strand(planes, first, stride, rings)
 
 
 def strands_of(offers: Sequence[Offer]) -> int:
     """How many a group of these ranks has: as many as the one with the fewest. A rank that says how many processors it
     has shares them with the other ranks of its host."""
     here = Counter(offer["host"] for offer in offers)
-    most = [len(offer["strands"]) for offer in offers]
+    most = [offer["lanes"] for offer in offers]
     most += [max(1, offer["cores"] // here[offer["host"]]) for offer in offers if offer["cores"]]
     return min(most)

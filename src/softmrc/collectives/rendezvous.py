@@ -1,7 +1,11 @@
-"""How ranks find each other: each says where it is through a store, reads what the others said, and connects to each.
+"""How ranks find each other: each says where it is through a store, and reads what the others said.
 
-Whoever can write to the store is trusted, as torch trusts its own: it hands out memory keys. Queue pair numbers, first
-packet numbers and keys are random, so that nobody else can guess them.
+Nobody is connected to. Everybody keeps numbers for queue pairs and keys to rings, and says which; with what all have in
+common both ends of a connection can work out the rest when one of them first speaks (`core/collectives/roll.h`). So a
+rank costs another an entry in a book until then.
+
+Whoever can write to the store is trusted, as torch trusts its own: it hands out memory keys. What is kept is drawn at
+random, and the rest follows from tokens that are, so that nobody else can guess them.
 """
 
 from __future__ import annotations
@@ -18,25 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from softmrc import _core
-from softmrc.collectives.offer import Offer, check, read, strands_of
+from softmrc.collectives.offer import Offer, Strand, check, places, read, strands_of
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
-from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, whole_payload
+from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, RtrAttributes, RtsAttributes, to_native, whole_payload
 from softmrc.errors import ConfigError
 from softmrc.said import Nonsense, ends_of
-from softmrc.verbs import (
-    CompletionQueue,
-    Device,
-    Peer,
-    PeerPlane,
-    ProtectionDomain,
-    QueuePair,
-    new_port_key,
-    port_keys,
-)
+from softmrc.verbs import CompletionQueue, Device, ProtectionDomain, QueuePair
 from softmrc.verbs.width import cores
 
-VERSION = 3
+VERSION = 4
 
 
 def host() -> str:
@@ -54,105 +49,88 @@ class Pairs:
     messages: QueuePair
     bulk: QueuePair
 
-    def destroy(self) -> None:
-        self.messages.destroy()
-        self.bulk.destroy()
-
-
-@dataclass
-class End:
-    """This rank's end of one strand: in which lane it is, and what it has there for every peer."""
-
-    lane: int
-    pairs: dict[int, Pairs]
-    port_keys: dict[int, int]
-
 
 class Meeting:
     """One rank on its way into a group."""
 
-    def __init__(
-        self, store: Any, rank: int, size: int, device: Device, name: str, timeout_s: float, lanes: int, is_firm: bool
-    ) -> None:
+    def __init__(self, table: Table, rank: int, size: int, device: Device, lanes: int, is_firm: bool) -> None:
         """With so many strands at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
-        share this host want the same processors."""
-        self.table = Table(store, name, rank, size, timeout_s)
+        share this host want the same processors. They may have agreed at this table already."""
+        self.table = table
         self.rank = rank
         self.size = size
         self.device = device
-        self.timeout_s = timeout_s
+        self._most_lanes = lanes
         self._cores = 0 if is_firm else max(1, int(cores()))
-        first: int = device._native.emptiest_lane()
-        self.ends = [End((first + k) % device.lanes, {}, {}) for k in range(lanes)]
+        self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
-        self._places: dict[int, list[tuple[PeerPlane, ...]]] = {}  # by rank and strand
-        self._nodes: list[Peer] = []
+        self._expected: list[tuple[int, int]] = []  # lanes, and places there
         self.mtu = device.mtu  # the smallest of all ranks'
 
-    @property
-    def pairs(self) -> dict[int, tuple[Pairs, ...]]:
-        """The queue pairs to every peer, by strand."""
-        return {peer: tuple(end.pairs[peer] for end in self.ends) for peer in self._others()}
-
     def meet(self, port: Any) -> Any:
-        """The native group, connected to everybody."""
-        lanes = [end.lane for end in self.ends]
-        native = _core.CollectiveGroup(
-            self.device._native, lanes, self.rank, self.size, self.cq.number, secrets.randbits(63), port
-        )
+        """The native group, which knows of everybody."""
+        native = None
         try:
-            for peer in self._others():
-                domain = ProtectionDomain(self.device, native.domain(peer))
-                for end in self.ends:
-                    both = (self.device.create_qp(self.cq, domain=domain, lane=end.lane) for _ in range(2))
-                    end.pairs[peer] = Pairs(*both)
-                    end.port_keys[peer] = new_port_key()
+            offers = self._facts()
+            strands = strands_of(list(offers.values()))
+            first = self.device._native.emptiest_lane()
+            self.lanes = [(first + k) % self.device.lanes for k in range(strands)]
+            self.mtu = whole_payload(min(offer["mtu"] for offer in offers.values()))
+            homes = [(lane, *self.device._profiles_of(lane)) for lane in self.lanes]
+            number, seed = self.cq.number, secrets.randbits(63)
+            native = _core.CollectiveGroup(self.device._native, homes, self.rank, self.size, number, seed, port)
             if self.size > 1:
-                said = self.table.agree(json.dumps(self._offer(native)))
-                offers = {peer: self._parsed(peer, said[peer]) for peer in self._others()}
-                self._check_places()
-                self.mtu = whole_payload(min(self.device.mtu, *(offer["mtu"] for offer in offers.values())))
-                self._keep(native, strands_of([self._offer(native), *offers.values()]))
-                for peer, offer in offers.items():
-                    self._reach(native, peer, offer)
-                self._share_cores(1 + sum(offer["host"] == host() for offer in offers.values()))
+                self._learn(native, offers)
+                self._share_cores(sum(offer["host"] == host() for offer in offers.values()))
             native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
             if self.size > 1:
-                self.table.ready()
+                self.table.tell("ready")
         except BaseException as error:
             why = str(error) or type(error).__name__
             quietly(lambda: self.table.give_up(why))
-            native.close(0.0)
-            for end in self.ends:
-                for pairs in end.pairs.values():
-                    pairs.destroy()
+            if native is not None:
+                native.close(0.0)
             self.leave()
             raise
         return native
 
-    def _keep(self, native: Any, strands: int) -> None:
-        """Those that all ranks have."""
-        native.keep(strands)
-        for end in self.ends[strands:]:
-            for pairs in end.pairs.values():
-                pairs.destroy()
-        del self.ends[strands:]
+    def pairs_of(self, native: Any, peer: int) -> tuple[Pairs, ...]:
+        """The queue pairs to a peer, on the strands where something was said."""
+        domain = ProtectionDomain(self.device, native.domain(peer))
+        return tuple(
+            Pairs(*(QueuePair(self.device, qpn, self.cq, self.cq, domain) for qpn in both))
+            for both in native.pairs(peer)
+        )
 
     def leave(self) -> None:
         """Give back what the device kept for this group, whose queue pairs are gone."""
         self.cq.destroy()
-        for node in self._nodes:
-            self.device.remove_peer(node)
+        for lane, place in self._expected:
+            self.device._native.forget_peer(lane, place)
+        self._expected.clear()
 
     def _share_cores(self, ranks_here: int) -> None:
         """Where ranks share cores, one that spins takes the time of another that it waits for."""
-        if ranks_here * len(self.ends) > len(os.sched_getaffinity(0)):
+        if ranks_here * len(self.lanes) > len(os.sched_getaffinity(0)):
             self.device._native.set_spin_us(0.0)
 
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
 
-    def _offer(self, native: Any) -> dict[str, Any]:
+    def _facts(self) -> dict[int, Offer]:
+        """What each rank is, by rank."""
+        mine = self._offer()
+        if self.size == 1:
+            return {self.rank: mine}
+        text, is_first = json.dumps(mine), not self.table.has_agreed
+        said = self.table.agree(text) if is_first else self.table.tell("facts", text)
+        where = [self.table.key("says", p) if is_first else self.table.told_at("facts", p) for p in range(self.size)]
+        return {
+            peer: mine if peer == self.rank else self._parsed(peer, said[peer], where[peer])
+            for peer in range(self.size)
+        }
+
+    def _offer(self) -> Offer:
         device = self.device
         return {
             "version": VERSION,
@@ -161,28 +139,14 @@ class Meeting:
             "size": self.size,
             "host": host(),
             "cores": self._cores,
+            "lanes": self._most_lanes,
             "mtu": device.mtu,
             "icrc": device.config.icrc,
             "max_wimm": device.config.max_wimm,
             "mpr": device.config.mpr,
-            "strands": [self._offered(native, number, end) for number, end in enumerate(self.ends)],
         }
 
-    def _offered(self, native: Any, number: int, end: End) -> dict[str, Any]:
-        return {
-            "planes": [plane.told() for plane in self.device.reached_at(end.lane)],
-            "peers": {
-                str(peer): {
-                    "messages": [pairs.messages.qpn, pairs.messages.first_psn],
-                    "bulk": [pairs.bulk.qpn, pairs.bulk.first_psn],
-                    "ring": native.ring_rkey(number, peer),
-                    "port_key": end.port_keys[peer],
-                }
-                for peer, pairs in end.pairs.items()
-            },
-        }
-
-    def _parsed(self, peer: int, text: str) -> Offer:
+    def _parsed(self, peer: int, text: str, where: str) -> Offer:
         alike = {
             "version": VERSION,
             "byteorder": sys.byteorder,
@@ -191,55 +155,68 @@ class Meeting:
         }
         try:
             offer = read(text)
-            self._compare(peer, offer, alike)
-            self._places[peer] = check(offer, peer, self.rank)
+            self._compare(peer, offer, alike, where)
+            check(offer, peer)
         except Nonsense as error:
-            raise CollectiveError(f"rank {peer}: {self.table.key('says', peer)} makes no sense: {error}") from None
-        mine = [plane.address for plane in self.device.local_planes]
-        for places in self._places[peer]:
-            addresses = [plane.address for plane in places]
-            self._compare(peer, {"number of planes": len(addresses)}, {"number of planes": len(mine)})
-            self._compare(
-                peer, {"planes of IP": [a.version for a in addresses]}, {"planes of IP": [a.version for a in mine]}
-            )
+            raise CollectiveError(f"rank {peer}: {where} makes no sense: {error}") from None
         return offer
 
-    def _compare(self, peer: int, its: Offer, mine: Offer) -> None:
+    def _compare(self, peer: int, its: Offer, mine: Offer, where: str) -> None:
         for key, value in mine.items():
             if type(its.get(key)) is not type(value) or its[key] != value:  # true is not 1
-                where, what = self.table.key("says", peer), reprlib.repr(its.get(key))
+                what = reprlib.repr(its.get(key))
                 raise CollectiveError(
                     f"rank {peer} has {key} {what}, rank {self.rank} has {value}; set them alike ({where})"
                 )
 
-    def _check_places(self) -> None:
+    def _learn(self, native: Any, offers: dict[int, Offer]) -> None:
+        """Where everybody is, and what it keeps for us."""
+        kept = zip(self.lanes, native.reserve(), strict=True)
+        mine = [Strand(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
+        told = self.table.tell("places", json.dumps({"strands": [strand.told() for strand in mine]}))
+        found = {peer: self._placed(peer, told[peer]) for peer in self._others()}
+        self._check_places({self.rank: mine, **found})
+        config = self.device.config
+        key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
+        receiving = RtrAttributes(mtu=self.mtu, mpr_dest=config.mpr, max_wimm_dest=config.max_wimm)
+        native.agree(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
+        for peer, strands in found.items():
+            try:
+                self._know(native, peer, offers[peer], strands)
+            except (ConfigError, TypeError) as error:  # numbers that fit their field and not each other
+                where = self.table.told_at("places", peer)
+                raise CollectiveError(f"rank {peer} cannot be reached as {where} says: {error}") from None
+
+    def _placed(self, peer: int, text: str) -> list[Strand]:
+        where = self.table.told_at("places", peer)
+        try:
+            found = places(read(text), len(self.lanes), self.size)
+        except Nonsense as error:
+            raise CollectiveError(f"rank {peer}: {where} makes no sense: {error}") from None
+        mine = [plane.address for plane in self.device.local_planes]
+        for strand in found:
+            addresses = [plane.address for plane in strand.planes]
+            self._compare(peer, {"number of planes": len(addresses)}, {"number of planes": len(mine)}, where)
+            versions = [[address.version for address in some] for some in (addresses, mine)]
+            self._compare(peer, {"planes of IP": versions[0]}, {"planes of IP": versions[1]}, where)
+        return found
+
+    def _check_places(self, found: dict[int, list[Strand]]) -> None:
         """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
-        taken = {at: self.rank for end in self.ends for at in ends_of(self.device.reached_at(end.lane))}
-        for peer, strands in self._places.items():
-            for address, port in [at for planes in strands for at in ends_of(planes)]:
+        taken: dict[tuple[bytes, int], int] = {}
+        for peer, strands in found.items():
+            for address, port in [at for strand in strands for at in ends_of(strand.planes)]:
                 if (other := taken.setdefault((address, port), peer)) != peer:
-                    where = self.table.key("says", peer)
                     raise CollectiveError(
                         f"rank {peer} is said to be at {ipaddress.ip_address(address)} port {port}, "
-                        f"where rank {other} is ({where})"
+                        f"where rank {other} is ({self.table.told_at('places', peer)})"
                     )
 
-    def _reach(self, native: Any, peer: int, offer: Offer) -> None:
-        try:
-            self._connect(native, peer, offer)
-        except (ConfigError, TypeError) as error:  # numbers that fit their field and not each other
-            where = self.table.key("says", peer)
-            raise CollectiveError(f"rank {peer} cannot be reached as {where} says: {error}") from None
-
-    def _connect(self, native: Any, peer: int, offer: Offer) -> None:
+    def _know(self, native: Any, peer: int, offer: Offer, strands: list[Strand]) -> None:
         device, config = self.device, self.device.config
-        for number, end in enumerate(self.ends):
-            node = device.add_peer(list(self._places[peer][number]))
-            self._nodes.append(node)
-            mine, pairs = offer["strands"][number]["peers"][str(self.rank)], end.pairs[peer]
-            for pair, (qpn, first_psn) in ((pairs.messages, mine["messages"]), (pairs.bulk, mine["bulk"])):
-                pair.init(ev_profile=device.profile_for(node))
-                keys = port_keys(end.port_keys[peer], mine.get("port_key", 0))
-                pair.rtr(node, dest_qpn=qpn, first_psn=first_psn, mtu=self.mtu, **keys)
-                pair.rts(max_wimm=min(config.max_wimm, offer["max_wimm"]), mpr=min(config.mpr, offer["mpr"]))
-            native.connect(number, peer, pairs.messages.qpn, pairs.bulk.qpn, mine["ring"])
+        expected = [device._expect_peer(lane, one.planes) for lane, one in zip(self.lanes, strands, strict=True)]
+        at = [place for place, _ in expected]
+        self._expected += zip(self.lanes, at, strict=True)
+        paths = expected[0][1]  # they lead to addresses, which are the same on all strands
+        mpr, max_wimm = min(config.mpr, offer["mpr"]), min(config.max_wimm, offer["max_wimm"])
+        native.know(peer, at, [one.kept for one in strands], mpr, max_wimm, to_native(paths) if paths else None)

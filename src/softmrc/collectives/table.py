@@ -6,6 +6,9 @@ it has heard; all is well when everybody has heard the same ones. A rank of the 
 
 What makes no sense may also be of the past, and be replaced in a moment. So nobody fails of it before the time is up;
 then the rank is named, the key, and what was found there.
+
+Once they agree, keys carry a name that all those tokens make, so that whatever is said after that is heard at once.
+Each time a rank speaks once and reads all others in one go, where the store can do that.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ LONGEST_S = 1e8  # stores count in types that overflow
 LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
 LONGEST_REASON = 300
 TOKEN = re.compile("[0-9a-f]{16}")
+MATTERS = ("facts", "places", "ready")  # what may be told after an agreement, in this order
+WELL, FAILED = "+", "-"  # how what is told begins
 
 
 class Table:
@@ -38,6 +43,8 @@ class Table:
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self._sitting = ""  # names those who agreed
+        self.secret = b""  # what they have in common, and nobody knows who cannot read the store
+        self._untold = list(MATTERS)
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
 
     def agree(self, text: str) -> list[str]:
@@ -48,6 +55,7 @@ class Table:
             self._faults.clear()
             said = self._said(mine)
             if len(said) == self._size and self._is_heard(" ".join(one[0] for one in said.values())):
+                self.secret = hashlib.sha256("\n".join(" ".join(one) for one in said.values()).encode()).digest()
                 return [one[2] for one in said.values()]
             self._check_time("join")
             time.sleep(LOOK_AGAIN_S)
@@ -82,20 +90,33 @@ class Table:
                 said[rank] = one
         return said
 
-    def ready(self) -> None:
-        """After `agree`: wait until all are. One that has failed meanwhile says why."""
-        what = f"ready/{self._sitting}"
-        self._set(what, "")
+    @property
+    def has_agreed(self) -> bool:
+        return bool(self._sitting)
+
+    def tell(self, matter: str, text: str = "") -> list[str]:
+        """After `agree`: what each rank tells of this matter, by rank. One that has failed meanwhile says why."""
+        what = f"{matter}/{self._sitting}"
+        self._untold = self._untold[self._untold.index(matter) + 1 :]
+        self._set(what, WELL + text)
         self._faults.clear()
-        reasons = self._all(what, "get ready")
+        told = self._all(what, "get ready for")
         for rank in range(self._size):
-            if why := reasons.get(rank, self._faults.get(rank)):
-                raise CollectiveError(f"rank {rank} did not get ready: {why[:LONGEST_REASON]}")
+            words = told.get(rank, FAILED + self._faults.get(rank, ""))
+            if not words.startswith(WELL):
+                why = words.removeprefix(FAILED)[:LONGEST_REASON]
+                raise CollectiveError(f"rank {rank} did not get ready: {why or self.key(what, rank)}")
+        return [told[rank][1:] for rank in range(self._size)]
 
     def give_up(self, why: str) -> None:
         """Tell those who wait for us to be ready."""
-        if self._sitting:
-            self._set(f"ready/{self._sitting}", "".join(c if c.isprintable() else " " for c in why))
+        words = FAILED + "".join(c if c.isprintable() else " " for c in why)
+        for matter in self._untold if self._sitting else []:
+            self._set(f"{matter}/{self._sitting}", words)
+
+    def told_at(self, matter: str, rank: int) -> str:
+        """Under which key that is."""
+        return self.key(f"{matter}/{self._sitting}", rank)
 
     def key(self, what: str, rank: int) -> str:
         """Under which the store holds it."""
@@ -107,26 +128,37 @@ class Table:
     def _all(self, what: str, did: str) -> dict[int, str]:
         """What every rank said, by rank; those are not in it of whom the store holds no text."""
         texts: dict[int, str] = {}
-        for rank in range(self._size):
-            key = self.key(what, rank)
-            left = min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S)
-            try:
-                self._store.wait([key], timedelta(seconds=left))
-                data = self._store.get(key)
-            except Exception as error:  # every store has its own type for "not in time"
-                if time.monotonic() < self._until:
-                    raise CollectiveError(
-                        f"the store failed while rank {self._rank} waited for rank {rank} ({key}): {error}"
-                    ) from error
-                self._faults[rank] = f"nothing is under {key}"
-                continue
+        for rank, data in self._read(what).items():
             try:
                 texts[rank] = _text(data)
             except ValueError as error:
-                self._faults[rank] = f"{key} holds {error}"
+                self._faults[rank] = f"{self.key(what, rank)} holds {error}"
         if self._faults:
             self._check_time(did)
         return texts
+
+    def _read(self, what: str) -> dict[int, object]:
+        """What the store holds of each, in one go; where that fails, one by one, to say of whom it holds nothing."""
+        keys = [self.key(what, rank) for rank in range(self._size)]
+        try:
+            self._store.wait(keys, self._time_left())
+            return dict(enumerate(_values(self._store, keys)))
+        except Exception as error:  # every store has its own type for "not in time"
+            if time.monotonic() < self._until:
+                raise CollectiveError(
+                    f"the store failed while rank {self._rank} waited for all {self._size} ({keys[0]}): {error}"
+                ) from error
+        found: dict[int, object] = {}
+        for rank, key in enumerate(keys):
+            try:
+                self._store.wait([key], timedelta(seconds=LAST_LOOK_S))
+                found[rank] = self._store.get(key)
+            except Exception:
+                self._faults[rank] = f"nothing is under {key}"
+        return found
+
+    def _time_left(self) -> timedelta:
+        return timedelta(seconds=min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S))
 
     def _check_time(self, did: str) -> None:
         if time.monotonic() >= self._until:
@@ -135,6 +167,13 @@ class Table:
             raise CollectiveError(
                 f"{names} did not {did} the group of {self._size} within {self._timeout_s:g} s ({faults})"
             )
+
+
+def _values(store: Any, keys: list[str]) -> list[object]:
+    """Of keys that are set, with one question where the store takes several."""
+    if getattr(store, "has_extended_api", bool)():
+        return list(store.multi_get(keys))
+    return [store.get(key) for key in keys]
 
 
 def _text(data: object) -> str:

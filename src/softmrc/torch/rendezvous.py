@@ -31,15 +31,13 @@ class Membership:
 
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         wanted = settings.read()
-        planes = wanted.planes
-        if not planes:
-            hosts = Table(store, "mrc-hosts", rank, size, timeout_s).agree(settings.host_identity())
-            planes = settings.chosen(wanted, hosts)
+        table = Table(store, "mrc", rank, size, timeout_s)
+        planes = wanted.planes or settings.chosen(wanted, table.agree(settings.host_identity()))
         self._key = (os.getpid(), planes, wanted.device)
         device = _take(self._key, wanted.routes, size)
         try:
             lanes = wanted.device.lanes or None
-            self.group = Group.join(store, rank, size, device=device, lanes=lanes, timeout_s=timeout_s, name="mrc")
+            self.group = Group.join(table, rank, size, device=device, lanes=lanes, timeout_s=timeout_s)
         except BaseException:
             _give_back(self._key)
             raise

@@ -79,6 +79,18 @@ def _check_queue_pairs(config: DeviceConfig) -> None:
     qp.rts(0, RtsAttributes(**config.sending()))
 
 
+def _native_planes(planes: Iterable[PeerPlane]) -> list[Any]:
+    return [
+        _core.PeerPlane(
+            plane.address.packed,
+            whole("scope_id", plane.scope_id, 32),
+            whole("port", plane.port, 16),
+            [whole("source_ports", port, 16) for port in plane.source_ports],
+        )
+        for plane in planes
+    ]
+
+
 def _file_name(path: str | os.PathLike[str]) -> str:
     try:
         name = os.fspath(path)
@@ -206,8 +218,10 @@ class Device:
 
         The first path of every plane, then the second: so an EV is the number that `softmrc.fabric` knows the path by.
         """
-        instance("peer", peer, Peer, A_PEER)
-        rows = zip(*(plane.paths for plane in peer.planes), strict=False)
+        return self._paths_to(instance("peer", peer, Peer, A_PEER).planes)
+
+    def _paths_to(self, planes: Sequence[PeerPlane]) -> EvProfile | None:
+        rows = zip(*(plane.paths for plane in planes), strict=False)
         entries = tuple((path.packed, number) for row in rows for number, path in enumerate(row))
         return self._profile_of(entries, EvFormat.SRV6) if entries else None
 
@@ -313,6 +327,20 @@ class Device:
         """Say where a peer is; packets from anywhere else are dropped and counted as strangers. Planes that were added
         before are the same peer, which is then to be removed as often."""
         self._check_open()
+        known = self._located(planes)
+        peer = Peer(self._native.add_peer(_native_planes(known)), known)
+        self._peers[peer.id] = peer
+        return peer
+
+    def _expect_peer(self, lane: int, planes: Iterable[PeerPlane]) -> tuple[int, EvProfile | None]:
+        """Say where somebody is who becomes a peer of this lane when the first packet comes or goes: by which number it
+        is known until `_native.forget_peer`, and what queue pairs to it should be given."""
+        self._check_open()
+        known = self._located(planes)
+        return self._native.expect_peer(lane, _native_planes(known)), self._paths_to(known)
+
+    def _located(self, planes: Iterable[PeerPlane]) -> tuple[PeerPlane, ...]:
+        """Where a peer is, with the paths to it."""
         known = checked_planes(planes)
         if self._routes is not None:
             known = tuple(
@@ -324,18 +352,7 @@ class Device:
         for plane in known:
             for path in plane.paths:
                 check_carrier("paths", path.packed, plane)
-        native = [
-            _core.PeerPlane(
-                p.address.packed,
-                whole("scope_id", p.scope_id, 32),
-                whole("port", p.port, 16),
-                [whole("source_ports", port, 16) for port in p.source_ports],
-            )
-            for p in known
-        ]
-        peer = Peer(self._native.add_peer(native), known)
-        self._peers[peer.id] = peer
-        return peer
+        return known
 
     def remove_peer(self, peer: Peer) -> None:
         """The end of what `add_peer` began. When no queue pair goes there any more, nor answers for one that did, its

@@ -1,0 +1,121 @@
+// How a strand comes to know its peers: with queue pairs, rings and keys, when one of the two first speaks to the other.
+#include "base/check.h"
+#include "collectives/immediate.h"
+#include "collectives/strand.h"
+
+namespace softmrc::collectives {
+namespace {
+
+constexpr std::uint32_t receives_posted = 2048;
+constexpr std::uint32_t highest_qpn = 0xFFFFFF;
+constexpr std::uint32_t most_draws = 1'000'000;
+
+}  // namespace
+
+// Numbers are drawn, and so is where the keys begin: who has not read the store must not be able to guess them.
+End Strand::reserve() {
+  const std::uint32_t pairs = 2 * place_.size;
+  const std::uint32_t choices = highest_qpn / home_.lanes;
+  SOFTMRC_CHECK(pairs + 4 < choices);
+  driver_.run([&](Engine& engine, Time) {
+    proto::Reserve kept{0, home_.lanes, pairs, 0, place_.size};
+    for (std::uint32_t draws = 0; !meets_; ++draws) {
+      SOFTMRC_CHECK(draws < most_draws);
+      kept.first_qpn = home_.lane + home_.lanes * (4 + prng_.below(choices - pairs - 4));
+      kept.first_rkey = 1 + prng_.below(~0u - place_.size);
+      meets_ = engine.reserve(kept, *this);
+    }
+    end_ = {0, kept.first_qpn, kept.stride, kept.first_rkey};
+  });
+  return end_;
+}
+
+Strand::Peer& Strand::open(Engine& engine, std::uint32_t p, std::uint32_t rkey, const proto::Greeter* by) {
+  SOFTMRC_CHECK(!peers_[p]);
+  Peer& peer = *(peers_[p] = std::make_unique<Peer>());
+  peer.channel.open(is_first() ? Channel::wide_ring : Channel::narrow_ring);
+  peer.ring_rkey = rkey;
+  SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, peer.channel.ring_bytes(), rkey, nullptr, domains_[p]}, by));
+  return peer;
+}
+
+std::uint32_t Strand::ring_rkey(std::uint32_t p) {
+  driver_.run([&](Engine& engine, Time) {
+    if (!peers_[p]) open(engine, p, new_rkeys(engine, 1), nullptr);
+  });
+  return peers_[p]->ring_rkey;
+}
+
+void Strand::connect(std::uint32_t p, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+  ring_rkey(p);
+  driver_.run([&](Engine& engine, Time) { join(engine, p, message_qpn, bulk_qpn, remote_rkey); });
+}
+
+void Strand::join(Engine& engine, std::uint32_t p, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+  Peer& peer = *peers_[p];
+  peer.channel.connect(message_qpn, remote_rkey);
+  peer.bulk_qpn = bulk_qpn;
+  owners_[message_qpn] = {p, false};
+  owners_[bulk_qpn] = {p, true};
+  ++stats_.peers_met;
+  for (std::uint32_t i = 0; i < receives_posted; ++i) {
+    engine.post_receive(message_qpn, receive_request_of(p, false));
+    engine.post_receive(bulk_qpn, receive_request_of(p, true));
+  }
+}
+
+// What both know makes the same connection, whoever begins, or if both do at once.
+Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
+  const Member& member = roll_.members[p];
+  const End& there = member.ends[number_];
+  Peer& peer = open(engine, p, end_.ring_rkey(p), this);
+  const std::uint32_t node = driver_.admit(there.place);
+  if (node == proto::no_peer) {
+    peer.is_broken = true;
+    suspect(now, p, name_of(p) + " cannot be reached: another is where it was said to be");
+    return peer;
+  }
+  proto::InitAttributes init;
+  init.ev_profile = home_.ev_profile;
+  init.cc_profile = home_.cc_profile;
+  init.send_cq = init.recv_cq = home_.cq;
+  init.domain = domains_[p];
+  if (member.paths) SOFTMRC_CHECK(!engine.add_ev_profile(member.paths, init.ev_profile));
+  for (const bool is_bulk : {false, true}) {
+    const std::uint32_t qpn = end_.qpn(p, is_bulk);
+    SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !engine.modify_init(qpn, init));
+    SOFTMRC_CHECK(!engine.modify_rtr(now, qpn, roll_.receiving(number_, p, is_bulk, node)));
+    SOFTMRC_CHECK(!engine.modify_rts(now, qpn, roll_.sending(number_, p, is_bulk)));
+  }
+  if (member.paths) engine.remove_ev_profile(init.ev_profile);
+  join(engine, p, end_.qpn(p, false), end_.qpn(p, true), there.ring_rkey(place_.rank));
+  return peer;
+}
+
+// Whose packet it is has been asked: a rank cannot make us speak to another. To the node a rank speaks before it has a queue
+// pair; where ways back are its own, they are needed for the answer.
+void Strand::greet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) {
+  if (!is_started_ || driver_.is_closed()) return;
+  const std::uint32_t place = driver_.place_of(node);
+  std::uint32_t p = 0;
+  if (qpn == wire::endpoint_qpn) {
+    while (p < place_.size && (p == place_.rank || !roll_.members[p].paths || roll_.members[p].ends[number_].place != place)) ++p;
+  } else {
+    p = end_.rank_of(qpn);
+  }
+  if (p >= place_.size || p == place_.rank || peers_[p] || roll_.members[p].ends[number_].place != place) return;
+  meet(engine, now, p);
+  // It has missed what the others were told.
+  if (has_failed() && is_first()) say_error(engine, now, p);
+  if (is_leaving_) say_bye(engine, now, p);
+}
+
+std::optional<std::pair<std::uint32_t, std::uint32_t>> Strand::pair(std::uint32_t p) {
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> found;
+  driver_.run([&](Engine&, Time) {
+    if (peers_[p] && peers_[p]->bulk_qpn && !has_left_) found.emplace(peers_[p]->channel.qpn(), peers_[p]->bulk_qpn);
+  });
+  return found;
+}
+
+}  // namespace softmrc::collectives
