@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from softmrc.bench import cuda, simulated
+from softmrc.bench import cuda, setup, simulated
 from softmrc.bench.figures import Figure
 from softmrc.bench.plug import Plug
 from softmrc.bench.ranks import Ranks
@@ -46,6 +46,11 @@ FIGURES = (
     Figure("sim1024_ideal_ratio", "1 024 simulated ranks, 64 MiB: bus bandwidth over the links'", "", 0.85, True),
     Figure("cuda.64MiB", "2 ranks on one GPU, 64 MiB of its memory: bandwidth over Gloo's", "", 1.5, True),
     Figure("cuda.1MiB", "… 1 MiB", "", 0, True),
+    *(Figure(f"setup.{size}", f"{size} ranks join: time over Gloo's", "", 1.2, False) for size in setup.SIZES),
+    *(
+        Figure(f"new_group.{size}", f"{size} ranks, a second group: time over Gloo's", "", 1.2, False)
+        for size in setup.SIZES
+    ),
     Figure("links.ms", "2 links of 1 Gb/s, 64 MiB", "ms", 320, False),
     Figure("links.one_link_ms", "… one link", "ms", 0, True),
     Figure("links.loss_worst_ms", "… two links, one dies: the worst step", "ms", 0, True),
@@ -215,6 +220,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     if not quick:
         figures["sim1024_ideal_ratio"] = simulated.ideal_ratio(1024, 64 * MIB)
     if has_gloo():
+        figures |= setup.measure(rounds)
         figures |= cuda.measure(rounds, _summary)
     else:
         figures["not_measured"] = NO_TORCH
@@ -224,6 +230,6 @@ def measure(quick: bool = False) -> dict[str, Any]:
 def shown(figures: dict[str, Any]) -> dict[str, Any]:
     """The figures by the keys of FIGURES."""
     flat = {key: value for key, value in figures.items() if isinstance(value, float)}
-    for group in [name for name in ("ranks2", "ranks4", "cuda") if name in figures]:
+    for group in [name for name in ("ranks2", "ranks4", "cuda", *setup.WHAT) if name in figures]:
         flat |= {f"{group}.{name}": row["ratio"] for name, row in figures[group].items()}
     return flat | {f"links.{name}": value for name, value in figures["links"].items() if name != "refused"}

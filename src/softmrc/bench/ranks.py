@@ -32,7 +32,7 @@ def serve(make: Callable[[int], Any], all_reduce: Callable[[Any], Any], orders: 
             buffers.clear()
             buffers[elements] = make(elements)
         buffer = buffers[elements]
-        timers = [threading.Timer(after_s, carry_out, [order]) for after_s, order in meanwhile]
+        timers = [threading.Timer(after_s, _carry_out, [known, order]) for after_s, order in meanwhile]
         for timer in timers:
             timer.start()
         took = []
@@ -45,13 +45,18 @@ def serve(make: Callable[[int], Any], all_reduce: Callable[[Any], Any], orders: 
         return {"times": took}
 
     known = {"times": times, **orders}
+    obey(known)
 
-    def carry_out(order: dict[str, Any]) -> Any:
-        return known[order["do"]](**{key: value for key, value in order.items() if key != "do"})
 
+def _carry_out(known: dict[str, Callable[..., Any]], order: dict[str, Any]) -> Any:
+    return known[order["do"]](**{key: value for key, value in order.items() if key != "do"})
+
+
+def obey(known: dict[str, Callable[..., Any]]) -> None:
+    """Carry out orders, one a line, until the input ends."""
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(carry_out(json.loads(line)) or {}), flush=True)
+        print(json.dumps(_carry_out(known, json.loads(line)) or {}), flush=True)
 
 
 def main(store: str, rank: str, size: str, settings: str, *planes: str) -> None:
