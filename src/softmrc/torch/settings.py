@@ -20,8 +20,6 @@ from typing import Any
 from softmrc import _core
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError, DeviceError
-from softmrc.fabric.host import FabricHost
-from softmrc.files import parse_toml, read_text
 
 LOOPBACK = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 MOST_PLANES = 16
@@ -51,12 +49,25 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         if not planes:
             raise ConfigError("SOFTMRC_PLANES", text, "addresses or interfaces, with commas between them")
     device = _device(table.get("device", {}), path)
-    if here := FabricHost.from_environment():
+    if here := _fabric_host():
         return Settings(tuple(planes or here.planes), DeviceConfig(**here.settings(**device)), here.paths)
     return Settings(tuple(planes), DeviceConfig(**device))
 
 
+# What few processes need is imported by those alone: it takes as long as joining does.
+
+
+def _fabric_host() -> Any:
+    if "SOFTMRC_FABRIC" not in os.environ:
+        return None
+    from softmrc.fabric.host import FabricHost
+
+    return FabricHost.from_environment()
+
+
 def _table(path: Path) -> dict[str, Any]:
+    from softmrc.files import parse_toml, read_text
+
     return parse_toml(read_text(path, "SOFTMRC_CONFIG"), "SOFTMRC_CONFIG", str(path))
 
 
