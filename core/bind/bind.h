@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <exception>
+#include <optional>
+#include <string>
 
+#include "collectives/types.h"
 #include "proto/config.h"
 
 namespace softmrc::bind {
@@ -53,6 +56,9 @@ class WithoutGil {
 
 // Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
 void raise_if(const proto::Verdict& verdict);
+
+// By its name; none for none.
+std::optional<collectives::Algorithm> algorithm_of(const std::optional<std::string>& name);
 
 // Durations cross the boundary as microseconds.
 template <typename Class, typename Struct>

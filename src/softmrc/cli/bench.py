@@ -89,7 +89,9 @@ def bench_allreduce(
         print(json.dumps(figures, indent=2))
         return
     _show("All-reduce of float32", allreduce.FIGURES, allreduce.shown(figures))
-    for reason in (figures.get("not_measured"), figures.get("cuda_not_measured"), figures["links"].get("refused")):
+    reasons = [figures.get("not_measured"), figures.get("cuda_not_measured"), figures["links"].get("refused")]
+    reasons += [row.get("not_measured") for row in figures.values() if isinstance(row, dict)]
+    for reason in reasons:
         if reason:
             terminal().print(reason, style="dim", highlight=False)
 
