@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import allreduce, engine, failover, nccl, sim, udp
+from softmrc.bench import allreduce, engine, failover, nccl, operate, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 from softmrc.cli.terminal import check_mark, terminal
@@ -134,6 +134,19 @@ def flat(figures: dict[str, Any]) -> dict[str, float]:
         else:
             found[key] = value
     return found
+
+
+@benches.command("operate")
+def bench_operate(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """Faults drawn at random in a simulated fabric of 512 hosts: how many the mapper names rightly, how soon."""
+    figures = operate.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show(f"{figures['mapper_faults']} faults in {figures['mapper_trials']} fabrics", operate.FIGURES, figures)
 
 
 @benches.command("lab")

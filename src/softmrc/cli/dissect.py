@@ -15,6 +15,7 @@ import typer
 
 from softmrc import wire
 from softmrc.errors import printable
+from softmrc.wire.wireshark import install_wireshark
 
 _ICRC_WORDS = {wire.Sum.ABSENT: "absent", wire.Sum.GOOD: "ok", wire.Sum.BAD: "BAD"}
 
@@ -43,7 +44,7 @@ class _Columns:
 
 
 def dissect(
-    capture: Annotated[Path, typer.Argument(help="A pcapng or pcap file.", show_default=False)],
+    capture: Annotated[Path | None, typer.Argument(help="A pcapng or pcap file.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     count: Annotated[bool, typer.Option("--count", help="Only count, by interface and opcode.")] = False,
     limit: Annotated[
@@ -58,8 +59,16 @@ def dissect(
             f"else {wire.UDP_PORT}, and any on which the ICRC is right.",
         ),
     ] = None,
+    install: Annotated[
+        bool, typer.Option("--install-wireshark", help="Teach Wireshark and tshark MRC: put a Lua dissector in place.")
+    ] = False,
 ) -> None:
     """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC."""
+    if install:
+        print(install_wireshark())
+        return
+    if capture is None:
+        raise typer.BadParameter("which capture? A pcapng or pcap file, or --install-wireshark", param_hint="CAPTURE")
     records = itertools.islice(wire.read_pcapng(capture), limit)
     seen = (_look(record, port or ()) for record in records)
     if count:
