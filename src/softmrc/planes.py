@@ -70,8 +70,8 @@ def speed_of(link: str) -> int:
         return 0
 
 
-def resolve(text: str) -> LocalPlane:
-    """What a person wrote, as a plane of this machine."""
+def resolve(text: str, why: str = "") -> LocalPlane:
+    """What a person wrote, as a plane of this machine; `why` says where."""
     if not isinstance(text, str) or not text:
         raise ConfigError("planes", text, "an address, ADDRESS%INTERFACE or an interface's name")
     local = _core.local_addresses()
@@ -79,9 +79,9 @@ def resolve(text: str) -> LocalPlane:
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return _of_interface(text, local)
+        return _of_interface(text, local, why)
     if interface and interface not in dict(socket.if_nameindex()).values():
-        raise DeviceError(f"no interface {interface} (plane {text})")
+        raise DeviceError(f"no interface {interface} (plane {text}){_told(why)}")
     for link, raw, mtu in local:
         if raw == address.packed and interface in ("", link):
             return LocalPlane(address, interface, link, mtu)
@@ -91,13 +91,19 @@ def resolve(text: str) -> LocalPlane:
     return LocalPlane(address, interface, interface, next((mtu for link, _, mtu in local if link == interface), 0))
 
 
-def _of_interface(name: str, local: list[tuple[str, bytes, int]]) -> LocalPlane:
+def _told(why: str) -> str:
+    """Where a wrong name was, and which ones would be right."""
+    names = sorted(name for _, name in socket.if_nameindex())
+    return f"{f', {why}' if why else ''}; there is {', '.join(names)}"
+
+
+def _of_interface(name: str, local: list[tuple[str, bytes, int]], why: str) -> LocalPlane:
     if name not in dict(socket.if_nameindex()).values():
-        raise DeviceError(f"no interface {name}, and {name!r} is no address either")
+        raise DeviceError(f"no interface {name}, and {name!r} is no address either{_told(why)}")
     found = [(ipaddress.ip_address(raw), mtu) for link, raw, mtu in local if link == name]
     found.sort(key=lambda row: (row[0].is_link_local, row[0].version))
     if not found:
-        raise DeviceError(f"interface {name} has no address")
+        raise DeviceError(f"interface {name} has no address{f', {why}' if why else ''}")
     address, mtu = found[0]
     return LocalPlane(address, name, name, mtu)
 

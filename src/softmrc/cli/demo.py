@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,8 @@ from softmrc.demo import lab, report
 from softmrc.demo.ranks import Ranks
 from softmrc.demo.script import SCRIPT, STEPS, Director, Fault
 from softmrc.demo.story import RANKS, Run, play
-from softmrc.errors import UsageError
+from softmrc.errors import ConfigError, UsageError
+from softmrc.files import check_can_write, write_text
 
 PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 CALM, FAULTY, GLOO = "MRC, undisturbed", "MRC, with faults", "Gloo, undisturbed"
@@ -44,6 +46,7 @@ def demo(
     if on_gpu:
         show_gpu(steps)
         return
+    check_can_write(output)
     console = terminal()
     try:
         story = lab_story(console, steps) if in_lab else loopback_story(console, steps)
@@ -53,7 +56,7 @@ def demo(
     is_good, text = proof(story.runs)
     show(console, story.runs, text, is_good)
     setting = f"{RANKS} ranks on one machine · DDP, {story.runs[-1].parameters:,} parameters · {story.network}"
-    output.write_text(report.page(story.runs, setting, (is_good, text), story.title))
+    write_text(output, report.page(story.runs, setting, (is_good, text), story.title))
     console.print(Text.assemble("Everything in one page: ", (str(output), "bold")))
     if not is_good:
         raise typer.Exit(1)
@@ -66,7 +69,7 @@ class Story(NamedTuple):
 
 
 def loopback_story(console: Console, steps: int) -> Story:
-    steps = steps or STEPS
+    steps = long_enough(steps or STEPS, SCRIPT, STEPS)
     runs = [Run(GLOO, "gloo", steps), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, scaled(SCRIPT, steps / STEPS))]
     network = f"{len(PLANES)} planes on loopback"
     greet(console, network)
@@ -79,7 +82,7 @@ def lab_story(console: Console, steps: int) -> Story:
     """The same in a lab; Gloo meets the same faults there."""
     if os.geteuid() != 0:
         raise UsageError("the demo over the lab makes network namespaces, which needs root: sudo make demo-lab")
-    steps = steps or lab.STEPS
+    steps = long_enough(steps or lab.STEPS, lab.SCRIPT, lab.STEPS)
     script = scaled(lab.SCRIPT, steps / lab.STEPS)
     runs = [Run(GLOO_FAULTY, "gloo", steps, script), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, script)]
     network = f"{lab.PLANES} planes × (4 + 2 switches) of kernel SRv6, links of 200 Mb/s"
@@ -92,6 +95,14 @@ def lab_story(console: Console, steps: int) -> Story:
 def greet(console: Console, network: str) -> None:
     text = f": {RANKS} ranks train a transformer with DDP, three times; {network}.\n"
     console.print(Text.assemble(("SoftMRC demo", "bold"), text))
+
+
+def long_enough(steps: int, script: tuple[Fault, ...], usual: int) -> int:
+    """Refuse a job that is over before every fault has had a step or two."""
+    least = math.ceil(2 * usual / min(fault.end - fault.start for fault in script))
+    if steps < least:
+        raise ConfigError("steps", steps, f"at least {least}, so that each fault happens; 0 is {usual}")
+    return steps
 
 
 def scaled(script: tuple[Fault, ...], share: float) -> tuple[Fault, ...]:

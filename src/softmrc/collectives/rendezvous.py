@@ -13,11 +13,12 @@ import reprlib
 import secrets
 import socket
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softmrc import _core
+from softmrc import _core, reach
 from softmrc.collectives.offer import Offer, check, read, strands_of
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
@@ -119,6 +120,7 @@ class Meeting:
             native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
             if self.size > 1:
                 self.table.ready()
+                self._see_planes()
         except BaseException as error:
             why = str(error) or type(error).__name__
             quietly(lambda: self.table.give_up(why))
@@ -129,6 +131,17 @@ class Meeting:
             self.leave()
             raise
         return native
+
+    def _see_planes(self) -> None:
+        """All have said where they are: see whether they answer there, plane by plane."""
+        pairs = {peer: self.ends[0].pairs[peer].messages for peer in self._others()}
+        for pause_s in reach.pauses(list(pairs.values()), min(reach.SILENT_S, self.timeout_s)):
+            time.sleep(pause_s)
+        for peer, pair in pairs.items():
+            assert pair.peer is not None
+            if words := reach.never_reached(pair, pair.peer):
+                raise CollectiveError(f"rank {peer} {words}")
+            reach.warn_of_silence(pair, pair.peer, f"rank {peer}")
 
     def _keep(self, native: Any, strands: int) -> None:
         """Those that all ranks have."""

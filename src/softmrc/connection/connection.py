@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
-from softmrc import _core, leaving
+from softmrc import _core, leaving, reach
 from softmrc.config import whole_payload
 from softmrc.connection.attendance import Attendance
 from softmrc.connection.memory import OfferedMemory
@@ -219,7 +219,7 @@ class Connection:
         if status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
-            return self._narrowed() or "stopped answering"
+            return self._narrowed() or reach.never_reached(self.qp, self.peer) or "stopped answering"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
             CompletionStatus.REMOTE_INVALID: "could not make sense of the request",
