@@ -90,7 +90,9 @@ class DeviceConfig:
     mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit
     mtu_limit: int = 16256  # four such packets fill a train
     icrc: bool = True
-    seal: str = "auto"  # packets are hidden and authentic: "on", "off", or where there is a secret and a way to leave here
+    seal: str = (
+        "auto"  # packets are hidden and authentic: "on", "off", or where there is a secret and a way to leave here
+    )
     rekey_packets: int = 1 << 36  # after so many the next key
     rekey_s: int = 3600  # or after so long
     gso: bool = True

@@ -1,6 +1,6 @@
 """Whether packets are sealed, and the keys that two ends make for it.
 
-Each end tells the other a share of X25519, drawn for this connection alone, inside what it offers and has proved with the
+Each end tells the other a share of X25519, drawn for this connection alone, inside what it offers and proves with the
 secret. So whoever does not know the secret cannot take an end's place, nobody computes anything for a stranger, and who
 learns the secret later cannot read what was said before.
 
@@ -16,7 +16,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from softmrc import _core, said
+from softmrc import _core, keylog, said
 from softmrc._core import Cipher, SealKeys
 from softmrc.errors import ConfigError
 from softmrc.said import Nonsense
@@ -60,28 +60,44 @@ class Told:
         return cls(Cipher[cipher], said.in_hex(f"{name}.share", share, SHARE_BYTES))
 
 
+def proof_of(secret: bytes, about: str, words: str) -> str:
+    """That whoever said this in a store that others can write to knows the secret."""
+    text = "\0".join(("softmrc store", about, words))
+    return hmac.digest(secret, text.encode(), hashlib.sha256).hex()
+
+
 class Share:
     """This end's part of the keys. It is forgotten when they are made."""
 
     def __init__(self) -> None:
         self._own = secrets.token_bytes(SHARE_BYTES)
+        self._shared: dict[bytes, bytes] = {}  # with whom several queue pairs are
         self._public: bytes = _core.x25519_public(self._own)
         self._cipher = _core.faster_cipher()
 
     def told(self) -> dict[str, Any]:
         return {"cipher": self._cipher.name, "share": self._public.hex()}
 
+    def _shared_with(self, share: bytes) -> bytes:
+        if share not in self._shared:
+            shared = _core.x25519(self._own, share)
+            if shared is None:
+                raise Nonsense("seal.share", share.hex(), "a point of Curve25519 that is not of small order")
+            self._shared[share] = shared
+        return self._shared[share]
+
     def keys(self, theirs: Told, secret: bytes, salt: bytes, first: bool, own_qpn: int, their_qpn: int) -> SealKeys:
         """Those of one queue pair. One of the two ends is the `first`; both must agree on which."""
-        shared = _core.x25519(self._own, theirs.share)
-        if shared is None:
-            raise Nonsense("seal.share", theirs.share.hex(), "a point of Curve25519 that is not of small order")
-        prk = hmac.digest(salt, shared + secret, hashlib.sha256)
+        prk = hmac.digest(salt, self._shared_with(theirs.share) + secret, hashlib.sha256)
         ends = [self._public + own_qpn.to_bytes(4, "big"), theirs.share + their_qpn.to_bytes(4, "big")]
         about = b"".join(ends if first else reversed(ends))
         # Both have to be good at it, or the slower one would hold up the other.
         both = {self._cipher, theirs.cipher}
         cipher = self._cipher if len(both) == 1 else Cipher.CHACHA20_POLY1305
         way = {True: b"\1", False: b"\2"}
-        send, receive = (hmac.digest(prk, LABEL + way[who] + about + b"\1", hashlib.sha256) for who in (first, not first))
+        send, receive = (
+            hmac.digest(prk, LABEL + way[who] + about + b"\1", hashlib.sha256) for who in (first, not first)
+        )
+        keylog.note(cipher, their_qpn, send)
+        keylog.note(cipher, own_qpn, receive)
         return SealKeys(cipher, send, receive)

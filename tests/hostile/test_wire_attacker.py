@@ -1,5 +1,5 @@
-"""Somebody who sees every packet and may inject, change, cut, replay, reflect, reorder and delay: sealed packets leave it
-nothing but to be a bad network. A million of its packets: `python -m softmrc.bench.attacker 1000000`."""
+"""Somebody who sees every packet and may inject, change, cut, replay, reflect, reorder and delay: sealed packets leave
+it nothing but to be a bad network. A million of its packets: `python -m softmrc.bench.attacker 1000000`."""
 
 from __future__ import annotations
 

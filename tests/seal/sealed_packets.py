@@ -25,7 +25,9 @@ def of_every_opcode(size: int = 61) -> dict[str, bytes]:
     return made
 
 
-def outbound(cipher: Cipher = Cipher.AES_256_GCM, secret: bytes = SECRET, packets: int = 1 << 36, s: int = 3600) -> Outbound:
+def outbound(
+    cipher: Cipher = Cipher.AES_256_GCM, secret: bytes = SECRET, packets: int = 1 << 36, s: int = 3600
+) -> Outbound:
     return Outbound(cipher, secret, QPN, packets, s)
 
 

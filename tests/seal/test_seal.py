@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sealed_packets import QPN, SECRET, WRITES, inbound, of_every_opcode, outbound
 
 from softmrc import _core
 from softmrc._core import Cipher, parts
 from softmrc._core.parts import Opened
 from softmrc.errors import InternalError
-from sealed_packets import QPN, SECRET, WRITES, inbound, of_every_opcode, outbound
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
@@ -85,7 +85,7 @@ def test_what_was_sealed_is_opened(name: str, cipher: Cipher) -> None:  # spec: 
 @BOTH
 @pytest.mark.parametrize("name", of_every_opcode())
 def test_no_bit_can_be_changed(name: str, cipher: Cipher) -> None:
-    """Every bit of a sealed packet of every opcode, and then the packet itself still opens: forgeries use up nothing."""
+    """Every bit of a sealed packet of every opcode; and then the packet itself opens: forgeries use up nothing."""
     packet = of_every_opcode()[name]
     into = inbound(cipher)
     sealed = outbound(cipher).seal(0, packet)
@@ -153,7 +153,9 @@ class Memory:
         self.end = max(self.end, number + 1)
 
 
-JUMPS = st.integers(-40_000, 40_000) | st.integers(-70, 70) | st.sampled_from([-32769, -32768, -32767, 32767, 32768, 32769])
+JUMPS = (
+    st.integers(-40_000, 40_000) | st.integers(-70, 70) | st.sampled_from([-32769, -32768, -32767, 32767, 32768, 32769])
+)
 
 
 @given(st.lists(JUMPS, min_size=1, max_size=60))

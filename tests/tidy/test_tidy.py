@@ -15,8 +15,8 @@ PYTHON = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
 
-# base <- wire <- {proto, seal} <- {udp <- face <- nccl, collectives <- sim} <- bind: each room, and the rooms whose headers it
-# may include.
+# base <- wire <- {proto, seal} <- {udp <- face <- nccl, collectives <- sim} <- bind: each room, and the rooms whose
+# headers it may include.
 MAY_INCLUDE = {
     "base": {"base"},
     "wire": {"base", "wire"},

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from loopback import FOUR, drain, eventually
+
 from softmrc import _core, planes, sealing, wire
 from softmrc._core import Cipher, SealKeys
 from softmrc.config import DeviceConfig
@@ -206,7 +206,10 @@ def test_when_the_last_sealed_one_is_gone_others_may_be_plain() -> None:
 
 def test_plain_packets_of_a_sealed_peer_are_refused() -> None:
     """An end that forgot to seal is a forger to the other."""
-    with Device(["127.0.0.1"], lanes=1, timeout=12, retry_linear=2, retry_exponential=0) as a, Device(["127.0.0.1"], lanes=1) as b:
+    with (
+        Device(["127.0.0.1"], lanes=1, timeout=12, retry_linear=2, retry_exponential=0) as a,
+        Device(["127.0.0.1"], lanes=1) as b,
+    ):
         memory = bytearray(5000)
         target = b.register(memory, remote_write=True)
         qps = joined(a, b, (None, keys_of_both()[1]))

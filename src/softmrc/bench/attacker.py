@@ -1,8 +1,8 @@
 """Somebody on the wire: sees every packet between two devices, and may inject, change, cut, replay, reorder and delay.
 
-Two devices of this process that take the attacker for their peer: what either sends comes here first. What it does is drawn
-from a seed; when, threads decide. Writes and what is done to them go on at the same time; then the writes rest and the attacker does not, so
-that whatever it places stays to be seen.
+Two devices of this process that take the attacker for their peer: what either sends comes here first. What it does is
+drawn from a seed; when, threads decide. Writes and what is done to them go on at the same time; then the writes rest and
+the attacker does not, so that whatever it places stays to be seen.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from softmrc import _core
 from softmrc._core import Cipher, SealKeys
+from softmrc.errors import UsageError
 from softmrc.verbs import Device, PeerPlane, QueuePair
 
 HOST = "127.0.0.1"
@@ -240,7 +241,9 @@ class Target:
         self.registered = self.devices[0].register(self.source)
         self._imms = 0
 
-    def _connect(self, device: Device, qp: QueuePair, other: QueuePair, place: list[PeerPlane], keys: SealKeys | None) -> None:
+    def _connect(
+        self, device: Device, qp: QueuePair, other: QueuePair, place: list[PeerPlane], keys: SealKeys | None
+    ) -> None:
         peer = device.add_peer(place)
         qp.init()
         qp.rtr(peer, dest_qpn=other.qpn, first_psn=other.first_psn, seal=keys)
@@ -300,9 +303,7 @@ class Target:
         return found
 
 
-def attack(
-    packets: int, seed: int = 1, cipher: Cipher | None = None, is_sealed: bool = True, **settings: Any
-) -> Found:
+def attack(packets: int, seed: int = 1, cipher: Cipher | None = None, is_sealed: bool = True, **settings: Any) -> Found:
     """At least so many packets of the attacker's."""
     target = Target(seed, cipher, is_sealed, **settings)
     try:
@@ -315,6 +316,8 @@ def attack(
         target.round(writes=4)
         time.sleep(0.05)
         target.compare()
+    except UsageError:
+        pass  # a queue pair has ended, which the last look tells
     finally:
         found = target.close()
     return found

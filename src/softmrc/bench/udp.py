@@ -140,10 +140,10 @@ class Flow:
         self, other: Sink, host: str, size: int, planes: list[str], theirs: list[str], **settings: Any
     ) -> None:
         """`settings` are those of `listen` and `connect`."""
-        port = other.order("mrc", host=host, size=size, planes=theirs, settings=settings)["port"]
+        self.port = other.order("mrc", host=host, size=size, planes=theirs, settings=settings)["port"]
         self.other = other
         self.size = size
-        self.connection: Connection = connect(host, port, planes=planes, **settings)
+        self.connection: Connection = connect(host, self.port, planes=planes, **settings)
         other.hear()
         self.source = self.connection.device.register(bytearray(pattern(size)))
 

@@ -95,8 +95,8 @@ class QueuePair:
         seal: SealKeys | None = None,
         **more: Any,
     ) -> None:
-        """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`. With `seal`, packets
-        are hidden and authentic, with these keys; all queue pairs to a peer are sealed, or none."""
+        """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`. With `seal`,
+        packets are hidden and authentic, with these keys; all queue pairs to a peer are sealed, or none."""
         self.device._check_held(peer)
         config = self.device.config
         settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
