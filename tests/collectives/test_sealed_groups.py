@@ -6,6 +6,7 @@ import json
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ranks import ranks, values_of
 
 from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
+from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
@@ -27,11 +29,11 @@ def shared_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sealed_group_reduces() -> None:
-    with ranks(3, seal="on", rekey_packets=50) as group:
+    with ranks(3, device_config=DeviceConfig(seal="on", rekey_packets=50)) as group:
 
         def reduce(one: Group) -> Any:
             values = np.full(100_000, one.rank + 1, np.float32)
-            one.all_reduce(values)
+            one.all_reduce(values).wait()
             return values
 
         for found in values_of(group(reduce)):
@@ -57,14 +59,17 @@ class Seen:
         return self._change(found) if self._change and "/says/1" in key else found
 
 
-def outcomes(settings: list[dict[str, Any]], change: Any = None) -> list[Any]:
+def outcomes(settings: list[dict[str, Any]], change: Any = None, stores: list[Seen] | None = None) -> list[Any]:
     """What two ranks end with; the first sees what the second said through `change`."""
+    stores = [] if stores is None else stores
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
-        stores = [Seen(DirectoryStore(folder), change), Seen(DirectoryStore(folder))]
+        stores += [Seen(DirectoryStore(folder), change), Seen(DirectoryStore(folder))]
 
         def live(rank: int) -> Any:
             try:
-                group = Group.join(stores[rank], rank, 2, planes=PLANES, timeout_s=8.0, **settings[rank])
+                group = Group.join(
+                    stores[rank], rank, 2, planes=PLANES, timeout_s=8.0, device_config=DeviceConfig(**settings[rank])
+                )
             except (CollectiveError, ConfigError) as error:
                 return error
             group.close()
@@ -116,10 +121,13 @@ def test_it_takes_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(error, ConfigError) and "a shared secret" in str(error)
 
 
-def test_what_the_store_holds_makes_no_keys() -> None:
-    """Shares alone: the private halves and the secret are nowhere in it."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Seen(DirectoryStore(folder))
-        group = Group.join(store, 0, 1, planes=PLANES, timeout_s=8.0, seal="on")
-        group.close()
-        assert not any(b"what all ranks know" in value for value in store.said.values())
+def test_what_the_store_holds_makes_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Shares alone: neither the secret nor any key is in it."""
+    keylog = tmp_path / "keys.log"
+    monkeypatch.setenv("SOFTMRC_KEYLOG", str(keylog))
+    stores: list[Seen] = []
+    assert all(isinstance(one, Group) for one in outcomes([{"seal": "on"}] * 2, stores=stores))
+    keys = {line.split()[2] for line in keylog.read_text().splitlines()}
+    held = b" ".join(value for store in stores for value in store.said.values())
+    assert b"share" in held and len(keys) >= 4, "two queue pairs on each strand, a key for each direction"
+    assert b"what all ranks know" not in held and not any(key.encode() in held for key in keys)

@@ -41,8 +41,9 @@ def connected(size: int = 1 << 20, **settings: Any) -> Iterator[tuple[Connection
 
 
 def refusals(connection: Connection) -> int:
+    """Of what came after the keys; before that a sealed probe looks like a damaged packet."""
     stats = connection.device.stats()
-    return sum(stats[f"refused_{why}"] for why in ("forged", "unsealed", "replayed", "malformed", "bad_icrc"))
+    return sum(stats[f"refused_{why}"] for why in ("forged", "unsealed", "replayed", "malformed"))
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 1023, 16256, 16257, 300_001])

@@ -1,8 +1,8 @@
 """Somebody on the wire: sees every packet between two devices, and may inject, change, cut, replay, reorder and delay.
 
 Two devices of this process that take the attacker for their peer: what either sends comes here first. What it does is
-drawn from a seed; when, threads decide. Writes and what is done to them go on at the same time; then the writes rest and
-the attacker does not, so that whatever it places stays to be seen.
+drawn from a seed; when, threads decide. Writes and what is done to them go on at the same time; then the writes rest
+and the attacker does not, so that whatever it places stays to be seen.
 """
 
 from __future__ import annotations

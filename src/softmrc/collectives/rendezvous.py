@@ -88,14 +88,14 @@ class Meeting:
         self.device = device
         self.timeout_s = timeout_s
         self._cores = 0 if is_firm else max(1, int(cores()))
+        self._secret = secret_of(None)
+        self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
         first: int = device._native.emptiest_lane()
         self.ends = [End((first + k) % device.lanes, {}, {}) for k in range(lanes)]
         self.cq: CompletionQueue = device.create_cq()
         self._places: dict[int, list[tuple[PeerPlane, ...]]] = {}  # by rank and strand
         self._nodes: list[Peer] = []
         self._told: dict[int, Told | None] = {}  # by rank: its share of the keys
-        self._secret = secret_of(None)
-        self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
         self.mtu = device.payload(self._share is not None)  # the smallest of all ranks'
 
     @property
