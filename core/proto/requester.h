@@ -125,6 +125,11 @@ class Requester {
     const std::uint32_t open = windows_.open_ports(context_.journal->senders), usable = evs_.usable_ports();
     return usable && !(open & usable) ? 0 : open;
   }
+  // Without that of ports by which nothing can be sent now.
+  std::uint64_t usable_window() const {
+    const std::uint32_t usable = evs_.usable_ports();
+    return windows_.window(context_.journal->senders, usable ? usable : ~0u);
+  }
   void widen_window(Psn edge) {
     if (edge - window_edge_ > 0) window_edge_ = edge;
   }

@@ -93,6 +93,11 @@ class Plan:
         return any(name in ("loss", "corrupt") and value for name, value in knobs)
 
     @property
+    def marks_at_random(self) -> bool:
+        """However little is sent: a controller that heeds marks ends at its smallest window."""
+        return any(name == "mark" and value for f in self.faults if f.act == "weather" for name, value in f.args[2])
+
+    @property
     def sends_one_by_one(self) -> bool:
         """The window has room for one full packet only."""
         return self.cc_profile.algorithm == "fixed_window" and self.cc_profile.window_bytes < 2 * self.mtu
