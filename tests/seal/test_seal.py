@@ -17,6 +17,7 @@ from softmrc import _core
 from softmrc._core import Cipher, parts
 from softmrc._core.parts import Opened
 from softmrc.errors import InternalError
+from softmrc.sealing import Share, Told
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
@@ -260,3 +261,50 @@ def test_other_keys_open_nothing() -> None:
 
 def test_a_cipher_is_chosen() -> None:
     assert _core.faster_cipher() in Cipher and _core.faster_cipher() == _core.faster_cipher()
+
+
+def test_no_key_meets_a_number_twice_over_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handshakes under one secret, between the same ends, never make the same key; under each, keys are replaced."""
+    log = tmp_path / "keys.log"
+    monkeypatch.setenv("SOFTMRC_KEYLOG", str(log))
+    for _ in range(20):
+        mine, theirs = Share(), Share()
+        told = Told.parse("seal", theirs.told())
+        assert told is not None
+        mine.keys(told, b"secret", b"salt", True, 5, 6)
+    secrets = [bytes.fromhex(line.split()[2]) for line in log.read_text().splitlines()]
+    packet, used = of_every_opcode(1)["write_only"], set()
+    clear = 36 if packet[8] & 0x10 else 32
+    for secret in secrets:
+        out, keys = outbound(secret=secret, packets=300), [secret]
+        for _ in range(1000):
+            sealed = out.seal(0, packet)
+            while len(keys) <= sealed[clear + 3]:
+                keys.append(parts.seal_next_secret(keys[-1]))
+            used.add((keys[sealed[clear + 3]], sealed[clear + 4 : clear + 12]))
+    assert len(secrets) == 40 and len(used) == len(secrets) * 1000
+
+
+def test_both_ends_make_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And another secret, salt, role or queue pair makes others."""
+    mine, theirs = Share(), Share()
+
+    def made(own: Share, other: Share, *about: Any) -> list[str]:
+        log = tmp_path / "keys.log"
+        log.unlink(missing_ok=True)
+        monkeypatch.setenv("SOFTMRC_KEYLOG", str(log))
+        told = Told.parse("seal", other.told())
+        assert told is not None
+        own.keys(told, *about)
+        return sorted(log.read_text().splitlines())
+
+    same = made(mine, theirs, b"secret", b"salt", True, 5, 6)
+    assert made(theirs, mine, b"secret", b"salt", False, 6, 5) == same
+    others = [
+        made(mine, theirs, b"another", b"salt", True, 5, 6),
+        made(mine, theirs, b"secret", b"pepper", True, 5, 6),
+        made(mine, theirs, b"secret", b"salt", False, 5, 6),
+        made(mine, theirs, b"secret", b"salt", True, 5, 7),
+    ]
+    keys = [line.split()[2] for one in (same, *others) for line in one]
+    assert len(set(keys)) == len(keys) == 10
