@@ -19,7 +19,7 @@ from softmrc._core import parts
 from softmrc.config import DeviceConfig
 from softmrc.torch import settings
 
-ONLY_IN_PYTHON = {"srv6", "seal", "rekey_packets", "rekey_s"}  # paths of a fabric; what C faces do not do yet
+ONLY_IN_PYTHON = {"srv6"}  # paths of a fabric
 
 
 def test_settings_have_the_names_and_defaults_of_python() -> None:

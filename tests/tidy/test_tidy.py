@@ -25,8 +25,8 @@ MAY_INCLUDE = {
     "seal": {"base", "wire", "seal"},
     "udp": {"base", "wire", "proto", "seal", "udp"},
     "collectives": {"base", "proto", "collectives"},
-    "face": {"base", "wire", "proto", "udp", "face"},
-    "nccl": {"base", "wire", "proto", "udp", "face", "nccl"},
+    "face": {"base", "wire", "proto", "seal", "udp", "face"},
+    "nccl": {"base", "wire", "proto", "seal", "udp", "face", "nccl"},
     "yardstick": {"base", "proto", "udp", "yardstick"},
     "bind": {"base", "wire", "proto", "seal", "sim", "udp", "collectives", "face", "yardstick", "bind"},
 }
