@@ -222,6 +222,7 @@ void Node::connect(End& end, const Offer& theirs, std::size_t number) {
   }
   udp::SealKeys keys;
   if (is_sealed_) keys = keys_of(end.share, {seal::faster_cipher(), end.qpn}, far.share, {theirs.cipher, far.qpn}, secret_);
+  seal::wipe(end.share.own.data(), end.share.own.size());  // nobody is to make these keys again
   raise_if(device_->modify_rtr(end.qpn, rtr, is_sealed_ ? &keys : nullptr));
   proto::RtsAttributes rts;
   rts.first_psn = Psn(end.first_psn);

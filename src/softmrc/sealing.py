@@ -67,7 +67,7 @@ def proof_of(secret: bytes, about: str, words: str) -> str:
 
 
 class Share:
-    """This end's part of the keys. It is forgotten when they are made."""
+    """This end's part of the keys."""
 
     def __init__(self) -> None:
         self._own = secrets.token_bytes(SHARE_BYTES)
@@ -77,6 +77,11 @@ class Share:
 
     def told(self) -> dict[str, Any]:
         return {"cipher": self._cipher.name, "share": self._public.hex()}
+
+    def forget(self) -> None:
+        """When the keys are made: who gets into this process later should not be able to make them again."""
+        self._own = b""
+        self._shared.clear()
 
     def _shared_with(self, share: bytes) -> bytes:
         if share not in self._shared:

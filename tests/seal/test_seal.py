@@ -16,7 +16,7 @@ from sealed_packets import QPN, SECRET, WRITES, inbound, of_every_opcode, outbou
 from softmrc import _core
 from softmrc._core import Cipher, parts
 from softmrc._core.parts import Opened
-from softmrc.errors import InternalError
+from softmrc.errors import ConfigError, InternalError
 from softmrc.sealing import Share, Told
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
@@ -308,3 +308,13 @@ def test_both_ends_make_the_same_keys(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
     keys = [line.split()[2] for one in (same, *others) for line in one]
     assert len(set(keys)) == len(keys) == 10
+
+
+def test_a_share_is_forgotten_when_its_keys_are_made() -> None:
+    mine, theirs = Share(), Share()
+    told = Told.parse("seal", theirs.told())
+    assert told is not None
+    mine.keys(told, b"secret", b"salt", True, 5, 6)
+    mine.forget()
+    with pytest.raises(ConfigError, match="own"):
+        mine.keys(told, b"secret", b"salt", True, 5, 6)

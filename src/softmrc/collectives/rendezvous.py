@@ -124,6 +124,8 @@ class Meeting:
                 self._keep(native, strands_of([self._offer(native), *offers.values()]))
                 for peer, offer in offers.items():
                     self._reach(native, peer, offer)
+                if self._share is not None:
+                    self._share.forget()
                 self._share_cores(1 + sum(offer["host"] == host() for offer in offers.values()))
             native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
             if self.size > 1:

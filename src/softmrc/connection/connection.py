@@ -113,7 +113,9 @@ class Connection:
         if self._share is None or offer.seal is None:
             return None
         secret, salt = self._proof.secret or b"", self._proof.salt
-        return self._share.keys(offer.seal, secret, salt, self._proof.is_connector, self.qp.qpn, offer.qpn)
+        keys = self._share.keys(offer.seal, secret, salt, self._proof.is_connector, self.qp.qpn, offer.qpn)
+        self._share.forget()
+        return keys
 
     def _accept(self, offer: Offer) -> None:
         """Connect to a peer that offers this."""
