@@ -17,6 +17,7 @@ from softmrc import _core, planes, sealing, wire
 from softmrc._core import Cipher, SealKeys
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
+from softmrc.engine import EventType, EvState
 from softmrc.errors import ConfigError, RemoteError
 from softmrc.planes import LocalPlane
 from softmrc.verbs import Device, QueuePair
@@ -93,6 +94,45 @@ def test_payloads_leave_room_for_the_seal() -> None:
             assert planes.sealed_mtu(planes_of, plain) == sealed
             whole = sealed + _core.LONGEST_SEALED_OVERHEAD + planes.UDP_BYTES + 20
             assert whole <= link_mtu
+
+
+def test_words_about_ports_are_sealed_and_believed() -> None:
+    with connected(planes=list(FOUR)) as (mine, theirs, _):
+        mine.write(mine.remote[0], 0, b"x")
+        theirs.device.set_port(2, False)
+
+        def is_told() -> bool:
+            return any(
+                event.type == EventType.peer_ports and not event.value >> 2 & 1 for event in mine.device.poll_events()
+            )
+
+        assert eventually(is_told)
+        assert refusals(mine) == refusals(theirs) == 0
+
+
+def test_paths_that_fell_are_revived_by_sealed_probes() -> None:
+    data = bytes(1 << 20)
+    with connected(planes=list(FOUR), mtu=4096) as (mine, theirs, _):
+        mine.device.set_faults(1, black_hole=True)
+        for _turn in range(3):
+            mine.write(mine.remote[0], 0, data)
+
+        def states() -> set[int]:
+            return set(mine.qp.evs()["state"].tolist())
+
+        assert eventually(lambda: EvState.ASSUMED_BAD.value in states() or bool(mine.write(mine.remote[0], 0, data)))
+        mine.device.set_faults(1)
+        assert eventually(lambda: EvState.ASSUMED_BAD.value not in states())
+        assert refusals(theirs) == 0
+
+
+def test_who_writes_to_one_that_left_is_told_under_seal() -> None:
+    with connected() as (mine, theirs, _):
+        mine.write(mine.remote[0], 0, b"x" * 1000)
+        theirs.qp.destroy()
+        with pytest.raises(RemoteError, match="takes nothing any more"):
+            mine.write(mine.remote[0], 0, b"y" * 1000)
+        assert refusals(mine) == 0
 
 
 # Agreement.
