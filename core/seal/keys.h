@@ -4,6 +4,7 @@
 //   HKDF-Expand (RFC 5869, HMAC-SHA256), with the labels below; nonce = iv XOR number, in the last 8 bytes
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
