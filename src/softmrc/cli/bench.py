@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import allreduce, engine, failover, nccl, operate, sim, udp
+from softmrc.bench import allreduce, engine, failover, nccl, operate, sealed, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 from softmrc.cli.terminal import check_mark, terminal
@@ -63,6 +63,19 @@ def bench_udp(
         print(json.dumps(figures, indent=2))
         return
     _show("Real sockets, two processes", udp.FIGURES, figures)
+
+
+@benches.command("sealed")
+def bench_sealed(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """Sealed packets: what they cost, and what strangers, forgers and somebody on the wire can do."""
+    figures = sealed.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show("Sealed packets, two processes", sealed.FIGURES, figures)
 
 
 @benches.command("failover")
