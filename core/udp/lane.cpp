@@ -27,6 +27,7 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
       links_up_(links_up),
       sender_(plan_.sender, planes_, peers_),
       spin_(plan_.spin) {
+  engine_.set_trace(&recorder_, notable_events);
   try {
     open_descriptors();
     apply_ports(clock_.now());

@@ -21,6 +21,7 @@
 #include "udp/peer_book.h"
 #include "udp/plane.h"
 #include "udp/receiver.h"
+#include "udp/recorder.h"
 #include "udp/sender.h"
 #include "udp/spin.h"
 #include "udp/turns.h"
@@ -132,6 +133,7 @@ class Lane final : public proto::Driver {
   // Only with the engine to oneself.
   std::vector<Plane>& planes() { return planes_; }
   const LaneStats& stats() const { return stats_; }
+  const Recorder& recorder() const { return recorder_; }
   const LanePlan& plan() const { return plan_; }
 
   void set_spin(Duration spin);
@@ -192,6 +194,7 @@ class Lane final : public proto::Driver {
   Receiver receiver_;
   Sender sender_;
   LaneStats stats_;
+  Recorder recorder_;
   std::vector<proto::Attendant*> attendants_;
 
   int epoll_fd_ = -1;
