@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, a_lab
 
 from softmrc.fabric.numbering import Node, Tier
