@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -131,6 +132,7 @@ class Device:
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
+        self.control = self._open_control()
         self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)
@@ -185,6 +187,14 @@ class Device:
                 whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
+
+    def _open_control(self) -> str:
+        """Where this device can be asked and told (docs/control.md); empty where it cannot."""
+        speeds = [plane.speed_bps for plane in self.local_planes]
+        path, why = _core.open_control(self._native, "verbs", self.mtu, json.dumps(asdict(self.config)), speeds)
+        if why:
+            logging.getLogger("softmrc").info("no control socket: %s", why)
+        return path
 
     def payload(self, is_sealed: bool) -> int:
         """Bytes of a full packet to peers with which packets are sealed, or are not."""
