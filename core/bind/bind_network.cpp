@@ -1,4 +1,5 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -230,11 +231,11 @@ void bind_network(nb::module_& m) {
         new (self) Network(config);
       })
       .def("add_group", &Network::add_group)
-      .def("add_collective", [](Network& n, std::uint32_t group, std::uint8_t kind, std::uint64_t bytes) {
-        const std::int32_t number = n.add_collective({group, static_cast<collectives::Kind>(kind), bytes});
+      .def("add_collective", [](Network& n, std::uint32_t group, std::uint8_t kind, std::uint64_t bytes, const std::optional<std::string>& algorithm) {
+        const std::int32_t number = n.add_collective({group, static_cast<collectives::Kind>(kind), bytes, algorithm_of(algorithm)});
         if (number < 0) raise_if(proto::Problem{proto::Problem::Kind::config, "transport", "roce", "mrc, which has collectives"});
         return number;
-      })
+      }, nb::arg("group"), nb::arg("kind"), nb::arg("bytes"), nb::arg("algorithm") = nb::none())
       .def("collective_errors", [](const Network& n) { return n.hosts().errors(); })
       .def("add_flows", &add_flows)
       .def("add_dependencies", [](Network& n, Column<std::uint32_t> earlier, Column<std::uint32_t> later, Column<std::int64_t> think_ps) {

@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from softmrc.cli.terminal import terminal
-from softmrc.errors import DeviceError
 from softmrc.fabric import Tier, link_name
 from softmrc.fabric.drawing import draw
-from softmrc.files import read_text
+from softmrc.files import read_text, write_text
 from softmrc.lab import Lab, PortState
 from softmrc.lab.lab import take_down
 from softmrc.units import as_duration_ns, rate_text
@@ -153,10 +152,7 @@ def graph(
         print(picture, end="")
         return
     path = output or Path(f"{lab.name}.svg")
-    try:
-        path.write_text(picture)
-    except OSError as error:
-        raise DeviceError(f"cannot write {path}: {error.strerror}") from None
+    write_text(path, picture)
     print(path)
 
 

@@ -18,7 +18,8 @@ enum { map_hash = 1, act_ok = 0, act_shot = 2 };
 enum { proto_udp = 17, proto_ipv6 = 41, proto_routing = 43 };
 enum { ethernet_size = 14, ipv6_size = 40, udp_size = 8 };
 enum { dscp_trimmable = 4, dscp_trimmable_retx = 8, dscp_trimmed = 12, dscp_trimmed_last_hop = 16, dscp_control = 46 };
-enum { bth_flags = 8, bth_timestamp = 0x10, through_reth = 32, timestamp_size = 4 };
+enum { bth_version = 1, bth_flags = 8, bth_timestamp = 0x10, through_reth = 32, timestamp_size = 4 };
+enum { sealed_version = 1, seal_front = 20 };
 enum { flag_black_hole = 1, flag_last_hop = 2 };
 enum { flipped_from_end = 6, smallest_flipped = 100 };  // a bit shortly before the end: in the payload, or in the ICRC
 #define CONTROL_CLASS ((1u << 16) | 0x10)
@@ -123,11 +124,13 @@ INLINE void set_word(struct __sk_buff* skb, u32 at, u16 value) {
   store_bytes(skb, at, &big, sizeof big, 0);
 }
 
-// Everything after RETH goes; lengths and DSCP say so in every header, and the checksum is given up.
+// Everything after RETH goes, or after the tag of its headers where the packet is sealed; lengths and DSCP say so in every header, and the checksum is given up.
 INLINE int trim(struct __sk_buff* skb, const struct layout* at, u8 dscp) {
-  u8 flags = 0;
+  u8 flags = 0, version = 0;
   if (load_bytes(skb, at->udp + udp_size + bth_flags, &flags, 1)) return 0;
-  const u32 keep = through_reth + (flags & bth_timestamp ? timestamp_size : 0);
+  if (load_bytes(skb, at->udp + udp_size + bth_version, &version, 1)) return 0;
+  const u32 sealed = (version & 0x0F) == sealed_version ? seal_front : 0;
+  const u32 keep = through_reth + (flags & bth_timestamp ? timestamp_size : 0) + sealed;
   const u32 end = at->udp + udp_size + keep;
   if (skb->len <= end) return 0;
   const u8 ecn = traffic_class(skb, at->inner) & 3;
