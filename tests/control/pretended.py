@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ def a_device(folder: Path, answers: Answers, name: str | None = None) -> Iterato
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(str(path))
     server.listen(8)
-    clients: list[threading.Thread] = []
+    clients: list[socket.socket] = []
 
     def serve(client: socket.socket) -> None:
         with client, client.makefile("rwb") as lines:
@@ -39,8 +39,8 @@ def a_device(folder: Path, answers: Answers, name: str | None = None) -> Iterato
                 client, _ = server.accept()
             except OSError:
                 return
-            clients.append(threading.Thread(target=serve, args=(client,), daemon=True))
-            clients[-1].start()
+            clients.append(client)
+            threading.Thread(target=serve, args=(client,), daemon=True).start()
 
     thread = threading.Thread(target=admit, daemon=True)
     thread.start()
@@ -49,6 +49,9 @@ def a_device(folder: Path, answers: Answers, name: str | None = None) -> Iterato
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
+        for client in clients:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
         thread.join(5)
         path.unlink(missing_ok=True)
 
@@ -99,7 +102,7 @@ class Pretended:
                 "value": self.values[i],
                 "plane": i % 2,
                 "state": state,
-                "drops": 0,
+                "drops": 3 * (state == "assumed_bad"),
                 "damping": 0,
                 "is_spare": False,
             }

@@ -168,11 +168,12 @@ def findings_table(shape: Shape, found: list[Finding]) -> Table:
     for head in ("broken", "what", "how", "evidence", "hit"):
         table.add_column(head)
     for one in found:
-        table.add_row(one.thing.name, one.thing.kind.value, Text(_how(one), "red"), _evidence(one), _hit(shape, one))
+        table.add_row(one.thing.name, one.thing.kind.value, Text(how(one), "red"), _evidence(one), _hit(shape, one))
     return table
 
 
-def _how(one: Finding) -> str:
+def how(one: Finding) -> str:
+    """How it is broken, in words."""
     words: dict[State, Callable[[], str]] = {
         State.DEAD: lambda: "dead",
         State.LOSSY: lambda: f"loses {share_text(one.share)}",

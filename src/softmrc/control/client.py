@@ -199,9 +199,8 @@ def _batch_of(answer: dict[str, Any]) -> Batch:
     )
 
 
-def _paths() -> Iterator[Path]:
+def _paths(where: Path) -> Iterator[Path]:
     """The sockets, by process and number. A folder that others may write to is not looked into."""
-    where = folder()
     try:
         about = where.lstat()
     except OSError:
@@ -213,10 +212,10 @@ def _paths() -> Iterator[Path]:
         yield path
 
 
-def devices() -> list[Node]:
+def devices(where: Path | None = None) -> list[Node]:
     """Every device of this user that can be asked. What a killed process left behind is passed over."""
     found = []
-    for path in _paths():
+    for path in _paths(where or folder()):
         with suppress(UsageError):
             found.append(Node(path))
     return found
@@ -224,7 +223,7 @@ def devices() -> list[Node]:
 
 def the_device(name: str | None = None) -> Node:
     """The device of this name (`4711-0`), the only one of a process (`4711`), or the only one there is."""
-    paths = [path for path in _paths() if name is None or path.stem == name or path.stem.split("-")[0] == name]
+    paths = [path for path in _paths(folder()) if name is None or path.stem == name or path.stem.split("-")[0] == name]
     if name is not None and len(paths) == 1:
         return Node(paths[0])
     alive = []
@@ -237,6 +236,6 @@ def the_device(name: str | None = None) -> Node:
         node.close()
     if not alive:
         which = "no device is running" if name is None else f"no device is called {name}"
-        there = ", ".join(path.stem for path in _paths())
+        there = ", ".join(path.stem for path in _paths(folder()))
         raise UsageError(f"{which}; there {'are ' + there if name is not None and there else 'is none to be found'}")
     raise UsageError(f"there are several devices ({', '.join(node.name for node in alive)}); say which")
