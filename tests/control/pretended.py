@@ -133,9 +133,9 @@ class Pretended:
         return {}
 
     def on_events(self, request: dict[str, Any]) -> dict[str, Any]:
-        since = request.get("since", 0)
+        (since,) = request.get("since", [0])  # one number a lane
         lost = max(0, self.forgotten - since)
-        return {"events": self.events[max(since, self.forgotten) :], "next": len(self.events), "lost": lost}
+        return {"events": self.events[max(since, self.forgotten) :], "next": [len(self.events)], "lost": lost}
 
     def on_probe(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["ev"] not in self.silent_evs | {0}:

@@ -67,7 +67,7 @@ class Node:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(patience_s)
         self._rest = b""
-        self._next = 0  # of the events
+        self._next: Any = None  # of the events, as the device calls it
         try:
             self._socket.connect(str(path))
         except (OSError, ValueError) as error:
@@ -137,7 +137,7 @@ class Node:
     def events(self, types: Sequence[str] = (), most: int = 4096) -> Told:
         """Events since this node was last asked; of these types only, if some are named."""
         found = self.ask("events", since=self._next, most=most)
-        self._next = int(found.get("next", self._next))
+        self._next = found.get("next")
         kept = [one for one in _rows(found, "events", self.name) if not types or one.get("type") in types]
         return Told(kept, int(found.get("lost", 0)))
 
