@@ -56,8 +56,9 @@ arm64: ## Build the core for aarch64 too, run its tests under QEMU, and compare 
 spec-map: $(VENV)/.built ## Write docs/spec-map.md
 	$(BIN)/python tools/spec_map.py
 
-settings: $(VENV)/.built ## Write src/softmrc/settings.py and docs/settings.md
+settings: $(VENV)/.built ## Write src/softmrc/settings.py, docs/settings.md and src/softmrc/counters.py
 	$(BIN)/python tools/settings.py
+	$(BIN)/python tools/counters.py
 
 swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
 	$(BIN)/python -m tests.swarm.swarm --seed $(SEED)

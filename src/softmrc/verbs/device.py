@@ -31,6 +31,7 @@ from softmrc.config import (
 )
 from softmrc.engine import EVENT, Endpoint, EventType
 from softmrc.errors import ConfigError, UsageError, did_you_mean
+from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
 from softmrc.units import rate_text
 from softmrc.verbs.bounds import flag, instance, whole
@@ -113,6 +114,7 @@ class Device:
         if routes is not None and not callable(routes):
             raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
+        self._denied = denylist.at_start() if routes is not None else None
         self.config = _config_of(config, more)
         if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
             raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
@@ -337,6 +339,15 @@ class Device:
             for queue in queues:
                 queue._used_by.add(qpn)
             return QueuePair(self, qpn, *queues, inside)
+
+    def _deny_listed(self, qp: QueuePair) -> None:
+        """Keep a queue pair off what the node's denylist names: its paths have the numbers that the fabric knows."""
+        if self._denied is None or qp.peer is None or not qp._has_carriers:
+            return
+        denied = self._denied(qp.peer.planes[0].address)
+        for index, number in enumerate(qp.evs()["value"].tolist()):
+            if number in denied:
+                qp.deny_ev(index)
 
     def _has_qp(self, qpn: int) -> bool:
         return self._native.has_qp(qpn)
