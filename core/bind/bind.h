@@ -23,6 +23,8 @@ void bind_ranks(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
 void bind_collectives(nanobind::module_& m);
+void bind_seal(nanobind::module_& m);        // before bind_device
+void bind_seal_parts(nanobind::module_& m);
 void bind_parts(nanobind::module_& m);
 void bind_sim_parts(nanobind::module_& m);   // in the same module as bind_parts
 void bind_face(nanobind::module_& m);        // likewise
