@@ -16,6 +16,7 @@ import typer
 from softmrc import wire
 from softmrc.errors import printable
 
+FIRST_RECORDS = 4096  # threads write side by side: the earliest is among these
 _ICRC_WORDS = {wire.Sum.ABSENT: "absent", wire.Sum.GOOD: "ok", wire.Sum.BAD: "BAD"}
 
 
@@ -60,7 +61,8 @@ def dissect(
     ] = None,
 ) -> None:
     """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC."""
-    records = itertools.islice(wire.read_pcapng(capture), limit)
+    read: Iterator[wire.Record] = itertools.islice(wire.read_pcapng(capture), limit)
+    start, records = _earliest(read)
     seen = (_look(record, port or ()) for record in records)
     if count:
         _print_counts(seen, as_json)
@@ -68,7 +70,25 @@ def dissect(
         for one in seen:
             sys.stdout.write(json.dumps(_to_json(one)) + "\n")
     else:
-        _print_lines(seen)
+        _print_lines(seen, start)
+
+
+def _earliest(records: Iterator[wire.Record]) -> tuple[int, Iterator[wire.Record]]:
+    """When the capture begins, and all its records; what cannot be read is raised where it is reached."""
+    first: list[wire.Record] = []
+    failure: wire.CaptureError | None = None
+    try:
+        first.extend(itertools.islice(records, FIRST_RECORDS))
+    except wire.CaptureError as error:
+        failure = error
+
+    def all_of_them() -> Iterator[wire.Record]:
+        yield from first
+        if failure is not None:
+            raise failure
+        yield from records
+
+    return min((record.time_ns for record in first), default=0), all_of_them()
 
 
 def _look(record: wire.Record, ports: Collection[int]) -> Seen:
@@ -79,12 +99,10 @@ def _look(record: wire.Record, ports: Collection[int]) -> Seen:
         return Seen(record, None, refused.reason + cut)
 
 
-def _print_lines(seen: Iterator[Seen]) -> None:
+def _print_lines(seen: Iterator[Seen], start: int) -> None:
     columns = _Columns({5: len("ce"), 6: len("icrc absent")})
-    start: int | None = None
     for one in seen:
         record, frame = one.record, one.frame
-        start = record.time_ns if start is None else start
         time = _seconds(record.time_ns - start)
         plane = printable(record.interface.name) or str(record.interface.index)
         if frame is None:
