@@ -218,3 +218,18 @@ def test_sacks_that_waited_report_everything_between_them() -> None:
     sacks = only(rig.drain(), packer.SACK)
     told = {(s.base + bit) & packer.PSN_MASK for s in sacks for bit in range(64) if s.bitmap >> bit & 1}
     assert told == set(range(1, 200)) and len(sacks) == 4
+
+
+# spec: loss-copies rtt-valid
+@pytest.mark.parametrize("copy", [0, 1])
+def test_without_timestamps_the_path_tells_two_copies_apart(copy: int) -> None:
+    rig = Rig(evs={"count": 4}, cc=PATIENT, rts={"timeout": 20}, endpoint={"timestamps": False})
+    rig.post(1024)
+    while len(rig.routes) < 2:
+        rig.advance(RTT_US)
+    first, second = (entropy for _, entropy in rig.routes)
+    assert first != second
+    before = rig.qp.query()["smoothed_rtt_us"]
+    rig.now += 3 * US
+    rig.receive(packer.sack(QPN, 0, ack_psn=0, entropy=(first, second)[copy], rcvd_bytes=1200))
+    assert rig.qp.query()["smoothed_rtt_us"] == (3.0 if copy else before)

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from softmrc.cli import bench, capture, demo, dissect, fabric, lab, nccl, perf, ping, sim, top
+from softmrc.cli import bench, capture, demo, dissect, fabric, lab, mapper, nccl, perf, ping, sim, top
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -32,6 +32,7 @@ app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
 app.add_typer(fabric.fabric_app, name="fabric")
 app.add_typer(lab.lab_app, name="lab")
+app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +38,7 @@ def demo(
     engine: bool = typer.Option(False, help="The engine alone: 64 MiB through a simulated network; takes a second."),
     in_lab: bool = typer.Option(False, "--lab", help="Over a kernel SRv6 fabric whose spine reboots. Needs root."),
     on_gpu: bool = typer.Option(False, "--gpu", help="NCCL with our plugin, two processes on one GPU."),
+    sealed: bool = typer.Option(False, "--sealed", help="With packets that nobody on the wire can read or change."),
     seed: int = typer.Option(1, help="With --engine: another seed, another storm."),
     steps: int = typer.Option(0, min=0, help="How long each of the three jobs trains; 0: as long as is usual."),
     output: Path = typer.Option(Path("demo-report.html"), help="Where the report goes."),
@@ -49,7 +53,8 @@ def demo(
     check_can_write(output)
     console = terminal()
     try:
-        story = lab_story(console, steps) if in_lab else loopback_story(console, steps)
+        with sealing_of_ranks(sealed) as settings:
+            story = lab_story(console, steps) if in_lab else loopback_story(console, steps, settings)
     except KeyboardInterrupt:
         console.print("\nStopped; nothing is left running.")
         raise typer.Exit(130) from None
@@ -68,12 +73,24 @@ class Story(NamedTuple):
     runs: list[Run]
 
 
-def loopback_story(console: Console, steps: int) -> Story:
+@contextmanager
+def sealing_of_ranks(is_sealed: bool) -> Iterator[dict[str, str]]:
+    """What ranks on loopback need in their environment to seal what they send."""
+    if not is_sealed:
+        yield {}
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write('[device]\nseal = "on"\n')
+        file.flush()
+        yield {"SOFTMRC_CONFIG": file.name, "SOFTMRC_SECRET": secrets.token_hex(16)}
+
+
+def loopback_story(console: Console, steps: int, settings: dict[str, str]) -> Story:
     steps = long_enough(steps or STEPS, SCRIPT, STEPS)
     runs = [Run(GLOO, "gloo", steps), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, scaled(SCRIPT, steps / STEPS))]
-    network = f"{len(PLANES)} planes on loopback"
+    network = f"{len(PLANES)} planes on loopback" + (", sealed" if settings else "")
     greet(console, network)
-    with Ranks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo"}) as ranks:
+    with Ranks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo", **settings}) as ranks:
         perform(runs, ranks, view_for(console), lambda run: Director(run.script, len(PLANES), ranks.order))
     return Story("Training rides through", network, runs)
 

@@ -94,6 +94,7 @@ def _as_json(lab: Lab, states: list[PortState]) -> dict[str, object]:
             "trimmed": s.counts.trimmed,
             "lost": s.counts.lost,
             "swallowed": s.counts.swallowed,
+            "corrupted": s.counts.corrupted,
         }
         for s in states
     ]
@@ -169,7 +170,9 @@ def execute(
 @lab_app.command("fail")
 def fail(
     target: Annotated[str, typer.Argument(help="leaf0-spine1, p2.host3-leaf1, spine1", show_default=False)],
-    mode: Annotated[str, typer.Option(help="down, blackhole, loss=1%, slow=25%, flap=50ms; a node: reboot")] = "down",
+    mode: Annotated[
+        str, typer.Option(help="down, blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; a node: reboot")
+    ] = "down",
     name: Name = None,
     plane: Plane = 0,
     lasting: Annotated[

@@ -142,14 +142,15 @@ class Caller:
         made: list[Connection] = []
 
         def offer() -> dict[str, Any]:
-            made.append(self._half_made(channel))
+            made.append(self._half_made(channel, proof))
             return made[0]._offer()
 
         def accept(said: dict[str, Any]) -> None:
-            made[0]._accept(Offer.checked(said, made[0].device))
+            made[0]._accept(Offer.checked(said, made[0].device, made[0].is_sealed))
 
+        proof = Proof(CONNECTOR, self._secret)
         try:
-            await line.follow(call(Proof(CONNECTOR, self._secret), offer, accept))
+            await line.follow(call(proof, offer, accept))
         except BaseException:
             for connection in made:
                 connection._abandon()
@@ -170,14 +171,14 @@ class Caller:
             connection._abandon()
             raise
 
-    def _half_made(self, channel: Channel) -> Connection:
+    def _half_made(self, channel: Channel, proof: Proof) -> Connection:
         """Of a listener that has proved itself."""
         if self._device is None or not self._owns_device:
             here = channel.socket.getsockname()[0]
             self._device = device_for(here, self._device, self._planes, self._settings)
         offered = OfferedMemory(self._device, self._memory)
         try:
-            return Connection(self._device, channel, offered, self._owns_device)
+            return Connection(self._device, channel, proof, offered, self._owns_device)
         finally:
             offered.release()  # from here on the connection holds it
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from softmrc import sealing
 from softmrc.census import Census
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
@@ -78,12 +79,13 @@ class Visitor:
         self._reception = reception
         self._inbox = Inbox()
         self._outbox = bytearray()
-        self._steps = welcome(Proof(LISTENER, secret), self._answer)
+        self._proof = Proof(LISTENER, secret)
+        self._steps = welcome(self._proof, self._answer)
         next(self._steps)
 
     def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
-        offer = Offer.checked(said, self._reception.device)
-        self.connection = self._reception.make(self.channel)
+        offer = Offer.checked(said, self._reception.device, self._reception.is_sealed)
+        self.connection = self._reception.make(self.channel, self._proof)
         self.since = time.monotonic()
         self.connection._accept(offer)
         return self.connection._offer()
@@ -146,6 +148,7 @@ class Reception:
         self.device = device
         self._secret = secret
         self._memory = memory
+        self.is_sealed = sealing.is_wanted(device, secret is not None)
         self._visitors: dict[socket.socket, Visitor] = {}  # in the order in which they came
         self._changed = threading.Condition()
         self._waiting: deque[Connection] = deque()
@@ -225,11 +228,11 @@ class Reception:
 
     # What the thread does.
 
-    def make(self, channel: Channel) -> Connection:
+    def make(self, channel: Channel, proof: Proof) -> Connection:
         if len(self._waiting) >= MOST_WAITING:
             others = f"came when {MOST_WAITING} others waited to be accepted"
             raise Refusal(others, "too many wait to be accepted", busy=True)
-        return Connection(self.device, channel, self._memory, owns_device=False)
+        return Connection(self.device, channel, proof, self._memory, owns_device=False)
 
     def _run(self) -> None:
         try:

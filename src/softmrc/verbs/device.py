@@ -188,6 +188,7 @@ class Device:
             )
         )
         plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn
+        plan.rekey_packets, plan.rekey_s = config.rekey_packets, config.rekey_s
         plan.watches_links = config.watch_links
         plan.spin_us = config.spin_us
         plan.lanes = whole("lanes", config.lanes, 32) or lanes_here(config.port)
@@ -206,6 +207,10 @@ class Device:
                 whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
+
+    def payload(self, is_sealed: bool) -> int:
+        """Bytes of a full packet to peers with which packets are sealed, or are not."""
+        return plane_names.sealed_mtu(self.local_planes, self.mtu) if is_sealed else self.mtu
 
     def ports_of(self, lane: int) -> list[tuple[int, ...]]:
         """The source ports of a lane's sockets, by plane; the first of each is also the one that it receives at."""
