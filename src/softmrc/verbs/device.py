@@ -29,7 +29,7 @@ from softmrc.config import (
     quantity,
     to_native,
 )
-from softmrc.engine import EVENT, Endpoint, EventType
+from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, RefusedPacket
 from softmrc.errors import ConfigError, UsageError, did_you_mean
 from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
@@ -61,6 +61,28 @@ class Event(NamedTuple):
     code: int
     value: int
     at_ps: int
+
+    def __str__(self) -> str:
+        """The same in words."""
+        words = {
+            EventType.qp_state: lambda: f"queue pair {self.qpn:#x} is {QpState(self.code).name}",
+            EventType.ev_state: lambda: f"path {self.ev} of plane {self.plane} is {EvState(self.code).name}",
+            EventType.port_state: lambda: f"plane {self.plane} is {'up' if self.code else 'down'}",
+            EventType.peer_ports: lambda: f"peer {self.code} can use planes {_planes_in(self.value)}",
+            EventType.probe_answer: lambda: (
+                f"path {self.ev} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
+            ),
+            EventType.packet_refused: lambda: f"a packet was refused: {_words(RefusedPacket(self.code).name)}",
+        }.get(self.type, lambda: _words(self.type.name))()
+        return f"{self.at_ps / 1e12:.6f} s: {words}"
+
+
+def _words(name: str) -> str:
+    return name.lower().replace("_", " ")
+
+
+def _planes_in(mask: int) -> str:
+    return ", ".join(str(plane) for plane in range(mask.bit_length()) if mask >> plane & 1) or "none"
 
 
 def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
