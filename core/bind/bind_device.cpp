@@ -256,6 +256,10 @@ void bind_plans(nb::module_& m) {
       .def_prop_rw("icrc", [](const DevicePlan& p) { return p.sender.icrc; }, [](DevicePlan& p, bool on) { p.sender.icrc = on; })
       .def_prop_rw("gso", [](const DevicePlan& p) { return p.sender.gso; }, [](DevicePlan& p, bool on) { p.sender.gso = on; })
       .def_prop_rw("ecn", [](const DevicePlan& p) { return p.sender.ecn; }, [](DevicePlan& p, bool on) { p.sender.ecn = on; })
+      .def_prop_rw("rekey_packets", [](const DevicePlan& p) { return p.seal.rekeying.packets; },
+                   [](DevicePlan& p, std::uint64_t packets) { p.seal.rekeying.packets = packets; })
+      .def_prop_rw("rekey_s", [](const DevicePlan& p) { return p.seal.rekeying.after.ps / 1'000'000'000'000; },
+                   [](DevicePlan& p, std::int64_t s) { p.seal.rekeying.after = seconds(s); })
       .def("add_plane", [](DevicePlan& p, nb::bytes address, std::uint32_t scope_id, std::uint16_t port, const std::string& interface,
                            const std::string& link, std::uint32_t sockets, bool any_local, std::uint32_t buffer_bytes,
                            std::uint32_t send_buffer_bytes) {
@@ -327,7 +331,8 @@ void bind_engine_calls(Class& c) {
       .def("reads_from", [](Device& d, const Buffer& b) { return d.reads_from(b.data(), b.data() + b.size()); })
       .def("create_qp", [](Device& d, std::uint32_t qpn) { raise_if(d.create_qp(qpn)); })
       .def("modify_init", [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a) { raise_if(d.modify_init(qpn, a)); })
-      .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a) { raise_if(d.modify_rtr(qpn, a)); })
+      .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a, const SealKeys* seal) { raise_if(d.modify_rtr(qpn, a, seal)); },
+           nb::arg("qpn"), nb::arg("attributes"), nb::arg("seal").none() = nb::none())
       .def("modify_rts", [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
         raise_if(d.lane_of(qpn).with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
       })

@@ -10,6 +10,7 @@
 
 #include "face/faults.h"
 #include "proto/transmit.h"
+#include "seal/choice.h"
 #include "udp/failure.h"
 #include "wire/packet.h"
 
@@ -56,6 +57,7 @@ void check(const Settings& settings, const std::vector<LocalPlane>& planes) {
   if (planes.empty() || planes.size() > most_planes)
     throw Refusal("there are " + std::to_string(planes.size()) + " planes; allowed: 1 to " + std::to_string(most_planes));
   chosen_mtu(planes, settings.device.mtu, settings.device.mtu_limit);
+  seals(settings.device, settings.secret, are_here(planes));
   raise_if(proto::validate(control_of(settings.device, planes)));
   if (!settings.faults.starts_with("@")) parse_faults(settings.faults, planes.size());
 }
@@ -67,7 +69,9 @@ std::uint64_t random_bits() {
 }
 
 Node::Node(const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
-    : planes_(std::move(planes)), settings_(settings.device), mtu_(chosen_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
+    : planes_(std::move(planes)), settings_(settings.device), secret_(settings.secret), is_sealed_(seals(settings_, secret_, are_here(planes_))),
+      mtu_(chosen_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
+  if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
   udp::DevicePlan wanted = plan(settings, lanes);
   raise_if(udp::validate(wanted));
   device_ = std::make_unique<udp::Device>(std::move(wanted));
@@ -101,6 +105,7 @@ udp::DevicePlan Node::plan(const Settings& settings, std::uint32_t lanes) const 
   plan.engine.probe_interval = us(d.probe_interval_us);
   plan.engine.answers_per_s = d.answers_per_s;
   plan.sender.icrc = d.icrc;
+  plan.seal.rekeying = {d.rekey_packets, seconds(d.rekey_s)};
   plan.sender.gso = d.gso;
   plan.sender.ecn = d.ecn;
   plan.watches_links = d.watch_links;
@@ -160,6 +165,7 @@ End Node::open(std::uint32_t lane, proto::Domain domain) {
   end.first_psn = static_cast<std::uint32_t>(random_bits()) & Psn::mask;
   do end.port_key = random_bits();
   while (end.port_key == 0);
+  if (is_sealed_) end.share = draw_share();
   const std::uint32_t lanes = device_->lanes();
   do end.qpn = (4 + static_cast<std::uint32_t>(random_bits() % (0xFFFFFF / lanes - 4))) * lanes + lane;
   while (device_->create_qp(end.qpn));
@@ -176,13 +182,14 @@ End Node::open(std::uint32_t lane, proto::Domain domain) {
 }
 
 Offer Node::offer(std::span<const End> ends, Bytes more) {
-  Offer offer{mtu_, settings_.icrc, settings_.max_wimm, settings_.mpr, {}, std::move(more)};
-  for (const End& end : ends) offer.ends.push_back({end.qpn, end.first_psn, end.port_key, reached_at(end.lane)});
+  Offer offer{mtu_, settings_.icrc, is_sealed_, is_sealed_ ? seal::faster_cipher() : seal::Cipher{}, settings_.max_wimm, settings_.mpr, {}, std::move(more)};
+  for (const End& end : ends) offer.ends.push_back({end.qpn, end.first_psn, end.port_key, end.share.told, reached_at(end.lane)});
   return offer;
 }
 
 void Node::check(const Offer& offer) {
   if (offer.icrc != settings_.icrc) throw Refusal("differs: ICRC is on at one side and off at the other; set icrc alike");
+  if (offer.is_sealed != is_sealed_) throw Refusal("differs: packets are sealed at one side and not at the other; set seal alike");
   for (const FarEnd& end : offer.ends) {
     if (end.planes.size() != planes_.size())
       throw Refusal("has " + std::to_string(end.planes.size()) + " planes, this side " + std::to_string(planes_.size()));
@@ -213,7 +220,10 @@ void Node::connect(End& end, const Offer& theirs, std::size_t number) {
     rtr.port_key = end.port_key;
     rtr.peer_port_key = far.port_key;
   }
-  raise_if(device_->modify_rtr(end.qpn, rtr));
+  udp::SealKeys keys;
+  if (is_sealed_) keys = keys_of(end.share, {seal::faster_cipher(), end.qpn}, far.share, {theirs.cipher, far.qpn}, secret_);
+  seal::wipe(end.share.own.data(), end.share.own.size());  // nobody is to make these keys again
+  raise_if(device_->modify_rtr(end.qpn, rtr, is_sealed_ ? &keys : nullptr));
   proto::RtsAttributes rts;
   rts.first_psn = Psn(end.first_psn);
   rts.max_wimm = std::min(settings_.max_wimm, theirs.max_wimm);
@@ -278,6 +288,8 @@ Bytes encode(const Offer& offer) {
   Writer out;
   out.number(offer.mtu);
   out.number(static_cast<std::uint8_t>(offer.icrc));
+  out.number(static_cast<std::uint8_t>(offer.is_sealed));
+  out.number(static_cast<std::uint8_t>(offer.cipher));
   out.number(offer.max_wimm);
   out.number(offer.mpr);
   out.number(static_cast<std::uint8_t>(offer.ends.size()));
@@ -285,6 +297,7 @@ Bytes encode(const Offer& offer) {
     out.number(end.qpn);
     out.number(end.first_psn);
     out.number(end.port_key);
+    if (offer.is_sealed) out.raw(end.share);
     out.number(static_cast<std::uint8_t>(end.planes.size()));
     for (const udp::PeerPlane& plane : end.planes) {
       out.number(static_cast<std::uint8_t>(plane.address.is_v4));
@@ -331,6 +344,8 @@ Offer decode_offer(std::span<const std::uint8_t> bytes) {
   Offer offer;
   offer.mtu = within<std::uint32_t>("mtu", in.number<std::uint32_t>(), 512, 16'384);
   offer.icrc = within<std::uint8_t>("icrc", in.number<std::uint8_t>(), 0, 1);
+  offer.is_sealed = within<std::uint8_t>("sealed", in.number<std::uint8_t>(), 0, 1);
+  offer.cipher = static_cast<seal::Cipher>(within<std::uint8_t>("cipher", in.number<std::uint8_t>(), 0, 1));
   offer.max_wimm = within<std::uint32_t>("max_wimm", in.number<std::uint32_t>(), 1, 16'384);
   offer.mpr = within<std::uint32_t>("mpr", in.number<std::uint32_t>(), proto::smallest_mpr, 255);
   const auto ends = within<std::uint8_t>("ends", in.number<std::uint8_t>(), 1, most_ends);
@@ -339,6 +354,7 @@ Offer decode_offer(std::span<const std::uint8_t> bytes) {
     end.qpn = within<std::uint32_t>("qpn", in.number<std::uint32_t>(), 3, 0xFFFFFF);
     end.first_psn = within<std::uint32_t>("first_psn", in.number<std::uint32_t>(), 0, Psn::mask);
     end.port_key = in.number<std::uint64_t>();
+    if (offer.is_sealed) std::ranges::copy(in.raw(end.share.size()), end.share.begin());
     const auto planes = within<std::uint8_t>("planes", in.number<std::uint8_t>(), 1, most_planes);
     for (std::uint8_t p = 0; p < planes; ++p) end.planes.push_back(decode_plane(in));
   }

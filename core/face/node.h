@@ -12,6 +12,7 @@
 
 #include "face/bytes.h"
 #include "face/planes.h"
+#include "face/sealing.h"
 #include "face/settings.h"
 #include "udp/device.h"
 
@@ -24,6 +25,7 @@ struct End {
   std::uint32_t first_psn = 0;
   std::uint64_t port_key = 0;   // what the peer's words about its ports must carry
   std::uint32_t peer = ~0u;     // once it is connected
+  Share share;                  // of keys, where packets are sealed
 };
 
 // The other end, as its node tells of it.
@@ -31,12 +33,15 @@ struct FarEnd {
   std::uint32_t qpn = 0;
   std::uint32_t first_psn = 0;
   std::uint64_t port_key = 0;
+  seal::Secret share{};         // where packets are sealed
   std::vector<udp::PeerPlane> planes;
 };
 
 struct Offer {
   std::uint32_t mtu = 0;
   bool icrc = true;
+  bool is_sealed = false;
+  seal::Cipher cipher{};        // which it is faster with, where packets are sealed
   std::uint32_t max_wimm = 0;
   std::uint32_t mpr = 0;
   std::vector<FarEnd> ends;
@@ -66,6 +71,7 @@ class Node {
   udp::Device& device() { return *device_; }
   const std::vector<LocalPlane>& planes() const { return planes_; }
   std::uint32_t mtu() const { return mtu_; }
+  bool is_sealed() const { return is_sealed_; }
   std::uint32_t cq() const { return cq_; }
   bool stays_here() const;
 
@@ -99,6 +105,8 @@ class Node {
 
   std::vector<LocalPlane> planes_;
   DeviceSettings settings_;
+  std::string secret_;
+  bool is_sealed_;
   std::uint32_t mtu_;
   std::unique_ptr<udp::Device> device_;
   std::uint32_t cq_ = 0;

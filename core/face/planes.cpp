@@ -13,6 +13,7 @@
 #include "proto/transmit.h"
 #include "udp/link_watch.h"
 #include "wire/packet.h"
+#include "wire/sealed.h"
 
 namespace softmrc::face {
 namespace {
@@ -65,9 +66,9 @@ std::uint32_t LocalPlane::scope_id() const {
   return if_nametoindex((interface.empty() ? link : interface).c_str());
 }
 
-std::uint32_t LocalPlane::payload_mtu() const {
+std::uint32_t LocalPlane::payload_mtu(std::size_t overhead) const {
   if (link_mtu == 0) return 1024;
-  const std::uint32_t headers = (address.is_v4 ? 20 : 40) + 8 + proto::longest_data_headers + static_cast<std::uint32_t>(wire::icrc_size);
+  const std::uint32_t headers = (address.is_v4 ? 20 : 40) + 8 + proto::longest_data_headers + static_cast<std::uint32_t>(overhead);
   return link_mtu <= headers ? 0 : std::min(link_mtu - headers, largest_mtu) / payload_unit * payload_unit;
 }
 
@@ -113,6 +114,12 @@ std::uint32_t chosen_mtu(const std::vector<LocalPlane>& planes, std::uint32_t wa
     throw Refusal("mtu is " + std::to_string(wanted) + "; allowed: a multiple of " + std::to_string(payload_unit) + ", from " +
                   std::to_string(smallest_mtu) + " to " + std::to_string(largest) + ", which is what the links carry");
   return wanted;
+}
+
+std::uint32_t sealed_mtu(const std::vector<LocalPlane>& planes, std::uint32_t plain) {
+  for (const LocalPlane& plane : planes) plain = std::min(plain, plane.payload_mtu(wire::sealed_data_overhead));
+  if (plain < smallest_mtu) throw Refusal("planes carry less than " + std::to_string(smallest_mtu) + " bytes of payload in sealed packets");
+  return plain;
 }
 
 }  // namespace softmrc::face

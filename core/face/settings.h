@@ -26,6 +26,9 @@ struct DeviceSettings {
   std::uint32_t mtu = 0;
   std::uint32_t mtu_limit = 16'256;
   bool icrc = true;
+  std::string seal = "auto";
+  std::uint64_t rekey_packets = std::uint64_t{1} << 36;
+  std::uint32_t rekey_s = 3600;
   bool gso = true;
   bool ecn = true;
   bool trimming = false;
@@ -63,6 +66,9 @@ struct DeviceSettings {
         setting("mtu", &D::mtu, 0, 16'384, "payload of a full packet; 0: what the links carry"),
         setting("mtu_limit", &D::mtu_limit, 512, 16'384, "the largest that is chosen"),
         setting("icrc", &D::icrc, "packets are checked"),
+        setting("seal", &D::seal, "packets are hidden and authentic: auto, on or off"),
+        setting("rekey_packets", &D::rekey_packets, 1, std::uint64_t{1} << 62, "that a key serves"),
+        setting("rekey_s", &D::rekey_s, 1, 86'400, "and how long"),
         setting("gso", &D::gso, "trains"),
         setting("ecn", &D::ecn, "marks of congestion"),
         setting("trimming", &D::trimming, "the network trims"),

@@ -47,11 +47,16 @@ class AckMaker {
       r.mark = wire::Mark::skip_once;
       counted_ = 0;
     } else if (must || is_due(now)) {
-      last_at_ = now;
-      plain_ = trigger;
-      if (plain_owed_ < most_kept) ++plain_owed_;
-      counted_ = 0;
+      owe_plain(now, trigger);
+    } else if (is_held_back()) {
+      held_back_ = trigger;
     }
+  }
+  // When the gap after the last SACK is over, if one waits for that: a sender whose window is full sends nothing more that
+  // could call for it.
+  Time deadline() const { return is_held_back() ? last_at_ + gap_ : Time::never(); }
+  void on_timer(Time now) {
+    if (deadline() <= now) owe_plain(now, held_back_);
   }
   void on_probe(const Trigger& trigger, std::uint16_t probe_id) {
     Reply& r = keep(Reply::Kind::sack, trigger);
@@ -99,6 +104,13 @@ class AckMaker {
 
   // Where packets come fast, as often as bytes say would be more often than anybody needs to know.
   bool is_due(Time now) const { return counted_ >= threshold_ && (now - last_at_ >= gap_ || counted_ / 4 >= threshold_); }
+  bool is_held_back() const { return counted_ >= threshold_; }
+  void owe_plain(Time now, const Trigger& trigger) {
+    last_at_ = now;
+    plain_ = trigger;
+    if (plain_owed_ < most_kept) ++plain_owed_;
+    counted_ = 0;
+  }
 
   Reply& keep(Reply::Kind kind, const Trigger& trigger) {
     if (kept_.size() >= most_kept) kept_.pop();
@@ -113,6 +125,7 @@ class AckMaker {
   std::uint32_t counted_ = 0;
   Duration gap_;
   Time last_at_ = Time::long_ago();
+  Trigger held_back_;               // what the SACK that waits for the gap to end is about
   Ring<Reply> kept_;
   Trigger plain_;
   std::uint32_t plain_owed_ = 0;

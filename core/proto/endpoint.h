@@ -166,6 +166,7 @@ class Endpoint {
   };
 
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);
+  void refuse_damaged(Time now, const Arrival& arrival);
   void after_input(Time now, std::uint32_t slot);
   void list(std::uint32_t slot);
   void arm(Time now, std::uint32_t slot);

@@ -173,14 +173,16 @@ void QueuePair::note_reverse(Time now, const wire::Sack& sack) {
 }
 
 void QueuePair::handle_timeout(Time now) {
+  if (is_working()) responder_.on_timer(now);
   if (state_ != QpState::rts) return;
   if (const auto status = requester_.on_timer(now); status != CompletionStatus::success) to_error(now, status);
 }
 
 Time QueuePair::deadline(Time now) const {
-  if (state_ != QpState::rts && state_ != QpState::rtr) return Time::never();
+  if (!is_working()) return Time::never();
   const Time reverse = reverse_.deadline() > now ? reverse_.deadline() : Time::never();
-  return state_ == QpState::rts ? std::min(requester_.deadline(now), reverse) : reverse;
+  const Time replies = std::min(responder_.deadline(), reverse);
+  return state_ == QpState::rts ? std::min(requester_.deadline(now), replies) : replies;
 }
 
 // Proven ports, or where the cause came from if there are none. If there are and the peer seems not to hear, they may be

@@ -64,15 +64,16 @@ bool Requester::window_allows() const {
 // Ask for a SACK when nothing will follow that could push the receiver's byte counter over its threshold.
 bool Requester::is_last_for_now() const {
   if (messages_.is_cut() || next_psn_ == window_edge_) return true;
-  return window() < 2 * config_.sack_threshold_bytes && !open_ports();
+  return usable_window() < 2 * config_.sack_threshold_bytes && !open_ports();
 }
 
 // Where links are slow a window is smaller than what the receiver would wait for, and to ask with the last packet only would
 // leave them idle for a round trip: four SACKs a window.
 bool Requester::wants_sack(std::uint32_t bytes) {
   unasked_bytes_ += bytes;
-  const bool is_small = windows_.is_each() && window() < 4 * config_.sack_threshold_bytes;
-  if (!is_last_for_now() && !(is_small && unasked_bytes_ * 4 >= window())) return false;
+  const std::uint64_t usable = usable_window();
+  const bool is_small = windows_.is_each() && usable < 4 * config_.sack_threshold_bytes;
+  if (!is_last_for_now() && !(is_small && unasked_bytes_ * 4 >= usable)) return false;
   unasked_bytes_ = 0;
   return true;
 }

@@ -48,6 +48,10 @@ class Responder {
     unreported_.fetch_ahead(expected_.value >> 6);
   }
 
+  // When a reply becomes due by time alone.
+  Time deadline() const { return acks_.deadline(); }
+  void on_timer(Time now) { acks_.on_timer(now); }
+
   bool has_reply() const { return !acks_.empty(); }
   std::uint8_t reply_trigger_port() const { return acks_.next_port(); }
   // Fills in the next reply and names the port that its trigger came from.

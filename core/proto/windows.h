@@ -75,9 +75,11 @@ class Windows {
   void on_loss_undone(std::uint32_t port, std::uint64_t bytes) { of(port).controller.on_loss_undone(bytes); }
 
   std::uint64_t in_flight() const { return in_flight_; }
-  std::uint64_t window(std::uint32_t senders) const {
+  // Of these ports together.
+  std::uint64_t window(std::uint32_t senders, std::uint32_t ports = ~0u) const {
     std::uint64_t sum = 0;
-    for (const One& one : windows_) sum += static_cast<std::uint64_t>(one.controller.window(senders));
+    for (std::uint32_t p = 0; p < windows_.size(); ++p)
+      if (!is_each_ || ports >> p & 1) sum += window_of(p, senders);
     return sum;
   }
   std::uint64_t window_of(std::uint32_t port, std::uint32_t senders) const {

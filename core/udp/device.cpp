@@ -196,19 +196,15 @@ Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes)
   return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time) { return e.modify_init(qpn, attributes); });
 }
 
-Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes) {
+Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, const SealKeys* keys) {
   {
     const std::lock_guard lock(mutex_);
     if (auto v = part_in(attributes.peer, lane_number(qpn), attributes.peer)) return v;
   }
-  return lane_of(qpn).with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.modify_rtr(now, qpn, attributes); });
+  return lane_of(qpn).modify_rtr(qpn, attributes, keys);
 }
 
-bool Device::destroy_qp(std::uint32_t qpn) {
-  Lane& lane = lane_of(qpn);
-  lane.send_owed();  // while it still knows its paths
-  return lane.with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.destroy_qp(now, qpn); });
-}
+bool Device::destroy_qp(std::uint32_t qpn) { return lane_of(qpn).destroy_qp(qpn); }
 
 // Memory -----------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@
 #include "udp/peer_book.h"
 #include "udp/plane.h"
 #include "udp/receiver.h"
+#include "udp/seals.h"
 #include "udp/sender.h"
 #include "udp/spin.h"
 #include "udp/turns.h"
@@ -31,6 +32,7 @@ struct LanePlan {
   std::vector<PlanePlan> planes;
   proto::EndpointConfig engine;
   SenderPlan sender;
+  SealPlan seal;
   std::uint32_t port_burst = 0;          // packets offered to a plane before it is asked again whether it has room; 0: any
   Duration spin = microseconds(50);      // how long to look at idle sockets before sleeping
 };
@@ -120,6 +122,10 @@ class Lane final : public proto::Driver {
   void heed_ports();
   void heed_ports_soon();
 
+  // INIT to RTR, sealed from the first packet on where there are keys.
+  proto::Verdict modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys);
+  bool destroy_qp(std::uint32_t qpn);
+
   // The same planes are the same peer, which then has to be removed as often as it was added.
   proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
   proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
@@ -190,6 +196,7 @@ class Lane final : public proto::Driver {
   std::uint32_t links_up_;           // as far as it knows
   std::vector<LinkState> link_changes_;
   Receiver receiver_;
+  Seals seals_;
   Sender sender_;
   LaneStats stats_;
   std::vector<proto::Attendant*> attendants_;

@@ -33,14 +33,26 @@ class Impostor:
         self._device = device
         self._at = 0
         self._kept: list[Any] = []
-        self._ring_rkey = self.let_write(RING_BYTES)
+        self._ring = bytearray(RING_BYTES)
+        self._ring_rkey = self._register(self._ring)
 
     def let_write(self, size: int) -> int:
         """The key to some memory of its own."""
-        memory, rkey = _core.Buffer(bytearray(size), True), secrets.randbits(31) | 1
-        self._kept.append(memory)
-        self._device.add_region(rkey, 0, memory, 0)
+        return self._register(bytearray(size))
+
+    def _register(self, memory: bytearray) -> int:
+        buffer, rkey = _core.Buffer(memory, True), secrets.randbits(31) | 1
+        self._kept.append(buffer)
+        self._device.add_region(rkey, 0, buffer, 0)
         return rkey
+
+    def heard(self) -> list[int]:
+        """The types of what it was told so far; no more than a ring holds is asked for in a test."""
+        types, at = [], 0
+        while (header := HEADER.unpack_from(self._ring, at)) and any(header):
+            types.append(header[0])
+            at += (HEADER.size + header[2] + 63) // 64 * 64
+        return types
 
     # What a meeting asks of a group.
     def ring_rkey(self, strand: int, peer: int) -> int:

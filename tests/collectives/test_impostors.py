@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from collectives.impostor import ACCEPT, BYE, EAGER, ERROR, OFFER, Impostor, group_with_impostor
-from collectives.ranks import ranks
+from collectives.impostor import ACCEPT, BYE, CREDIT, EAGER, ERROR, OFFER, Impostor, group_with_impostor
+from collectives.ranks import TIMEOUT_S, ranks
 from softmrc import _core
 from softmrc.collectives import CollectiveError, Group, Work
 
@@ -78,6 +80,22 @@ def test_nothing_is_read_after_a_goodbye_that_comes_too_early(both: Both) -> Non
     impostor.say(BYE, number=0)
     work.wait()
     assert not group.device._native.reads_from(_core.Buffer(memory, False))
+
+
+def test_a_sender_whose_offer_was_taken_is_asked_after(both: Both) -> None:
+    """It may be dead by then, and only a question shows it."""
+    group, impostor = both
+    impostor.say(OFFER, bytes=LARGE)
+    impostor.say(OFFER, b"x", has_payload=1, bytes=1, tag=1)
+    group.recv(np.zeros(1, np.uint8), 1, 1).wait()
+    time.sleep(1.2)  # what that one asked for is over
+    assert ACCEPT not in impostor.heard()
+    work = group.recv(np.zeros(LARGE, np.uint8), 1)
+    until = time.monotonic() + TIMEOUT_S
+    while impostor.heard().count(CREDIT) < 2 and time.monotonic() < until:
+        with suppress(TimeoutError):
+            work.wait(0.05)
+    assert ACCEPT in impostor.heard() and impostor.heard().count(CREDIT) >= 2
 
 
 def test_the_goodbye_of_a_rank_that_failed_acknowledges_nothing(both: Both) -> None:

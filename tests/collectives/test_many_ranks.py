@@ -64,7 +64,7 @@ def test_every_algorithm_over_sockets(eleven: Ranks, algorithm: str | None) -> N
             assert np.array_equal(told, each[7])
 
 
-@pytest.mark.parametrize("algorithm", ["doubling", "rounds", "ring"])
+@pytest.mark.parametrize("algorithm", ["doubling", "rounds", "ring", "grid"])
 def test_who_stays_away_is_named_by_all(algorithm: str) -> None:
     """Most ranks wait for others who wait for it, and must not blame those."""
     with ranks(8) as eight:

@@ -31,6 +31,20 @@ def test_every_rank_has_the_result(collective: str, size: int, hosts: int) -> No
     assert np.isfinite(result.call_us).all() and len(result.call_us) == 2
 
 
+@pytest.mark.parametrize("hosts", [4, 12, 15])
+@pytest.mark.parametrize("algorithm", ["gathered", "doubling", "rounds", "ring", "grid"])
+def test_every_algorithm_gives_the_result(algorithm: str, hosts: int) -> None:
+    for size in (1344, 336_000):
+        result = sim.run(scenario(workload=call(hosts=hosts, bytes=size, order="random", algorithm=algorithm)))
+        assert result.verdict and np.isfinite(result.call_us).all()
+
+
+def test_an_algorithm_that_cannot_is_refused() -> None:
+    for keys in ({"algorithm": "grid", "hosts": 13}, {"algorithm": "grid", "collective": "all_gather"}):
+        with pytest.raises(ConfigError, match="algorithm"):
+            sim.run(scenario(workload=call(bytes=4 * 13 * 16, **keys)))
+
+
 def test_a_barrier_lets_nobody_go_before_the_last_has_come() -> None:
     late = 300.0
     early = call(collective="barrier", hosts=8)

@@ -201,7 +201,8 @@ class Run:
         other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip. A window of
         one packet has no later one whose answer could show a loss: while packets are lost, each that is, and each whose
-        answer is, waits for that shortest silence, one after the other.
+        answer is, waits for that shortest silence, one after the other. What looks like a queue
+        whatever is sent keeps a window that heeds it at two packets, and a narrow plane has its share to carry.
         """
         plan = self.plan
         rtt_us = 2 * plan.network.one_way_delay_us + 4 * plan.turn_us
@@ -209,9 +210,11 @@ class Run:
         silence_us = 1.5 * plan.cc_profile.min_base_rtt_us
         limit += SILENCES * silence_us
         if plan.loses_packets and plan.sends_one_by_one:
-            flows = (f for c in plan.connections for f in c.flows)
-            packets = max(sum(packets_of(m, plan.mtu) for m in f.messages) for f in flows)
-            limit += 2 * MILD_LOSS * packets * silence_us
+            limit += 2 * MILD_LOSS * self._longest_flow() * silence_us
+        if plan.keeps_window_small:
+            limit += rtt_us * self._longest_flow() / 2
+        if plan.narrowest_bps:
+            limit += 8e6 * plan.payload_bytes / plan.planes / plan.narrowest_bps
         if plan.outages_us or plan.leaves_last_path:
             limit += 3_500_000
         if plan.anchors[0] != plan.anchors[1]:
@@ -219,6 +222,11 @@ class Run:
         if plan.network.trim_above_bytes:
             limit += 2 * rtt_us * plan.payload_bytes / plan.mtu
         return limit
+
+    def _longest_flow(self) -> int:
+        """In packets."""
+        flows = (f for c in self.plan.connections for f in c.flows)
+        return max(sum(packets_of(m, self.plan.mtu) for m in f.messages) for f in flows)
 
     def _next_moments(self) -> list[float]:
         moments = [self.faults[-1].at_us] if self.faults else []

@@ -19,6 +19,7 @@ import torch.nn as nn
 from tests.torch.world import Rank, World, started
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from softmrc.errors import ConfigError
 from softmrc.torch import device_of
 
 
@@ -207,3 +208,10 @@ def test_a_program_that_forgets_to_leave_ends_cleanly(tmp_path: Path) -> None:
         out, errors = rank.communicate(timeout=60)
         assert rank.returncode == 0 and out.strip() == "2.0", errors[-2000:]
         assert "leak" not in errors and "Traceback" not in errors, errors[-2000:]
+
+
+def test_a_tensor_without_memory_is_refused_by_name() -> None:
+    from softmrc.torch.accelerator import Streams
+
+    with pytest.raises(ConfigError, match="tensor = 'on meta' is not allowed"):
+        Streams(torch.empty(3, device="meta").device)

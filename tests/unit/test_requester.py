@@ -528,6 +528,15 @@ def test_what_waits_takes_the_first_path_that_answers_long_before_the_next_timer
     assert data(again)
 
 
+def test_what_is_asked_for_in_a_window_counts_no_port_that_is_down() -> None:
+    """Two windows of eight packets are more than a receiver waits for; one alone is less."""
+    cc = {"each_port": True, "window_bytes": 8 * 1200}
+    rig = Rig(ports=2, cc=cc, endpoint={"sack_threshold_bytes": 4096})
+    rig.endpoint.set_port(rig.now, 1, False)
+    asked = [p.ack_request for p in data(rig.post(64 << 10))]
+    assert len(asked) == 8 and sum(asked) >= 2
+
+
 PACKETS = 1024
 
 

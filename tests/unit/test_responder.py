@@ -70,6 +70,16 @@ def test_bytes_that_come_fast_are_acknowledged_by_time_and_those_that_ask_at_onc
     assert [len(only(only_write(rig, psn, b"a"), packer.SACK)) for psn in (13, 14)] == [0, 1]
 
 
+def test_a_sack_that_was_held_back_leaves_when_the_gap_is_over() -> None:
+    """The sender may have a window so small that nothing more comes until it hears."""
+    rig = Rig(endpoint={"sack_threshold_bytes": 2048, "sack_gap_us": 50.0})
+    assert [len(only(only_write(rig, psn, b"a"), packer.SACK)) for psn in range(4)] == [0, 1, 0, 0]
+    assert not only(rig.advance(49.0), packer.SACK)
+    (sack,) = only(rig.advance(2.0), packer.SACK)
+    assert sack.cack == 3
+    assert not only(rig.advance(500.0), packer.SACK), "once"
+
+
 def test_the_first_packet_can_be_acknowledged_at_once() -> None:
     assert only(only_write(Rig(endpoint={"sack_first_packet": True}), 0, b"a"), packer.SACK)
     assert not only(only_write(Rig(), 0, b"a"), packer.SACK)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 import typer
 
-from softmrc.cli import bench, demo, dissect, fabric, lab, nccl, perf, ping, sim, top
+from softmrc.cli import bench, demo, dissect, fabric, lab, mapper, nccl, perf, ping, sim, top
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -29,14 +31,22 @@ app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
 app.add_typer(fabric.fabric_app, name="fabric")
 app.add_typer(lab.lab_app, name="lab")
+app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on stderr, not a traceback. So is a peer that takes too long."""
+    """Run the command; an error of ours is one line on stderr, not a traceback. So is what the system refuses, and a
+    peer that takes too long."""
     heed_ctrl_c()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be no text
     try:
         app()
-    except (MrcError, TimeoutError) as error:
+    except BrokenPipeError:  # `softmrc … | head`: who read has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (MrcError, OSError) as error:
         print(f"softmrc: {error}", file=sys.stderr)
         sys.exit(1)

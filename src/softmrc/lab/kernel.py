@@ -111,6 +111,11 @@ def inode_of(namespace: str) -> int | None:
 
 def add_namespaces(names: Sequence[str]) -> None:
     done = run(["ip", "-batch", "-"], [f"netns add {name}" for name in names])
+    if "not permitted" in done.stderr:
+        raise DeviceError(
+            "a lab needs root of this machine, because it makes network namespaces, and root may not do that here: "
+            "is this a container? (docker: --privileged)"
+        )
     if done.returncode:
         raise DeviceError(f"cannot make namespaces: {' '.join(done.stderr.split())[:300]}")
 

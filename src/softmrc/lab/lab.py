@@ -262,7 +262,7 @@ class Lab:
     # How it breaks: see faults.
 
     def fail(self, target: str, mode: str, plane: int = 0) -> str:
-        """Break a cable or a node; returns its full name. Modes: down, blackhole, loss=1%, flap=50ms, reboot."""
+        """Break a cable or a node; returns its full name. Modes: see faults."""
         from softmrc.lab import faults
 
         return faults.fail(self, target, mode, plane)

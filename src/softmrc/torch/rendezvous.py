@@ -31,12 +31,12 @@ class Membership:
 
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         wanted = settings.read()
-        planes = wanted.planes
-        if not planes:
+        hosts: list[str] = []
+        if not wanted.planes:
             hosts = Table(store, "mrc-hosts", rank, size, timeout_s).agree(settings.host_identity())
-            planes = settings.chosen(wanted, hosts)
+        planes, why = settings.chosen(wanted, hosts)
         self._key = (os.getpid(), planes, wanted.device)
-        device = _take(self._key, wanted.routes, size)
+        device = _take(self._key, wanted.routes, size, why)
         try:
             lanes = wanted.device.lanes or None
             self.group = Group.join(store, rank, size, device=device, lanes=lanes, timeout_s=timeout_s, name="mrc")
@@ -54,10 +54,10 @@ class Membership:
         _give_back(self._key)
 
 
-def _take(key: Key, routes: Any, size: int) -> Device:
+def _take(key: Key, routes: Any, size: int, why: str) -> Device:
     with _lock:
         if key not in _devices:
-            _devices[key] = _Shared(Device(key[1], widened(key[2], key[1], size), routes=routes))
+            _devices[key] = _Shared(Device(key[1], widened(key[2], key[1], size), routes=routes, why=why))
         _devices[key].users += 1
         return _devices[key].device
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -28,14 +29,17 @@ from softmrc.config import (
     to_native,
 )
 from softmrc.engine import EVENT, Endpoint, EventType
-from softmrc.errors import ConfigError, UsageError
+from softmrc.errors import ConfigError, UsageError, did_you_mean
 from softmrc.fork import OfParent, leave_to_parent
+from softmrc.units import rate_text
 from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
 from softmrc.verbs.peer import A_PEER, Peer, PeerPlane, check_carrier, checked_planes
 from softmrc.verbs.queue_pair import QueuePair
 from softmrc.verbs.width import lanes_here
+
+log = logging.getLogger(__name__)
 
 MAX_EVS = 1024  # of one queue pair
 MOST_SOCKETS = 256  # of one plane
@@ -60,10 +64,10 @@ class Event(NamedTuple):
 def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
     if config is not None and more:
         raise ConfigError("more", sorted(more), "either a DeviceConfig, or fields of one")
-    try:
-        made = DeviceConfig(**more) if config is None else config
-    except TypeError as error:
-        raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+    known = [one.name for one in fields(DeviceConfig)]
+    for name in sorted(set(more) - set(known)):
+        raise ConfigError(name, more[name], f"a field of DeviceConfig{did_you_mean(name, known)}")
+    made = DeviceConfig(**more) if config is None else config
     return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
 
 
@@ -99,10 +103,12 @@ class Device:
         config: DeviceConfig | None = None,
         *,
         routes: Callable[[int, Any], Sequence[Any]] | None = None,
+        why: str = "",
         **more: Any,
     ) -> None:
         """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
-        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does)."""
+        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does). `why` says where planes
+        come from that the caller did not choose, for the log and for what is said of them."""
         if routes is not None and not callable(routes):
             raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
@@ -113,12 +119,13 @@ class Device:
             planes = [planes]
         if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
             raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
-        self.local_planes = [plane_names.resolve(text) for text in planes]
+        self.local_planes = [plane_names.resolve(text, why) for text in planes]
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
         self._capture: Capture | None = None  # the one that runs
         self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
+        self.known_silent: set[int] = set()  # planes of which it was said that some peer does not answer there
         self._told_of_end: Census[Any] = Census()
         self._groups: Census[Any] = Census()  # leave before this device does
         if self.config.port:
@@ -129,6 +136,16 @@ class Device:
         leaving.expect(self)
         self._profiles: dict[int, tuple[int, int]] = {}
         self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
+        log.log(logging.INFO if why else logging.DEBUG, "%s", self._introduction(why))
+
+    def _introduction(self, why: str) -> str:
+        """Which planes, why these, and what follows from them."""
+        names = ", ".join(f"{number} {plane}" for number, plane in enumerate(self.local_planes))
+        reason = f" ({why})" if why else ""
+        lanes = f"{self.lanes} lane{'s' * (self.lanes > 1)}"
+        rate = rate_text(self._cc_profile().rate_bps)
+        known = "" if self.config.rate_bps or all(plane.speed for plane in self.local_planes) else " assumed"
+        return f"planes {names}{reason}; {lanes}, payload {self.mtu:,} B, {rate}b/s{known}"
 
     def _plan(self) -> Any:
         config = self.config
@@ -149,6 +166,7 @@ class Device:
             )
         )
         plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn
+        plan.rekey_packets, plan.rekey_s = config.rekey_packets, config.rekey_s
         plan.watches_links = config.watch_links
         plan.spin_us = config.spin_us
         plan.lanes = whole("lanes", config.lanes, 32) or lanes_here(config.port)
@@ -167,6 +185,10 @@ class Device:
                 whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
+
+    def payload(self, is_sealed: bool) -> int:
+        """Bytes of a full packet to peers with which packets are sealed, or are not."""
+        return plane_names.sealed_mtu(self.local_planes, self.mtu) if is_sealed else self.mtu
 
     def ports_of(self, lane: int) -> list[tuple[int, ...]]:
         """The source ports of a lane's sockets, by plane; the first of each is also the one that it receives at."""

@@ -63,6 +63,15 @@ class Record:
         """Whether the capture kept all of the frame."""
         return len(self.frame) == self.original_size
 
+    @property
+    def udp_payload(self) -> bytes:
+        """The packet and whatever closes it, as captured; empty where there is none."""
+        before_ip = _LINK_HEADERS.get(self.interface.linktype, -1)
+        if before_ip == -1:
+            return b""
+        data: bytes = _native.udp_payload(self.frame[before_ip or 0 :], before_ip is None)
+        return data
+
     def parse(self, udp_ports: Collection[int] = ()) -> Frame:
         """The MRC frame in it; one that is none raises `Refused`. `udp_ports` are MRC's. Where none are given the
         interface may say that all are; else it is 4791, or any other on which a packet has the right ICRC."""
