@@ -130,6 +130,8 @@ Settings read_settings(const Environment& environment) {
     settings.planes = names_in(text);
     if (settings.planes.empty()) throw Refusal("SOFTMRC_PLANES is '" + text + "'; allowed: addresses or interfaces, with commas between them");
   }
+  for (auto one = settings.planes.begin(); one != settings.planes.end(); ++one)
+    if (std::find(settings.planes.begin(), one, *one) != one) throw Refusal("each plane once: " + *one + " is there twice");
   if (settings.planes.empty() && settings.fabric) settings.planes = settings.fabric->planes();
   settings.secret = environment("SOFTMRC_SECRET");
   settings.faults = environment("SOFTMRC_FAULTS");

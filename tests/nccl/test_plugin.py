@@ -218,4 +218,4 @@ def test_it_stays_once_it_is_loaded_and_needs_only_the_c_library() -> None:
     assert "soname: [libnccl-net.so]" in listed, "by which NCCL asks for it when it starts anew in a process"
     needed = set(re.findall(r"NEEDED.*\[(lib[^\]]+)\]", listed))
     if "SOFTMRC_SANITIZER" not in os.environ:
-        assert {name.split(".")[0] for name in needed} <= {"libc", "libm", "libpthread", "libdl", "libgcc_s"}
+        assert {name.split(".")[0] for name in needed} <= {"libc", "libm", "libpthread", "libdl", "libgcc_s", "libcrypto"}
