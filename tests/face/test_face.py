@@ -222,7 +222,7 @@ def test_no_stranger_gets_anywhere(words: bytes) -> None:
 def offer(mtu: int = 4096, qpn: int = 77, planes: int = 1) -> bytes:
     plane = b"\x01" + bytes([127, 0, 0, 1]) + (4791).to_bytes(2, "big") + b"\0\1" + (4791).to_bytes(2, "big")
     end = qpn.to_bytes(4, "big") + bytes(4) + bytes(8) + bytes([planes]) + plane * planes
-    return mtu.to_bytes(4, "big") + b"\1" + bytes(2) + (64).to_bytes(4, "big") * 2 + b"\1" + end + b"more"
+    return mtu.to_bytes(4, "big") + b"\1\0\0" + (64).to_bytes(4, "big") * 2 + b"\1" + end + b"more"
 
 
 def test_an_offer_is_read_and_its_nonsense_is_named() -> None:
