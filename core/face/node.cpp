@@ -62,10 +62,12 @@ proto::CcProfile control_of(const DeviceSettings& settings, const std::vector<Lo
 
 void check(const Settings& settings, const std::vector<LocalPlane>& planes) {
   if (planes.empty() || planes.size() > most_planes)
-    throw Refusal("there are " + std::to_string(planes.size()) + " planes; allowed: 1 to " + std::to_string(most_planes));
+    throw Refusal("there are " + counted(planes.size(), "plane") + "; allowed: 1 to " + std::to_string(most_planes));
   chosen_mtu(planes, settings.device.mtu, settings.device.mtu_limit);
   seals(settings.device, settings.secret, are_here(planes));
-  raise_if(proto::validate(control_of(settings.device, planes)));
+  proto::Verdict verdict = proto::validate(control_of(settings.device, planes));
+  if (verdict && verdict->field == "algorithm") verdict->field = "congestion_control";  // as people know it
+  raise_if(verdict);
   if (!settings.faults.starts_with("@")) parse_faults(settings.faults, planes.size());
 }
 
@@ -239,7 +241,8 @@ void Node::check(const Offer& offer) {
   if (offer.is_sealed != is_sealed_) throw Refusal("differs: packets are sealed at one side and not at the other; set seal alike");
   for (const FarEnd& end : offer.ends) {
     if (end.planes.size() != planes_.size())
-      throw Refusal("has " + std::to_string(end.planes.size()) + " planes, this side " + std::to_string(planes_.size()));
+      throw Refusal("differs: one side has " + counted(end.planes.size(), "plane") + " and the other " + std::to_string(planes_.size()) +
+                    "; SOFTMRC_PLANES has to name as many on every host");
     for (std::size_t p = 0; p < planes_.size(); ++p) {
       const wire::Address &theirs = end.planes[p].address, &ours = planes_[p].address;
       if (theirs.is_v4 != ours.is_v4) throw Refusal("has a plane that is IPv4 on one side and IPv6 on the other");

@@ -11,7 +11,7 @@ constexpr std::uint64_t a_question = ~std::uint64_t{0};
 std::string reason_of(proto::CompletionStatus status, std::size_t planes) {
   using enum proto::CompletionStatus;
   switch (status) {
-    case retry_exceeded: return "stopped answering on all " + std::to_string(planes) + " planes";
+    case retry_exceeded: return "stopped answering on all of " + face::counted(planes, "plane");
     case remote_access: return "refused a write: its memory is no longer registered";
     case remote_invalid: return "could not make sense of a write";
     case remote_operation: return "had no receive posted";
@@ -56,7 +56,7 @@ void Comm::connect_ends(const face::Offer& theirs) {
   node_.check(theirs);
   const std::vector<udp::PeerPlane>& planes = theirs.ends[0].planes;
   peer_ = udp::text_of(planes[0].address);
-  if (planes.size() > 1) peer_ += " (and " + std::to_string(planes.size() - 1) + " more planes)";
+  if (planes.size() > 1) peer_ += " (and " + face::counted(planes.size() - 1, "more plane") + ")";
   for (std::size_t i = 0; i < ends_.size(); ++i) node_.connect(ends_[i], theirs, i, receives_posted);
   heard_at_ps_ = node_.device().clock().now().ps;
 }
@@ -80,8 +80,9 @@ void Comm::close() {
     });
     node_.close(end);
   }
-  station_->words().tell(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
-                                      " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");
+  if (heard_at_ps_ != 0)  // it had come about
+    station_->words().tell(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
+                                        " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");
   for (const Memory* memory : memories_)
     if (memory->is_offered) node_.device().remove_region(memory->rkey);
 }

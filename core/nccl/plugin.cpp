@@ -90,7 +90,7 @@ void Plugin::read_settings() {
   settings_ = settings;
   planes_ = std::move(planes);
   properties_ = found;
-  words_.tell(log_init | log_net, std::to_string(planes_.size()) + " planes: " + names + "; " + std::to_string(lanes_) + " lanes; " +
+  words_.tell(log_init | log_net, face::counted(planes_.size(), "plane") + ": " + names + "; " + face::counted(lanes_, "lane") + "; " +
                                       (settings.secret.empty() ? "no secret" : "with a secret") + (settings.faults.empty() ? "" : "; faults " + settings.faults));
 }
 

@@ -124,7 +124,7 @@ def test_strangers_hold_up_nobody(harness) -> None:
         ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=b", "SOFTMRC_SECRET is not the same"),
         ({}, "SOFTMRC_SECRET=b", "secret"),
         ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=", "secret"),
-        ({}, "SOFTMRC_PLANES=127.0.0.1", "planes"),
+        ({}, "SOFTMRC_PLANES=127.0.0.1", "one side has 1 plane and the other 4; SOFTMRC_PLANES has to name as many"),
     ],
 )
 def test_who_is_unlike_is_told_why(harness, ours: dict[str, str], theirs: str, word: str) -> None:
@@ -138,9 +138,10 @@ def test_a_secret_that_both_know_lets_them_meet(harness) -> None:
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"SOFTMRC_PLANES": "nonsense0"}, "no interface nonsense0"),
+        ({"SOFTMRC_PLANES": "nonsense0"}, "plane nonsense0 is no interface of this host and no address; interfaces with one are "),
         ({"device": "lanes = 'three'"}, "device.lanes"),
         ({"device": "mtu = 1401"}, "a multiple of 128"),
+        ({"device": "congestion_control = 'best'"}, "congestion_control is best"),
         ({"device": "speed = 3"}, "device.speed"),
         ({"SOFTMRC_FABRIC": "x", "SOFTMRC_HOST": "1"}, "SOFTMRC_FABRIC"),
         ({"SOFTMRC_FAULTS": "dorp=0.1"}, "dorp"),
