@@ -42,7 +42,9 @@ VALUES = {
 
 
 @given(
-    st.lists(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1), max_size=4, unique=True),
+    st.lists(
+        st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1), max_size=4, unique=True
+    ),
     st.fixed_dictionaries({}, optional=VALUES),
 )
 def test_a_file_means_what_it_means_to_python(tmp_path_factory, names, device) -> None:

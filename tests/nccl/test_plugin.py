@@ -138,7 +138,10 @@ def test_a_secret_that_both_know_lets_them_meet(harness) -> None:
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"SOFTMRC_PLANES": "nonsense0"}, "plane nonsense0 is no interface of this host and no address; interfaces with one are "),
+        (
+            {"SOFTMRC_PLANES": "nonsense0"},
+            "plane nonsense0 is no interface of this host and no address; interfaces with one are ",
+        ),
         ({"device": "lanes = 'three'"}, "device.lanes"),
         ({"device": "mtu = 1401"}, "a multiple of 128"),
         ({"device": "congestion_control = 'best'"}, "congestion_control is best"),
@@ -219,4 +222,11 @@ def test_it_stays_once_it_is_loaded_and_needs_only_the_c_library() -> None:
     assert "soname: [libnccl-net.so]" in listed, "by which NCCL asks for it when it starts anew in a process"
     needed = set(re.findall(r"NEEDED.*\[(lib[^\]]+)\]", listed))
     if "SOFTMRC_SANITIZER" not in os.environ:
-        assert {name.split(".")[0] for name in needed} <= {"libc", "libm", "libpthread", "libdl", "libgcc_s", "libcrypto"}
+        assert {name.split(".")[0] for name in needed} <= {
+            "libc",
+            "libm",
+            "libpthread",
+            "libdl",
+            "libgcc_s",
+            "libcrypto",
+        }
