@@ -106,6 +106,10 @@ struct Stage final : proto::Driver {
   void send_owed() override {}
   bool wait_until(const std::function<bool()>& is_done, Duration) override { return is_done(); }
   void nudge() override { is_nudged = true; }
+  proto::Verdict connect(proto::Endpoint& e, Time at, std::uint32_t qpn, const proto::RtrAttributes& attributes) override {
+    return e.modify_rtr(at, qpn, attributes);
+  }
+  void destroy(proto::Endpoint& e, Time at, std::uint32_t qpn) override { e.destroy_qp(at, qpn); }
   void add_attendant(proto::Attendant* attendant) override { attendants.push_back(attendant); }
   void remove_attendant(proto::Attendant* attendant) override { std::erase(attendants, attendant); }
   bool is_closed() const override { return false; }

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <exception>
+#include <optional>
+#include <string>
 
+#include "collectives/types.h"
 #include "proto/config.h"
 
 namespace softmrc::bind {
@@ -20,6 +23,8 @@ void bind_ranks(nanobind::module_& m);
 void bind_network(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
 void bind_collectives(nanobind::module_& m);
+void bind_seal(nanobind::module_& m);        // before bind_device
+void bind_seal_parts(nanobind::module_& m);
 void bind_parts(nanobind::module_& m);
 void bind_sim_parts(nanobind::module_& m);   // in the same module as bind_parts
 void bind_face(nanobind::module_& m);        // likewise
@@ -53,6 +58,9 @@ class WithoutGil {
 
 // Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
 void raise_if(const proto::Verdict& verdict);
+
+// By its name; none for none.
+std::optional<collectives::Algorithm> algorithm_of(const std::optional<std::string>& name);
 
 // Durations cross the boundary as microseconds.
 template <typename Class, typename Struct>

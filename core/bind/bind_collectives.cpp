@@ -55,8 +55,8 @@ Kept reserve(Group& group) {
 }
 
 void know(Group& group, std::uint32_t peer, const std::vector<std::uint32_t>& places, const Kept& kept, std::uint32_t mpr, std::uint32_t max_wimm,
-          const std::optional<proto::EvProfile>& paths) {
-  Member member{{}, mpr, max_wimm, paths ? std::make_shared<proto::EvProfile>(*paths) : nullptr};
+          const std::optional<proto::EvProfile>& paths, std::vector<std::uint32_t> denied) {
+  Member member{{}, mpr, max_wimm, paths ? std::make_shared<proto::EvProfile>(*paths) : nullptr, std::move(denied)};
   for (std::size_t k = 0; k < group.strands(); ++k) {
     const auto& [first_qpn, stride, first_rkey] = kept.at(k);
     member.ends.push_back({places.at(k), first_qpn, stride, first_rkey});
@@ -94,13 +94,6 @@ bool wait(Group& group, const Work& work, double timeout_s) {
   return work.has_ended();
 }
 
-std::optional<Algorithm> algorithm_of(const std::optional<std::string>& name) {
-  if (!name) return {};
-  const auto at = std::find(algorithm_names.begin(), algorithm_names.end(), *name);
-  if (at == algorithm_names.end()) raise_if(proto::Problem{proto::Problem::Kind::config, "algorithm", *name, "a name that collective_times uses"});
-  return static_cast<Algorithm>(at - algorithm_names.begin());
-}
-
 // What the model says of every algorithm that could carry out a collective, in seconds; parts are even. The least one is taken.
 nb::dict collective_times(std::uint8_t kind, std::uint32_t ranks, std::uint64_t bytes) {
   const bool has_parts = static_cast<Kind>(kind) == Kind::reduce_scatter || static_cast<Kind>(kind) == Kind::all_gather;
@@ -112,6 +105,8 @@ nb::dict collective_times(std::uint8_t kind, std::uint32_t ranks, std::uint64_t 
   return times;
 }
 
+std::uint32_t grid_columns(std::uint32_t ranks, std::uint64_t bytes) { return columns_of({Kind::all_reduce, ranks, bytes, bytes}, {}); }
+
 // One kernel by itself, as tests and benches want it: out = a op b.
 void combine(bool plain, std::uint8_t dtype, std::uint8_t op, std::uint64_t out, std::uint64_t a, std::uint64_t b, std::size_t count) {
   const Kernels& kernels = plain ? plain::kernels : best_kernels();
@@ -122,6 +117,13 @@ void combine(bool plain, std::uint8_t dtype, std::uint8_t op, std::uint64_t out,
 }
 
 }  // namespace
+
+std::optional<Algorithm> algorithm_of(const std::optional<std::string>& name) {
+  if (!name) return {};
+  const auto at = std::find(algorithm_names.begin(), algorithm_names.end(), *name);
+  if (at == algorithm_names.end()) raise_if(proto::Problem{proto::Problem::Kind::config, "algorithm", *name, "a name that collective_times uses"});
+  return static_cast<Algorithm>(at - algorithm_names.begin());
+}
 
 void bind_collectives(nb::module_& m) {
   nb::class_<Port>(m, "CompletionPort")
@@ -139,7 +141,8 @@ void bind_collectives(nb::module_& m) {
       .def("agree", [](Group& g, std::pair<std::uint64_t, std::uint64_t> key, const proto::RtrAttributes& receiving, const proto::RtsAttributes& sending) {
         g.agree({{key.first, key.second}, receiving, sending});
       })
-      .def("know", &know, nb::arg("peer"), nb::arg("places"), nb::arg("kept"), nb::arg("mpr"), nb::arg("max_wimm"), nb::arg("paths").none())
+      .def("know", &know, nb::arg("peer"), nb::arg("places"), nb::arg("kept"), nb::arg("mpr"), nb::arg("max_wimm"), nb::arg("paths").none(), nb::arg("denied"))
+      .def("meet", &Group::meet, nb::call_guard<WithoutGil>())
       .def("domain", &Group::domain)
       .def("pairs", &Group::pairs, nb::call_guard<WithoutGil>())
       .def_prop_ro("strands", &Group::strands)
@@ -167,6 +170,7 @@ void bind_collectives(nb::module_& m) {
       });
   m.def("combine", &combine);
   m.def("collective_times", &collective_times);
+  m.def("grid_columns", &grid_columns, nb::arg("ranks"), nb::arg("bytes"));
 }
 
 }  // namespace softmrc::bind

@@ -5,6 +5,7 @@
 #include "bind/wire_tuples.h"
 #include "proto/congestion/controller.h"
 #include "proto/transmit.h"
+#include "wire/sealed.h"
 
 namespace nb = nanobind;
 
@@ -83,6 +84,7 @@ void bind_config(nb::module_& m) {
   m.attr("RETRY_FOREVER") = retry_forever;
   m.attr("PACKET_OVERHEAD") = data_headers + static_cast<std::uint32_t>(wire::icrc_size);
   m.attr("LONGEST_PACKET_OVERHEAD") = longest_data_headers + static_cast<std::uint32_t>(wire::icrc_size);
+  m.attr("LONGEST_SEALED_OVERHEAD") = longest_data_headers + static_cast<std::uint32_t>(wire::sealed_data_overhead);
   m.def("controllers", &Controllers::names, "The congestion controllers there are.");
 
   nb::class_<Buffer>(m, "Buffer")

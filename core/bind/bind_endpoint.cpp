@@ -107,7 +107,9 @@ void bind_enums(nb::module_& m) {
       .value("BAD_ACKNOWLEDGEMENT", RefusedPacket::bad_acknowledgement).value("UNKNOWN_ANSWER", RefusedPacket::unknown_answer)
       .value("WRONG_PAIR", RefusedPacket::wrong_pair).value("UNPROVEN", RefusedPacket::unproven)
       .value("LAST_PORT", RefusedPacket::last_port)
-      .value("WRONG_PROOF", RefusedPacket::wrong_proof);
+      .value("WRONG_PROOF", RefusedPacket::wrong_proof)
+      .value("UNSEALED", RefusedPacket::unsealed).value("FORGED", RefusedPacket::forged)
+      .value("REPLAYED", RefusedPacket::replayed);
   nb::enum_<EventType> events(m, "EventType", nb::is_arithmetic());
 #define X(name, notable, meaning) events.value(#name, EventType::name);
   SOFTMRC_EVENTS(X)

@@ -1,4 +1,5 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -141,6 +142,48 @@ nb::bytes raw(const std::vector<T>& values) {
   return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
+// One row a packet of a survey: when, whose, by which plane, how long, and up to six uSIDs, zeros behind the last.
+void add_shots(Network& n, Column<std::int64_t> at_ps, Column<std::uint32_t> host, Column<std::uint32_t> plane, Column<std::uint32_t> bytes,
+               nb::ndarray<const std::uint16_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu> usids) {
+  const auto refuse = [](const char* field, std::int64_t value, std::string allowed) {
+    raise_if(proto::Problem{proto::Problem::Kind::config, field, std::to_string(value), std::move(allowed)});
+  };
+  const std::size_t count = at_ps.shape(0);
+  if (host.shape(0) != count || plane.shape(0) != count || bytes.shape(0) != count || usids.shape(0) != count)
+    refuse("shots", static_cast<std::int64_t>(count), "columns of one length");
+  if (n.config().forwarding != Forwarding::srv6) refuse("forwarding", static_cast<std::int64_t>(n.config().forwarding), "srv6, for packets with routes");
+  const FabricConfig& fabric = n.fabric().config();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (at_ps(i) < n.now().ps) refuse("at_ps", at_ps(i), "not before now, " + std::to_string(n.now().ps));
+    if (host(i) >= fabric.hosts) refuse("host", host(i), "a host below " + std::to_string(fabric.hosts));
+    if (plane(i) >= fabric.planes) refuse("plane", plane(i), "below " + std::to_string(fabric.planes));
+    if (bytes(i) == 0 || bytes(i) > 65536) refuse("bytes", bytes(i), "1 to 65536");
+    for (unsigned k = 0; k < 6 && usids(i, k); ++k)
+      if (!n.fabric().is_usid(usids(i, k))) refuse("uSID", usids(i, k), "that of a switch or a downlink of this fabric");
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    Survey::Shot shot;
+    shot.at = Time{at_ps(i)};
+    shot.host = host(i);
+    shot.plane = plane(i);
+    shot.bytes = bytes(i);
+    for (unsigned k = 0; k < 6 && usids(i, k); ++k) shot.route.append(k, usids(i, k));
+    n.add_shot(shot);
+  }
+}
+
+// How long each was under way, in the order in which they were added; -1 for those that never came back. And which of them
+// came back broken.
+nb::tuple take_shots(Network& n) {
+  std::vector<std::int64_t> took;
+  std::vector<std::uint8_t> is_corrupt;
+  for (const Survey::Shot& shot : n.take_shots()) {
+    took.push_back(shot.back == Time::never() ? -1 : shot.back.ps - shot.at.ps);
+    is_corrupt.push_back(shot.is_corrupt);
+  }
+  return nb::make_tuple(raw(took), raw(is_corrupt));
+}
+
 // One row a flow, as softmrc.sim reads it.
 struct FlowRow {
   std::int64_t start_ps, delivered_ps, completed_ps;
@@ -188,11 +231,11 @@ void bind_network(nb::module_& m) {
         new (self) Network(config);
       })
       .def("add_group", &Network::add_group)
-      .def("add_collective", [](Network& n, std::uint32_t group, std::uint8_t kind, std::uint64_t bytes) {
-        const std::int32_t number = n.add_collective({group, static_cast<collectives::Kind>(kind), bytes});
+      .def("add_collective", [](Network& n, std::uint32_t group, std::uint8_t kind, std::uint64_t bytes, const std::optional<std::string>& algorithm) {
+        const std::int32_t number = n.add_collective({group, static_cast<collectives::Kind>(kind), bytes, algorithm_of(algorithm)});
         if (number < 0) raise_if(proto::Problem{proto::Problem::Kind::config, "transport", "roce", "mrc, which has collectives"});
         return number;
-      })
+      }, nb::arg("group"), nb::arg("kind"), nb::arg("bytes"), nb::arg("algorithm") = nb::none())
       .def("collective_errors", [](const Network& n) { return n.hosts().errors(); })
       .def("add_flows", &add_flows)
       .def("add_dependencies", [](Network& n, Column<std::uint32_t> earlier, Column<std::uint32_t> later, Column<std::int64_t> think_ps) {
@@ -201,8 +244,12 @@ void bind_network(nb::module_& m) {
       .def("add_fault", [](Network& n, std::int64_t at_ps, FaultKind kind, LinkId link, double value) {
         if (link >= n.fabric().links())
           raise_if(proto::Problem{proto::Problem::Kind::config, "link", std::to_string(link), "below " + std::to_string(n.fabric().links())});
+        if (at_ps < n.now().ps)
+          raise_if(proto::Problem{proto::Problem::Kind::config, "at_ps", std::to_string(at_ps), "not before now, " + std::to_string(n.now().ps)});
         n.add_fault({Time{at_ps}, kind, link, value});
       })
+      .def("add_shots", &add_shots)
+      .def("take_shots", &take_shots)
       .def("sample_every", [](Network& n, std::int64_t bin_ps) { n.sample_every(Duration{bin_ps}); })
       .def("run", [](Network& n, std::int64_t until_ps, std::uint64_t max_events) { return n.run(Time{until_ps}, max_events); },
            nb::call_guard<WithoutGil>())

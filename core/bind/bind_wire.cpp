@@ -130,6 +130,9 @@ void bind_wire(nanobind::module_& m) {
         "packet"_a, "trimmed"_a);
   m.attr("WRONG_PORT") = wire::reason_of(wire::FrameVerdict{wire::FrameRefusal::wrong_port}).c_str();
   m.def("parse_frame", &parse_frame, "data"_a, "has_link_header"_a, "udp_port"_a, "dscp"_a);
+  m.def("udp_payload", [](const nb::bytes& data, bool has_link_header) {
+    return to_bytes(wire::udp_payload(view(data), {.has_link_header = has_link_header, .udp_port = 0}));
+  }, "data"_a, "has_link_header"_a);
   m.def("emit_frame", &emit_frame, "frame"_a);
   m.def("trim", &trim_frame, "data"_a, "last_hop"_a, "has_link_header"_a, "udp_port"_a, "dscp"_a);
   m.def("dscp_of", [](const nb::tuple& t, const nb::tuple& map) {

@@ -54,11 +54,13 @@ NB_MODULE(_core, m) {
   bind_mesh(m);
   bind_ranks(m);
   bind_network(m);
+  bind_seal(m);
   bind_device(m);
   bind_collectives(m);
   nb::module_ parts = m.def_submodule("parts");
   bind_parts(parts);
   bind_face(parts);
   bind_sim_parts(parts);
+  bind_seal_parts(parts);
   bind_types(m);
 }

@@ -291,9 +291,10 @@ wire::Frame frame_from(const nb::tuple& t) {
 
 nb::tuple to_tuple(const wire::Frame& f) {
   nb::object outer = f.outer ? nb::object(to_tuple(*f.outer)) : nb::none();
+  nb::object sealed = f.sealed ? nb::object(nb::make_tuple(f.sealed->qpn, f.sealed->epoch, f.sealed->number)) : nb::none();
   return nb::make_tuple(to_tuple(f.packet), to_tuple(f.route), f.flow_label, f.dscp, number(f.ecn), f.hop_limit,
                         f.trimmed, outer, to_bytes(f.source_mac), to_bytes(f.destination_mac), f.identification,
-                        f.dont_fragment, number(f.udp_checksum), number(f.icrc));
+                        f.dont_fragment, number(f.udp_checksum), number(f.icrc), sealed);
 }
 
 }  // namespace softmrc::bind

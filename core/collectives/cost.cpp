@@ -55,6 +55,23 @@ class Model {
     return once + gather + wire(share());
   }
 
+  // Rows round rings, and back; a column has what one of its row owns, and is granted with the rest.
+  std::uint64_t grid(std::uint32_t columns) const {
+    const std::uint64_t steps = columns - 1, owned = load_.bytes / columns, rows = n_ / columns;
+    if (2 * steps > most_transfers) return impossible_ps;
+    const std::uint64_t down = std::bit_width(rows - 1) * trip() + wire(owned - owned / rows);
+    return trip() + 2 * (steps * trip() + wire(load_.bytes - owned)) + 2 * down + pass(owned);
+  }
+  std::uint32_t columns() const {
+    std::uint32_t best = 1;
+    const auto consider = [&](std::uint32_t columns) {
+      if (best == 1 || grid(columns) < grid(best)) best = columns;
+    };
+    for (std::uint32_t few = 2; few * few <= n_; ++few)
+      if (n_ % few == 0) consider(few), consider(n_ / few);
+    return best;
+  }
+
   std::uint64_t binomial() const {
     const std::uint64_t merge = load_.kind == Kind::reduce ? pass(load_.bytes) : 0;
     return trip() + rounds() * (trip() + wire(load_.bytes) + merge);
@@ -87,7 +104,7 @@ class Model {
 bool suits(Algorithm algorithm, Kind kind) {
   using enum Algorithm;
   switch (kind) {
-    case Kind::all_reduce: return algorithm == direct || algorithm == gathered || algorithm == doubling || algorithm == rounds || algorithm == ring;
+    case Kind::all_reduce: return algorithm == direct || algorithm == gathered || algorithm == doubling || algorithm == rounds || algorithm == ring || algorithm == grid;
     case Kind::reduce_scatter: return algorithm == direct || algorithm == rounds || algorithm == ring;
     case Kind::all_gather: case Kind::barrier: return algorithm == direct || algorithm == rounds;
     case Kind::broadcast: return algorithm == direct || algorithm == binomial || algorithm == binary || algorithm == chain;
@@ -111,12 +128,15 @@ std::uint64_t time_of(Algorithm algorithm, const Load& load, const Costs& costs)
     case Algorithm::doubling: return model.doubling();
     case Algorithm::rounds: return model.in_rounds();
     case Algorithm::ring: return model.ring();
+    case Algorithm::grid: return model.columns() > 1 ? model.grid(model.columns()) : impossible_ps;
     case Algorithm::binomial: return model.binomial();
     case Algorithm::binary: return model.binary();
     case Algorithm::chain: return model.chain();
   }
   return impossible_ps;
 }
+
+std::uint32_t columns_of(const Load& load, const Costs& costs) { return Model(load, costs).columns(); }
 
 Algorithm cheapest(const Load& load, const Costs& costs, std::optional<Algorithm> forced) {
   if (forced && time_of(*forced, load, costs) != impossible_ps) return *forced;

@@ -16,6 +16,7 @@ std::uint32_t Draft::receive(std::uint32_t peer, Part to) {
   in.index = indices[std::size_t{4} * peer + (in.is_eager ? 1 : 0)]++;
   in.to = to.data;
   in.bytes = to.bytes;
+  in.site = to.site;
   in.slices = Slices(to.bytes, unit);
   if (to.bytes >= stream_from) in.stream = best_kernels().stream;
   return static_cast<std::uint32_t>(op.ins.size()) - 1;
@@ -28,6 +29,7 @@ std::uint32_t Draft::send(std::uint32_t peer, Part from) {
   out.index = indices[std::size_t{4} * peer + (out.is_eager ? 3 : 2)]++;
   out.from = from.data;
   out.bytes = from.bytes;
+  out.site = from.site;
   out.slices = Slices(from.bytes, unit);
   return static_cast<std::uint32_t>(op.outs.size()) - 1;
 }
@@ -88,12 +90,10 @@ void Draft::merge(std::uint32_t index, std::uint8_t* to, const std::uint8_t* lef
 }
 
 std::vector<Part> cut(Part whole, std::uint32_t parts) {
-  constexpr std::uint64_t line = 64;
-  const std::uint64_t lines = (whole.bytes + line - 1) / line;
   std::vector<Part> result;
   result.reserve(parts);
   for (std::uint64_t i = 0; i < parts; ++i) {
-    const std::uint64_t begin = lines * i / parts * line, end = std::min(lines * (i + 1) / parts * line, whole.bytes);
+    const std::uint64_t begin = begin_of_part(whole.bytes, i, parts), end = begin_of_part(whole.bytes, i + 1, parts);
     result.push_back({whole.data + begin, end - begin});
   }
   return result;

@@ -7,6 +7,18 @@
 
 namespace softmrc::collectives {
 
+// Some of the ranks: all of them, or a row or a column of a grid. This rank is at `place` among them.
+struct Circle {
+  std::uint32_t first = 0;
+  std::uint32_t stride = 1;
+  std::uint32_t size = 1;
+  std::uint32_t place = 0;
+
+  std::uint32_t before(std::uint32_t steps) const { return (place + size - steps % size) % size; }
+  std::uint32_t beyond(std::uint32_t steps) const { return (place + steps) % size; }
+  std::uint32_t rank_at(std::uint32_t which) const { return first + which * stride; }
+};
+
 struct Draft {
   const Call& call;
   const std::uint32_t rank;
@@ -18,8 +30,9 @@ struct Draft {
   bool uses_messages = false;
   std::vector<std::uint32_t> indices = std::vector<std::uint32_t>(std::size_t{4} * size);  // by peer, direction and way
 
-  std::uint32_t before(std::uint32_t steps) const { return (rank + size - steps % size) % size; }
-  std::uint32_t beyond(std::uint32_t steps) const { return (rank + steps) % size; }
+  Circle all() const { return {0, 1, size, rank}; }
+  std::uint32_t before(std::uint32_t steps) const { return all().before(steps); }
+  std::uint32_t beyond(std::uint32_t steps) const { return all().beyond(steps); }
 
   std::uint32_t receive(std::uint32_t peer, Part to);
   std::uint32_t send(std::uint32_t peer, Part from);
@@ -62,10 +75,14 @@ void plan_rounds(Draft& d);
 // Parts of which each rank has its own, in `source`, when the slices of the transfer `after` have come, reach all: each to
 // its place at once, and passed on from there slice by slice.
 void gather_in_rounds(Draft& d, const std::vector<Part>& parts, std::uint32_t own, Part source, std::int32_t after);
+// What each of a circle has in `whole` becomes the sum of all of theirs; and the memory apart that this takes.
+void all_reduce_in_rounds(Draft& d, const Circle& circle, Part whole, std::uint8_t* landing);
+std::uint64_t landing_in_rounds(const Circle& circle, Part whole);
 
 // doubling.cpp, ring.cpp
 void plan_doubling(Draft& d);
 void plan_ring(Draft& d);
+void plan_grid(Draft& d, std::uint32_t columns);
 
 // trees.cpp: broadcast and reduce.
 void plan_tree(Draft& d, Algorithm algorithm);

@@ -44,6 +44,8 @@ class Group final : private StrandOwner {
   std::vector<End> reserve();
   proto::Verdict know(std::uint32_t peer, Member member);
   void agree(const Terms& terms) { roll_.terms = terms; }
+  // Now, and not when there is something to say.
+  void meet(std::uint32_t strand, std::uint32_t peer) { strands_[strand]->meet_now(peer); }
   // Or somebody else makes all queue pairs.
   std::uint32_t ring_rkey(std::uint32_t strand, std::uint32_t peer) { return strands_[strand]->ring_rkey(peer); }
   proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }

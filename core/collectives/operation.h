@@ -50,6 +50,19 @@ struct Slices {
       : size(slice_for(bytes, unit)), count(static_cast<std::uint32_t>((bytes + size - 1) / size)) {}
 };
 
+// Where the i-th of so many parts of a buffer begins: as even as cuts at the ends of cache lines are.
+constexpr std::uint64_t begin_of_part(std::uint64_t bytes, std::uint64_t i, std::uint64_t parts) {
+  constexpr std::uint64_t line = 64;
+  return std::min((bytes + line - 1) / line * i / parts * line, bytes);
+}
+
+// Of which larger part a transfer is a piece, where those that wait for each other are not all of one length.
+struct Site {
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;             // of the part
+  std::uint32_t blocks = 0;            // that it is made of; 0: the transfer is on its own
+};
+
 // What becomes of an inbound transfer when its turn comes: `left` op `right`, one of them what has come in.
 struct Merge {
   std::uint8_t* to = nullptr;          // null: nothing is to be done
@@ -69,6 +82,7 @@ struct Inbound final : proto::Placer {
   Stream stream = nullptr;             // how to copy it, where not plainly
   std::uint64_t bytes = 0;
   std::uint64_t total = 0;             // of all stripes of it together
+  Site site;
   Slices slices;
   std::uint32_t arrived = 0;           // slices
   std::uint32_t merged = 0;            // slices
@@ -97,6 +111,7 @@ struct Outbound {
   const std::uint8_t* from = nullptr;
   std::uint64_t bytes = 0;
   std::uint64_t total = 0;             // of all stripes of it together
+  Site site;
   std::int32_t after = -1;             // the inbound transfer it passes on
   std::int32_t beside = -1;            // the inbound transfer that it must not leave behind by more than the head start
   std::int32_t step = -1;              // so many inbound transfers must have been taken, and all copies made; -1: no step

@@ -39,6 +39,15 @@ Strand::Peer& Strand::open(Engine& engine, std::uint32_t p, std::uint32_t rkey, 
   return peer;
 }
 
+// By a word that says nothing: the other end is made when it comes.
+void Strand::meet_now(std::uint32_t p) {
+  Header header;
+  header.type = MessageType::credit;
+  driver_.run_and_send([&](Engine& engine, Time now) {
+    if (!peers_[p]) say(engine, now, p, header);
+  });
+}
+
 std::uint32_t Strand::ring_rkey(std::uint32_t p) {
   driver_.run([&](Engine& engine, Time) {
     if (!peers_[p]) open(engine, p, new_rkeys(engine, 1), nullptr);
@@ -84,8 +93,9 @@ Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
   for (const bool is_bulk : {false, true}) {
     const std::uint32_t qpn = end_.qpn(p, is_bulk);
     SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !engine.modify_init(qpn, init));
-    SOFTMRC_CHECK(!engine.modify_rtr(now, qpn, roll_.receiving(number_, p, is_bulk, node)));
+    SOFTMRC_CHECK(!driver_.connect(engine, now, qpn, roll_.receiving(number_, p, is_bulk, node)));
     SOFTMRC_CHECK(!engine.modify_rts(now, qpn, roll_.sending(number_, p, is_bulk)));
+    for (const std::uint32_t ev : member.denied) engine.deny_ev(now, qpn, ev);
   }
   if (member.paths) engine.remove_ev_profile(init.ev_profile);
   join(engine, p, end_.qpn(p, false), end_.qpn(p, true), there.ring_rkey(place_.rank));

@@ -50,11 +50,12 @@ Load load_of(const Call& call, std::uint32_t ranks) {
   return {call.kind, ranks, bytes, largest};
 }
 
-// Whether all that a transfer waits for or is merged with is as long as itself, and so is cut in the same places.
+// Whether all that a transfer waits for or is merged with is cut in the same places: it is as long as itself, or says what
+// it is a piece of.
 bool may_be_striped(const Descriptor& descriptor) {
   using enum Algorithm;
   switch (descriptor.algorithm) {
-    case ring: case binomial: case binary: case chain: return true;
+    case ring: case binomial: case binary: case chain: case grid: return true;
     case direct: return !reduces(descriptor.kind);
     case gathered: case doubling: case rounds: return false;
   }
@@ -108,7 +109,8 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
   op->descriptor.root = call.root;
   op->descriptor.count = count_of(call);
   op->descriptor.shape = hash_of(call);
-  op->descriptor.algorithm = cheapest(load_of(call, place.size), place.costs, place.forced);
+  const Load load = load_of(call, place.size);
+  op->descriptor.algorithm = cheapest(load, place.costs, place.forced);
   for (const Part& part : call.inputs) op->ranges.push_back({part.data, part.data + part.bytes, false});
   for (const Part& part : call.outputs) op->ranges.push_back({part.data, part.data + part.bytes, true});
   Draft d{call, place.rank, place.size, place.unit, *op};
@@ -123,6 +125,7 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
     case Algorithm::doubling: plan_doubling(d); break;
     case Algorithm::rounds: plan_rounds(d); break;
     case Algorithm::ring: plan_ring(d); break;
+    case Algorithm::grid: plan_grid(d, columns_of(load, place.costs)); break;
     case Algorithm::binomial: case Algorithm::binary: case Algorithm::chain: plan_tree(d, op->descriptor.algorithm); break;
   }
   if (place.is_weightless) op->forget_memory();

@@ -6,6 +6,7 @@
 //   doubling  partners exchange their sums, with twice the distance in each step
 //   rounds    reduce-scatter, all-gather or both, in ceil(log2 n) rounds each
 //   ring      reduce-scatter round a ring, added up while it lands; for an all_reduce the owners then send to all
+//   grid      rows of a grid round rings, then its columns in rounds, then the rows again
 //   binomial, binary, chain   trees for broadcast and reduce
 #pragma once
 
@@ -32,6 +33,7 @@ struct Place {
 struct Part {
   std::uint8_t* data = nullptr;
   std::uint64_t bytes = 0;
+  Site site{};  // of algorithms whose transfers are pieces of others
 };
 
 // What the caller asked for. Single blocks are a list of one part; lists have a part for every rank.

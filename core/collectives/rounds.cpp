@@ -1,5 +1,6 @@
 // In rounds, each of which halves what is left to do: ceil(log2 n) of them for any n, and no byte is sent that a ring would
-// not send. A rank sees the n blocks from itself on: number 0 is its own, i is that of the i-th rank beyond it.
+// not send. A rank sees the n blocks from itself on: number 0 is its own, i is that of the i-th rank beyond it, in the
+// circle of those that take part.
 //
 // Reducing, a round narrows the blocks that a rank has a part in from `width` to `half` of them (rounded up): it sends the
 // upper ones to the rank `half` beyond it, whose lower ones they are, and merges what comes from `half` before it into its
@@ -16,13 +17,14 @@ namespace {
 // Side by side in memory from block 0 on; but where the blocks are the parts of a buffer, the last part's neighbour is the
 // first one, at the other end.
 struct Blocks {
+  Circle circle;
   std::vector<Part> parts;
   std::uint32_t wrap;  // the number of the part with which the buffer begins
 
   Part run(std::uint32_t first, std::uint32_t last) const {
     std::uint64_t bytes = 0;
     for (std::uint32_t i = first; i < last; ++i) bytes += parts[i].bytes;
-    return {parts[first].data, bytes};
+    return {parts[first].data, bytes, parts[first].site};
   }
   // One piece, or two; all ranks cut alike.
   std::vector<Part> pieces(std::uint32_t first, std::uint32_t last) const {
@@ -31,16 +33,19 @@ struct Blocks {
   }
 };
 
-Blocks parts_of(const Draft& d, Part whole) {
-  const std::vector<Part> parts = cut(whole, d.size);
-  Blocks blocks{{}, d.size - d.rank};
-  for (std::uint32_t i = 0; i < d.size; ++i) blocks.parts.push_back(parts[d.beyond(i)]);
+Blocks parts_of(const Circle& circle, Part whole) {
+  const std::vector<Part> parts = cut(whole, circle.size);
+  Blocks blocks{circle, {}, circle.size - circle.place};
+  for (std::uint32_t i = 0; i < circle.size; ++i) {
+    Part& part = blocks.parts.emplace_back(parts[circle.beyond(i)]);
+    part.site = {static_cast<std::uint64_t>(part.data - whole.data), whole.bytes, whole.site.blocks};
+  }
   return blocks;
 }
 
 // In temporary memory, where they need not wrap; nowhere, where only their lengths are wanted.
 Blocks side_by_side(const Draft& d, const std::vector<Part>& parts, std::uint8_t* at) {
-  Blocks blocks{{}, d.size};
+  Blocks blocks{d.all(), {}, d.size};
   for (std::uint32_t i = 0; i < d.size; ++i) {
     blocks.parts.push_back({at, parts[d.beyond(i)].bytes});
     if (at) at += blocks.parts.back().bytes;
@@ -73,10 +78,11 @@ std::uint64_t landing_bytes(const Blocks& blocks) {
 }
 
 void reduce(Draft& d, const Blocks& blocks, Part result, std::uint8_t* landing) {
-  for (const Round round : rounds_of(d.size)) {
-    for (const Part& piece : blocks.pieces(round.half, round.width)) d.send_next(d.beyond(round.half), piece);
+  const Circle& circle = blocks.circle;
+  for (const Round round : rounds_of(circle.size)) {
+    for (const Part& piece : blocks.pieces(round.half, round.width)) d.send_next(circle.rank_at(circle.beyond(round.half)), piece);
     for (const Part& piece : blocks.pieces(0, round.width - round.half)) {
-      const std::uint32_t in = d.receive(d.before(round.half), {landing, piece.bytes});
+      const std::uint32_t in = d.receive(circle.rank_at(circle.before(round.half)), {landing, piece.bytes, piece.site});
       const bool is_last = round.half == 1;
       d.merge(in, is_last ? result.data : piece.data, landing, piece.data, is_last);
       landing += padded(piece.bytes);
@@ -85,23 +91,22 @@ void reduce(Draft& d, const Blocks& blocks, Part result, std::uint8_t* landing) 
 }
 
 void gather(Draft& d, const Blocks& blocks) {
-  const std::vector<Round> rounds = rounds_of(d.size);
+  const Circle& circle = blocks.circle;
+  const std::vector<Round> rounds = rounds_of(circle.size);
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
-    for (const Part& piece : blocks.pieces(0, round->width - round->half)) d.send_next(d.before(round->half), piece);
-    for (const Part& piece : blocks.pieces(round->half, round->width)) d.receive(d.beyond(round->half), piece);
+    for (const Part& piece : blocks.pieces(0, round->width - round->half)) d.send_next(circle.rank_at(circle.before(round->half)), piece);
+    for (const Part& piece : blocks.pieces(round->half, round->width)) d.receive(circle.rank_at(circle.beyond(round->half)), piece);
   }
 }
 
 // Of a reduce, only the root has a place for the result.
 void all_reduce(Draft& d) {
   const Part in = d.call.inputs[0];
-  const std::uint64_t room = landing_bytes(parts_of(d, in));
+  const std::uint64_t room = landing_in_rounds(d.all(), in);
   std::uint8_t* landing = d.use_temporary(room + in.bytes);
   const Part out = d.call.outputs.empty() ? Part{landing + room, in.bytes} : d.call.outputs[0];
   d.contribute(out, in);
-  const Blocks blocks = parts_of(d, out);
-  reduce(d, blocks, blocks.parts[0], landing);
-  gather(d, blocks);
+  all_reduce_in_rounds(d, d.all(), out, landing);
 }
 
 void reduce_scatter(Draft& d) {
@@ -147,6 +152,14 @@ void gather_in_rounds(Draft& d, const std::vector<Part>& parts, std::uint32_t ow
   }
 }
 
+std::uint64_t landing_in_rounds(const Circle& circle, Part whole) { return landing_bytes(parts_of(circle, whole)); }
+
+void all_reduce_in_rounds(Draft& d, const Circle& circle, Part whole, std::uint8_t* landing) {
+  const Blocks blocks = parts_of(circle, whole);
+  reduce(d, blocks, blocks.parts[0], landing);
+  gather(d, blocks);
+}
+
 void plan_gathered(Draft& d) {
   d.uses_messages = true;
   const Part in = d.call.inputs[0];
@@ -162,7 +175,7 @@ void plan_rounds(Draft& d) {
     case Kind::all_reduce: case Kind::reduce: return all_reduce(d);
     case Kind::reduce_scatter: return reduce_scatter(d);
     case Kind::all_gather: return all_gather(d);
-    default: return gather(d, {std::vector<Part>(d.size), d.size});  // a barrier: nothing, from everybody to everybody
+    default: return gather(d, {d.all(), std::vector<Part>(d.size), d.size});  // a barrier: nothing, from everybody to everybody
   }
 }
 

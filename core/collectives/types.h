@@ -23,8 +23,8 @@ enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadca
 constexpr std::array<const char*, 9> kind_names = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
                                                    "gather",     "scatter",        "all_to_all", "barrier"};
 // Ways to carry them out: see plan.h for which suits what, and cost.h for which is taken.
-enum class Algorithm : std::uint8_t { direct, gathered, doubling, rounds, ring, binomial, binary, chain };
-constexpr std::array<const char*, 8> algorithm_names = {"direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain"};
+enum class Algorithm : std::uint8_t { direct, gathered, doubling, rounds, ring, binomial, binary, chain, grid };
+constexpr std::array<const char*, 9> algorithm_names = {"direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain", "grid"};
 
 constexpr bool reduces(Kind kind) { return kind <= Kind::reduce_scatter || kind == Kind::reduce; }
 

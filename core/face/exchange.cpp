@@ -7,7 +7,7 @@
 namespace softmrc::face {
 namespace {
 
-constexpr std::uint16_t version = 1;
+constexpr std::uint16_t version = 2;  // also raised when offers change
 constexpr std::size_t largest_hello = 256;  // the first frame is anybody's
 constexpr std::size_t largest_frame = 1 << 18;
 constexpr std::size_t longest_words = 200;

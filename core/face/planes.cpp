@@ -13,6 +13,7 @@
 #include "proto/transmit.h"
 #include "udp/link_watch.h"
 #include "wire/packet.h"
+#include "wire/sealed.h"
 
 namespace softmrc::face {
 namespace {
@@ -30,8 +31,16 @@ std::optional<wire::Address> parse(const std::string& text) {
   return std::nullopt;
 }
 
+std::string names_of(const std::vector<udp::LocalAddress>& local) {
+  std::set<std::string> names;
+  for (const udp::LocalAddress& one : local) names.insert(one.interface);
+  std::string text;
+  for (const std::string& one : names) text += (text.empty() ? "" : ", ") + one;
+  return text.empty() ? "none" : text;
+}
+
 LocalPlane of_interface(const std::string& name, std::vector<udp::LocalAddress> local) {
-  if (if_nametoindex(name.c_str()) == 0) throw Refusal("no interface " + name + ", and it is no address either");
+  if (if_nametoindex(name.c_str()) == 0) throw Refusal("plane " + name + " is no interface of this host and no address; interfaces with one are " + names_of(local));
   std::erase_if(local, [&](const udp::LocalAddress& one) { return one.interface != name; });
   if (local.empty()) throw Refusal("interface " + name + " has no address");
   const auto rank = [](const udp::LocalAddress& one) { return 2 * is_link_local(one.address) + !one.address.is_v4; };
@@ -65,9 +74,9 @@ std::uint32_t LocalPlane::scope_id() const {
   return if_nametoindex((interface.empty() ? link : interface).c_str());
 }
 
-std::uint32_t LocalPlane::payload_mtu() const {
+std::uint32_t LocalPlane::payload_mtu(std::size_t overhead) const {
   if (link_mtu == 0) return 1024;
-  const std::uint32_t headers = (address.is_v4 ? 20 : 40) + 8 + proto::longest_data_headers + static_cast<std::uint32_t>(wire::icrc_size);
+  const std::uint32_t headers = (address.is_v4 ? 20 : 40) + 8 + proto::longest_data_headers + static_cast<std::uint32_t>(overhead);
   return link_mtu <= headers ? 0 : std::min(link_mtu - headers, largest_mtu) / payload_unit * payload_unit;
 }
 
@@ -113,6 +122,12 @@ std::uint32_t chosen_mtu(const std::vector<LocalPlane>& planes, std::uint32_t wa
     throw Refusal("mtu is " + std::to_string(wanted) + "; allowed: a multiple of " + std::to_string(payload_unit) + ", from " +
                   std::to_string(smallest_mtu) + " to " + std::to_string(largest) + ", which is what the links carry");
   return wanted;
+}
+
+std::uint32_t sealed_mtu(const std::vector<LocalPlane>& planes, std::uint32_t plain) {
+  for (const LocalPlane& plane : planes) plain = std::min(plain, plane.payload_mtu(wire::sealed_data_overhead));
+  if (plain < smallest_mtu) throw Refusal("planes carry less than " + std::to_string(smallest_mtu) + " bytes of payload in sealed packets");
+  return plain;
 }
 
 }  // namespace softmrc::face

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "wire/packet.h"
 #include "wire/route.h"
 
 namespace softmrc::face {
@@ -20,8 +21,8 @@ struct LocalPlane {
   std::uint32_t link_mtu = 0;
 
   std::uint32_t scope_id() const;
-  // The largest payload whose packet fits the link.
-  std::uint32_t payload_mtu() const;
+  // The largest payload whose packet fits the link, with so many bytes around what the headers of data take.
+  std::uint32_t payload_mtu(std::size_t overhead = wire::icrc_size) const;
   // Bits a second; 0 where the kernel does not know, as of loopback and veth, or guesses.
   std::uint64_t speed_bps() const;
 };
@@ -40,5 +41,7 @@ LocalPlane resolve(const std::string& name);
 std::vector<std::string> planes_found();
 // The payload of full packets: what is wanted, or with 0 what fits every plane, up to a limit. Throws Refusal.
 std::uint32_t chosen_mtu(const std::vector<LocalPlane>& planes, std::uint32_t wanted, std::uint32_t limit);
+// The same where packets are sealed, of which a plain one would have so much. Throws Refusal.
+std::uint32_t sealed_mtu(const std::vector<LocalPlane>& planes, std::uint32_t plain);
 
 }  // namespace softmrc::face

@@ -2,13 +2,16 @@
 //
 //   SOFTMRC_PLANES   eth0,eth1: addresses or interfaces; without it those of the file, or what is found
 //   SOFTMRC_CONFIG   a file: planes = ["eth0", "eth1"], and a table [device] with the settings below
+//   SOFTMRC_FABRIC   a fabric's file, and SOFTMRC_HOST a number: this host has that fabric's planes and paths, see fabric.h
 //   SOFTMRC_SECRET   what both ends of a connection have to know
 //   SOFTMRC_FAULTS   weather, see faults.h
 //   SOFTMRC_CAPTURE  a file for what passes the sockets, as pcapng; %p in its name is the process
+//   SOFTMRC_CONTROL  0: no control socket, see control.h
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +29,9 @@ struct DeviceSettings {
   std::uint32_t mtu = 0;
   std::uint32_t mtu_limit = 16'256;
   bool icrc = true;
+  std::string seal = "auto";
+  std::uint64_t rekey_packets = std::uint64_t{1} << 36;
+  std::uint32_t rekey_s = 3600;
   bool gso = true;
   bool ecn = true;
   bool trimming = false;
@@ -63,6 +69,9 @@ struct DeviceSettings {
         setting("mtu", &D::mtu, 0, 16'384, "payload of a full packet; 0: what the links carry"),
         setting("mtu_limit", &D::mtu_limit, 512, 16'384, "the largest that is chosen"),
         setting("icrc", &D::icrc, "packets are checked"),
+        setting("seal", &D::seal, "packets are hidden and authentic: auto, on or off"),
+        setting("rekey_packets", &D::rekey_packets, 1, std::uint64_t{1} << 62, "that a key serves"),
+        setting("rekey_s", &D::rekey_s, 1, 86'400, "and how long"),
         setting("gso", &D::gso, "trains"),
         setting("ecn", &D::ecn, "marks of congestion"),
         setting("trimming", &D::trimming, "the network trims"),
@@ -92,17 +101,24 @@ struct DeviceSettings {
   }
 };
 
+class FabricHost;
+
 struct Settings {
   std::vector<std::string> planes;  // as people name them; none: to be found
   DeviceSettings device;
   std::string secret;               // empty: none
   std::string faults;
   std::string capture;
+  bool control = true;
+  std::shared_ptr<const FabricHost> fabric;  // null: paths are sockets
 };
 
 // The value of a variable, empty where it is not set.
 using Environment = std::function<std::string(const char*)>;
 std::string of_process(const char* variable);
+
+// Whether devices have control sockets.
+proto::Verdict read_control(const Environment& environment, bool& is_wanted);
 
 // Throws Refusal.
 Settings read_settings(const Environment& environment = of_process);

@@ -215,10 +215,21 @@ void Endpoint::refuse(Time now, RefusedPacket why, std::uint64_t& counter, const
   journal_.note(e);
 }
 
+void Endpoint::refuse_damaged(Time now, const Arrival& arrival) {
+  EndpointStats& stats = journal_.stats;
+  switch (arrival.integrity) {
+    case Integrity::unchecked:
+    case Integrity::verified: return;
+    case Integrity::bad: return refuse(now, RefusedPacket::bad_icrc, stats.refused_bad_icrc, nullptr, arrival);
+    case Integrity::unsealed: return refuse(now, RefusedPacket::unsealed, stats.refused_unsealed, nullptr, arrival);
+    case Integrity::forged: return refuse(now, RefusedPacket::forged, stats.refused_forged, nullptr, arrival);
+    case Integrity::replayed: return refuse(now, RefusedPacket::replayed, stats.refused_replayed, nullptr, arrival);
+  }
+}
+
 void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options) {
   ++journal_.stats.datagrams_received;
-  if (arrival.integrity == Integrity::bad)
-    return refuse(now, RefusedPacket::bad_icrc, journal_.stats.refused_bad_icrc, nullptr, arrival);
+  if (is_refused(arrival.integrity)) return refuse_damaged(now, arrival);
   wire::Packet packet;
   if (wire::parse(bytes, options, packet) != wire::Refusal::none)
     return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, nullptr, arrival);

@@ -96,6 +96,12 @@ class Endpoint {
   std::size_t queue_pairs() const { return slots_.size() - free_slots_.size(); }
   // Those who keep numbers, and will want more.
   std::size_t reserves() const { return reserves_.size(); }
+  // Calls back with the number of each.
+  template <typename F>
+  void for_each_qpn(F f) const {
+    for (const Slot& slot : slots_)
+      if (slot.qpn) f(slot.qpn);
+  }
 
   // In.
   void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});
@@ -176,6 +182,7 @@ class Endpoint {
 
   std::optional<std::uint32_t> greet(Time now, const wire::Packet& packet, const Arrival& arrival);
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);
+  void refuse_damaged(Time now, const Arrival& arrival);
   void after_input(Time now, std::uint32_t slot);
   void list(std::uint32_t slot);
   void arm(Time now, std::uint32_t slot);

@@ -62,6 +62,9 @@ enum class RefusedPacket : std::uint8_t {
   unproven,     // about ports, without the key that the peer was given
   last_port,    // an update that would leave no port
   wrong_proof,  // an answer that may be a guess at what another plane was asked
+  unsealed,     // where packets are sealed, one that is not
+  forged,       // sealed by somebody else, or changed since
+  replayed,     // sealed, and here before
 };
 
 constexpr std::uint32_t all_events = ~0u;

@@ -159,11 +159,12 @@ class Requester {
     return rtt_.has_sample() && now - record.sent_at < rtt_.fastest() * 7 / 8;
   }
   void settle(Time now, Psn psn);
-  void tell_copies_apart(Psn psn, std::uint16_t reflected_ticks);
+  Answers copy_answered(const SentRecord& record, const wire::Sack& sack) const;
+  void tell_copies_apart(Psn psn, const wire::Sack& sack);
   void settle_undone(Time now, Psn psn, SentRecord& record);
-  void judge_first_copy(Psn psn, std::uint16_t reflected_ticks);
+  void judge_first_copy(Psn psn, const wire::Sack& sack);
   void suspect_older_on_ev(std::uint16_t ev, Psn acked);
-  std::optional<Duration> sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks);
+  std::optional<Duration> sample_rtt(Time now, Psn psn, const wire::Sack& sack);
   void apply_mark(Psn psn, const wire::Sack& sack);
   std::uint64_t advance_clock(const wire::CcState& cc, bool& is_newest);
   void refuse_acknowledgement(Time now, Psn cack);

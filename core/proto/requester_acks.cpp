@@ -28,13 +28,23 @@ std::uint64_t Requester::advance_clock(const wire::CcState& cc, bool& is_newest)
   return static_cast<std::uint64_t>(ahead) * 256;
 }
 
-// Valid when it is certain which transmission the SACK answers: the only one, or the one whose timestamp it reflects.
+// Which transmission of a packet in flight the SACK answers that it caused: its timestamp says so. Without one, the path
+// does that it reflects, as long as there were but two of them, on paths of their own.
+// spec: loss-copies
+Answers Requester::copy_answered(const SentRecord& r, const wire::Sack& sack) const {
+  if (config_.timestamps) return sack.cc.tx_timestamp == timestamp_ticks(r.sent_at) ? Answers::newest : Answers::earlier;
+  if (r.tx_count == 1) return Answers::newest;
+  const bool is_known = r.tx_count == 2 && r.ev < evs_.size() && r.previous_ev < evs_.size() && r.ev != r.previous_ev;
+  if (is_known && sack.entropy == evs_[r.ev].value) return Answers::newest;
+  return is_known && sack.entropy == evs_[r.previous_ev].value ? Answers::earlier : Answers::unknown;
+}
+
+// Valid when it is certain which transmission the SACK answers.
 // spec: rtt-valid
-std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, std::uint16_t reflected_ticks) {
+std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, const wire::Sack& sack) {
   if (!is_outstanding(psn)) return std::nullopt;
   const SentRecord& r = sent_[psn];
-  if (r.state != SentState::in_flight) return std::nullopt;
-  if (config_.timestamps ? reflected_ticks != timestamp_ticks(r.sent_at) : r.tx_count != 1) return std::nullopt;
+  if (r.state != SentState::in_flight || copy_answered(r, sack) != Answers::newest) return std::nullopt;
   const Duration rtt = now - r.sent_at;
   measure(rtt, r.tx_count == 1);
   note_round_trip(now, r.ev, rtt, true);
@@ -75,12 +85,12 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
       if (silence_.is_long()) on_proof(probe->ev);
     }
   } else {
-    if (is_outstanding(trigger) && sent_[trigger].in_doubt) [[unlikely]] judge_first_copy(trigger, sack.cc.tx_timestamp);
-    facts.round_trip = sample_rtt(now, trigger, sack.cc.tx_timestamp);
+    if (is_outstanding(trigger) && sent_[trigger].in_doubt) [[unlikely]] judge_first_copy(trigger, sack);
+    facts.round_trip = sample_rtt(now, trigger, sack);
     if (facts.round_trip) facts.delay = std::max(*facts.round_trip - rtt_.base(), Duration{0});
     apply_mark(trigger, sack);
     if (is_outstanding(trigger)) {
-      tell_copies_apart(trigger, sack.cc.tx_timestamp);
+      tell_copies_apart(trigger, sack);
       acknowledge_bits(now, trigger, 1);
     }
   }
@@ -174,21 +184,18 @@ void Requester::settle(Time now, Psn psn) {
   loss_.on_acked(now, r.sent_at, rtt_.smoothed());
 }
 
-// spec: loss-copies
-void Requester::tell_copies_apart(Psn psn, std::uint16_t reflected_ticks) {
+void Requester::tell_copies_apart(Psn psn, const wire::Sack& sack) {
   SentRecord& r = sent_[psn];
-  if (r.answers == Answers::newest || r.state != SentState::in_flight || !config_.timestamps) return;
-  r.answers = reflected_ticks == timestamp_ticks(r.sent_at) ? Answers::newest : Answers::earlier;
+  if (r.answers != Answers::newest && r.state == SentState::in_flight) r.answers = copy_answered(r, sack);
 }
 
-// A packet was sent again in silence, and this SACK's timestamp says which copy it answers. If the second, and the path of
+// A packet was sent again in silence, and this SACK says which copy it answers. If the second, and the path of
 // the first has acknowledged nothing for three round trips, that path lost it. Without this verdict a flow of one packet
 // at a time would stumble over the same dead path lap after lap.
-void Requester::judge_first_copy(Psn psn, std::uint16_t reflected_ticks) {
+void Requester::judge_first_copy(Psn psn, const wire::Sack& sack) {
   SentRecord& r = sent_[psn];
   r.in_doubt = false;
-  if (!config_.timestamps || r.state != SentState::in_flight || r.previous_ev == r.ev) return;
-  if (reflected_ticks != timestamp_ticks(r.sent_at)) return;
+  if (r.state != SentState::in_flight || r.previous_ev == r.ev || copy_answered(r, sack) != Answers::newest) return;
   const Duration three_rtt = std::max(rtt_.base(), rtt_.smoothed()) * 3;
   const Time unacked_since = evs_[r.previous_ev].unacked_since;
   if (unacked_since == Time::never() || r.sent_at - unacked_since <= three_rtt) return;

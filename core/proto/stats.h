@@ -63,6 +63,9 @@ struct QpStats {
   X(refused_unproven)      /* words about ports without the key for them */         \
   X(refused_last_port)     /* updates that would have left no port */               \
   X(refused_wrong_proof)   /* answers that may be guesses at what another plane was asked */ \
+  X(refused_unsealed)      /* where packets are sealed */                           \
+  X(refused_forged)        /* sealed by somebody else, or changed since */          \
+  X(refused_replayed)      /* sealed, and here before or too old to know */         \
   X(requests_unanswered)   /* of nodes, beyond what is answered in a second */      \
   X(endpoint_requests)                                                              \
   X(endpoint_responses)                                                             \
@@ -83,7 +86,7 @@ struct EndpointStats {
   std::uint64_t refused() const {
     return refused_malformed + refused_bad_icrc + refused_unknown_qp + refused_wrong_peer + refused_wrong_state +
            refused_unknown_peer + refused_unknown_answer + refused_wrong_pair + refused_unproven + refused_last_port +
-           refused_wrong_proof + requests_unanswered;
+           refused_wrong_proof + refused_unsealed + refused_forged + refused_replayed + requests_unanswered;
   }
 };
 

@@ -28,7 +28,15 @@ struct Transmit {
 };
 
 // What the driver saw around a packet that arrived.
-enum class Integrity : std::uint8_t { unchecked, verified, bad };
+enum class Integrity : std::uint8_t {
+  unchecked,
+  verified,
+  bad,       // its ICRC is wrong
+  unsealed,  // sealed packets are wanted, and this is none
+  forged,    // not sealed by the peer, or changed since
+  replayed,  // it was here before
+};
+constexpr bool is_refused(Integrity integrity) { return integrity >= Integrity::bad; }
 enum class Trim : std::uint8_t { none, trimmed, trimmed_last_hop };
 
 struct Arrival {

@@ -99,6 +99,10 @@ class Fabric {
 
   // The uSIDs of a path, for the switches' tables.
   std::uint16_t usid(const Node& node) const;
+  // Whether a switch or a downlink of a leaf has it.
+  bool is_usid(std::uint16_t usid) const {
+    return usid - 0x0100u < leaves_ || usid - 0x0300u < t1_ || usid - 0x0500u < t2_ || usid - 0x1000u < config_.hosts_per_leaf;
+  }
   std::uint16_t host_usid(std::uint32_t host) const {
     return static_cast<std::uint16_t>(0x1000 + host % config_.hosts_per_leaf);
   }

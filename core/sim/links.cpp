@@ -52,6 +52,7 @@ void Links::lose(std::uint32_t id) {
 
 void Links::drop(std::uint32_t id) {
   ++counters_.dropped;
+  observer_.on_dropped(parcels_[id]);
   parcels_.drop(id);
 }
 

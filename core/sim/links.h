@@ -26,13 +26,15 @@ struct Happening {
     timer,       // host `who` wanted to be called
     flow_start,  // flow `what`
     fault,       // number `what`
+    shot,        // number `what` of a survey leaves
   };
 };
 
-// Who wants to know of packets that faults took.
+// Who wants to know of packets that faults took, and of those that found no room or no way.
 struct LinkObserver {
   virtual ~LinkObserver() = default;
   virtual void on_lost(const Parcel& parcel) = 0;
+  virtual void on_dropped(const Parcel&) {}
 };
 
 class Links {

@@ -153,6 +153,7 @@ void MrcHosts::collect_completions(std::uint32_t host) {
 
 void MrcHosts::drain(std::uint32_t host) {
   Host& h = hosts_[host];
+  if (!h.endpoint) return;  // a port that only a survey used
   if (h.driven) return h.driven->process.kick(now());
   for (std::uint32_t ports; (ports = free_ports(host)) && h.endpoint->poll_transmit(now(), ports, scratch_);) leave(host, scratch_);
   collect_completions(host);
@@ -160,6 +161,7 @@ void MrcHosts::drain(std::uint32_t host) {
 
 Time MrcHosts::deadline(std::uint32_t host) {
   Host& h = hosts_[host];
+  if (!h.endpoint) return Time::never();
   if (h.driven) return h.driven->process.next_at(*h.endpoint, *h.driven);
   return h.stage ? std::min(h.endpoint->poll_timeout(), h.stage->deadline()) : h.endpoint->poll_timeout();
 }
@@ -186,7 +188,7 @@ void MrcHosts::leave(std::uint32_t host, const proto::Transmit& t) {
   p.peer = peer.our_id_there;
   p.plane = t.port;
   p.is_control = t.traffic_class == proto::TrafficClass::control;
-  p.congestion = p.is_corrupt = false;
+  p.congestion = p.is_corrupt = p.is_survey = false;
   p.trim = proto::Trim::none;
   p.came_from = no_link;
   const bool is_write = wire::is_write(t.packet.bth.opcode);

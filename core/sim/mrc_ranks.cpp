@@ -68,7 +68,8 @@ void MrcHosts::call(std::uint32_t id, const Flow& flow) {
   const auto ranks = static_cast<std::uint32_t>(group.ranks.size());
   Rank& rank = group.ranks[flow.rank];
   const Sizes sizes = sizes_of(what, ranks);
-  const collectives::Place place = group.place(flow.rank, place_.config.mtu);
+  collectives::Place place = group.place(flow.rank, place_.config.mtu);
+  place.forced = what.forced;
   Call call{id, number, flow.rank, nullptr, {}, {}};
   auto* in = reinterpret_cast<std::uint8_t*>(static_cast<std::uintptr_t>(place_.config.mtu));  // where there is none
   std::uint8_t* out = in;
@@ -100,6 +101,7 @@ void MrcHosts::call(std::uint32_t id, const Flow& flow) {
 
   Host& host = hosts_[rank.host];
   host.calls.push_back(std::move(call));
+  rank.part->force(what.forced);
   host.calls.back().work = rank.part->issue(asked, patience_s);
   end_calls(rank.host);
 }

@@ -47,6 +47,11 @@ std::uint32_t Network::add_call(std::int32_t collective, std::uint32_t rank, con
   return workload_.add(call);
 }
 
+void Network::add_fault(const Fault& fault) {
+  faults_.push_back(fault);
+  if (has_begun_) scheduler_.push(fault.at, Happening::fault, 0, static_cast<std::uint32_t>(faults_.size() - 1));
+}
+
 void Network::begin() {
   has_begun_ = true;
   hosts_->begin(workload_.flows());
@@ -57,7 +62,8 @@ void Network::begin() {
 bool Network::run(Time until, std::uint64_t max_events) {
   if (!has_begun_) begin();
   for (std::uint64_t handled = 0; handled < max_events; ++handled) {
-    if (workload_.is_done() || scheduler_.empty() || scheduler_.now() > until) {
+    const bool is_done = workload_.is_done() && survey_.is_over();
+    if (is_done || scheduler_.empty() || scheduler_.now() > until) {
       check_conserved();
       if (workload_.is_done()) checker_.check_expected();
       return false;
@@ -74,6 +80,11 @@ void Network::handle(const Scheduler::Event& event) {
   switch (static_cast<Happening::Kind>(event.kind)) {
     case Happening::arrive: {
       if (!links_.on_arrive(event.who, event.what)) break;
+      if (parcels_[event.what].is_survey) {
+        survey_.on_back(now(), parcels_[event.what]);
+        parcels_.drop(event.what);
+        break;
+      }
       const std::uint32_t host = links_.end_of(event.who).index;
       hosts_->handle(host, event.what);
       arm_timer(host);
@@ -98,6 +109,7 @@ void Network::handle(const Scheduler::Event& event) {
       break;
     }
     case Happening::fault: on_fault(faults_[event.what]); break;
+    case Happening::shot: on_shot(event.who, event.what); break;
   }
 }
 
@@ -144,9 +156,20 @@ void Network::on_leave(std::uint32_t host, std::uint32_t id) {
   Parcel& p = parcels_[id];
   links_.router().address(p);
   if (recovery_.unsent() && is_mrc_data(config_, p)) recovery_.on_sent(now(), key_of(p));
+  depart(host, id);
+}
+
+void Network::on_shot(std::uint32_t host, std::uint32_t number) {
+  const std::uint32_t id = parcels_.take();
+  survey_.prepare(number, parcels_[id]);
+  depart(host, id);
+}
+
+void Network::depart(std::uint32_t host, std::uint32_t id) {
+  const Parcel& p = parcels_[id];
   const LinkId link = fabric_.host_up(p.plane, host);
   std::uint32_t& busy = nics_[host].busy_ports;
-  // Only a process leaves several at a time.
+  // Only a process leaves several at a time, or a survey beside what the host itself sends.
   if (busy >> p.plane & 1) return links_.leave_later(link, id);
   busy |= 1u << p.plane;
   links_.leave(link, id);
@@ -154,6 +177,7 @@ void Network::on_leave(std::uint32_t host, std::uint32_t id) {
 
 // To a fault, that is; what a full queue drops is not counted here.
 void Network::on_lost(const Parcel& p) {
+  if (p.is_survey) return survey_.on_lost();
   if (p.is_control || !is_mrc_data(config_, p)) return;
   const std::uint64_t va = std::get<wire::Write>(p.packet.body).reth.va;
   if (const Hosts::Carried carried = hosts_->carried(p.packet.bth.dqp); carried != Hosts::Carried::flow) {
@@ -192,7 +216,8 @@ bool Network::is_port_down(std::uint32_t host, std::uint32_t plane) const {
 void Network::check_conserved() const {
   const Hosts::Counters& h = hosts_->counters();
   const Links::Counters& l = links_.counters();
-  Checker::check_conserved({.sent = h.data_packets + h.control_packets + h.retransmitted, .arrived = h.arrived,
+  Checker::check_conserved({.sent = h.data_packets + h.control_packets + h.retransmitted + survey_.sent(),
+                            .arrived = h.arrived + survey_.arrived(),
                             .dropped = h.dropped + l.dropped, .lost = l.lost, .under_way = parcels_.in_use()});
 }
 

@@ -6,6 +6,7 @@
 //   hosts.h      who sends and receives: mrc_hosts.h runs the production endpoint, roce_hosts.h the rival
 //   workload.h   which flow starts when
 //   checker.h    the oracle: every byte exactly once, no packet from nothing
+//   survey.h     packets of a mapper, which is no host
 //   series.h, recovery.h   what a run is asked about afterwards
 #pragma once
 
@@ -23,6 +24,7 @@
 #include "sim/recovery.h"
 #include "sim/scheduler.h"
 #include "sim/series.h"
+#include "sim/survey.h"
 #include "sim/workload.h"
 
 namespace softmrc::sim {
@@ -41,10 +43,14 @@ class Network final : private HostObserver, private LinkObserver {
   std::int32_t add_collective(const Collective& collective) { return hosts_->add_collective(collective); }
   std::uint32_t add_call(std::int32_t collective, std::uint32_t rank, const Flow& flow);
   void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) { workload_.add_dependency(earlier, later, think); }
-  void add_fault(const Fault& fault) { faults_.push_back(fault); }
+  // Before the run or during it; then at a time still to come.
+  void add_fault(const Fault& fault);
+  // A mapper's packet; where forwarding is by uSID only.
+  void add_shot(const Survey::Shot& shot) { scheduler_.push(shot.at, Happening::shot, shot.host, survey_.add(shot)); }
+  std::vector<Survey::Shot> take_shots() { return survey_.take(); }
   void sample_every(Duration bin) { series_.sample_every(bin); }
 
-  // Runs until all flows are complete, `until` passes, or so many events were handled; true while there is more to do.
+  // Runs until all flows are complete and no survey is under way, `until` passes, or so many events were handled; true while there is more to do.
   bool run(Time until, std::uint64_t max_events);
 
   Time now() const { return scheduler_.now(); }
@@ -59,9 +65,11 @@ class Network final : private HostObserver, private LinkObserver {
   const Checker& checker() const { return checker_; }
   const Series& series() const { return series_; }
   const Recovery& recovery() const { return recovery_; }
+  const NetworkConfig& config() const { return config_; }
 
  private:
   void on_lost(const Parcel& parcel) override;
+  void on_dropped(const Parcel& parcel) override { if (parcel.is_survey) survey_.on_lost(); }
   void on_leave(std::uint32_t host, std::uint32_t parcel) override;
   void on_placed(const Placement& placement) override;
   void on_landed(const Landing& landing) override;
@@ -73,6 +81,8 @@ class Network final : private HostObserver, private LinkObserver {
 
   void begin();
   void handle(const Scheduler::Event& event);
+  void on_shot(std::uint32_t host, std::uint32_t number);
+  void depart(std::uint32_t host, std::uint32_t parcel);
   void on_free_port(LinkId link);
   void on_pause(LinkId link, bool is_paused);
   void on_fault(const Fault& fault);
@@ -95,6 +105,7 @@ class Network final : private HostObserver, private LinkObserver {
   Checker checker_;
   Series series_;
   Recovery recovery_;
+  Survey survey_;
   std::uint64_t events_ = 0;
   bool has_begun_ = false;
 };

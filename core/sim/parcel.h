@@ -45,6 +45,7 @@ struct alignas(64) Parcel {
   bool is_trimmable = false;
   bool congestion = false;
   bool is_corrupt = false;
+  bool is_survey = false;      // of a mapper (survey.h), which knows it by `peer`
   proto::Trim trim = proto::Trim::none;
   wire::Packet packet;
   RocePacket roce;

@@ -48,6 +48,7 @@ void RoceHosts::start(std::uint32_t id, const Flow& flow) {
 }
 
 void RoceHosts::drain(std::uint32_t host) {
+  if (!hosts_[host]) return;  // a port that only a survey used
   RoceSend send;
   for (std::uint32_t ports; (ports = free_ports(host)) &&
                             hosts_[host]->poll(now(), ports, ports & ~place_.nics[host].paused_ports, send);)
@@ -63,7 +64,7 @@ void RoceHosts::leave(std::uint32_t host, const RoceSend& send) {
   p.destination = send.destination;
   p.plane = send.port;
   p.is_control = send.packet.kind != RocePacket::Kind::data;
-  p.is_trimmable = p.congestion = p.is_corrupt = false;
+  p.is_trimmable = p.congestion = p.is_corrupt = p.is_survey = false;
   p.trim = proto::Trim::none;
   p.came_from = no_link;
   p.bytes = p.is_control ? place_.config.control_packet_bytes : send.packet.bytes + place_.config.data_overhead_bytes;

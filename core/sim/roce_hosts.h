@@ -21,7 +21,7 @@ class RoceHosts final : public Hosts, private RoceObserver {
   void handle_timeout(std::uint32_t host) override;
   void handle_free_port(std::uint32_t host) override { drain(host); }
   bool set_port(std::uint32_t, std::uint32_t, bool) override { return false; }  // a queue pair keeps its only path
-  Time deadline(std::uint32_t host) override { return hosts_[host]->deadline(now()); }
+  Time deadline(std::uint32_t host) override { return hosts_[host] ? hosts_[host]->deadline(now()) : Time::never(); }
 
  private:
   static constexpr std::uint32_t max_qps = 16;  // per pair of hosts

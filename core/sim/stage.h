@@ -38,6 +38,10 @@ class Stage final : public proto::Driver {
     is_nudged_ = true;
     send_owed();
   }
+  proto::Verdict connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override {
+    return engine.modify_rtr(now, qpn, attributes);
+  }
+  void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override { engine.destroy_qp(now, qpn); }
   void add_attendant(proto::Attendant* attendant) override { attendants_.push_back(attendant); }
   void remove_attendant(proto::Attendant* attendant) override { std::erase(attendants_, attendant); }
   bool is_closed() const override { return is_closed_; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -16,6 +17,7 @@ struct Collective {
   std::uint32_t group = 0;
   collectives::Kind kind = collectives::Kind::barrier;
   std::uint64_t bytes = 0;         // of the whole buffer, on each rank; of an all_to_all, from each rank to each
+  std::optional<collectives::Algorithm> forced{};  // wherever it is possible
 };
 
 // A flow is one write-with-immediate, or one rank's call of a collective. It starts at `start`, or when the last of the flows it waits for was delivered (or

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "wire/sealed.h"
+
 namespace softmrc::udp {
 
 void FoulLine::set_up(std::uint64_t seed, std::uint64_t index, const wire::DscpMap& dscp) {
@@ -45,8 +47,15 @@ void FoulLine::send(Time now, std::uint32_t socket, std::span<const Train> train
   release(now, now);
 }
 
-// What is left has no ICRC, and says so.
+// What is left has no ICRC, and says so; a sealed one keeps the tag of its headers.
 void FoulLine::trim(KeptTrain& packet) {
+  if (wire::is_sealed(packet.bytes)) {
+    const std::size_t clear = wire::clear_size(packet.bytes, false);
+    if (!clear || !wire::is_write(static_cast<wire::Opcode>(packet.bytes[0])) || !chance(faults_.trim, stats_.trimmed)) return;
+    packet.bytes.resize(clear + wire::seal_front);
+    packet.tos = trimmed_tos_;
+    return;
+  }
   wire::Packet found;
   if (wire::parse(packet.bytes, {}, found) != wire::Refusal::none || !wire::is_write(found.bth.opcode)) return;
   if (!chance(faults_.trim, stats_.trimmed)) return;

@@ -25,8 +25,10 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
       planes_(open_planes(plan_)),
       links_(std::move(links)),
       links_up_(links_up),
-      sender_(plan_.sender, planes_, peers_),
+      seals_(plan_.sender.icrc, plan_.seal),
+      sender_(plan_.sender, planes_, peers_, seals_),
       spin_(plan_.spin) {
+  engine_.set_trace(&recorder_, notable_events);
   try {
     open_descriptors();
     apply_ports(clock_.now());
@@ -168,6 +170,47 @@ void Lane::wake_sleeper_if_late() {
   if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) kick();
 }
 
+proto::Verdict Lane::modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys) {
+  return with_engine_and_send([&](proto::Endpoint&, Time now) { return connect_with(now, qpn, attributes, keys); });
+}
+
+// spec: seal-agreed
+proto::Verdict Lane::connect_with(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys) {
+  const bool is_sealed = seals_.is_sealed(attributes.peer);
+  const bool is_at_work = engine_.has_peer(attributes.peer) && engine_.has_working_qp(attributes.peer);
+  if (is_at_work && is_sealed != (keys != nullptr))
+    return proto::Problem{proto::Problem::Kind::config, "seal", keys ? "keys" : "none",
+                          is_sealed ? "keys: other queue pairs to this peer are sealed" : "none: other queue pairs to this peer are not sealed"};
+  if (!keys) seals_.forget(attributes.peer);  // what was sealed is over
+  if (keys) seals_.add(now, qpn, attributes.peer, attributes.dest_qpn, *keys);
+  const proto::Verdict refused = engine_.modify_rtr(now, qpn, attributes);
+  if (refused && keys) seals_.remove(qpn);
+  return refused;
+}
+
+void Lane::expect_seal(std::uint32_t qpn, const SealKeys& keys) {
+  const Turns::Visit visit(turns_);
+  expected_seals_.insert_or_assign(qpn, keys);
+}
+
+proto::Verdict Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) {
+  const auto found = expected_seals_.extract(qpn);
+  return connect_with(now, qpn, attributes, found ? &found.mapped() : nullptr);
+}
+
+void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
+  seals_.end(now, qpn);
+  engine.destroy_qp(now, qpn);
+}
+
+bool Lane::destroy_qp(std::uint32_t qpn) {
+  send_owed();  // while it still knows its paths
+  return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
+    seals_.end(now, qpn);
+    return engine.destroy_qp(now, qpn);
+  });
+}
+
 proto::Verdict Lane::check_peer(const std::vector<PeerPlane>& planes) {
   const Turns::Visit visit(turns_);
   forget_peers();
@@ -258,7 +301,7 @@ void Lane::forget_peers() {
     if (!engine_.has_peer(peer)) gone.push_back(peer);
   });
   for (std::uint32_t peer : gone) peers_.remove(peer);
-  sender_.on_peers_removed();
+  seals_.on_peers_removed(gone);
 }
 
 void Lane::set_outlet(std::uint32_t cq, Bell* bell, int fd) {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <thread>
@@ -21,6 +22,8 @@
 #include "udp/peer_book.h"
 #include "udp/plane.h"
 #include "udp/receiver.h"
+#include "udp/recorder.h"
+#include "udp/seals.h"
 #include "udp/sender.h"
 #include "udp/spin.h"
 #include "udp/turns.h"
@@ -31,6 +34,7 @@ struct LanePlan {
   std::vector<PlanePlan> planes;
   proto::EndpointConfig engine;
   SenderPlan sender;
+  SealPlan seal;
   std::uint32_t port_burst = 0;          // packets offered to a plane before it is asked again whether it has room; 0: any
   Duration spin = microseconds(50);      // how long to look at idle sockets before sleeping
 };
@@ -120,6 +124,10 @@ class Lane final : public proto::Driver {
   void heed_ports();
   void heed_ports_soon();
 
+  // INIT to RTR, sealed from the first packet on where there are keys.
+  proto::Verdict modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys);
+  bool destroy_qp(std::uint32_t qpn);
+
   // The same planes are the same peer, which then has to be removed as often as it was added.
   proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
   proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
@@ -130,6 +138,10 @@ class Lane final : public proto::Driver {
   void forget(std::uint32_t place);
   std::uint32_t admit(std::uint32_t place) override;
   std::uint32_t place_of(std::uint32_t peer) const override;
+  // The keys of a queue pair that will be connected by its attendant.
+  void expect_seal(std::uint32_t qpn, const SealKeys& keys);
+  proto::Verdict connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override;
+  void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override;
 
   // What stopped the driver, if one of our own promises broke; else empty.
   std::string failure();
@@ -138,6 +150,7 @@ class Lane final : public proto::Driver {
   // Only with the engine to oneself.
   std::vector<Plane>& planes() { return planes_; }
   const LaneStats& stats() const { return stats_; }
+  const Recorder& recorder() const { return recorder_; }
   const LanePlan& plan() const { return plan_; }
 
   void set_spin(Duration spin);
@@ -179,6 +192,7 @@ class Lane final : public proto::Driver {
   void read_errors();
   proto::Verdict introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
   std::uint32_t peer_at(const sockaddr_storage& from);
+  proto::Verdict connect_with(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys);
   proto::Verdict check_new(const std::vector<PeerPlane>& planes, std::uint32_t same);
   void forget_peers();
   void linger(Lock& lock);
@@ -201,12 +215,15 @@ class Lane final : public proto::Driver {
   };
   PeerBook places_;
   std::vector<Expected> expected_;
+  std::map<std::uint32_t, SealKeys> expected_seals_;  // by queue pair, until it is connected
   std::unique_ptr<LinkWatch> links_;  // null: another lane reads it
   std::uint32_t links_up_;           // as far as it knows
   std::vector<LinkState> link_changes_;
   Receiver receiver_;
+  Seals seals_;
   Sender sender_;
   LaneStats stats_;
+  Recorder recorder_;
   std::vector<proto::Attendant*> attendants_;
 
   int epoll_fd_ = -1;

@@ -8,7 +8,6 @@
 #include "base/pause.h"
 #include "udp/lane_events.h"
 #include "udp/kernel.h"
-#include "wire/icrc.h"
 
 namespace softmrc::udp {
 
@@ -101,33 +100,29 @@ void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
     strangers_ += in.packets();
     return;
   }
-  wire::Route route;
+  Origin origin;
+  wire::Route& route = origin.route;
   source_of(*in.from, route.source, route.source_port);
   route.destination = plane.plan.address;
   route.destination_port = plane.sockets[0].port();
+  origin.peer = arrival.peer;
   arrival.entropy = route.source_port;
   arrival.port = static_cast<std::uint8_t>(p);
   arrival.congestion = (in.tos & 3) == 3;
   const wire::DscpMap& dscp = plan_.sender.dscp;
-  wire::ParseOptions options;
-  // A trimmed packet has no ICRC, so where nothing trims the mark means nothing: it is a packet like any other.
+  wire::ParseOptions options{.has_icrc = false};  // whatever closes a packet is gone when it is open
+  // A trimmed packet has lost what closed it, so where nothing trims the mark means nothing: it is a packet like any other.
   if (plan_.engine.trim_nack && dscp.was_trimmed(in.tos >> 2)) {
     arrival.trim = in.tos >> 2 == dscp.trimmed ? proto::Trim::trimmed : proto::Trim::trimmed_last_hop;
-    options.trimmed = true;
-    options.has_icrc = false;
+    options.trimmed = origin.is_trimmed = true;
   }
-  std::uint32_t seed = 0;
-  std::size_t seed_size = 0;
+  Seal& seal = seals_.of(arrival.peer);
+  seal.begin(origin);
   for (std::size_t at = 0; at < in.bytes.size(); at += in.segment) {
-    const wire::Bytes packet = in.bytes.subspan(at, std::min<std::size_t>(in.segment, in.bytes.size() - at));
-    if (plan_.sender.icrc && !options.trimmed) {
-      if (seed_size != packet.size()) {
-        seed_size = packet.size();
-        seed = wire::icrc_seed(route, seed_size);
-      }
-      arrival.integrity = wire::verify_from(seed, packet) ? proto::Integrity::verified : proto::Integrity::bad;
-      plane.stats.bad_icrc += arrival.integrity == proto::Integrity::bad;
-    }
+    wire::MutableBytes packet = in.bytes.subspan(at, std::min<std::size_t>(in.segment, in.bytes.size() - at));
+    arrival.integrity = seal.open(now, packet);
+    if (proto::is_refused(arrival.integrity)) [[unlikely]]
+      ++(arrival.integrity == proto::Integrity::bad ? plane.stats.bad_icrc : plane.stats.bad_seal);
     engine_.handle_datagram(now, packet, arrival, options);
   }
 }

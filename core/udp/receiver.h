@@ -17,7 +17,7 @@ namespace softmrc::udp {
 // One message of the kernel: a train of packets of `segment` bytes, the last one perhaps shorter.
 struct Incoming {
   const sockaddr_storage* from = nullptr;
-  wire::Bytes bytes;
+  wire::MutableBytes bytes;  // in this receiver's memory, where packets may be opened
   std::uint32_t segment = 0;
   std::uint8_t tos = 0;
 

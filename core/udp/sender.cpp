@@ -1,21 +1,19 @@
 #include "udp/sender.h"
 
-#include <cstring>
+#include <algorithm>
 
-#include "wire/icrc.h"
+#include "wire/sealed.h"
 
 namespace softmrc::udp {
 namespace {
 
-constexpr unsigned padding(std::uint32_t size) { return (4 - size % 4) % 4; }
-
-// Room for a header, the padding and ICRC of the packet before it.
-constexpr std::size_t scratch_per_packet = wire::max_header_size + 8;
+// Room for a header, the padding and ICRC of the packet before it; or for a sealed packet but for what it hides.
+constexpr std::size_t scratch_per_packet = wire::max_header_size + std::max<std::size_t>(8, wire::sealed_data_overhead);
 
 }  // namespace
 
-Sender::Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers)
-    : plan_(plan), planes_(planes), peers_(peers), packets_(std::make_unique<Pending[]>(batch_packets)) {
+Sender::Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers, Seals& seals)
+    : plan_(plan), planes_(planes), peers_(peers), seals_(seals), packets_(std::make_unique<Pending[]>(batch_packets)) {
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
     first_queue_.push_back(static_cast<std::uint32_t>(queues_.size()));
     for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s) {
@@ -58,34 +56,10 @@ void Sender::take() {
   queue.last = count_++;
 }
 
-std::uint32_t Sender::icrc_seed(const Plane& plane, std::uint16_t source_port, const PeerPlane& peer, std::size_t size) const {
-  Seed& seed = seeds_[(source_port ^ size >> 2) % seeds_.size()];
-  if (seed.peer != &peer || seed.source_port != source_port || seed.size != size) {
-    const wire::Route route{plane.plan.address, peer.address, source_port, peer.port};
-    seed = {&peer, source_port, size, wire::icrc_seed(route, size)};
-  }
-  return seed.state;
-}
-
-// Writes padding and ICRC behind the payload; returns how many bytes that was.
-std::uint32_t Sender::seal(const Plane& plane, std::uint16_t source_port, const proto::Transmit& transmit,
-                           std::uint8_t* header, std::size_t header_size, std::uint8_t* tail) const {
-  const auto* write = std::get_if<wire::Write>(&transmit.packet.body);
-  const std::uint32_t payload = write ? write->payload_size : 0;
-  const unsigned pad = padding(payload);
-  std::memset(tail, 0, 8);
-  if (plan_.icrc) {
-    const std::size_t size = header_size + payload + pad + wire::icrc_size;
-    std::uint32_t state = icrc_seed(plane, source_port, peers_.plane(transmit.peer, transmit.port), size);
-    header[wire::icrc_masked_byte] = 0xFF;
-    state = wire::crc32_update(state, {header, header_size});
-    header[wire::icrc_masked_byte] = 0;
-    if (payload) state = wire::crc32_update(state, {write->payload, payload});
-    if (pad) state = wire::crc32_update(state, {tail, pad});
-    state = ~state;
-    std::memcpy(tail + pad, &state, wire::icrc_size);
-  }
-  return pad + static_cast<std::uint32_t>(wire::icrc_size);
+// Sealed packets are made here whole, and not from the user's memory.
+void Sender::make_room_for_payloads() {
+  constexpr std::size_t longest = 1 << 15;
+  scratch_.resize(batch_packets * scratch_per_packet + most_gathered_bytes + longest);
 }
 
 // Not behind a packet that is shorter than the others.
@@ -114,31 +88,31 @@ Train& Sender::start_train(const proto::Transmit& transmit, const PeerPlane& pee
   return trains_.back();
 }
 
-std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& transmit) {
+std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& transmit, Time now) {
   const Plane& plane = planes_[queue.plane];
   const auto* write = std::get_if<wire::Write>(&transmit.packet.body);
-  std::uint8_t* header = scratch_.data() + scratch_used_;
-  const std::size_t header_size = wire::emit_headers(transmit.packet, header);
-  std::uint8_t* tail = header + header_size;
-  const std::uint32_t tail_size = seal(plane, plane.sockets[queue.socket].port(), transmit, header, header_size, tail);
-  scratch_used_ += header_size + tail_size;
-  const std::uint32_t payload = write ? write->payload_size : 0;
-  const std::uint32_t size = static_cast<std::uint32_t>(header_size) + payload + tail_size;
-  const std::uint8_t tos = tos_of(transmit.traffic_class);
   const PeerPlane& peer = peers_.plane(transmit.peer, queue.plane);
+  std::uint8_t* front = scratch_.data() + scratch_used_;
+  const auto header_size = static_cast<std::uint32_t>(wire::emit_headers(transmit.packet, front));
+  Outgoing packet{transmit, plane.plan.address, plane.sockets[queue.socket].port(), peer, front, header_size,
+                  write ? write->payload : nullptr, write ? write->payload_size : 0};
+  seals_.of(transmit.peer).seal(now, packet);
+  scratch_used_ += packet.front_size + packet.tail_size;
+  const std::uint32_t size = packet.size();
+  const std::uint8_t tos = tos_of(transmit.traffic_class);
 
   const bool joins = joins_last(plane, transmit, peer, size, tos);
   Train& train = joins ? trains_.back() : start_train(transmit, peer, size, tos);
   if (joins) {
-    train.pieces[train.piece_count - 1].iov_len += header_size;  // it follows the tail before it in the scratch
+    train.pieces[train.piece_count - 1].iov_len += packet.front_size;  // it follows what was before it in the scratch
   } else {
-    train.pieces[train.piece_count++] = {header, header_size};
+    train.pieces[train.piece_count++] = {front, packet.front_size};
   }
-  if (payload) {
-    train.pieces[train.piece_count++] = {const_cast<std::uint8_t*>(write->payload), payload};
-    train.pieces[train.piece_count++] = {tail, tail_size};
+  if (packet.payload_size) {
+    train.pieces[train.piece_count++] = {const_cast<std::uint8_t*>(packet.payload), packet.payload_size};
+    train.pieces[train.piece_count++] = {front + packet.front_size, packet.tail_size};
   } else {
-    train.pieces[train.piece_count - 1].iov_len += tail_size;
+    train.pieces[train.piece_count - 1].iov_len += packet.tail_size;
   }
   train.bytes += size;
   ++train.packets;
@@ -150,7 +124,7 @@ std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& tr
 void Sender::send_queue(SocketQueue& queue, Time now) {
   std::size_t gathered = 0;
   for (std::uint32_t at = queue.first; at != none; at = packets_[at].next) {
-    const std::uint32_t size = append(queue, packets_[at].transmit);
+    const std::uint32_t size = append(queue, packets_[at].transmit, now);
     gathered += size;
     if (gathered + size <= most_gathered_bytes && packets_[at].next != none) continue;
     planes_[queue.plane].line().send(now, queue.socket, trains_);
@@ -163,6 +137,7 @@ void Sender::send_queue(SocketQueue& queue, Time now) {
 
 // Data first: acknowledgements alone would wake a peer that waits for the data.
 void Sender::flush(Time now) {
+  if (seals_.has_sessions() && scratch_.size() < most_gathered_bytes) [[unlikely]] make_room_for_payloads();
   for (const bool control : {false, true}) {
     for (std::uint32_t at : active_) {
       SocketQueue& queue = queues_[at];

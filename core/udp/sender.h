@@ -2,15 +2,16 @@
 // path leave as one train (UDP GSO) even where the spraying alternates paths with every packet. Order on a path is kept.
 //
 //   a train:  header | payload | pad ICRC header | payload | pad ICRC     payloads are the user's own memory
+//   sealed:   header payload tag header payload tag                       all of it copied, and hidden, into ours
 #pragma once
 
-#include <array>
 #include <memory>
 #include <vector>
 
 #include "proto/transmit.h"
 #include "udp/peer_book.h"
 #include "udp/plane.h"
+#include "udp/seals.h"
 #include "wire/frame.h"
 
 namespace softmrc::udp {
@@ -26,7 +27,7 @@ class Sender {
  public:
   static constexpr std::uint32_t batch_packets = 256;
 
-  Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers);
+  Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers, Seals& seals);
 
   // Where the engine writes the next packet; `take` then accepts it.
   proto::Transmit& slot() { return packets_[count_].transmit; }
@@ -34,9 +35,6 @@ class Sender {
   bool is_full() const { return count_ == batch_packets; }
   bool empty() const { return count_ == 0; }
   void flush(Time now);
-
-  // Planes of peers that were known may be gone, and others stand in their place.
-  void on_peers_removed() { seeds_.fill({}); }
 
  private:
   static constexpr std::uint32_t none = ~0u;
@@ -58,17 +56,16 @@ class Sender {
 
   std::uint8_t tos_of(proto::TrafficClass traffic_class) const;
   // Returns the packet's size.
-  std::uint32_t append(const SocketQueue& queue, const proto::Transmit& transmit);
+  std::uint32_t append(const SocketQueue& queue, const proto::Transmit& transmit, Time now);
   bool joins_last(const Plane& plane, const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) const;
   Train& start_train(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos);
   void send_queue(SocketQueue& queue, Time now);
-  std::uint32_t seal(const Plane& plane, std::uint16_t source_port, const proto::Transmit& transmit, std::uint8_t* header,
-                     std::size_t header_size, std::uint8_t* tail) const;
-  std::uint32_t icrc_seed(const Plane& plane, std::uint16_t source_port, const PeerPlane& peer, std::size_t size) const;
+  void make_room_for_payloads();
 
   SenderPlan plan_;
   std::vector<Plane>& planes_;
   const PeerBook& peers_;
+  Seals& seals_;
 
   std::unique_ptr<Pending[]> packets_;
   std::uint32_t count_ = 0;
@@ -83,15 +80,6 @@ class Sender {
   std::vector<std::uint8_t> scratch_;
   std::size_t scratch_used_ = 0;
   std::vector<Destination> along_;             // where trains go that take an SRv6 path
-
-  // The checksum of everything in front of BTH, which all packets of one flow and size share.
-  struct Seed {
-    const PeerPlane* peer = nullptr;
-    std::uint16_t source_port = 0;
-    std::size_t size = 0;
-    std::uint32_t state = 0;
-  };
-  mutable std::array<Seed, 64> seeds_{};
 };
 
 }  // namespace softmrc::udp

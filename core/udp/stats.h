@@ -14,6 +14,7 @@ namespace softmrc::udp {
   X(receives)            /* messages taken from the kernel */                           \
   X(strangers)           /* packets from an address that is no peer's, dropped */       \
   X(bad_icrc)                                                                           \
+  X(bad_seal)            /* packets of a sealed peer that were not its own, or not new */ \
   X(truncated)           /* longer than any packet can be, dropped */                   \
   X(send_blocked)        /* times the socket had no room */                             \
   X(send_refused)        /* messages that the kernel would not send: counted as lost */ \

@@ -69,11 +69,6 @@ void emit_ipv4(std::uint8_t* p, const Frame& f, std::size_t payload) {
   emit_ipv4_checksum(p);
 }
 
-// The length of BTH through RETH.
-std::size_t through_reth(bool timestamped) {
-  return Bth::size + Meth::size + (timestamped ? Timestamp::size : 0) + Reth::size;
-}
-
 std::size_t udp_payload_size(const Frame& f) {
   return f.trimmed ? through_reth(f.packet.bth.timestamped) : packet_size(f.packet) + icrc_size;
 }
@@ -101,6 +96,8 @@ struct Reader {
   Layout at{};
 
   FrameVerdict read();
+  FrameRefusal read_layers();
+  Bytes payload() const { return bytes.subspan(at.udp + udp_size, at.end - at.udp - udp_size); }
   FrameRefusal read_link(std::uint16_t& ethertype, std::size_t& next);
   FrameRefusal read_ipv6(std::size_t start, std::size_t end);
   FrameRefusal read_outer(std::size_t start, std::size_t end);
@@ -219,28 +216,50 @@ FrameRefusal Reader::read_udp() {
 }
 
 // A sender on an IPv4 socket did not know its identification, see icrc.h.
-bool is_sealed(const Frame& f, Bytes udp_payload) {
+bool has_good_icrc(const Frame& f, Bytes udp_payload) {
   if (verify(f.route, udp_payload, f.ipv4_identity())) return true;
   return f.route.is_v4() && f.ipv4_identity() != default_ipv4_identity && verify(f.route, udp_payload);
 }
 
-FrameVerdict Reader::read() {
+// As much as is in the clear.
+Refusal read_sealed(Bytes bytes, Frame& out) {
+  const std::size_t clear = clear_size(bytes, out.trimmed);
+  std::array<std::uint8_t, max_header_size + 4> headers{};  // and an immediate, which is hidden
+  if (clear == 0 || clear > max_header_size) return Refusal::truncated;
+  std::memcpy(headers.data(), bytes.data(), clear);
+  headers[1] &= 0xF0;
+  out.sealed = SealKey::parse(bytes.data() + clear);
+  const bool is_data = is_write(static_cast<Opcode>(bytes[0]));
+  if (out.trimmed || !is_data) return parse({headers.data(), clear}, {.has_icrc = false, .trimmed = out.trimmed}, out.packet);
+  const std::size_t imm = has_imm(static_cast<Opcode>(bytes[0])) ? 4 : 0;
+  const std::size_t hidden = bytes.size() - clear - seal_front - seal_tag_size;
+  if (hidden < imm) return Refusal::truncated;
+  const ParseOptions options{.has_icrc = false, .elided_payload = static_cast<std::uint32_t>(hidden - imm)};
+  const Refusal refusal = parse({headers.data(), clear + imm}, options, out.packet);
+  if (refusal == Refusal::none && hidden > imm) std::get<Write>(out.packet.body).payload = bytes.data() + clear + seal_front + imm;
+  return refusal;
+}
+
+FrameRefusal Reader::read_layers() {
   out = {};
   std::uint16_t ethertype = 0;
   std::size_t start = 0;
   FrameRefusal refusal = read_link(ethertype, start);
-  if (refusal != FrameRefusal::none) return {refusal};
+  if (refusal != FrameRefusal::none) return refusal;
   if (ethertype == ethertype_ipv4) refusal = read_ipv4(start, bytes.size());
   else if (ethertype == ethertype_ipv6) refusal = read_ipv6(start, bytes.size());
   else refusal = FrameRefusal::not_ip;
-  if (refusal == FrameRefusal::none) refusal = read_udp();
-  if (refusal != FrameRefusal::none) return {refusal};
+  return refusal == FrameRefusal::none ? read_udp() : refusal;
+}
 
+FrameVerdict Reader::read() {
+  if (const FrameRefusal refusal = read_layers(); refusal != FrameRefusal::none) return {refusal};
   out.trimmed = options.dscp.was_trimmed(out.dscp) || (out.outer && options.dscp.was_trimmed(out.outer->dscp));
-  const Bytes payload = bytes.subspan(at.udp + udp_size, at.end - at.udp - udp_size);
-  const Refusal packet = parse(payload, {.has_icrc = !out.trimmed, .trimmed = out.trimmed}, out.packet);
+  const bool is_closed_by_key = is_sealed(payload());
+  const Refusal packet = is_closed_by_key ? read_sealed(payload(), out)
+                                          : parse(payload(), {.has_icrc = !out.trimmed, .trimmed = out.trimmed}, out.packet);
   if (packet != Refusal::none) return {FrameRefusal::bad_packet, packet};
-  if (!out.trimmed) out.icrc = is_sealed(out, payload) ? Sum::good : Sum::bad;
+  if (!out.trimmed && !is_closed_by_key) out.icrc = has_good_icrc(out, payload()) ? Sum::good : Sum::bad;
   return {};
 }
 
@@ -303,6 +322,12 @@ FrameVerdict parse_frame(Bytes bytes, const FrameOptions& options, Frame& out) {
   return Reader{bytes, options, out}.read();
 }
 
+Bytes udp_payload(Bytes frame, const FrameOptions& options) {
+  Frame found;
+  Reader reader{frame, options, found};
+  return reader.read_layers() == FrameRefusal::none ? reader.payload() : Bytes{};
+}
+
 std::size_t frame_size(const Frame& frame) {
   return ethernet_size + outer_size(frame) + inner_ip_size(frame) + udp_size + udp_payload_size(frame);
 }
@@ -351,7 +376,7 @@ std::size_t trim(MutableBytes frame, bool last_hop, const FrameOptions& options)
 
   const std::uint8_t dscp = last_hop ? options.dscp.trimmed_last_hop : options.dscp.trimmed;
   const Layout& at = reader.at;
-  const std::size_t end = at.udp + udp_size + through_reth(found.packet.bth.timestamped);
+  const std::size_t end = at.udp + udp_size + through_reth(found.packet.bth.timestamped) + (found.sealed ? seal_front : 0);
   std::uint8_t* p = frame.data();
   store16(p + at.udp + 4, static_cast<std::uint32_t>(end - at.udp));
   store16(p + at.udp + 6, 0);

@@ -10,6 +10,7 @@
 #include "wire/entropy.h"
 #include "wire/packet.h"
 #include "wire/route.h"
+#include "wire/sealed.h"
 #include "wire/srv6.h"
 
 namespace softmrc::wire {
@@ -63,6 +64,9 @@ struct Frame {
   bool trimmed = false;               // headers end with RETH, there is no ICRC
   Packet packet;
 
+  // Set by parse where the packet is sealed. `packet` then has the headers, which are in the clear, an immediate of 0, and for a
+  // payload bytes that only the peer can make sense of.
+  std::optional<SealKey> sealed;
   Sum icrc = Sum::absent;        // found by parse; emit always writes a good one
   Sum udp_checksum = Sum::good;  // found by parse; emit writes one unless this is absent or the frame is trimmed
 
@@ -115,6 +119,9 @@ struct FrameOptions {
 // padding) are ignored.
 [[nodiscard]] FrameVerdict parse_frame(Bytes bytes, const FrameOptions& options, Frame& out);
 
+// The packet of a frame and whatever closes it, as they are; empty where the frame is refused before that.
+Bytes udp_payload(Bytes frame, const FrameOptions& options);
+
 // What is left of a write after trimming: BTH through RETH, into `out`, which has room for max_header_size. Returns the
 // length. bth.pad is kept where the payload is unknown, for it is all that still tells of it.
 std::size_t emit_trimmed(const Packet& packet, std::uint8_t* out);
@@ -123,7 +130,7 @@ std::size_t frame_size(const Frame& frame);
 // Writes the frame and returns its size; 0 when `out` is too small or a length field cannot say so much.
 std::size_t emit_frame(const Frame& frame, MutableBytes out);
 
-// What a switch does to a frame that finds no room: cut it after RETH, rewrite all lengths, mark it TRIMMED in every IP
+// What a switch does to a frame that finds no room: cut it after RETH (of a sealed one after the tag of its headers), rewrite all lengths, mark it TRIMMED in every IP
 // header (the outer one may be gone when it arrives), and drop the UDP checksum. Works in place; returns the new size,
 // or 0 when the frame is not one that may be trimmed.
 std::size_t trim(MutableBytes frame, bool last_hop, const FrameOptions& options = {});

@@ -2,16 +2,14 @@
 
 #include <cstring>
 
+#include "wire/sealed.h"
+
 namespace softmrc::wire {
 namespace {
 
-constexpr std::size_t write_headers_before_imm(bool timestamped) {
-  return Bth::size + Meth::size + (timestamped ? Timestamp::size : 0) + Reth::size;
-}
-
 Refusal parse_write(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
   const Bth& bth = out.bth;
-  std::size_t at = write_headers_before_imm(bth.timestamped);
+  std::size_t at = through_reth(bth.timestamped);
   if (size < at) return Refusal::truncated;
   Write& w = out.body.emplace<Write>();
   const std::uint8_t* cursor = p + Bth::size;
@@ -109,7 +107,7 @@ Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out) {
 
 std::size_t header_size(const Packet& packet) {
   if (std::holds_alternative<Write>(packet.body))
-    return write_headers_before_imm(packet.bth.timestamped) + (has_imm(packet.bth.opcode) ? 4 : 0);
+    return through_reth(packet.bth.timestamped) + (has_imm(packet.bth.opcode) ? 4 : 0);
   return Bth::size + body_size(packet);
 }
 

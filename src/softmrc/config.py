@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 LONGEST_US = 1e12
+LONGEST_REKEY_S = 86_400
+SEAL_CHOICES = ("auto", "on", "off")
 PAYLOAD_UNIT = 128  # full packets carry a multiple of it, so that no word of a message is split between two
 HERE_QUEUE_US = 8_000.0  # on loopback
 UNKNOWN_RATE_BPS = 40_000_000_000  # what software may reach
@@ -88,6 +90,11 @@ class DeviceConfig:
     mtu: int = 0  # payload bytes of a full packet; 0: what the links carry, up to mtu_limit
     mtu_limit: int = 16256  # four such packets fill a train
     icrc: bool = True
+    seal: str = (
+        "auto"  # packets are hidden and authentic: "on", "off", or where there is a secret and a way to leave here
+    )
+    rekey_packets: int = 1 << 36  # after so many the next key
+    rekey_s: int = 3600  # or after so long
     gso: bool = True
     ecn: bool = True
     srv6: bool = False  # EVs are indices of SRv6 carriers, given with each peer
@@ -125,6 +132,11 @@ class DeviceConfig:
                 quantity(item.name, value, LONGEST_US, f"microseconds, from 0 to {LONGEST_US:,.0f}")
             if item.type == "int" and (not hasattr(value, "__index__") or not 0 <= value < 1 << 62):
                 raise ConfigError(item.name, value, "a whole number that is not negative")
+        if self.seal not in SEAL_CHOICES:
+            raise ConfigError("seal", self.seal, "'auto', 'on' or 'off'")
+        for name, most in (("rekey_packets", 1 << 62), ("rekey_s", LONGEST_REKEY_S)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ConfigError(name, getattr(self, name), f"1 to {most}")
         return self
 
     def sending(self) -> dict[str, int]:

@@ -13,6 +13,9 @@ A failed work request is a completion with a status.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class MrcError(Exception):
     """The root of every exception that SoftMRC raises on purpose."""
@@ -26,6 +29,13 @@ class ConfigError(MrcError, ValueError):
         self.field = field
         self.value = value
         self.allowed = allowed
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is unknown: one that is much like it, or begins so, if there is one."""
+    names = list(known)
+    close = difflib.get_close_matches(word, names, 1, 0.65) or [name for name in names if name.startswith(word)]
+    return f"; did you mean {close[0]}?" if word and close else ""
 
 
 class UsageError(MrcError, RuntimeError):

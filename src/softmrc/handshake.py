@@ -9,7 +9,7 @@
 So whoever does not know the secret is told nothing but a nonce, at either end: the listener proves itself before it is
 made an offer, and a seal proves the connector before it gets one. Fresh nonces make everything that was said before
 worthless. Without a secret both ends must be on loopback. Nothing is encrypted: whoever can read the exchange learns
-keys, as with RDMA itself.
+memory keys and numbers of packets, which are of no use where packets are sealed (`softmrc.sealing`).
 """
 
 from __future__ import annotations
@@ -122,6 +122,19 @@ class Proof:
         self._role = role
         self._secret = secret
         self._nonces = {role: secrets.token_hex(32)}
+
+    @property
+    def secret(self) -> bytes | None:
+        return self._secret
+
+    @property
+    def is_connector(self) -> bool:
+        return self._role == CONNECTOR
+
+    @property
+    def salt(self) -> bytes:
+        """What is of this handshake and no other, once both have said hello."""
+        return bytes.fromhex(self._nonces[CONNECTOR] + self._nonces[LISTENER])
 
     def hello(self) -> dict[str, Any]:
         said: dict[str, Any] = {

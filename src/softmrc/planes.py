@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from softmrc import _core
-from softmrc._core import LONGEST_PACKET_OVERHEAD
+from softmrc._core import LONGEST_PACKET_OVERHEAD, LONGEST_SEALED_OVERHEAD
 from softmrc.config import PAYLOAD_UNIT, RtrAttributes, bounds, whole_payload
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.units import rate_text
 
-UDP_AND_MRC_BYTES = 8 + LONGEST_PACKET_OVERHEAD
+UDP_BYTES = 8
 LINKS = Path("/sys/class/net")
 SMALLEST_MTU, LARGEST_MTU = bounds(RtrAttributes, "mtu")
 
@@ -50,9 +50,13 @@ class LocalPlane:
     @property
     def payload_mtu(self) -> int:
         """The largest payload whose packet fits the link."""
+        return self.payload_mtu_with(LONGEST_PACKET_OVERHEAD)
+
+    def payload_mtu_with(self, overhead: int) -> int:
+        """The same with so many bytes around the payload."""
         if not self.link_mtu:
             return 1024
-        room = self.link_mtu - (20 if self.address.version == 4 else 40) - UDP_AND_MRC_BYTES
+        room = self.link_mtu - (20 if self.address.version == 4 else 40) - UDP_BYTES - overhead
         return whole_payload(min(room, LARGEST_MTU))
 
     def __str__(self) -> str:
@@ -70,8 +74,8 @@ def speed_of(link: str) -> int:
         return 0
 
 
-def resolve(text: str) -> LocalPlane:
-    """What a person wrote, as a plane of this machine."""
+def resolve(text: str, why: str = "") -> LocalPlane:
+    """What a person wrote, as a plane of this machine; `why` says where."""
     if not isinstance(text, str) or not text:
         raise ConfigError("planes", text, "an address, ADDRESS%INTERFACE or an interface's name")
     local = _core.local_addresses()
@@ -79,9 +83,9 @@ def resolve(text: str) -> LocalPlane:
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return _of_interface(text, local)
+        return _of_interface(text, local, why)
     if interface and interface not in dict(socket.if_nameindex()).values():
-        raise DeviceError(f"no interface {interface} (plane {text})")
+        raise DeviceError(f"no interface {interface} (plane {text}){_told(why)}")
     for link, raw, mtu in local:
         if raw == address.packed and interface in ("", link):
             return LocalPlane(address, interface, link, mtu)
@@ -91,20 +95,26 @@ def resolve(text: str) -> LocalPlane:
     return LocalPlane(address, interface, interface, next((mtu for link, _, mtu in local if link == interface), 0))
 
 
-def _of_interface(name: str, local: list[tuple[str, bytes, int]]) -> LocalPlane:
+def _told(why: str) -> str:
+    """Where a wrong name was, and which ones would be right."""
+    names = sorted(name for _, name in socket.if_nameindex())
+    return f"{f', {why}' if why else ''}; there is {', '.join(names)}"
+
+
+def _of_interface(name: str, local: list[tuple[str, bytes, int]], why: str) -> LocalPlane:
     if name not in dict(socket.if_nameindex()).values():
-        raise DeviceError(f"no interface {name}, and {name!r} is no address either")
+        raise DeviceError(f"no interface {name}, and {name!r} is no address either{_told(why)}")
     found = [(ipaddress.ip_address(raw), mtu) for link, raw, mtu in local if link == name]
     found.sort(key=lambda row: (row[0].is_link_local, row[0].version))
     if not found:
-        raise DeviceError(f"interface {name} has no address")
+        raise DeviceError(f"interface {name} has no address{f', {why}' if why else ''}")
     address, mtu = found[0]
     return LocalPlane(address, name, name, mtu)
 
 
-def payload_mtu(planes: list[LocalPlane]) -> int:
+def payload_mtu(planes: list[LocalPlane], overhead: int = LONGEST_PACKET_OVERHEAD) -> int:
     """The packet payload that fits every plane."""
-    mtu = min(plane.payload_mtu for plane in planes)
+    mtu = min(plane.payload_mtu_with(overhead) for plane in planes)
     if mtu < SMALLEST_MTU:
         names = [str(plane) for plane in planes]
         raise ConfigError("planes", names, f"links that carry {SMALLEST_MTU} bytes of payload")
@@ -124,3 +134,8 @@ def chosen_mtu(planes: list[LocalPlane], wanted: int, limit: int) -> int:
         why = "which is what the links carry" if largest < LARGEST_MTU else "the most that a packet holds"
         raise ConfigError("mtu", wanted, f"{allowed}, and at most {largest}, {why}")
     return wanted
+
+
+def sealed_mtu(planes: list[LocalPlane], plain: int) -> int:
+    """The payload of a sealed packet, where a plain one has so much."""
+    return min(plain, payload_mtu(planes, LONGEST_SEALED_OVERHEAD))

@@ -32,6 +32,13 @@ def whole(field: str, value: object, least: int, most: int) -> int:
     return value
 
 
+def in_hex(field: str, value: object, size: int) -> bytes:
+    """So many bytes, two digits each."""
+    if not isinstance(value, str) or len(value) != 2 * size or not set(value) <= set("0123456789abcdef"):
+        raise Nonsense(field, value, f"{size} bytes, in hexadecimal digits")
+    return bytes.fromhex(value)
+
+
 def a_list(field: str, value: object, least: int, most: int) -> list[Any]:
     """A list of that many."""
     if not isinstance(value, list) or not least <= len(value) <= most:

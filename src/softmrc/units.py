@@ -1,7 +1,7 @@
-"""Quantities as people write them: `100G`, `51.2T`, `50ms`, `1%`.
+"""Quantities as people write them: `100G`, `51.2T`, `50ms`, `8MiB`, `1%`.
 
-Inside, a rate is whole bits per second, a duration whole nanoseconds, a share a float from 0 to 1. Both ways live here,
-so that what a table prints can be pasted into a file.
+Inside, a rate is whole bits per second, a duration whole nanoseconds, a size whole bytes, a share a float from 0 to 1.
+Both ways live here, so that what a table prints can be pasted into a file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ%]*?)(?:bit/s|bps
 LONGEST_TEXT = 100
 _RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _DURATIONS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_SIZES = {"": 1, "B": 1, "k": 10**3, "kB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}
+_SIZES |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def _split(field: str, value: object, allowed: str) -> tuple[Fraction, str]:
@@ -46,6 +48,16 @@ def as_duration_ns(field: str, value: object) -> int:
     if suffix not in _DURATIONS_NS or number <= 0:
         raise ConfigError(field, value, allowed)
     return int(number * _DURATIONS_NS[suffix])
+
+
+def as_bytes(field: str, value: object) -> int:
+    """Bytes, from text such as `8MiB` or `64k`."""
+    allowed = "a size, as 8MiB, 64k, or whole bytes"
+    number, suffix = _split(field, value, allowed)
+    size = number * _SIZES.get(suffix, 0)
+    if size.denominator != 1 or size <= 0:
+        raise ConfigError(field, value, allowed)
+    return int(size)
 
 
 def as_share(field: str, value: object) -> float:

@@ -119,6 +119,15 @@ class Impostor:
     def start(self, unit: int) -> None:
         pass
 
+    def meet(self, strand: int, peer: int) -> None:
+        pass
+
+    def domain(self, peer: int) -> int:
+        return 0
+
+    def pairs(self, peer: int) -> list[tuple[int, int]]:
+        return [(self._first_qpn, self._first_qpn + 1)]
+
     def say(self, message_type: int, payload: bytes = b"", **fields: int) -> None:
         """A message, honest but for the fields that are given."""
         assert fields.keys() <= HONEST.keys()
@@ -150,7 +159,7 @@ def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group
     monkeypatch.setattr(rendezvous, "_core", SimpleNamespace(CollectiveGroup=make))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES) as device:
         store = DirectoryStore(folder)
-        meeting = rendezvous.Meeting(Table(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, 1, True)
+        meeting = rendezvous.Meeting(Table(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, TIMEOUT_S, 1, True)
         impostor = pool.submit(meeting.meet, None)
         group = Group.join(store, 0, 2, planes=PLANES, timeout_s=TIMEOUT_S)
         try:

@@ -20,7 +20,7 @@ CORE = ROOT / "core" / "collectives"
 PARTS = ["cost", "draft", "direct", "rounds", "doubling", "ring", "trees", "plan"]
 PARTS += ["reduce", "reduce_plain", "reduce_avx2"]
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
-ALGORITHMS = ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain")
+ALGORITHMS = ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain", "grid")
 UNIT = 8 * 4096
 CASE = struct.Struct("=IIIIiiIIQd")
 Arrays = list[list[np.ndarray]]  # by rank, by part

@@ -35,14 +35,17 @@ def holdings(group: Group) -> tuple[int, int, int]:
     return native.qp_count, native.region_count, native.peer_count
 
 
-def test_who_has_not_spoken_has_nothing() -> None:
-    with ranks(5) as five:
-        assert [holdings(group) for group in five.groups] == [(0, 0, 0)] * 5
-        assert all(group.pairs == {} for group in five.groups)
-        five.groups[0].send(np.ones(3), 1).wait()
-        five.groups[1].recv(np.zeros(3), 0).wait()
-        assert [holdings(group) for group in five.groups] == [(2, 1, 1)] * 2 + [(0, 0, 0)] * 3
-        assert [list(group.pairs) for group in five.groups] == [[1], [0], [], [], []]
+def test_who_has_not_spoken_knows_its_neighbours_alone() -> None:
+    """Whom it asks, when it joins, whether planes work."""
+    with ranks(6, lanes=1) as six:
+        around = [sorted([(rank + 1) % 6, (rank - 1) % 6]) for rank in range(6)]
+        assert eventually(lambda: [sorted(group.pairs) for group in six.groups] == around)
+        assert [holdings(group) for group in six.groups] == [(4, 2, 2)] * 6
+        six.groups[0].send(np.ones(3), 3).wait()
+        six.groups[3].recv(np.zeros(3), 0).wait()
+        assert [holdings(group) for group in six.groups] == [
+            (6, 3, 3) if rank % 3 == 0 else (4, 2, 2) for rank in range(6)
+        ]
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -52,7 +55,7 @@ def test_a_rank_has_as_much_as_it_speaks_with_others(lanes: int) -> None:
         values_of(twelve(lambda group: group.barrier().wait()))
         for group in twelve.groups:
             met = group.stats()["peers_met"]
-            assert met == len(group.pairs) <= 8
+            assert met == len(group.pairs) <= 8 < 11
             assert holdings(group) == (2 * met, met, met)
 
 
@@ -147,14 +150,6 @@ def test_a_group_that_was_dropped_leaves_nothing_behind() -> None:
         assert eventually(lambda: native.peer_count == 0)  # after its queue pairs' last words
 
 
-def test_a_group_that_was_never_used_is_left_at_once() -> None:
-    """There is nobody to say goodbye to."""
-    with ranks(4) as four:
-        for group in four.groups:
-            group.close()
-            assert group.device.stats()["datagrams_received"] == 0
-
-
 def test_only_lanes_that_all_agree_on_are_opened() -> None:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
 
@@ -189,10 +184,11 @@ def test_who_speaks_to_a_group_that_has_failed_hears_why() -> None:
 
 
 def test_a_rank_that_left_before_anybody_spoke_to_it() -> None:
-    with ranks(3, device_config=IMPATIENT) as three:
-        three.groups[2].close()
-        for error in three(lambda group: group.barrier().wait() if group.rank < 2 else None)[:2]:
-            assert isinstance(error, CollectiveError) and "rank 2 has left the group" in str(error)
+    with ranks(6, device_config=IMPATIENT) as six:
+        six.groups[3].close()
+        errors = six(lambda group: group.barrier().wait() if group.rank != 3 else None)
+        for error in errors[:3] + errors[4:]:
+            assert isinstance(error, CollectiveError) and "rank 3 has left the group" in str(error)
 
 
 def test_numbers_that_are_kept_are_nobody_elses() -> None:
@@ -212,9 +208,10 @@ def test_numbers_that_are_kept_are_nobody_elses() -> None:
 
 def test_a_rank_cannot_make_another_meet_a_third() -> None:
     """It knows the number that is kept for the third, and where; its own address is what counts."""
-    with ranks(3, lanes=1) as three:
-        victim, liar, _ = three.groups
-        told = [bytes.fromhex(path.stem).decode() for path in three.store.path.iterdir()]
+    with ranks(6, lanes=1) as three:
+        victim, liar = three.groups[:2]
+        assert eventually(lambda: sorted(victim.pairs) == [1, 5])
+        told = [bytes.fromhex(path.stem).decode() for path in three.store.path.iterdir() if not path.suffix]
         (key,) = [one for one in told if one.startswith("softmrc/group/places/") and one.endswith("/0")]
         first, stride = json.loads(three.store.get(key)[1:])["strands"][0]["pairs"]
         device = liar.device
@@ -222,18 +219,18 @@ def test_a_rank_cannot_make_another_meet_a_third() -> None:
         pair = device.create_qp(device.create_cq())
         pair.init()
         node = device.add_peer(victim.device.reached_at(0))
-        pair.rtr(node, dest_qpn=first + stride * 2 * 2, first_psn=0)
+        pair.rtr(node, dest_qpn=first + stride * 2 * 3, first_psn=0)
         pair.rts()
         pair.post_write(memory, 0, 64, remote_va=0, rkey=0)
         assert eventually(lambda: victim.device.stats()["refused_unknown_qp"] > 0)
-        assert holdings(victim)[:2] == (0, 0)
+        assert sorted(victim.pairs) == [1, 5]
         pair.destroy()
 
 
 VICTIM = """
 import sys
 from softmrc.collectives import *
-with Group.join(DirectoryStore(sys.argv[1]), 2, 3, planes=["127.0.0.1", "127.0.0.2"]) as group:
+with Group.join(DirectoryStore(sys.argv[1]), 3, 6, planes=["127.0.0.1", "127.0.0.2"]) as group:
     print("here", flush=True)
     sys.stdin.readline()
 """
@@ -244,20 +241,20 @@ with Group.join(DirectoryStore(sys.argv[1]), 2, 3, planes=["127.0.0.1", "127.0.0
 def test_a_rank_that_dies_before_anybody_spoke_to_it(how: signal.Signals, waits: bool) -> None:
     """Whoever needs it notices, whether it sends to it or only waits for it; and so do the others."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(5) as pool:
         process = subprocess.Popen([sys.executable, "-c", VICTIM, folder], text=True, **pipes)
         try:
-            store, about = DirectoryStore(folder), {"planes": PLANES, "device_config": IMPATIENT}
-            zero, one = pool.map(lambda rank: Group.join(store, rank, 3, timeout_s=60.0, **about), range(2))
+            store, about = DirectoryStore(folder), {"planes": PLANES, "device_config": IMPATIENT, "timeout_s": 60.0}
+            groups = list(pool.map(lambda rank: Group.join(store, rank, 6, **about), (0, 1, 2, 4, 5)))
             assert process.stdout and process.stdout.readline() == "here\n"
             os.kill(process.pid, how)
             array = np.zeros(100_000)
-            work = zero.recv(array, 2) if waits else zero.send(array, 2)
-            with pytest.raises(CollectiveError, match="rank 2 has left the group or is gone"):
+            work = groups[0].recv(array, 3) if waits else groups[0].send(array, 3)
+            with pytest.raises(CollectiveError, match="rank 3 has left the group or is gone"):
                 work.wait(50)
-            assert eventually(lambda: one.error is not None) and "rank 2" in str(one.error)
-            for group in (zero, one):
-                group.close()
+            for group in groups:
+                assert eventually(lambda group=group: group.error is not None) and "rank 3" in str(group.error)
+            list(pool.map(lambda group: group.close(), groups))
         finally:
             process.kill()
             process.communicate()

@@ -95,7 +95,7 @@ def log2_up(n: int) -> int:
     return (n - 1).bit_length()
 
 
-def promised_steps(kind: Kind, algorithm: str, n: int) -> int:
+def promised_steps(kind: Kind, algorithm: str, n: int, columns: int) -> int:
     """Messages that wait for one another, from the first to the last."""
     both = 2 if kind in (Kind.ALL_REDUCE, Kind.REDUCE) else 1
     folded = 0 if n & (n - 1) == 0 else 2
@@ -109,6 +109,7 @@ def promised_steps(kind: Kind, algorithm: str, n: int) -> int:
         "binomial": log2_up(n),
         "binary": n.bit_length() - 1,
         "chain": n - 1,
+        "grid": 2 * (columns - 1) + 2 * log2_up(n // columns),
     }[algorithm]
 
 
@@ -130,6 +131,7 @@ def promised_bytes(asked: Asked, algorithm: str) -> float:
         "doubling": ((n - folded) * (n.bit_length() - 1) + 2 * folded) * size,
         "rounds": 2 * (n - 1) * size,
         "ring": 2 * (n - 1) * size,
+        "grid": 2 * (n - 1) * size,
     }[algorithm]
 
 
@@ -147,7 +149,8 @@ def check(asked: Asked, found: Outcome, forced: str | None) -> None:
         return
     assert max(found.peers) <= most_peers(n), what
     assert found.early <= 3, what  # what the group keeps room for
-    assert found.steps <= promised_steps(asked.kind, found.algorithm, n), what
+    columns = _core.grid_columns(n, asked.bytes)
+    assert found.steps <= promised_steps(asked.kind, found.algorithm, n, columns), what
     if asked.kind != Kind.BARRIER and found.steps:
         assert sum(found.sent) == promised_bytes(asked, found.algorithm), what
 
@@ -266,6 +269,17 @@ def in_tree(values: list[np.ndarray], combine: Combine, at: int = 0, below: int 
     return total
 
 
+def in_grid(values: list[np.ndarray], columns: int, combine: Combine) -> np.ndarray:
+    """Each row as a ring would do it, then the rows' sums as rounds would: of every part of a row."""
+    rows = [values[at : at + columns] for at in range(0, len(values), columns)]
+    pieces = []
+    for part, where in enumerate(cut(values[0].size, columns)):
+        sums = [fold([value[where] for value in row[part:] + row[:part]], combine) for row in rows]
+        for owner, piece in enumerate(cut(sums[0].size, len(rows))):
+            pieces.append(in_rounds([one[piece] for one in sums], owner, combine))
+    return np.concatenate(pieces)
+
+
 def cut(count: int, n: int) -> list[slice]:
     lines = -(-count * 4 // 64)
     return [slice(lines * i // n * 16, min(lines * (i + 1) // n * 16, count)) for i in range(n)]
@@ -282,6 +296,8 @@ def ordered(kind: Kind, algorithm: str, values: list[np.ndarray], root: int, com
         return in_tree(values[root:] + values[:root], combine)
     if algorithm == "chain":
         return fold(values[root + 1 :] + values[: root + 1], combine)
+    if algorithm == "grid":
+        return in_grid(values, _core.grid_columns(n, values[0].nbytes), combine)
     pieces = []
     for part, where in enumerate(cut(values[0].size, n)):
         mine = [value[where] for value in values]
@@ -358,10 +374,14 @@ def test_the_model_counts_the_steps_that_are_taken(plans: Plans) -> None:
     for n in (2, 3, 7, 8, 16, 33, 100):
         asked = ask(Kind.ALL_REDUCE, n, 2, n)
         times = _core.collective_times(asked.kind, n, asked.bytes)
-        for algorithm in ("gathered", "doubling", "rounds"):
+        for algorithm in ("gathered", "doubling", "rounds", *(["grid"] if "grid" in times else [])):
             found = plans(asked, algorithm, 1)
             assert found.steps <= round(times[algorithm] / TRIP_S) <= found.steps + 1, (n, algorithm)
         assert plans(asked).algorithm == min(times, key=times.__getitem__)
+
+
+def is_prime(n: int) -> bool:
+    return all(n % few for few in range(2, n))
 
 
 def test_what_is_chosen_by_size_and_ranks() -> None:
@@ -371,9 +391,9 @@ def test_what_is_chosen_by_size_and_ranks() -> None:
 
     for n in (16, 128, 1024):
         assert chosen(n, 8) in ("gathered", "doubling") and chosen(n, 8192) == "doubling"
-        assert chosen(n, 1 << 20) == "rounds"
-        assert chosen(n, 1 << 30) == "ring"
-    assert chosen(16, 64 << 20) == "ring" and chosen(1024, 64 << 20) == "rounds"
+        assert chosen(n, 1 << 20) == "grid"
+        assert chosen(n + 1, 1 << 20) == "rounds" or not is_prime(n + 1)
+    assert chosen(16, 64 << 20) == chosen(128, 1 << 30) == "ring" and chosen(1024, 64 << 20) == "grid"
     for kind in Kind:
         if kind not in PAIRWISE:
             assert all(chosen(n, size, kind) != "direct" for n in (10, 1024) for size in (0, 8, 1 << 20, 1 << 30))

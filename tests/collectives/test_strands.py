@@ -126,7 +126,7 @@ def by_algorithm(group: Ranks) -> dict[str, list[list[bytes]]]:
         return [a.tobytes() for a in (summed, reduced, passed, part, whole)]
 
     found = {}
-    for algorithm in ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain"):
+    for algorithm in ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain", "grid"):
         values_of(group(lambda rank, name=algorithm: rank._native.force(name)))
         found[algorithm] = values_of(group(run))
     return found
@@ -137,6 +137,25 @@ def test_no_algorithm_depends_on_the_number_of_strands() -> None:
     with ranks(3, lanes=1) as alone, ranks(3, lanes=3) as wide:
         assert by_algorithm(wide) == by_algorithm(alone)
         assert len({rank.stats()["operations_striped"] for rank in wide.groups}) == 1
+
+
+@pytest.mark.parametrize("size", [4, 6, 12])
+def test_a_grid_is_the_same_over_any_number_of_strands(size: int, count: int = 700_001) -> None:
+    """Rows and columns cut what they exchange into other pieces, and those that wait for each other share a strand."""
+
+    def run(rank: Group) -> bytes:
+        rank._native.force("grid")
+        array = np.random.default_rng(rank.rank).standard_normal(count).astype(np.float32)
+        rank.all_reduce(array).wait()
+        return array.tobytes()
+
+    with ranks(size, lanes=1) as alone:
+        expected = values_of(alone(run))
+        assert len(set(expected)) == 1
+    for lanes in (2, 3):
+        with ranks(size, lanes=lanes) as wide:
+            assert values_of(wide(run)) == expected
+            assert all(rank.stats()["operations_striped"] == 1 for rank in wide.groups)
 
 
 def test_strands_carry_the_same(lanes: int = 3) -> None:

@@ -26,6 +26,7 @@ from liar import (
     visit,
 )
 
+from softmrc import _core
 from softmrc.connection import Connection, Listener, connect, listen
 from softmrc.connection.offer import Offer
 from softmrc.errors import RemoteError
@@ -141,6 +142,26 @@ LIES |= {
 }
 LIES["port missing"] = changed_plane(port=MISSING)
 LIES |= {f"port key {n}": honest(port_key=lie) for n, lie in enumerate(lies_about_a_number(0, (1 << 64) - 1)[:-1])}
+SHARE = {"cipher": "AES_256_GCM", "share": "09" + "00" * 31}
+SEALS = {
+    "text": "on",
+    "a number": 1,
+    "true": True,
+    "a list": [SHARE],
+    "nothing in it": {},
+    "no share": {"cipher": "AES_256_GCM"},
+    "no cipher": {"share": SHARE["share"]},
+    "another cipher": SHARE | {"cipher": "NULL"},
+    "a cipher's number": SHARE | {"cipher": 0},
+    "a short share": SHARE | {"share": "09"},
+    "a long share": SHARE | {"share": "09" * 33},
+    "a share that is no number": SHARE | {"share": "zz" * 32},
+    "a share in capitals": SHARE | {"share": "AB" * 32},
+    "a share of bytes": SHARE | {"share": list(range(32))},
+    "of small order": SHARE | {"share": "00" * 32},
+    "of small order, too": SHARE | {"share": "01" + "00" * 31},
+}
+LIES |= {f"seal {name}": honest(seal=lie) for name, lie in SEALS.items()}
 LIES |= {f"icrc {lie!r}": honest(icrc=lie) for lie in (0, 1, "true", None, [], False, MISSING)}
 
 
@@ -165,6 +186,17 @@ def test_every_lie_in_every_field(listener: Listener, offer: dict[str, Any]) -> 
     assert isinstance(answer, str) and answer.startswith("refused: ") and len(answer) < 1000
     assert listener.refused.count == before + 1
     assert is_left_as_it_was(listener)
+
+
+@pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+@pytest.mark.parametrize("seal", [*SEALS.values(), None], ids=[*SEALS, "none"])
+def test_every_lie_about_the_seal_of_a_sealed_listener(seal: Any) -> None:
+    """Who knows the secret and has no share to give is told so, and an honest one is served."""
+    with listen(memory=bytearray(64), secret=SECRET, seal="on") as listener:
+        answer = answer_to(listener, honest(seal=seal), secret=SECRET.encode())
+        assert isinstance(answer, str) and answer.startswith("refused: ") and "seal" in answer
+        assert is_left_as_it_was(listener)
+        assert serves_an_honest_one(listener, secret=SECRET, seal="on")
 
 
 def test_after_all_the_lies_an_honest_one_is_served(listener: Listener) -> None:

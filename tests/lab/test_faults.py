@@ -126,7 +126,7 @@ def test_a_flapping_cable_comes_and_goes(plain: Lab) -> None:
 
 def test_what_cannot_be_broken_or_healed_is_refused(plain: Lab) -> None:
     for target, mode, words in (
-        ("leaf0-spine1", "reboot", "down, blackhole, loss=1%, slow=25% or flap=50ms, for a cable"),
+        ("leaf0-spine1", "reboot", "down, blackhole, loss=1%, corrupt=1%, slow=25% or flap=50ms, for a cable"),
         ("leaf0-spine1", "loss=200%", "a share"),
         ("leaf0-spine1", "flap=1", "a duration"),
         ("leaf0", "down", "reboot or blackhole, for a node"),

@@ -27,6 +27,7 @@ from .group_plan import (
 FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
 BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 EDGES = (4096, 8 * 1024, 64 * 1024, 128 * 1024)  # where another algorithm, or another slice, begins
+ALGORITHMS = ("gathered", "doubling", "rounds", "ring", "grid", "grid", "binomial", "chain")
 MOST_BYTES = 3 << 20  # that all ranks of a step hold
 MOST_PAUSE_US = 60_000.0  # a stall, or a late start: well below what peers are patient for
 SLOW = 2_000.0
@@ -59,6 +60,9 @@ def draw_group(seed: int) -> GroupPlan:
         writer.weather()
         writer.doom()
     plan.happenings.sort(key=lambda happening: happening.at_us)
+    # Most groups are too small, or have too little to say, for most algorithms to be the cheapest.
+    if seed % 4 == 0:
+        plan.algorithm = rng.choice(ALGORITHMS)
     return plan
 
 

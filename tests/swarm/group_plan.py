@@ -88,6 +88,7 @@ class GroupPlan:
     arena_bytes: int = 0
     guilty: set[int] = field(default_factory=set)  # an error must name one of them
     silent: set[int] = field(default_factory=set)  # ranks that take no part any longer at the end
+    algorithm: str | None = None  # wherever it is possible, instead of the cheapest
     lies: bool = False  # somebody's words are not to be trusted, nor is what follows from them
 
     @property

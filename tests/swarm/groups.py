@@ -66,6 +66,8 @@ class GroupRun:
         self.ranks = _core.Ranks(self.mesh, settings, to_native(plan.ev_profile), to_native(plan.cc_profile))
         self.arenas = group_model.first_arenas(plan)
         self.groups = [self.ranks.group(rank) for rank in range(plan.ranks)]
+        for group in self.groups:
+            group.force(plan.algorithm)
         self.works: dict[tuple[int, int], Any] = {}  # by rank and step
         self.gone: set[int] = set()  # ranks that were killed, or have left
 

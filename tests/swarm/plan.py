@@ -89,13 +89,24 @@ class Plan:
     @property
     def loses_packets(self) -> bool:
         """Some planes lose a share of them, or corrupt it."""
-        knobs = [knob for f in self.faults if f.act == "weather" for knob in f.args[2]]
-        return any(name in ("loss", "corrupt") and value for name, value in knobs)
+        return bool(self._knobs("loss", "corrupt"))
+
+    def _knobs(self, *names: str) -> list[float]:
+        return [
+            value for f in self.faults if f.act == "weather" for name, value in f.args[2] if name in names and value
+        ]
 
     @property
-    def marks_at_random(self) -> bool:
-        """However little is sent: a controller that heeds marks ends at its smallest window."""
-        return any(name == "mark" and value for f in self.faults if f.act == "weather" for name, value in f.args[2])
+    def keeps_window_small(self) -> bool:
+        """Marks come whatever is sent, or one window is for planes of which some take longer: a queue, as it seems."""
+        cc = self.cc_profile
+        is_misled = self._knobs("mark") or (self._knobs("delay_us") and not cc.each_port)
+        return cc.algorithm == "queue_delay" and bool(is_misled)
+
+    @property
+    def narrowest_bps(self) -> float:
+        """Of the planes that were narrowed; 0: none was."""
+        return min(self._knobs("neck_bps"), default=0.0)
 
     @property
     def sends_one_by_one(self) -> bool:

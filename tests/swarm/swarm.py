@@ -201,8 +201,8 @@ class Run:
         other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip. A window of
         one packet has no later one whose answer could show a loss: while packets are lost, each that is, and each whose
-        answer is, waits for that shortest silence, one after the other. Marks that come whatever is sent keep a
-        window that heeds them at two packets.
+        answer is, waits for that shortest silence, one after the other. What looks like a queue
+        whatever is sent keeps a window that heeds it at two packets, and a narrow plane has its share to carry.
         """
         plan = self.plan
         rtt_us = 2 * plan.network.one_way_delay_us + 4 * plan.turn_us
@@ -211,12 +211,16 @@ class Run:
         limit += SILENCES * silence_us
         if plan.loses_packets and plan.sends_one_by_one:
             limit += 2 * MILD_LOSS * self._longest_flow() * silence_us
-        if plan.marks_at_random and plan.cc_profile.algorithm == "queue_delay":
+        if plan.keeps_window_small:
             limit += rtt_us * self._longest_flow() / 2
+        if plan.narrowest_bps:
+            limit += 8e6 * plan.payload_bytes / plan.planes / plan.narrowest_bps
         if plan.outages_us or plan.leaves_last_path:
             limit += 3_500_000
         if plan.anchors[0] != plan.anchors[1]:
-            limit += 8_000_000 * plan.planes + (10_000 if plan.processes else 0) * plan.payload_bytes / plan.mtu
+            # A window of two packets has no more answers than those that could find the way.
+            per_packet = 500_000 if plan.cc_profile.algorithm == "queue_delay" else 10_000
+            limit += 8_000_000 * plan.planes + (per_packet if plan.processes else 0) * plan.payload_bytes / plan.mtu
         if plan.network.trim_above_bytes:
             limit += 2 * rtt_us * plan.payload_bytes / plan.mtu
         return limit

@@ -15,19 +15,20 @@ PYTHON = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
 
-# base <- wire <- proto <- {udp <- face <- nccl, collectives <- sim} <- bind: each room, and the rooms whose headers it
-# may include.
+# base <- wire <- {proto, seal} <- {udp <- face <- nccl, collectives <- sim} <- bind: each room, and the rooms whose
+# headers it may include.
 MAY_INCLUDE = {
     "base": {"base"},
     "wire": {"base", "wire"},
     "proto": {"base", "wire", "proto"},
     "sim": {"base", "wire", "proto", "collectives", "sim"},
-    "udp": {"base", "wire", "proto", "udp"},
+    "seal": {"base", "wire", "seal"},
+    "udp": {"base", "wire", "proto", "seal", "udp"},
     "collectives": {"base", "proto", "collectives"},
-    "face": {"base", "wire", "proto", "udp", "face"},
-    "nccl": {"base", "wire", "proto", "udp", "face", "nccl"},
+    "face": {"base", "wire", "proto", "seal", "udp", "face"},
+    "nccl": {"base", "wire", "proto", "seal", "udp", "face", "nccl"},
     "yardstick": {"base", "proto", "udp", "yardstick"},
-    "bind": {"base", "wire", "proto", "sim", "udp", "collectives", "face", "yardstick", "bind"},
+    "bind": {"base", "wire", "proto", "seal", "sim", "udp", "collectives", "face", "yardstick", "bind"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 MAX_LINES = 700

@@ -19,6 +19,7 @@ import torch.nn as nn
 from tests.torch.world import Rank, World, started
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from softmrc.errors import ConfigError
 from softmrc.torch import device_of
 
 
@@ -65,7 +66,7 @@ def test_ranks_that_disagree(world: World, kind: str) -> None:
 def unsupported(here: Rank) -> list[str]:
     return [
         failing(lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn))),
-        failing(lambda: dist.all_reduce(torch.eye(3).to_sparse())),
+        failing(lambda: dist.broadcast(torch.eye(3).to_sparse(), 0)),
         failing(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)),
         failing(lambda: dist.group.WORLD.all_to_all_single(torch.ones(4), torch.ones(4), [1, 1, 1, 2], [1] * 4)),
     ]
@@ -207,3 +208,10 @@ def test_a_program_that_forgets_to_leave_ends_cleanly(tmp_path: Path) -> None:
         out, errors = rank.communicate(timeout=60)
         assert rank.returncode == 0 and out.strip() == "2.0", errors[-2000:]
         assert "leak" not in errors and "Traceback" not in errors, errors[-2000:]
+
+
+def test_a_tensor_without_memory_is_refused_by_name() -> None:
+    from softmrc.torch.accelerator import Streams
+
+    with pytest.raises(ConfigError, match="tensor = 'on meta' is not allowed"):
+        Streams(torch.empty(3, device="meta").device)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from softmrc import links
 from softmrc.config import DeviceConfig
-from softmrc.errors import ConfigError, DeviceError
+from softmrc.errors import ConfigError
 from softmrc.torch import settings
 
 
@@ -52,30 +53,14 @@ def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
 
 
 def test_ranks_of_one_host_use_loopback_and_others_their_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = settings.Settings()
-    assert settings.chosen(nothing, ["a", "a"]) == settings.LOOPBACK
-    monkeypatch.setattr(settings, "found", lambda: ("eth0",))
-    assert settings.chosen(nothing, ["a", "b"]) == ("eth0",)
-    assert settings.chosen(settings.Settings(("eth7",)), ["a", "a"]) == ("eth7",)
-
-
-def test_links_that_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    links = {"lo": ("0x9", "1", True), "eth0": ("0x1003", "1", True), "eth1": ("0x1003", "1", True)}
-    links |= {"eth2": ("0x1002", "0", True), "docker0": ("0x1003", "1", False)}
-    for name, (flags, carrier, is_hardware) in links.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "flags").write_text(flags)
-        (tmp_path / name / "carrier").write_text(carrier)
-        if is_hardware:
-            (tmp_path / name / "device").mkdir()
-    monkeypatch.setattr(settings, "_NET", tmp_path)
-    monkeypatch.setattr(settings._core, "local_addresses", lambda: [(name, b"", 1500) for name in links])
-    assert settings.found() == ("eth0", "eth1")
-    monkeypatch.setattr(settings._core, "local_addresses", lambda: [("lo", b"", 1500), ("docker0", b"", 1500)])
-    assert settings.found() == ("docker0",)
-    monkeypatch.setattr(settings._core, "local_addresses", lambda: [("lo", b"", 1500)])
-    with pytest.raises(DeviceError, match="SOFTMRC_PLANES"):
-        settings.found()
+    nothing, here = settings.Settings(), links.Found(("eth0",), "because")
+    assert settings.chosen(nothing, ["a", "a"]) == (settings.LOOPBACK, "all ranks are on this host")
+    monkeypatch.setattr(links, "found", lambda: here)
+    assert settings.chosen(nothing, ["a", "b"]) == here
+    assert settings.chosen(settings.read({"SOFTMRC_PLANES": "eth7"}), ["a", "a"]) == (
+        ("eth7",),
+        "set by SOFTMRC_PLANES",
+    )
 
 
 def test_torch_knows_the_backend_without_an_import_of_ours() -> None:

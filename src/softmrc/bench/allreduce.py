@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import statistics
 import tempfile
 import threading
@@ -30,15 +31,25 @@ MIB = 1 << 20
 NO_TORCH = "Gloo is not measured: torch is not installed (pip install softmrc[torch])."
 LINKS = 2
 LINK_MBPS = 1000
-STEPS = {"64MiB": (64 * MIB, 3), "1MiB": (MIB, 50), "8B": (8, 400)}  # bytes, and how many a round
+STEPS = {"64MiB": (64 * MIB, 3), "1MiB": (MIB, 50), "64KiB": (64 << 10, 100), "8B": (8, 400)}  # bytes, how many a round
+SIZES = (2, 4, 8, 16)
+ALWAYS = 4  # ranks that are measured on any machine; more, where each has a core
+
+
+def _beside_gloo_figures(size: int, large: float, middle: float, small: float) -> tuple[Figure, ...]:
+    return (
+        Figure(f"ranks{size}.64MiB", f"{size} ranks, 64 MiB: bandwidth over Gloo's", "", large, True),
+        Figure(f"ranks{size}.1MiB", "… 1 MiB", "", middle, True),
+        Figure(f"ranks{size}.64KiB", "… 64 KiB: time over Gloo's", "", small, False),
+        Figure(f"ranks{size}.8B", "… 8 bytes: time over Gloo's", "", small, False),
+    )
+
 
 FIGURES = (
-    Figure("ranks2.64MiB", "2 ranks, 64 MiB: bandwidth over Gloo's", "", 1.2, True),
-    Figure("ranks2.1MiB", "… 1 MiB", "", 1.2, True),
-    Figure("ranks2.8B", "… 8 bytes: time over Gloo's", "", 1.5, False),
-    Figure("ranks4.64MiB", "4 ranks, 64 MiB: bandwidth over Gloo's", "", 1.0, True),
-    Figure("ranks4.1MiB", "… 1 MiB", "", 1.0, True),
-    Figure("ranks4.8B", "… 8 bytes: time over Gloo's", "", 1.5, False),
+    *_beside_gloo_figures(2, 1.2, 1.2, 1.5),
+    *_beside_gloo_figures(4, 1.0, 1.0, 1.5),
+    *_beside_gloo_figures(8, 1.2, 1.2, 0.8),
+    *_beside_gloo_figures(16, 1.0, 1.2, 0.8),
     Figure(
         "fault_worst_over_median", "a plane swallows everything: the worst 64 MiB step over the median", "", 3, False
     ),
@@ -79,11 +90,11 @@ def has_gloo() -> bool:
 
 
 def _summary(nbytes: int, rows: list[tuple[float, float | None]]) -> dict[str, Any]:
-    """One size: what we reach, what Gloo reaches, and the ratio."""
+    """One size: what we reach, what Gloo reaches, and the ratio; of what is small, times."""
     ours = statistics.median(a for a, _ in rows)
     theirs = [b for _, b in rows if b is not None]
     gloo = statistics.median(theirs) if theirs else None
-    if nbytes < 1024:
+    if nbytes < MIB:
         ratio = statistics.median(a / b for a, b in rows if b) if theirs else None
         return {"us": ours * 1e6, "gloo": gloo and gloo * 1e6, "ratio": ratio}
     ratio = statistics.median(b / a for a, b in rows if b) if theirs else None
@@ -107,6 +118,20 @@ def _beside_gloo(size: int, rounds: int) -> dict[str, Any]:
                 rows.append((mine, statistics.median(gloo.times(nbytes, count)) if gloo else None))
             found[name] = _summary(nbytes, rows)
         return found
+
+
+def _too_large(size: int) -> str | None:
+    """Why so many ranks would say nothing here: they would wait for each other's turn on a core."""
+    cores = len(os.sched_getaffinity(0))
+    return None if size <= max(cores, ALWAYS) else f"{size} ranks want as many cores, and there are {cores}"
+
+
+def _every_size(rounds: int) -> dict[str, Any]:
+    reasons = {size: _too_large(size) for size in SIZES}
+    return {
+        f"ranks{size}": {"not_measured": reason} if reason else _beside_gloo(size, rounds)
+        for size, reason in reasons.items()
+    }
 
 
 def _fault(trials: int, steps: int) -> dict[str, Any]:
@@ -213,7 +238,7 @@ def _on_links(rounds: int, trials: int) -> dict[str, Any]:
 def measure(quick: bool = False) -> dict[str, Any]:
     """All figures; `quick` for a look, not for the record."""
     rounds = 3 if quick else 9
-    figures: dict[str, Any] = {f"ranks{size}": _beside_gloo(size, rounds) for size in (2, 4)}
+    figures = _every_size(rounds)
     figures |= _fault(*((2, 20) if quick else (8, 30)))
     figures["links"] = _on_links(3 if quick else 9, 2 if quick else 8)
     figures["rounds"] = rounds
@@ -230,6 +255,6 @@ def measure(quick: bool = False) -> dict[str, Any]:
 def shown(figures: dict[str, Any]) -> dict[str, Any]:
     """The figures by the keys of FIGURES."""
     flat = {key: value for key, value in figures.items() if isinstance(value, float)}
-    for group in [name for name in ("ranks2", "ranks4", "cuda", *setup.WHAT) if name in figures]:
-        flat |= {f"{group}.{name}": row["ratio"] for name, row in figures[group].items()}
+    for group in [name for name in (*(f"ranks{size}" for size in SIZES), "cuda", *setup.WHAT) if name in figures]:
+        flat |= {f"{group}.{name}": row["ratio"] for name, row in figures[group].items() if name != "not_measured"}
     return flat | {f"links.{name}": value for name, value in figures["links"].items() if name != "refused"}

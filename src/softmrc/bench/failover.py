@@ -92,7 +92,7 @@ class Trials:
         self.lab = Lab(namespaces, PLANES)
         self.other = Sink(("ip", "netns", "exec", namespaces[1]))
         host = address_of(1, 0)
-        settings = {"secret": SECRET, "rate_bps": PLANES * RATE_MBPS * 1_000_000}
+        settings = {"secret": SECRET, "seal": "off", "rate_bps": PLANES * RATE_MBPS * 1_000_000}
         self.flow = Flow(self.other, host, BUFFER, planes_of(0, PLANES), planes_of(1, PLANES), **settings)
         self.plugs = [Plug([(namespaces[0], link_of(0, p)), (namespaces[1], link_of(1, p))]) for p in range(PLANES)]
         self.rates_mbps: list[float] = []  # before each fault

@@ -40,20 +40,19 @@ FIGURES = (
 class Wide:
     """A device of so many lanes, with a connection in each."""
 
-    def __init__(self, other: Sink, lanes: int) -> None:
+    def __init__(self, other: Sink, lanes: int, seal: str = "auto", secret: str | None = None) -> None:
         from softmrc.bench.udp import HOT, LOOPBACK, Flow
 
         host = LOOPBACK[0]
+        settings = {"lanes": lanes, "seal": seal, "secret": secret}
         self.other = other
-        ordered = other.order(
-            "mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings={"lanes": lanes}, flows=lanes
-        )
-        self.device = Device(LOOPBACK, lanes=lanes)
+        ordered = other.order("mrc", host=host, size=lanes * HOT, planes=LOOPBACK, settings=settings, flows=lanes)
+        self.device = Device(LOOPBACK, lanes=lanes, seal=seal)
         self.flows = []
         for lane in range(lanes):
             flow = object.__new__(Flow)
             flow.other, flow.size, flow.base = other, HOT, lane * HOT
-            flow.connection = connect(host, ordered["port"], device=self.device)
+            flow.connection = connect(host, ordered["port"], device=self.device, secret=secret)
             flow.source = self.device.register(bytearray(HOT))
             self.flows.append(flow)
         other.hear()

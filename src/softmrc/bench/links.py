@@ -75,7 +75,9 @@ def inside(names: tuple[str, str], case: Case, seconds: float, **settings: Any) 
     host = address_of(1, 0)
     prefix = ("ip", "netns", "exec", names[1])
     with sink(prefix) as one, sink(prefix) as two:
-        flow = Flow(one, host, BUFFER, planes_of(0, planes), planes_of(1, planes), secret=SECRET, **settings)
+        flow = Flow(
+            one, host, BUFFER, planes_of(0, planes), planes_of(1, planes), secret=SECRET, seal="off", **settings
+        )
         device, qp = flow.connection.device, flow.connection.qp
         carried = sum(case.rates_mbps) * 1e6 * device.mtu / (device.mtu + WIRE_OVERHEAD)
         if case.beside_tcp:

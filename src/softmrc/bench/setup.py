@@ -1,7 +1,8 @@
 """How long it takes ranks to join, and to make a second group, beside Gloo: `torch.distributed`'s own calls, in turns.
 
 All ranks are processes on loopback that have imported everything, and meet through a TCPStore; each time counts until
-the slowest has done its first all-reduce of one number. The first round of either is not counted: it imports what the second finds.
+the slowest has done its first all-reduce of one number. The first round of either is not counted: it imports what the
+second finds.
 """
 
 from __future__ import annotations

@@ -7,14 +7,24 @@ from softmrc import sim
 HOSTS_PER_LEAF = 32
 
 
-def ideal_ratio(ranks: int, nbytes: int) -> float:
-    """Bus bandwidth over what four planes of 100 Gb/s carry, on a fabric with two tiers and nothing to spare."""
+def all_reduce_us(ranks: int, nbytes: int, algorithm: str = "") -> tuple[float, float]:
+    """What it takes by the algorithm that is given, or chosen, and the least that links allow.
+
+    Four planes of 100 Gb/s, two tiers, nothing to spare.
+    """
+    hosts_per_leaf = min(HOSTS_PER_LEAF, max(ranks // 4, 1))
     scenario = sim.parse(
         {
             "question": "How much of the links' rate does an all-reduce use?",
-            "fabric": {"planes": 4, "hosts": ranks, "hosts_per_leaf": HOSTS_PER_LEAF, "spines": HOSTS_PER_LEAF},
-            "workload": {"kind": "collective", "collective": "all_reduce", "bytes": nbytes},
+            "fabric": {"planes": 4, "hosts": ranks, "hosts_per_leaf": hosts_per_leaf, "spines": hosts_per_leaf},
+            "workload": {"kind": "collective", "collective": "all_reduce", "bytes": nbytes, "algorithm": algorithm},
         }
     )
     result = sim.run(scenario)
-    return float(result.ideal_us[0] / result.call_us[0])
+    return float(result.call_us[0]), float(result.ideal_us[0])
+
+
+def ideal_ratio(ranks: int, nbytes: int) -> float:
+    """Bus bandwidth over what the links carry."""
+    took_us, ideal_us = all_reduce_us(ranks, nbytes)
+    return ideal_us / took_us

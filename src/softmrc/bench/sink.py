@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,12 @@ def tcp_pong(host: str, size: int, **_: Any) -> None:
     answer(done=True)
 
 
+def rss_mib() -> float:
+    """What this process has in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
+
+
 def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows: int = 1, **_: Any) -> None:
     """Be written to until told to stop, by so many connections."""
     memory = bytearray(size)
@@ -66,6 +74,7 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows
         answer(port=listener.port)
         connections = [listener.accept(30) for _ in range(flows)]
         answer(connected=True)
+        rss = rss_mib()
         _obey(listener.device, [connection.qp.qpn for connection in connections], memory)
         rows = listener.device.planes()
         answer(
@@ -73,6 +82,8 @@ def mrc(host: str, size: int, planes: list[str], settings: dict[str, Any], flows
             strangers=sum(row["strangers"] for row in rows),
             packets=sum(row["packets_received"] for row in rows),
             device=listener.device.stats(),
+            refused=listener.refused.count,
+            rss_growth_mib=rss_mib() - rss,
         )
         for connection in connections:
             connection.close()

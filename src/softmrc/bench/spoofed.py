@@ -24,12 +24,14 @@ ETHERNET = 14
 PAYLOAD = 1024
 TRIMMED_DSCP = 12
 KINDS = ("data", "probe", "trimmed")
+IP_AND_UDP, CLEAR, NUMBERS = 28, 32, 1 << 20
 
 Ways = list[tuple[tuple[str, int], tuple[str, int]]]  # from where, to where
 
 
 def forged(kind: str, qpn: int, source: tuple[str, int], to: tuple[str, int], count: int = 64) -> list[bytes]:
-    """IP packets: data that fails its ICRC, probes that do not, headers that a switch seems to have trimmed."""
+    """IP packets: data that fails its ICRC, probes that do not, headers that a switch seems to have trimmed, and data
+    that seems to be sealed, under the right key's name and with a number that is new."""
     rng = random.Random(1)
     route = Route(source[0], to[0], source[1], to[1])
     made = []
@@ -41,6 +43,15 @@ def forged(kind: str, qpn: int, source: tuple[str, int], to: tuple[str, int], co
         elif kind == "trimmed":
             packet = Packet("write_first", dqp=qpn, psn=psn, dmalen=1 << 20, trimmed=True, **where)
             made.append(bytes(Frame(packet, route, dscp=TRIMMED_DSCP)))
+        elif kind == "sealed":
+            packet = Packet("write_only", dqp=qpn, psn=psn, payload=rng.randbytes(PAYLOAD), **where)
+            frame = bytearray(bytes(Frame(packet, route, udp_checksum=Sum.ABSENT)))
+            frame[ETHERNET + IP_AND_UDP + 1] |= 1
+            number = NUMBERS + rng.getrandbits(40)
+            key = qpn.to_bytes(3, "big") + b"\0" + number.to_bytes(8, "big")
+            at = ETHERNET + IP_AND_UDP + CLEAR
+            frame[at : at + len(key)] = key
+            made.append(bytes(frame))
         else:
             packet = Packet("write_only", dqp=qpn, psn=psn, payload=rng.randbytes(PAYLOAD), **where)
             made.append(bytes(Frame(packet, route, udp_checksum=Sum.ABSENT))[:-4] + rng.randbytes(4))
@@ -65,7 +76,7 @@ def ways_of(flow: Flow) -> Ways:
     return [((str(mine.address), mine.port), (str(theirs.address), theirs.port)) for mine, theirs in planes]
 
 
-def measure(flow: Flow, rounds: int, seconds: float) -> dict[str, Any]:
+def measure(flow: Flow, rounds: int, seconds: float, kinds: tuple[str, ...] = KINDS) -> dict[str, Any]:
     """Goodput under each kind of forged packets over goodput under the same at an unrelated socket; the worst kind."""
     try:
         raw_socket("127.0.0.1").close()
@@ -79,7 +90,7 @@ def measure(flow: Flow, rounds: int, seconds: float) -> dict[str, Any]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bystander:
         bystander.bind(("127.0.0.1", 0))
         elsewhere = [(source, bystander.getsockname()) for source, _ in ways]
-        for kind in KINDS:
+        for kind in kinds:
             rows = []
             for _ in range(rounds):
                 with flood_spoofed(kind, qpn, elsewhere):

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 import typer
 
-from softmrc.cli import bench, demo, dissect, fabric, lab, nccl, perf, ping, sim, top
+from softmrc.cli import (
+    agent,
+    bench,
+    capture,
+    ctl,
+    demo,
+    dissect,
+    fabric,
+    lab,
+    mapper,
+    nccl,
+    perf,
+    ping,
+    sim,
+    top,
+)
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -19,24 +36,36 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("dissect")(dissect.dissect)
+app.command("capture")(capture.capture)
 app.command("ping")(ping.ping)
 app.command("perf")(perf.perf)
 app.command("top")(top.top)
 app.command("sim")(sim.sim)
+app.command("agent")(agent.agent)
+app.command("dash")(agent.dash)
 app.command("sweep")(sim.sweep)
 app.command("nccl-plugin")(nccl.nccl_plugin)
 app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
 app.add_typer(fabric.fabric_app, name="fabric")
+app.add_typer(ctl.ctl_app, name="ctl")
 app.add_typer(lab.lab_app, name="lab")
+app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on stderr, not a traceback. So is a peer that takes too long."""
+    """Run the command; an error of ours is one line on stderr, not a traceback. So is what the system refuses, and a
+    peer that takes too long."""
     heed_ctrl_c()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be no text
     try:
         app()
-    except (MrcError, TimeoutError) as error:
+    except BrokenPipeError:  # `softmrc … | head`: who read has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (MrcError, OSError) as error:
         print(f"softmrc: {error}", file=sys.stderr)
         sys.exit(1)

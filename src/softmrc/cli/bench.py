@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import allreduce, engine, failover, nccl, sim, udp
+from softmrc.bench import allreduce, engine, failover, nccl, operate, sealed, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 from softmrc.cli.terminal import check_mark, terminal
@@ -65,6 +65,19 @@ def bench_udp(
     _show("Real sockets, two processes", udp.FIGURES, figures)
 
 
+@benches.command("sealed")
+def bench_sealed(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """Sealed packets: what they cost, and what strangers, forgers and somebody on the wire can do."""
+    figures = sealed.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show("Sealed packets, two processes", sealed.FIGURES, figures)
+
+
 @benches.command("failover")
 def bench_failover(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
@@ -89,7 +102,9 @@ def bench_allreduce(
         print(json.dumps(figures, indent=2))
         return
     _show("All-reduce of float32", allreduce.FIGURES, allreduce.shown(figures))
-    for reason in (figures.get("not_measured"), figures.get("cuda_not_measured"), figures["links"].get("refused")):
+    reasons = [figures.get("not_measured"), figures.get("cuda_not_measured"), figures["links"].get("refused")]
+    reasons += [row.get("not_measured") for row in figures.values() if isinstance(row, dict)]
+    for reason in reasons:
         if reason:
             terminal().print(reason, style="dim", highlight=False)
 
@@ -132,6 +147,19 @@ def flat(figures: dict[str, Any]) -> dict[str, float]:
         else:
             found[key] = value
     return found
+
+
+@benches.command("operate")
+def bench_operate(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """Faults drawn at random in a simulated fabric of 512 hosts: how many the mapper names rightly, how soon."""
+    figures = operate.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show(f"{figures['mapper_faults']} faults in {figures['mapper_trials']} fabrics", operate.FIGURES, figures)
 
 
 @benches.command("lab")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +26,8 @@ from softmrc.demo import lab, report
 from softmrc.demo.ranks import Ranks
 from softmrc.demo.script import SCRIPT, STEPS, Director, Fault
 from softmrc.demo.story import RANKS, Run, play
-from softmrc.errors import UsageError
+from softmrc.errors import ConfigError, UsageError
+from softmrc.files import check_can_write, write_text
 
 PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 CALM, FAULTY, GLOO = "MRC, undisturbed", "MRC, with faults", "Gloo, undisturbed"
@@ -33,6 +38,7 @@ def demo(
     engine: bool = typer.Option(False, help="The engine alone: 64 MiB through a simulated network; takes a second."),
     in_lab: bool = typer.Option(False, "--lab", help="Over a kernel SRv6 fabric whose spine reboots. Needs root."),
     on_gpu: bool = typer.Option(False, "--gpu", help="NCCL with our plugin, two processes on one GPU."),
+    sealed: bool = typer.Option(False, "--sealed", help="With packets that nobody on the wire can read or change."),
     seed: int = typer.Option(1, help="With --engine: another seed, another storm."),
     steps: int = typer.Option(0, min=0, help="How long each of the three jobs trains; 0: as long as is usual."),
     output: Path = typer.Option(Path("demo-report.html"), help="Where the report goes."),
@@ -44,16 +50,18 @@ def demo(
     if on_gpu:
         show_gpu(steps)
         return
+    check_can_write(output)
     console = terminal()
     try:
-        story = lab_story(console, steps) if in_lab else loopback_story(console, steps)
+        with sealing_of_ranks(sealed) as settings:
+            story = lab_story(console, steps) if in_lab else loopback_story(console, steps, settings)
     except KeyboardInterrupt:
         console.print("\nStopped; nothing is left running.")
         raise typer.Exit(130) from None
     is_good, text = proof(story.runs)
     show(console, story.runs, text, is_good)
     setting = f"{RANKS} ranks on one machine · DDP, {story.runs[-1].parameters:,} parameters · {story.network}"
-    output.write_text(report.page(story.runs, setting, (is_good, text), story.title))
+    write_text(output, report.page(story.runs, setting, (is_good, text), story.title))
     console.print(Text.assemble("Everything in one page: ", (str(output), "bold")))
     if not is_good:
         raise typer.Exit(1)
@@ -65,12 +73,24 @@ class Story(NamedTuple):
     runs: list[Run]
 
 
-def loopback_story(console: Console, steps: int) -> Story:
-    steps = steps or STEPS
+@contextmanager
+def sealing_of_ranks(is_sealed: bool) -> Iterator[dict[str, str]]:
+    """What ranks on loopback need in their environment to seal what they send."""
+    if not is_sealed:
+        yield {}
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write('[device]\nseal = "on"\n')
+        file.flush()
+        yield {"SOFTMRC_CONFIG": file.name, "SOFTMRC_SECRET": secrets.token_hex(16)}
+
+
+def loopback_story(console: Console, steps: int, settings: dict[str, str]) -> Story:
+    steps = long_enough(steps or STEPS, SCRIPT, STEPS)
     runs = [Run(GLOO, "gloo", steps), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, scaled(SCRIPT, steps / STEPS))]
-    network = f"{len(PLANES)} planes on loopback"
+    network = f"{len(PLANES)} planes on loopback" + (", sealed" if settings else "")
     greet(console, network)
-    with Ranks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo"}) as ranks:
+    with Ranks(RANKS, {"SOFTMRC_PLANES": ",".join(PLANES), "GLOO_SOCKET_IFNAME": "lo", **settings}) as ranks:
         perform(runs, ranks, view_for(console), lambda run: Director(run.script, len(PLANES), ranks.order))
     return Story("Training rides through", network, runs)
 
@@ -79,7 +99,7 @@ def lab_story(console: Console, steps: int) -> Story:
     """The same in a lab; Gloo meets the same faults there."""
     if os.geteuid() != 0:
         raise UsageError("the demo over the lab makes network namespaces, which needs root: sudo make demo-lab")
-    steps = steps or lab.STEPS
+    steps = long_enough(steps or lab.STEPS, lab.SCRIPT, lab.STEPS)
     script = scaled(lab.SCRIPT, steps / lab.STEPS)
     runs = [Run(GLOO_FAULTY, "gloo", steps, script), Run(CALM, "mrc", steps), Run(FAULTY, "mrc", steps, script)]
     network = f"{lab.PLANES} planes × (4 + 2 switches) of kernel SRv6, links of 200 Mb/s"
@@ -92,6 +112,14 @@ def lab_story(console: Console, steps: int) -> Story:
 def greet(console: Console, network: str) -> None:
     text = f": {RANKS} ranks train a transformer with DDP, three times; {network}.\n"
     console.print(Text.assemble(("SoftMRC demo", "bold"), text))
+
+
+def long_enough(steps: int, script: tuple[Fault, ...], usual: int) -> int:
+    """Refuse a job that is over before every fault has had a step or two."""
+    least = math.ceil(2 * usual / min(fault.end - fault.start for fault in script))
+    if steps < least:
+        raise ConfigError("steps", steps, f"at least {least}, so that each fault happens; 0 is {usual}")
+    return steps
 
 
 def scaled(script: tuple[Fault, ...], share: float) -> tuple[Fault, ...]:
@@ -132,13 +160,14 @@ def show(console: Console, runs: list[Run], text: str, is_good: bool) -> None:
     console.print(table)
     calm, faulty = runs[-2], runs[-1]
     faults = Table(header_style="bold")
-    for column in ("fault", "median step", "worst", "of calm"):
+    for column in ("fault", "median step", "worst", "× usual"):
         faults.add_column(column, justify="left" if column == "fault" else "right", no_wrap=True)
     for fault in faulty.script:
         touched = faulty.during(fault)
         shown = [f"{np.median(touched):,.0f} ms", f"{touched.max():,.0f} ms", f"{touched.max() / calm.median_ms:.1f} ×"]
         faults.add_row(fault.label, *shown)
     console.print(faults)
+    console.print("× usual: the worst step, as a multiple of the median step of the undisturbed run.", highlight=False)
     counters = faulty.counters
     console.print(
         f"{counters['packets_sent']:,} packets sent, {counters['packets_retransmitted']:,} sent again; paths withdrawn "

@@ -15,7 +15,10 @@ import typer
 
 from softmrc import wire
 from softmrc.errors import printable
+from softmrc.keylog import KEYLOG, Keys
+from softmrc.wire.wireshark import install_wireshark
 
+FIRST_RECORDS = 4096  # threads write side by side: the earliest is among these
 _ICRC_WORDS = {wire.Sum.ABSENT: "absent", wire.Sum.GOOD: "ok", wire.Sum.BAD: "BAD"}
 
 
@@ -26,6 +29,29 @@ class Seen:
     record: wire.Record
     frame: wire.Frame | None
     reason: str = ""
+    opened: wire.Packet | None = None  # what was sealed, where its key is known
+
+    @property
+    def closing(self) -> str:
+        """What closes the packet, and whether it is right."""
+        assert self.frame is not None
+        if self.frame.sealed is not None:
+            return "opened" if self.opened else "sealed"
+        return f"icrc {_ICRC_WORDS[self.frame.icrc]}"
+
+    @property
+    def packet(self) -> wire.Packet:
+        assert self.frame is not None
+        return self.opened or self.frame.packet
+
+    def describe(self) -> str:
+        assert self.frame is not None
+        sealed, text = self.frame.sealed, self.packet.describe()
+        if sealed is None:
+            return text
+        if not self.opened:
+            text = text.replace(" imm 0", " imm hidden")
+        return f"{text} key {sealed.qpn:06x}.{sealed.epoch} number {sealed.number}"
 
 
 class _Columns:
@@ -43,7 +69,7 @@ class _Columns:
 
 
 def dissect(
-    capture: Annotated[Path, typer.Argument(help="A pcapng or pcap file.", show_default=False)],
+    capture: Annotated[Path | None, typer.Argument(help="A pcapng or pcap file.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     count: Annotated[bool, typer.Option("--count", help="Only count, by interface and opcode.")] = False,
     limit: Annotated[
@@ -58,33 +84,64 @@ def dissect(
             f"else {wire.UDP_PORT}, and any on which the ICRC is right.",
         ),
     ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(envvar=KEYLOG, help="A key log, to open sealed packets with.", show_default=False),
+    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install-wireshark", help="Teach Wireshark and tshark MRC: put a Lua dissector in place.")
+    ] = False,
 ) -> None:
-    """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC."""
-    records = itertools.islice(wire.read_pcapng(capture), limit)
-    seen = (_look(record, port or ()) for record in records)
+    """Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or seal."""
+    if install:
+        print(install_wireshark())
+        return
+    if capture is None:
+        raise typer.BadParameter("which capture? A pcapng or pcap file, or --install-wireshark", param_hint="CAPTURE")
+    read: Iterator[wire.Record] = itertools.islice(wire.read_pcapng(capture), limit)
+    start, records = _earliest(read)
+    known = Keys.read(keys) if keys is not None else Keys()
+    seen = (_look(record, port or (), known) for record in records)
     if count:
         _print_counts(seen, as_json)
     elif as_json:
         for one in seen:
             sys.stdout.write(json.dumps(_to_json(one)) + "\n")
     else:
-        _print_lines(seen)
+        _print_lines(seen, start)
 
 
-def _look(record: wire.Record, ports: Collection[int]) -> Seen:
+def _earliest(records: Iterator[wire.Record]) -> tuple[int, Iterator[wire.Record]]:
+    """When the capture begins, and all its records; what cannot be read is raised where it is reached."""
+    first: list[wire.Record] = []
+    failure: wire.CaptureError | None = None
     try:
-        return Seen(record, record.parse(ports))
+        first.extend(itertools.islice(records, FIRST_RECORDS))
+    except wire.CaptureError as error:
+        failure = error
+
+    def all_of_them() -> Iterator[wire.Record]:
+        yield from first
+        if failure is not None:
+            raise failure
+        yield from records
+
+    return min((record.time_ns for record in first), default=0), all_of_them()
+
+
+def _look(record: wire.Record, ports: Collection[int], keys: Keys) -> Seen:
+    try:
+        frame = record.parse(ports)
+        return Seen(record, frame, opened=keys.packet(record, frame))
     except wire.Refused as refused:
         cut = "" if record.is_whole else f" (the capture kept {len(record.frame)} of {record.original_size} bytes)"
         return Seen(record, None, refused.reason + cut)
 
 
-def _print_lines(seen: Iterator[Seen]) -> None:
+def _print_lines(seen: Iterator[Seen], start: int) -> None:
     columns = _Columns({5: len("ce"), 6: len("icrc absent")})
-    start: int | None = None
     for one in seen:
         record, frame = one.record, one.frame
-        start = record.time_ns if start is None else start
         time = _seconds(record.time_ns - start)
         plane = printable(record.interface.name) or str(record.interface.index)
         if frame is None:
@@ -94,7 +151,7 @@ def _print_lines(seen: Iterator[Seen]) -> None:
             line = columns.row(
                 time, plane, f"{route.source} > {route.destination}", f"ev {frame.ev:08x}",
                 f"via {frame.outer.path}" if frame.outer else "", "ce" if frame.marked else "",
-                f"icrc {_ICRC_WORDS[frame.icrc]}", frame.packet.describe(),
+                one.closing, one.describe(),
             )  # fmt: skip
         if record.comment:
             line += f"  # {printable(record.comment)}"
@@ -117,7 +174,7 @@ def _to_json(one: Seen) -> dict[str, Any]:
     if one.frame is None:
         return about | {"refused": one.reason}
     frame = one.frame
-    packet = frame.packet
+    packet = one.packet
     body = {name: value for name, value in asdict(packet.body).items() if name != "payload"}
     bth = {name: value for name, value in asdict(packet.bth).items() if name != "opcode"}
     return about | {
@@ -129,11 +186,12 @@ def _to_json(one: Seen) -> dict[str, Any]:
         "ecn": frame.ecn.name.lower(),
         "trimmed": frame.trimmed,
         "icrc": _ICRC_WORDS[frame.icrc].lower(),
+        "sealed": frame.sealed and frame.sealed._asdict() | {"opened": one.opened is not None},
         "udp_checksum": _ICRC_WORDS[frame.udp_checksum].lower(),
         "opcode": packet.opcode.name,
         "bth": bth,
         "body": body | _names(packet),
-        "description": " ".join(packet.describe().split()),
+        "description": " ".join(one.describe().split()),
     }
 
 
@@ -151,13 +209,14 @@ def _print_counts(seen: Iterator[Seen], as_json: bool) -> None:
             counts[plane, "not MRC", ""] += 1
         else:
             trimmed = " trimmed" if one.frame.trimmed else ""
-            counts[plane, one.frame.packet.opcode.name + trimmed, _ICRC_WORDS[one.frame.icrc]] += 1
-    for (plane, name, icrc), packets in sorted(counts.items()):
+            counts[plane, one.frame.packet.opcode.name + trimmed, one.closing] += 1
+    for (plane, name, closing), packets in sorted(counts.items()):
         if as_json:
-            about = {"interface": plane, "opcode": name, "icrc": icrc.lower(), "packets": packets}
+            icrc = closing.removeprefix("icrc ").lower()
+            about = {"interface": plane, "opcode": name, "icrc": icrc, "packets": packets}
             sys.stdout.write(json.dumps(about) + "\n")
         else:
-            line = f"{packets:9d} {plane:<8} {name:<22} {f'icrc {icrc}' if icrc else ''}"
+            line = f"{packets:9d} {plane:<8} {name:<22} {closing}"
             sys.stdout.write(line.rstrip() + "\n")
     if not as_json:
         sys.stdout.write(f"{counts.total():9d} in all\n")

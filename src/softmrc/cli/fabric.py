@@ -13,28 +13,23 @@ from rich.table import Table
 from rich.text import Text
 
 from softmrc.cli.terminal import terminal
-from softmrc.errors import ConfigError, DeviceError
+from softmrc.errors import ConfigError
 from softmrc.fabric import AddressPlan, Tier, link_name, load, table_of
 from softmrc.fabric import assess as judge
 from softmrc.fabric import config as configs
 from softmrc.fabric import plan as plans
 from softmrc.fabric import report as reports
 from softmrc.fabric.drawing import draw as draw_fabric
+from softmrc.files import write_text
 from softmrc.units import as_rate_bps, rate_text
 
+MOST_PORTS = 1 << 20  # of a switch, far beyond any
 DESIGNS_A_TABLE = 4  # as many as fit 80 columns
 
 fabric_app = typer.Typer(help="Configure, draw and trace a fabric.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A fabric file (TOML).", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Report = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report.", show_default=False)]
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise DeviceError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
@@ -50,9 +45,12 @@ def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
 
 def _fractions(field: str, text: str) -> tuple[Fraction, ...]:
     try:
-        return tuple(Fraction(part) for part in text.split(","))
+        found = tuple(Fraction(part) for part in text.split(","))
+        if not all(0 < one < MOST_PORTS for one in found):
+            raise ValueError
+        return found
     except (ValueError, ZeroDivisionError):
-        raise ConfigError(field, text, "numbers with commas between them, as 1,3") from None
+        raise ConfigError(field, text, f"numbers up to {MOST_PORTS:,} with commas between them, as 1,3") from None
 
 
 def plan(
@@ -76,7 +74,7 @@ def plan(
         _fractions("oversubscription", oversubscription), not all_tiers,
     )  # fmt: skip
     if report:
-        _write(report, reports.plan_html(question, found, book))
+        write_text(report, reports.plan_html(question, found, book))
     if as_json:
         print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
         return
@@ -113,7 +111,7 @@ def assess(
     """Judge a fabric: path diversity, failure domains, and what a month of failures costs a job."""
     found = judge.assess(load(file), trials, seed)
     if report:
-        _write(report, reports.assess_html(found))
+        write_text(report, reports.assess_html(found))
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
@@ -173,7 +171,7 @@ def draw(
         print(picture, end="")
         return
     path = output or Path(f"{description.name}.svg")
-    _write(path, picture)
+    write_text(path, picture)
     print(path)
 
 

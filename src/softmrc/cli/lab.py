@@ -12,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from softmrc.cli.terminal import terminal
-from softmrc.errors import DeviceError
 from softmrc.fabric import Tier, link_name
 from softmrc.fabric.drawing import draw
-from softmrc.files import read_text
+from softmrc.files import read_text, write_text
 from softmrc.lab import Lab, PortState
 from softmrc.lab.lab import take_down
 from softmrc.units import as_duration_ns, rate_text
 
+REBOOT = "5s"  # how long a node is gone
 lab_app = typer.Typer(help="A fabric of network namespaces on this machine (needs root).", no_args_is_help=True)
 Name = Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.", show_default=False)]
 Plane = Annotated[int, typer.Option(min=0, help="The plane of a name that does not say: leaf0 is p0.leaf0.")]
@@ -94,6 +94,7 @@ def _as_json(lab: Lab, states: list[PortState]) -> dict[str, object]:
             "trimmed": s.counts.trimmed,
             "lost": s.counts.lost,
             "swallowed": s.counts.swallowed,
+            "corrupted": s.counts.corrupted,
         }
         for s in states
     ]
@@ -152,10 +153,7 @@ def graph(
         print(picture, end="")
         return
     path = output or Path(f"{lab.name}.svg")
-    try:
-        path.write_text(picture)
-    except OSError as error:
-        raise DeviceError(f"cannot write {path}: {error.strerror}") from None
+    write_text(path, picture)
     print(path)
 
 
@@ -172,16 +170,20 @@ def execute(
 @lab_app.command("fail")
 def fail(
     target: Annotated[str, typer.Argument(help="leaf0-spine1, p2.host3-leaf1, spine1", show_default=False)],
-    mode: Annotated[str, typer.Option(help="down, blackhole, loss=1%, slow=25%, flap=50ms; a node: reboot")] = "down",
+    mode: Annotated[
+        str, typer.Option(help="down, blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; a node: reboot")
+    ] = "down",
     name: Name = None,
     plane: Plane = 0,
-    lasting: Annotated[str | None, typer.Option("--for", help="Heal by itself after this time. 3s")] = None,
+    lasting: Annotated[
+        str | None, typer.Option("--for", help=f"Heal by itself after this time, as 3s. A reboot always does: {REBOOT}")
+    ] = None,
 ) -> None:
     """Break a cable or a node."""
     lab = Lab.find(name)
-    length_ns = as_duration_ns("for", lasting) if lasting else None
+    length_ns = as_duration_ns("for", lasting or REBOOT) if lasting or mode == "reboot" else None
     broken = lab.fail(target, mode, plane)
-    print(f"{broken}: {mode}", flush=True)
+    print(f"{broken}: {mode}" + (f", back in {length_ns / 1e9:g} s" if length_ns else ""), flush=True)
     if length_ns is not None:
         try:
             time.sleep(length_ns / 1e9)

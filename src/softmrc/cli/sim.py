@@ -18,6 +18,7 @@ from rich.text import Text
 from softmrc import sim as simulator
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
+from softmrc.files import check_can_write, write_text
 from softmrc.sim import report as reports
 from softmrc.sim import sweep as sweeps
 from softmrc.sim.result import Result
@@ -60,6 +61,8 @@ def sim(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run a scenario, and what it is compared with."""
+    if report is not None:
+        check_can_write(report)
     scenario = _with_keys(simulator.load(file), keys or [])
     if only is not None:
         names = [one.name for one in scenario.variants()]
@@ -73,7 +76,7 @@ def sim(
         else:
             results = simulator.run_all(scenario, seed, shown)
     if report is not None:
-        report.write_text(reports.page(results))
+        write_text(report, reports.page(results))
     if as_json:
         print(json.dumps({"question": scenario.question, "runs": [one.summary() for one in results]}, indent=2))
     else:

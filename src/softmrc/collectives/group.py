@@ -88,7 +88,7 @@ class Group:
         made = device or Device(planes or DEFAULT_PLANES, widened(config, planes or DEFAULT_PLANES, size, lanes))
         is_firm = bool(lanes or (device.config if device else config).lanes)
         try:
-            meeting = Meeting(table, rank, size, made, min(lanes or MOST_STRANDS, made.lanes), is_firm)
+            meeting = Meeting(table, rank, size, made, timeout_s, min(lanes or MOST_STRANDS, made.lanes), is_firm)
             return cls(meeting, timeout_s, owns_device)
         except BaseException:
             if owns_device:

@@ -38,6 +38,10 @@ class Strand:
         planes = [plane.told() for plane in self.planes]
         return {"planes": planes, "pairs": [self.first_qpn, self.stride], "rings": self.first_rkey}
 
+    def qpn(self, rank: int, use: int) -> int:
+        """The number that is kept for this rank: for messages (0) or bulk data (1)."""
+        return self.first_qpn + self.stride * (2 * rank + use)
+
     @property
     def kept(self) -> tuple[int, int, int]:
         return self.first_qpn, self.stride, self.first_rkey

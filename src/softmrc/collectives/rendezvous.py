@@ -1,15 +1,18 @@
 """How ranks find each other: each says where it is through a store, and reads what the others said.
 
-Nobody is connected to. Everybody keeps numbers for queue pairs and keys to rings, and says which; with what all have in
-common both ends of a connection can work out the rest when one of them first speaks (`core/collectives/roll.h`). So a
-rank costs another an entry in a book until then.
+Nobody is connected to but the next rank, to see whether planes work. Everybody keeps numbers for queue pairs and keys
+to rings, and says which; with what all have in common both ends of a connection can work out the rest when one of them
+first speaks (`core/collectives/roll.h`). So a rank costs another an entry in a book until then.
 
 Whoever can write to the store is trusted, as torch trusts its own: it hands out memory keys. What is kept is drawn at
-random, and the rest follows from tokens that are, so that nobody else can guess them.
+random, and the rest follows from tokens that are, so that nobody else can guess them. Where there is a secret
+(SOFTMRC_SECRET) and packets leave the machine, they are sealed: each rank says its share of the keys, and proves with
+the secret what it says; then whoever can only read or write the store, or the wire, is not trusted.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import json
 import os
@@ -17,21 +20,24 @@ import reprlib
 import secrets
 import socket
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softmrc import _core
+from softmrc import _core, reach, sealing
 from softmrc.collectives.offer import Offer, Strand, check, places, read, strands_of
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, RtrAttributes, RtsAttributes, to_native, whole_payload
+from softmrc.connection.arrange import SECRET, secret_of
 from softmrc.errors import ConfigError
 from softmrc.said import Nonsense, ends_of
-from softmrc.verbs import CompletionQueue, Device, ProtectionDomain, QueuePair
+from softmrc.sealing import Share, Told, proof_of
+from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
 from softmrc.verbs.width import cores
 
-VERSION = 4
+VERSION = 5
 
 
 def host() -> str:
@@ -53,19 +59,26 @@ class Pairs:
 class Meeting:
     """One rank on its way into a group."""
 
-    def __init__(self, table: Table, rank: int, size: int, device: Device, lanes: int, is_firm: bool) -> None:
+    def __init__(
+        self, table: Table, rank: int, size: int, device: Device, timeout_s: float, lanes: int, is_firm: bool
+    ) -> None:
         """With so many strands at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
         share this host want the same processors. They may have agreed at this table already."""
         self.table = table
         self.rank = rank
         self.size = size
         self.device = device
+        self._timeout_s = timeout_s
         self._most_lanes = lanes
+        self._secret = secret_of(None)
+        self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
         self._cores = 0 if is_firm else max(1, int(cores()))
         self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
         self._expected: list[tuple[int, int]] = []  # lanes, and places there
-        self.mtu = device.mtu  # the smallest of all ranks'
+        self._told: dict[int, Told | None] = {}  # by rank: its share of the keys
+        self._places: dict[int, list[Strand]] = {}  # of the others
+        self.mtu = device.payload(self._share is not None)  # the smallest of all ranks'
 
     def meet(self, port: Any) -> Any:
         """The native group, which knows of everybody."""
@@ -83,8 +96,11 @@ class Meeting:
                 self._learn(native, offers)
                 self._share_cores(sum(offer["host"] == host() for offer in offers.values()))
             native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
+            if self._share is not None:
+                self._meet_all(native)
             if self.size > 1:
                 self.table.tell("ready")
+                self._see_planes(native)
         except BaseException as error:
             why = str(error) or type(error).__name__
             quietly(lambda: self.table.give_up(why))
@@ -101,6 +117,27 @@ class Meeting:
             Pairs(*(QueuePair(self.device, qpn, self.cq, self.cq, domain) for qpn in both))
             for both in native.pairs(peer)
         )
+
+    def _meet_all(self, native: Any) -> None:
+        """A first packet under seal opens only where the keys are, so both ends are made before there is one."""
+        assert self._share is not None
+        self._share.forget()
+        for peer in self._others():
+            for strand in range(len(self.lanes)):
+                native.meet(strand, peer)
+
+    def _see_planes(self, native: Any) -> None:
+        """All have said where they are: see whether they answer there, plane by plane. Each rank asks the next one, so
+        that every plane of everybody is seen and nobody waits for all."""
+        peer = (self.rank + 1) % self.size
+        native.meet(0, peer)
+        pair = self.pairs_of(native, peer)[0].messages
+        for pause_s in reach.pauses([pair], min(reach.SILENT_S, self._timeout_s)):
+            time.sleep(pause_s)
+        node = Peer(0, self._places[peer][0].planes)
+        if words := reach.never_reached(pair, node):
+            raise CollectiveError(f"rank {peer} {words}")
+        reach.warn_of_silence(pair, node, f"rank {peer}")
 
     def leave(self) -> None:
         """Give back what the device kept for this group, whose queue pairs are gone."""
@@ -122,9 +159,10 @@ class Meeting:
         mine = self._offer()
         if self.size == 1:
             return {self.rank: mine}
-        text, is_first = json.dumps(mine), not self.table.has_agreed
-        said = self.table.agree(text) if is_first else self.table.tell("facts", text)
+        is_first = not self.table.has_agreed
         where = [self.table.key("says", p) if is_first else self.table.told_at("facts", p) for p in range(self.size)]
+        text = self._proved(json.dumps(mine), where[self.rank])
+        said = self.table.agree(text) if is_first else self.table.tell("facts", text)
         return {
             peer: mine if peer == self.rank else self._parsed(peer, said[peer], where[peer])
             for peer in range(self.size)
@@ -140,8 +178,10 @@ class Meeting:
             "host": host(),
             "cores": self._cores,
             "lanes": self._most_lanes,
-            "mtu": device.mtu,
+            "mtu": device.payload(self._share is not None),
             "icrc": device.config.icrc,
+            "sealed": self._share is not None,
+            "seal": self._share and self._share.told(),
             "max_wimm": device.config.max_wimm,
             "mpr": device.config.mpr,
         }
@@ -152,14 +192,38 @@ class Meeting:
             "byteorder": sys.byteorder,
             "size": self.size,
             "icrc": self.device.config.icrc,
+            "sealed": self._share is not None,
         }
         try:
-            offer = read(text)
+            offer = self._opened(peer, text, where)
             self._compare(peer, offer, alike, where)
+            self._told[peer] = Told.parse("seal", offer.get("seal"))
+            if self._share is not None and self._told[peer] is None:
+                raise Nonsense("seal", offer.get("seal"), "its share of the keys")
             check(offer, peer)
         except Nonsense as error:
             raise CollectiveError(f"rank {peer}: {where} makes no sense: {error}") from None
         return offer
+
+    def _proved(self, words: str, where: str) -> str:
+        """What we say there, and with it that we know the secret, where packets are sealed."""
+        if self._share is None or self._secret is None:
+            return words
+        about = f"{where} of {self.size}"
+        return json.dumps({"proof": proof_of(self._secret, about, words), "words": words})
+
+    def _opened(self, peer: int, text: str, where: str) -> Offer:
+        """What a rank says there. Who seals proves it; who does not, says so, and that is compared."""
+        offer = read(text)
+        words, proof = offer.get("words"), offer.get("proof")
+        if self._share is None or self._secret is None:
+            return read(words) if isinstance(words, str) else offer
+        if not isinstance(words, str) or not isinstance(proof, str) or not proof.isascii():
+            self._compare(peer, offer, {"sealed": True}, where)
+            raise Nonsense("the offer", text, "words, and a proof of them")
+        if not hmac.compare_digest(proof, proof_of(self._secret, f"{where} of {self.size}", words)):
+            raise CollectiveError(f"rank {peer} does not know the secret; set {SECRET} alike ({where})")
+        return read(words)
 
     def _compare(self, peer: int, its: Offer, mine: Offer, where: str) -> None:
         for key, value in mine.items():
@@ -173,8 +237,9 @@ class Meeting:
         """Where everybody is, and what it keeps for us."""
         kept = zip(self.lanes, native.reserve(), strict=True)
         mine = [Strand(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
-        told = self.table.tell("places", json.dumps({"strands": [strand.told() for strand in mine]}))
-        found = {peer: self._placed(peer, told[peer]) for peer in self._others()}
+        said = json.dumps({"strands": [strand.told() for strand in mine]})
+        told = self.table.tell("places", self._proved(said, self.table.told_at("places", self.rank)))
+        found = self._places = {peer: self._placed(peer, told[peer]) for peer in self._others()}
         self._check_places({self.rank: mine, **found})
         config = self.device.config
         key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
@@ -183,14 +248,15 @@ class Meeting:
         for peer, strands in found.items():
             try:
                 self._know(native, peer, offers[peer], strands)
-            except (ConfigError, TypeError) as error:  # numbers that fit their field and not each other
+                self._seal(peer, mine, strands)
+            except (ConfigError, Nonsense, TypeError) as error:  # numbers that fit their field and not each other
                 where = self.table.told_at("places", peer)
                 raise CollectiveError(f"rank {peer} cannot be reached as {where} says: {error}") from None
 
     def _placed(self, peer: int, text: str) -> list[Strand]:
         where = self.table.told_at("places", peer)
         try:
-            found = places(read(text), len(self.lanes), self.size)
+            found = places(self._opened(peer, text, where), len(self.lanes), self.size)
         except Nonsense as error:
             raise CollectiveError(f"rank {peer}: {where} makes no sense: {error}") from None
         mine = [plane.address for plane in self.device.local_planes]
@@ -217,6 +283,19 @@ class Meeting:
         expected = [device._expect_peer(lane, one.planes) for lane, one in zip(self.lanes, strands, strict=True)]
         at = [place for place, _ in expected]
         self._expected += zip(self.lanes, at, strict=True)
-        paths = expected[0][1]  # they lead to addresses, which are the same on all strands
+        paths, denied = expected[0][1]  # they lead to addresses, which are the same on all strands
         mpr, max_wimm = min(config.mpr, offer["mpr"]), min(config.max_wimm, offer["max_wimm"])
-        native.know(peer, at, [one.kept for one in strands], mpr, max_wimm, to_native(paths) if paths else None)
+        kept = [one.kept for one in strands]
+        native.know(peer, at, kept, mpr, max_wimm, to_native(paths) if paths else None, denied)
+
+    def _seal(self, peer: int, mine: list[Strand], its: list[Strand]) -> None:
+        """Has the lanes know the keys of queue pairs to come, where packets are sealed."""
+        told = self._told[peer]
+        if self._share is None or told is None:
+            return
+        salt, secret = f"softmrc group {self.table.key('says', 0)}".encode(), self._secret or b""
+        for lane, here, there in zip(self.lanes, mine, its, strict=True):
+            for use in range(2):
+                ours, theirs = here.qpn(peer, use), there.qpn(self.rank, use)
+                keys = self._share.keys(told, secret, salt, self.rank < peer, ours, theirs)
+                self.device._native.expect_seal(lane, ours, keys)

@@ -7,12 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from softmrc import environment
+from softmrc.environment import SECRET
 from softmrc.errors import ConfigError
 from softmrc.fabric.host import FabricHost
+from softmrc.planes import LocalPlane, resolve
 from softmrc.verbs import Device
 from softmrc.verbs.bounds import instance
-
-SECRET = "SOFTMRC_SECRET"
 
 
 def named(host: str) -> str:
@@ -25,6 +26,12 @@ def named(host: str) -> str:
         raise ConfigError("host", host, "an address or a name") from None
     here = FabricHost.from_environment()
     return here.resolve(host) if here else host
+
+
+def all_named(hosts: str) -> tuple[str, ...]:
+    """The addresses or names of one host, with commas between them."""
+    several = hosts.split(",") if isinstance(hosts, str) else [hosts]
+    return tuple(named(host.strip() if isinstance(host, str) else host) for host in several)
 
 
 def tcp_port(port: int, least: int) -> int:
@@ -44,14 +51,45 @@ def secret_of(given: str | bytes | None) -> bytes | None:
         raise ConfigError("secret", "not shown", "text that UTF-8 can express, or bytes") from None
 
 
-def device_for(host: str, device: Device | None, planes: Sequence[str] | None, settings: dict[str, Any]) -> Device:
-    """The caller's device, or one with a plane where `host` is; on a host of a fabric, with all its planes."""
+def planes_before(host: str, device: Device | None, planes: Sequence[str] | None) -> list[LocalPlane]:
+    """The planes of this side as far as they are known before anybody has answered."""
     if device is not None:
-        instance("device", device, Device, "a Device, or None for one of its own")
+        return _checked(device).local_planes
+    if isinstance(planes, Sequence) and not isinstance(planes, str):
+        return [resolve(plane) for plane in planes]
+    wanted = environment.read()
+    return [resolve(plane, wanted.why) for plane in wanted.planes] if planes is None and fits(wanted, host) else []
+
+
+def _checked(device: Device) -> Device:
+    return instance("device", device, Device, "a Device, or None for one of its own")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def fits(wanted: environment.Settings, host: str) -> bool:
+    """Whether the planes that the environment names lead to where this address is."""
+    return bool(wanted.planes) and resolve(wanted.planes[0], wanted.why).address.is_loopback == is_loopback(host)
+
+
+def device_for(host: str, device: Device | None, planes: Sequence[str] | None, settings: dict[str, Any]) -> Device:
+    """The caller's device, or one with the planes that were named, here or in the environment; on a host of a fabric,
+    with all its planes; else with one plane, where `host` is."""
+    if device is not None:
+        _checked(device)
         if planes is not None or settings:
             raise ConfigError("device", device, "either a device, or planes and settings to make one")
         return device
-    here = FabricHost.from_environment() if planes is None else None
-    if here is not None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-        return Device(here.planes, routes=here.paths, **here.settings(**settings))
-    return Device([host] if planes is None else planes, **settings)
+    if planes is not None:
+        return Device(planes, **settings)
+    wanted = environment.read()
+    if not fits(wanted, host):
+        return Device([host], **settings)
+    here = FabricHost.from_environment()
+    more = here.settings(**settings) if here is not None else settings
+    return Device(wanted.planes, routes=wanted.routes, why=wanted.why, **more)

@@ -9,14 +9,17 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
-from softmrc import _core, leaving
+from softmrc import _core, leaving, reach, sealing
+from softmrc._core import SealKeys
 from softmrc.config import whole_payload
 from softmrc.connection.attendance import Attendance
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.engine import CompletionStatus, QpState
 from softmrc.errors import ConfigError, RemoteError, UsageError
-from softmrc.handshake import Channel, Refusal
+from softmrc.handshake import Channel, Proof, Refusal
+from softmrc.said import Nonsense
+from softmrc.sealing import Share
 from softmrc.verbs import (
     Completion,
     CompletionQueue,
@@ -71,12 +74,16 @@ class Message(NamedTuple):
 class Connection:
     """One queue pair to one peer. Made by `connect` and `Listener.accept`."""
 
-    def __init__(self, device: Device, channel: Channel, memory: OfferedMemory, owns_device: bool) -> None:
+    def __init__(
+        self, device: Device, channel: Channel, proof: Proof, memory: OfferedMemory, owns_device: bool
+    ) -> None:
         self.device = device
         self._channel = channel
         self._owns_device = owns_device
         self._closed = False
         self._added: Peer | None = None
+        self._proof = proof
+        self._share = Share() if sealing.is_wanted(device, proof.secret is not None) else None
         self.qp = _new_qp(device, memory)
         self._memory = memory.hold()
         self._port_key = new_port_key()
@@ -95,13 +102,26 @@ class Connection:
         device._tell_when_closed(self)
 
     def _offer(self) -> dict[str, Any]:
-        return offer_of(self.device, self.qp, self._memory.regions, self._port_key)
+        return offer_of(self.device, self.qp, self._memory.regions, self._port_key, self._share)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether packets are hidden and authentic."""
+        return self._share is not None
+
+    def _keys(self, offer: Offer) -> SealKeys | None:
+        if self._share is None or offer.seal is None:
+            return None
+        secret, salt = self._proof.secret or b"", self._proof.salt
+        keys = self._share.keys(offer.seal, secret, salt, self._proof.is_connector, self.qp.qpn, offer.qpn)
+        self._share.forget()
+        return keys
 
     def _accept(self, offer: Offer) -> None:
         """Connect to a peer that offers this."""
         try:
             self._establish(offer)
-        except ConfigError as error:  # not on our map, or what else only the device knows
+        except (ConfigError, Nonsense) as error:  # not on our map, or what else only the device knows
             raise Refusal(
                 f"sent an offer that makes no sense: {error}", f"your offer makes no sense: {error}"
             ) from None
@@ -116,13 +136,14 @@ class Connection:
                 raise
             peer = self.device.add_peer(offer.planes)
         self._added = peer
-        self._payload = whole_payload(min(self.device.mtu, offer.mtu))
+        self._payload = whole_payload(min(self.device.payload(self.is_sealed), offer.mtu))
         self.qp.init(ev_profile=self.device.profile_for(peer))
         self.qp.rtr(
             peer,
             dest_qpn=offer.qpn,
             first_psn=offer.first_psn,
             mtu=self._payload,
+            seal=self._keys(offer),
             **port_keys(self._port_key, offer.port_key),
         )
         self.qp.rts(max_wimm=min(config.max_wimm, offer.max_wimm), mpr=min(config.mpr, offer.mpr))
@@ -219,7 +240,7 @@ class Connection:
         if status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
-            return self._narrowed() or "stopped answering"
+            return self._narrowed() or reach.never_reached(self.qp, self.peer) or "stopped answering"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
             CompletionStatus.REMOTE_INVALID: "could not make sense of the request",

@@ -7,13 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from softmrc.connection.arrange import device_for, named, secret_of, tcp_port
+from softmrc import reach
+from softmrc.connection.arrange import all_named, device_for, planes_before, secret_of, tcp_port
 from softmrc.connection.connection import Connection
 from softmrc.connection.line import Blocking, Line, Patience, Yielding, dialled, finished
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
 from softmrc.connection.reception import HANDSHAKE_S
+from softmrc.connection.ways import Way, fabric_ways, ways_to
 from softmrc.errors import RemoteError
+from softmrc.fabric.host import FabricHost
 from softmrc.handshake import CONNECTOR, Channel, Proof, Refusal, call
 from softmrc.verbs import Device
 from softmrc.verbs.bounds import seconds
@@ -33,10 +36,12 @@ def connect(
     timeout_s: float = HANDSHAKE_S,
     **settings: Any,
 ) -> Connection:
-    """Reach a listener, at its TCP port. Without `planes`, one plane on the address that leads there; on a host of a
-    fabric (`softmrc.fabric.host`), all its planes and every path. `memory` (a buffer, a region of `device`, or several)
-    is what the listener may write to; `timeout_s` is for the handshake as a whole, and while there is time left a
-    listener that is busy is called again. Without `secret`, SOFTMRC_SECRET."""
+    """Reach a listener, at its TCP port. `host` may be several addresses of it, with commas between them; the handshake
+    takes the first way that answers, over any plane of this side. Without `planes`, those of SOFTMRC_PLANES; on a host
+    of a fabric (`softmrc.fabric.host`), all its planes and every path; else one plane, on the address that leads there.
+    `memory` (a buffer, a region of `device`, or several) is what the listener may write to; `timeout_s` is for the
+    handshake as a whole, and while there is time left a listener that is busy is called again. Without `secret`,
+    SOFTMRC_SECRET."""
     caller = Caller(host, port, memory, secret, device, planes, timeout_s, settings)
     return finished(caller.connection(Blocking()))
 
@@ -71,7 +76,7 @@ class Caller:
         timeout_s: float,
         settings: dict[str, Any],
     ) -> None:
-        self._host, self._port, self._secret = named(host), tcp_port(port, 1), secret_of(secret)
+        self._hosts, self._port, self._secret = all_named(host), tcp_port(port, 1), secret_of(secret)
         self._memory, self._planes, self._settings = memory, planes, settings
         self._device, self._owns_device = device, device is None
         self._until = time.monotonic() + seconds("timeout_s", timeout_s, is_positive=True)
@@ -95,17 +100,18 @@ class Caller:
             raise
 
     async def _try(self, patience: Patience) -> Connection:
+        ways = await self._ways(patience)
         try:
-            sock = await dialled(patience, self._host, self._port, self._until)
+            sock = await dialled(patience, ways, self._until)
         except OSError as error:
-            why = error.strerror or error
-            raise RemoteError(f"{self._host} port {self._port} does not answer: {why}") from None
+            raise self._unanswered(error) from None
         channel = Channel(sock)
         try:
             if self._secret is None:
                 channel.require_loopback()
             connection = await self._introduce(Line(channel, patience, self._until), channel)
             sock.settimeout(None)
+            await self._see_planes(connection, patience)
             return connection
         except Refusal as refusal:
             channel.close()
@@ -114,33 +120,65 @@ class Caller:
             channel.close()
             raise
 
+    async def _ways(self, patience: Patience) -> list[Way]:
+        """By every name and address, over every plane."""
+        planes, here = planes_before(self._hosts[0], self._device, self._planes), FabricHost.from_environment()
+        places: list[tuple[Any, ...]] = []
+        failure: OSError = TimeoutError("timed out")
+        for host in self._hosts:
+            try:
+                places += await patience.resolve(host, self._port, max(self._until - time.monotonic(), 0.0))
+            except OSError as error:
+                failure = error
+        if not places:
+            raise self._unanswered(failure)
+        return ways_to(places, planes, [way for host in self._hosts for way in fabric_ways(here, host, self._port)])
+
+    def _unanswered(self, error: OSError) -> RemoteError:
+        return RemoteError(f"{', '.join(self._hosts)} port {self._port} does not answer: {error.strerror or error}")
+
     async def _introduce(self, line: Line, channel: Channel) -> Connection:
         """What was made for a connection that fails is let go of."""
         made: list[Connection] = []
 
         def offer() -> dict[str, Any]:
-            made.append(self._half_made(channel))
+            made.append(self._half_made(channel, proof))
             return made[0]._offer()
 
         def accept(said: dict[str, Any]) -> None:
-            made[0]._accept(Offer.checked(said, made[0].device))
+            made[0]._accept(Offer.checked(said, made[0].device, made[0].is_sealed))
 
+        proof = Proof(CONNECTOR, self._secret)
         try:
-            await line.follow(call(Proof(CONNECTOR, self._secret), offer, accept))
+            await line.follow(call(proof, offer, accept))
         except BaseException:
             for connection in made:
                 connection._abandon()
             raise
         return made[0]
 
-    def _half_made(self, channel: Channel) -> Connection:
+    async def _see_planes(self, connection: Connection, patience: Patience) -> None:
+        """That TCP came through says little about planes: see on which of them the peer answers."""
+        try:
+            for pause_s in reach.pauses([connection.qp]):
+                if connection._has_lost_its_peer():
+                    return  # which whoever uses it is told
+                await patience.pause(pause_s)
+            if words := reach.never_reached(connection.qp, connection.peer):
+                raise RemoteError(f"{connection.peer_name} answers TCP, and {words}")
+            reach.warn_of_silence(connection.qp, connection.peer, connection.peer_name)
+        except BaseException:
+            connection._abandon()
+            raise
+
+    def _half_made(self, channel: Channel, proof: Proof) -> Connection:
         """Of a listener that has proved itself."""
         if self._device is None or not self._owns_device:
             here = channel.socket.getsockname()[0]
             self._device = device_for(here, self._device, self._planes, self._settings)
         offered = OfferedMemory(self._device, self._memory)
         try:
-            return Connection(self._device, channel, offered, self._owns_device)
+            return Connection(self._device, channel, proof, offered, self._owns_device)
         finally:
             offered.release()  # from here on the connection holds it
 

@@ -7,15 +7,21 @@ all that it awaits then is a `Blocking` that returns when it is done.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from softmrc.connection.ways import Way
 from softmrc.errors import InternalError
 from softmrc.handshake import WHAT_IS_IT, Call, Channel, Inbox, Refusal, framed
 
+HEAD_START_S = 0.1  # of each way before the next one
 T = TypeVar("T")
 Where = list[tuple[Any, ...]]  # as getaddrinfo says it
 
@@ -24,7 +30,7 @@ class Patience(Protocol):
     """How one waits. Whatever takes longer than `left_s` raises TimeoutError."""
 
     async def resolve(self, host: str, port: int, left_s: float) -> Where: ...
-    async def connect(self, sock: socket.socket, address: Any, left_s: float) -> None: ...
+    async def writable(self, socks: list[socket.socket], left_s: float) -> list[socket.socket]: ...
     async def send(self, sock: socket.socket, data: bytes, left_s: float) -> None: ...
     async def receive(self, sock: socket.socket, left_s: float) -> bytes: ...
     async def pause(self, duration_s: float) -> None: ...
@@ -36,9 +42,11 @@ class Blocking:
     async def resolve(self, host: str, port: int, left_s: float) -> Where:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
-    async def connect(self, sock: socket.socket, address: Any, left_s: float) -> None:
-        sock.settimeout(left_s)
-        sock.connect(address)
+    async def writable(self, socks: list[socket.socket], left_s: float) -> list[socket.socket]:
+        with selectors.DefaultSelector() as selector:
+            for sock in socks:
+                selector.register(sock, selectors.EVENT_WRITE, sock)
+            return [key.data for key, _ in selector.select(left_s)]
 
     async def send(self, sock: socket.socket, data: bytes, left_s: float) -> None:
         sock.settimeout(left_s)
@@ -64,10 +72,23 @@ class Yielding:
         async with asyncio.timeout(left_s):
             return await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
-    async def connect(self, sock: socket.socket, address: Any, left_s: float) -> None:
-        sock.setblocking(False)
-        async with asyncio.timeout(left_s):
-            await self._loop.sock_connect(sock, address)
+    async def writable(self, socks: list[socket.socket], left_s: float) -> list[socket.socket]:
+        found: asyncio.Future[socket.socket] = self._loop.create_future()
+
+        def tell(sock: socket.socket) -> None:
+            if not found.done():
+                found.set_result(sock)
+
+        try:
+            for sock in socks:
+                self._loop.add_writer(sock, tell, sock)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    return [await found]
+            return []
+        finally:
+            for sock in socks:
+                self._loop.remove_writer(sock)
 
     async def send(self, sock: socket.socket, data: bytes, left_s: float) -> None:
         async with asyncio.timeout(left_s):
@@ -90,21 +111,37 @@ def finished(told: Coroutine[Any, Any, T]) -> T:
     raise InternalError("a coroutine that blocks has waited for an event loop")
 
 
-async def dialled(patience: Patience, host: str, port: int, until: float) -> socket.socket:
-    """A TCP connection to the first address of this host that answers."""
-    failure: OSError = TimeoutError("timed out")
-    for family, kind, protocol, _, address in await patience.resolve(host, port, _left_s(until)):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            await patience.connect(sock, address, _left_s(until))
-            return sock
-        except OSError as error:
+async def dialled(patience: Patience, ways: list[Way], until: float) -> socket.socket:
+    """A TCP connection by the first way that answers. Each has a head start before the next is tried beside it, so that
+    one that is dead costs a moment; a refusal is an answer too, for all ways to that address."""
+    left, trying = deque(ways), dict[socket.socket, Way]()
+    failure: OSError | None = None
+    next_at = 0.0
+    try:
+        while left or trying:
+            if left and time.monotonic() >= next_at:
+                way = left.popleft()
+                try:
+                    trying[way.begin()] = way
+                    next_at = time.monotonic() + HEAD_START_S
+                except OSError as error:
+                    failure = failure or error
+                continue
+            left_s = min(_left_s(until), max(0.0, next_at - time.monotonic()) if left else _left_s(until))
+            for sock in await patience.writable(list(trying), left_s):
+                way = trying.pop(sock)
+                if not (number := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+                    return sock
+                sock.close()
+                next_at = 0.0
+                if number == errno.ECONNREFUSED:
+                    left = deque(other for other in left if other.address != way.address)
+                if failure is None or number == errno.ECONNREFUSED:
+                    failure = OSError(number, os.strerror(number))
+    finally:
+        for sock in trying:
             sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-    raise failure
+    raise failure or TimeoutError("timed out")
 
 
 def _left_s(until: float) -> float:

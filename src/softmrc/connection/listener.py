@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
 from softmrc import leaving
-from softmrc.connection.arrange import device_for, named, secret_of, tcp_port
+from softmrc.connection.arrange import device_for, is_loopback, named, secret_of, tcp_port
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.reception import Reception, Refusals
 from softmrc.errors import ConfigError, DeviceError
+from softmrc.fabric.host import FabricHost
 from softmrc.verbs import Device, MemoryRegion
 from softmrc.verbs.bounds import FOR_EVER, seconds
 
@@ -26,15 +26,15 @@ class Listener:
     """Receives connectors, in the background; `accept` returns those that have come through."""
 
     def __init__(
-        self, device: Device, owns_device: bool, sock: socket.socket, secret: bytes | None, memory: Any
+        self, device: Device, owns_device: bool, sockets: Sequence[socket.socket], secret: bytes | None, memory: Any
     ) -> None:
         self.device = device
-        self.port: int = sock.getsockname()[1]
+        self.port: int = sockets[0].getsockname()[1]
         self._owns_device = owns_device
         self._is_closed = False
         self._memory = OfferedMemory(device, memory)
         try:
-            self._reception = Reception(sock, device, secret, self._memory)
+            self._reception = Reception(sockets, device, secret, self._memory)
         except BaseException:
             self._memory.release()
             raise
@@ -114,30 +114,57 @@ def listen(
     planes: Sequence[str] | None = None,
     **settings: Any,
 ) -> Listener:
-    """Be reachable. `memory` (a buffer, a region of `device`, or several) is what peers may write to, `settings` are
-    fields of `DeviceConfig`. Without `secret`, SOFTMRC_SECRET. `port` is the TCP port where connectors find this side;
-    packets have UDP ports of their own, which a device is given: `listen(device=Device(planes, port=4791))`."""
+    """Be reachable at `host`; where that is one of its planes, at the others' addresses too, so that no single cable
+    stands between this side and its peers. `memory` (a buffer, a region of `device`, or several) is what peers may
+    write to, `settings` are fields of `DeviceConfig`. Without `secret`, SOFTMRC_SECRET; without `planes`,
+    SOFTMRC_PLANES. `port` is the TCP port where connectors find this side; packets have UDP ports of their own, which a
+    device is given: `listen(device=Device(planes, port=4791))`."""
     host, port, shared = named(host), tcp_port(port, 0), secret_of(secret)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    with contextlib.ExitStack() as undo:
+        sock = undo.enter_context(_opened(_everywhere(host), port))
+        if shared is None and not is_loopback(sock.getsockname()[0]):
+            raise ConfigError("secret", None, f"a shared secret, to listen on {host}; without one only loopback")
+        made = device_for(host, device, planes, settings)
+        if device is None:
+            undo.callback(made.close)
+        sockets = [sock, *_beside(sock, made)]
+        for other in sockets[1:]:
+            undo.enter_context(other)
+        listener = Listener(made, device is None, sockets, shared, memory)
+        undo.pop_all()
+        return listener
+
+
+def _opened(host: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
         sock.listen(BACKLOG)
-        if shared is None and not ipaddress.ip_address(sock.getsockname()[0]).is_loopback:
-            raise ConfigError("secret", None, f"a shared secret, to listen on {host}; without one only loopback")
-        made = device_for(host, device, planes, settings)
-        try:
-            return Listener(made, device is None, sock, shared, memory)
-        except BaseException:
-            if device is None:
-                made.close()
-            raise
+        return sock
     except OSError as error:
         sock.close()
-        if isinstance(error, DeviceError):
-            raise
         raise DeviceError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from None
     except BaseException:
         sock.close()
         raise
+
+
+def _everywhere(host: str) -> str:
+    """Of a fabric a host is all its addresses: each is a path to it."""
+    here = FabricHost.from_environment()
+    return "::" if here is not None and here.number_of(host) == here.host else host
+
+
+def _beside(first: socket.socket, device: Device) -> list[socket.socket]:
+    """The same port at the addresses of the other planes. Where it is taken, or the address is not there, connectors
+    come by another."""
+    host, port = first.getsockname()[:2]
+    others = [str(plane.address) for plane in device.local_planes if not plane.address.is_link_local]
+    if host not in others:
+        return []
+    found = []
+    for address in dict.fromkeys(others):
+        with contextlib.suppress(DeviceError):
+            found += [_opened(address, port)] if address != host else []
+    return found

@@ -13,6 +13,7 @@ from softmrc import said
 from softmrc.config import RtrAttributes, RtsAttributes, bounds
 from softmrc.handshake import Refusal
 from softmrc.said import Nonsense, ends_of
+from softmrc.sealing import Share, Told
 from softmrc.verbs import Device, MemoryRegion, PeerPlane, QueuePair
 
 MOST_REGIONS = 1024
@@ -57,9 +58,10 @@ class Offer:
     mpr: int
     port_key: int  # what words about its ports must carry; 0: it takes none
     regions: tuple[RemoteRegion, ...]
+    seal: Told | None  # its part of the keys; None: it does not seal packets
 
     @classmethod
-    def checked(cls, words: dict[str, Any], device: Device) -> Offer:
+    def checked(cls, words: dict[str, Any], device: Device, is_sealed: bool) -> Offer:
         """What a peer said, if this device can believe it."""
         try:
             offer = cls.parse(words)
@@ -67,7 +69,7 @@ class Offer:
             raise Refusal(
                 f"sent an offer that makes no sense: {error}", f"your offer makes no sense: {error}"
             ) from None
-        offer._check_match(device)
+        offer._check_match(device, is_sealed)
         return offer
 
     @classmethod
@@ -86,9 +88,10 @@ class Offer:
             mpr=said.whole("mpr", words.get("mpr"), *bounds(RtsAttributes, "mpr")),
             port_key=said.whole("port_key", words.get("port_key", 0), 0, (1 << 64) - 1),
             regions=tuple(_region(n, one) for n, one in enumerate(regions)),
+            seal=Told.parse("seal", words.get("seal")),
         )
 
-    def _check_match(self, device: Device) -> None:
+    def _check_match(self, device: Device, is_sealed: bool) -> None:
         """Refuse what does not fit this device, or would have it talk to itself."""
         mine = device.local_planes
         if len(self.planes) != len(mine):
@@ -106,6 +109,9 @@ class Offer:
         if self.icrc != device.config.icrc:
             both = "ICRC is on at one side and off at the other"
             raise Refusal(f"differs: {both}; set icrc alike", both)
+        if (self.seal is not None) is not is_sealed:
+            both = "packets are sealed at one side and not at the other"
+            raise Refusal(f"differs: {both}; set seal alike", f"{both}; set seal alike")
         rows = zip(mine, device.planes(), strict=True)
         own = {(plane.address.packed, port) for plane, row in rows for port in row["source_ports"]}
         if not own.isdisjoint(ends_of(self.planes)):
@@ -116,16 +122,19 @@ class Offer:
             )
 
 
-def offer_of(device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...], port_key: int) -> dict[str, Any]:
+def offer_of(
+    device: Device, qp: QueuePair, regions: tuple[MemoryRegion, ...], port_key: int, share: Share | None
+) -> dict[str, Any]:
     """What this side says."""
     return {
         "planes": [plane.told() for plane in qp.reached_at],
         "qpn": qp.qpn,
         "first_psn": qp.first_psn,
-        "mtu": device.mtu,
+        "mtu": device.payload(share is not None),
         "icrc": device.config.icrc,
         "max_wimm": device.config.max_wimm,
         "mpr": device.config.mpr,
         "port_key": port_key,
         "regions": [[region.va, region.length, region.rkey] for region in regions],
+        "seal": share and share.told(),
     }

@@ -17,11 +17,12 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from softmrc import sealing
 from softmrc.census import Census
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
@@ -78,12 +79,13 @@ class Visitor:
         self._reception = reception
         self._inbox = Inbox()
         self._outbox = bytearray()
-        self._steps = welcome(Proof(LISTENER, secret), self._answer)
+        self._proof = Proof(LISTENER, secret)
+        self._steps = welcome(self._proof, self._answer)
         next(self._steps)
 
     def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
-        offer = Offer.checked(said, self._reception.device)
-        self.connection = self._reception.make(self.channel)
+        offer = Offer.checked(said, self._reception.device, self._reception.is_sealed)
+        self.connection = self._reception.make(self.channel, self._proof)
         self.since = time.monotonic()
         self.connection._accept(offer)
         return self.connection._offer()
@@ -136,14 +138,17 @@ class Visitor:
 
 
 class Reception:
-    """Receives visitors of one listening socket, until it is closed or its device is."""
+    """Receives visitors of a listener's sockets, until it is closed or its device is."""
 
-    def __init__(self, sock: socket.socket, device: Device, secret: bytes | None, memory: OfferedMemory) -> None:
+    def __init__(
+        self, sockets: Sequence[socket.socket], device: Device, secret: bytes | None, memory: OfferedMemory
+    ) -> None:
         self.handshake_s = HANDSHAKE_S
-        self._socket = sock
+        self._sockets = sockets
         self.device = device
         self._secret = secret
         self._memory = memory
+        self.is_sealed = sealing.is_wanted(device, secret is not None)
         self._visitors: dict[socket.socket, Visitor] = {}  # in the order in which they came
         self._changed = threading.Condition()
         self._waiting: deque[Connection] = deque()
@@ -158,13 +163,17 @@ class Reception:
         _receptions.add(self)
 
     def _open(self) -> None:
-        self._socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
-        self._selector.register(self._socket, selectors.EVENT_READ, self._admit)
+        self._open_doors()
         self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
         self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
+
+    def _open_doors(self) -> None:
+        for sock in self._sockets:
+            sock.setblocking(False)
+            self._selector.register(sock, selectors.EVENT_READ, partial(self._admit, sock))
 
     # What callers ask.
 
@@ -212,18 +221,18 @@ class Reception:
         self._over = no_survivor("the listener")
         self._waiting.clear()
         self._selector.close()
-        self._socket.close()
+        self._close_doors()
         if self._wake >= 0:
             os.close(self._wake)
             self._wake = -1
 
     # What the thread does.
 
-    def make(self, channel: Channel) -> Connection:
+    def make(self, channel: Channel, proof: Proof) -> Connection:
         if len(self._waiting) >= MOST_WAITING:
             others = f"came when {MOST_WAITING} others waited to be accepted"
             raise Refusal(others, "too many wait to be accepted", busy=True)
-        return Connection(self.device, channel, self._memory, owns_device=False)
+        return Connection(self.device, channel, proof, self._memory, owns_device=False)
 
     def _run(self) -> None:
         try:
@@ -238,8 +247,12 @@ class Reception:
             for visitor in list(self._visitors.values()):
                 self._dismiss(visitor, CLOSED)
             self._selector.close()
-            self._socket.close()
+            self._close_doors()
             self._watch.retire()
+
+    def _close_doors(self) -> None:
+        for sock in self._sockets:
+            sock.close()
 
     def _patience_s(self) -> float | None:
         moments = [visitor.until for visitor in self._visitors.values()][:1]
@@ -253,12 +266,12 @@ class Reception:
             self._turn_away(first, Refusal("did not finish the handshake in time", "you took too long"))
         if self._resumes_at is not None and self._resumes_at <= now:
             self._resumes_at = None
-            self._selector.register(self._socket, selectors.EVENT_READ, self._admit)
+            self._open_doors()
 
-    def _admit(self) -> None:
+    def _admit(self, door: socket.socket) -> None:
         for _ in range(ADMITTED_AT_ONCE):
             try:
-                sock, address = self._socket.accept()
+                sock, address = door.accept()
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS:
                     self._out_of_descriptors()
@@ -292,7 +305,8 @@ class Reception:
             visitors = list(self._visitors.values())
             self._evict(_oldest([one for one in visitors if one.connection is None] or visitors))
             return
-        self._selector.unregister(self._socket)
+        for sock in self._sockets:
+            self._selector.unregister(sock)
         self._resumes_at = time.monotonic() + PAUSE_S
 
     def _attend(self, visitor: Visitor) -> None:

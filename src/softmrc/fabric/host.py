@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv6Address
@@ -48,10 +49,10 @@ class FabricHost:
             raise ConfigError("host", self.host, f"0 to {self.description.fabric.hosts - 1}")
 
     @classmethod
-    def from_environment(cls) -> FabricHost | None:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> FabricHost | None:
         """The host that the environment names, or None."""
-        file, number = os.environ.get(FILE), os.environ.get(NUMBER)
-        if not file or number is None:
+        file, number = environment.get(FILE), environment.get(NUMBER)
+        if not file or not number:
             return None
         if not number.isdigit():
             raise ConfigError(NUMBER, number, "the number of a host")
@@ -81,13 +82,17 @@ class FabricHost:
 
     def paths(self, plane: int, address: Any) -> tuple[IPv6Address, ...]:
         """A carrier for each path to the host with this address in a plane."""
-        to = self._hosts_by_address.get((plane, address))
+        to = self.host_at(plane, address)
         if to is None:
             raise ConfigError(
                 "address", str(address), f"the address of a host in plane {plane} of {self.description.name}"
             )
         count = self.description.fabric.paths(self.host, to)
         return tuple(self.plan.carrier(self.host, to, plane, path) for path in range(count))
+
+    def host_at(self, plane: int, address: Any) -> int | None:
+        """The other host with this address in a plane, if there is one."""
+        return self._hosts_by_address.get((plane, address))
 
     @cached_property
     def _hosts_by_address(self) -> dict[tuple[int, Any], int]:
@@ -101,10 +106,18 @@ class FabricHost:
 
     def resolve(self, name: str) -> str:
         """host3 as an address that TCP reaches; anything else as it is."""
+        number = self.number_of(name)
+        return name if number is None else str(self.plan.host_address(number))
+
+    def number_of(self, name: str) -> int | None:
+        """Which host this names or is the address of; None: none of the fabric's."""
         found = re.fullmatch(r"host(\d+)", name)
         if found is None:
-            return name
-        number = int(found[1])
-        if number >= self.description.fabric.hosts:
+            return self._hosts_by_name.get(name)
+        if int(found[1]) >= self.description.fabric.hosts:
             raise ConfigError("host", name, f"host0 to host{self.description.fabric.hosts - 1}")
-        return str(self.plan.host_address(number))
+        return int(found[1])
+
+    @cached_property
+    def _hosts_by_name(self) -> dict[str, int]:
+        return {str(self.plan.host_address(host)): host for host in range(self.description.fabric.hosts)}

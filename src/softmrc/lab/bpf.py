@@ -1,4 +1,5 @@
-"""The program that marks, trims and loses packets: compiled with clang, loaded with libbpf, kept in a BPF file system.
+"""The program that marks, trims, breaks and loses packets: compiled with clang, loaded with libbpf, kept in a BPF file
+system.
 
 The program and its two maps are pinned under the lab's own folder, so that a later `lab fail` finds them; ports are
 attached by `tc`, which takes a quarter of a millisecond each.
@@ -21,7 +22,7 @@ from softmrc.errors import DeviceError, InternalError
 FILE_SYSTEM = Path("/run/softmrc/bpf")
 _SYSCALL_BPF = {"x86_64": 321, "aarch64": 280}
 _LOOKUP, _UPDATE, _OBJ_GET = 1, 2, 7
-_PORT, _COUNT = struct.Struct("=5I"), struct.Struct("=4Q")
+_PORT, _COUNT = struct.Struct("=6I"), struct.Struct("=5Q")
 BLACK_HOLE, LAST_HOP = 1, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -122,15 +123,18 @@ class PortRule:
     ecn_min: int = 0
     ecn_max: int = 0
     trim_at: int = 0
+    corrupt: float = 0.0
 
     def pack(self) -> bytes:
         flags = BLACK_HOLE * self.black_hole | LAST_HOP * self.last_hop
-        return _PORT.pack(flags, min(int(self.loss * 2**32), 2**32 - 1), self.ecn_min, self.ecn_max, self.trim_at)
+        loss, corrupt = (min(int(share * 2**32), 2**32 - 1) for share in (self.loss, self.corrupt))
+        return _PORT.pack(flags, loss, self.ecn_min, self.ecn_max, self.trim_at, corrupt)
 
     @classmethod
     def unpack(cls, data: bytes) -> PortRule:
-        flags, loss, ecn_min, ecn_max, trim_at = _PORT.unpack(data)
-        return cls(bool(flags & BLACK_HOLE), bool(flags & LAST_HOP), loss / 2**32, ecn_min, ecn_max, trim_at)
+        flags, loss, ecn_min, ecn_max, trim_at, corrupt = _PORT.unpack(data)
+        shares = loss / 2**32, corrupt / 2**32
+        return cls(bool(flags & BLACK_HOLE), bool(flags & LAST_HOP), shares[0], ecn_min, ecn_max, trim_at, shares[1])
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,7 @@ class PortCounts:
     trimmed: int = 0
     lost: int = 0
     swallowed: int = 0
+    corrupted: int = 0
 
 
 class Maps:
@@ -162,7 +167,7 @@ class Maps:
 
     def add(self, index: int, rule: PortRule) -> None:
         """Begin to act at a port."""
-        _element(_UPDATE, self._counts, index, _COUNT.pack(0, 0, 0, 0))
+        _element(_UPDATE, self._counts, index, bytes(_COUNT.size))
         _element(_UPDATE, self._ports, index, rule.pack())
 
     def rule(self, index: int) -> PortRule:

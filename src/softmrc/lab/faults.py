@@ -3,6 +3,7 @@
     down        the cable is cut: the far end from the hosts goes down, the other sees its carrier go
     blackhole   packets vanish at both ends and nobody is told
     loss=1%     so many of them vanish
+    corrupt=1%  a bit of so many of them is flipped (needs the switches' program)
     slow=25%    so much of its rate is left, and nobody is told
     flap=50ms   down and up in turn, by a process of its own, until healed
     reboot      a switch or host: all its ports go down at once
@@ -29,7 +30,7 @@ from softmrc.units import as_duration_ns, as_share
 if TYPE_CHECKING:
     from softmrc.lab.lab import Lab
 
-CABLE_MODES = "down, blackhole, loss=1%, slow=25% or flap=50ms"
+CABLE_MODES = "down, blackhole, loss=1%, corrupt=1%, slow=25% or flap=50ms"
 NODE_MODES = "reboot or blackhole"
 MAX_FLAP_S = 600.0
 _TABLE = "softmrc"
@@ -63,6 +64,8 @@ def _fail_cable(lab: Lab, cable: Cable, name: str, mode: str) -> None:
         _lose(lab, _ends(lab, cable), 1.0)
     elif kind == "loss" and argument:
         _lose(lab, _ends(lab, cable), as_share("mode loss", argument))
+    elif kind == "corrupt" and argument:
+        _corrupt(lab, _ends(lab, cable), as_share("mode corrupt", argument))
     elif kind == "slow" and argument:
         share = as_share("mode slow", argument)
         if share <= 0:
@@ -114,6 +117,8 @@ def _mend(lab: Lab, name: str) -> None:
             _bring_up(lab, ends)
         elif mode.startswith("slow"):
             _slow(lab, ends, 1.0)
+        elif mode.startswith("corrupt"):
+            _corrupt(lab, ends, 0.0)
         else:
             _lose(lab, ends, 0.0)
         return
@@ -193,6 +198,17 @@ def _lose(lab: Lab, ends: list[tuple[Node, LinuxPort]], share: float) -> None:
             else:
                 with kernel.inside(lab.namespace(node)):
                     _filter(port.port.name, share)
+
+
+def _corrupt(lab: Lab, ends: list[tuple[Node, LinuxPort]], share: float) -> None:
+    from softmrc.lab.lab import FIRST_INDEX
+
+    with lab._maps() as maps:
+        if maps is None:
+            why = lab.record.without or "its file asks for neither ECN nor trimming"
+            raise UsageError(f"lab {lab.name} runs without the switches' program, which flips bits: {why}")
+        for _, port in ends:
+            maps.change(FIRST_INDEX + port.port.link, corrupt=share)
 
 
 def _slow(lab: Lab, ends: list[tuple[Node, LinuxPort]], share: float) -> None:

@@ -1,4 +1,4 @@
-// What a lab's port does to a packet that leaves by it: lose it, mark it, or cut it down to its headers.
+// What a lab's port does to a packet that leaves by it: lose it, break it, mark it, or cut it down to its headers.
 //
 // One program serves every port; a map says, by interface, when to act. It reads the backlog of the port's own queue,
 // so that marks and trims follow what is really waiting. Compiled without kernel headers: the few kernel structures it
@@ -18,8 +18,10 @@ enum { map_hash = 1, act_ok = 0, act_shot = 2 };
 enum { proto_udp = 17, proto_ipv6 = 41, proto_routing = 43 };
 enum { ethernet_size = 14, ipv6_size = 40, udp_size = 8 };
 enum { dscp_trimmable = 4, dscp_trimmable_retx = 8, dscp_trimmed = 12, dscp_trimmed_last_hop = 16, dscp_control = 46 };
-enum { bth_flags = 8, bth_timestamp = 0x10, through_reth = 32, timestamp_size = 4 };
+enum { bth_version = 1, bth_flags = 8, bth_timestamp = 0x10, through_reth = 32, timestamp_size = 4 };
+enum { sealed_version = 1, seal_front = 20 };
 enum { flag_black_hole = 1, flag_last_hop = 2 };
+enum { flipped_from_end = 6, smallest_flipped = 100 };  // a bit shortly before the end: in the payload, or in the ICRC
 #define CONTROL_CLASS ((1u << 16) | 0x10)
 #define DATA_CLASS ((1u << 16) | 0x20)
 
@@ -49,10 +51,10 @@ struct sk_buff {
 
 // Both are mirrored in lab/bpf.py.
 struct port {
-  u32 flags, loss, ecn_min, ecn_max, trim_at;  // loss out of 2^32; bytes; a zero turns a thing off
+  u32 flags, loss, ecn_min, ecn_max, trim_at, corrupt;  // loss and corrupt out of 2^32; bytes; a zero turns a thing off
 };
 struct count {
-  u64 marked, trimmed, lost, swallowed;
+  u64 marked, trimmed, lost, swallowed, corrupted;
 };
 
 struct {
@@ -122,11 +124,13 @@ INLINE void set_word(struct __sk_buff* skb, u32 at, u16 value) {
   store_bytes(skb, at, &big, sizeof big, 0);
 }
 
-// Everything after RETH goes; lengths and DSCP say so in every header, and the checksum is given up.
+// Everything after RETH goes, or after the tag of its headers where the packet is sealed; lengths and DSCP say so in every header, and the checksum is given up.
 INLINE int trim(struct __sk_buff* skb, const struct layout* at, u8 dscp) {
-  u8 flags = 0;
+  u8 flags = 0, version = 0;
   if (load_bytes(skb, at->udp + udp_size + bth_flags, &flags, 1)) return 0;
-  const u32 keep = through_reth + (flags & bth_timestamp ? timestamp_size : 0);
+  if (load_bytes(skb, at->udp + udp_size + bth_version, &version, 1)) return 0;
+  const u32 sealed = (version & 0x0F) == sealed_version ? seal_front : 0;
+  const u32 keep = through_reth + (flags & bth_timestamp ? timestamp_size : 0) + sealed;
   const u32 end = at->udp + udp_size + keep;
   if (skb->len <= end) return 0;
   const u8 ecn = traffic_class(skb, at->inner) & 3;
@@ -147,6 +151,13 @@ INLINE int should_mark(const struct port* p, u32 waiting) {
   return random_u32() % (p->ecn_max - p->ecn_min) < waiting - p->ecn_min;
 }
 
+INLINE void flip_a_bit(struct __sk_buff* skb, struct count* c) {
+  u8 byte = 0;
+  if (skb->len < smallest_flipped || load_bytes(skb, skb->len - flipped_from_end, &byte, 1)) return;
+  byte ^= 0x10;
+  if (store_bytes(skb, skb->len - flipped_from_end, &byte, 1, 0) == 0) __sync_fetch_and_add(&c->corrupted, 1);
+}
+
 SEC("tc") int leave(struct __sk_buff* skb) {
   u32 key = skb->ifindex;
   const struct port* p = map_find(&ports, &key);
@@ -160,6 +171,7 @@ SEC("tc") int leave(struct __sk_buff* skb) {
     __sync_fetch_and_add(&c->lost, 1);
     return act_shot;
   }
+  if (p->corrupt && random_u32() < p->corrupt) flip_a_bit(skb, c);
   struct layout at;
   if (!find_headers(skb, &at)) return act_ok;
   const u8 tclass = traffic_class(skb, at.inner);

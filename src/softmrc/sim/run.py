@@ -122,7 +122,7 @@ class Run:
         for hosts in plan.ranks:
             network.add_group(hosts)
         for calls in plan.calls:
-            network.add_collective(calls.ranks, int(calls.kind), calls.bytes)
+            network.add_collective(calls.ranks, int(calls.kind), calls.bytes, calls.algorithm or None)
         network.add_flows(
             np.array(plan.source, dtype=np.uint32),
             np.array(plan.destination, dtype=np.uint32),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from softmrc import _core
 from softmrc.collectives.block import Kind
 from softmrc.sim.draws import Draws
 from softmrc.sim.fabric import Fabric
@@ -33,6 +34,7 @@ class Calls:
     kind: Kind
     bytes: int
     wire_bytes: int  # that each rank sends, and receives, at the least
+    algorithm: str = ""  # the cheapest
 
 
 @dataclass
@@ -259,6 +261,7 @@ class Collective(_Workload):
     bytes: int = setting(16 << 20, low=0)  # of the whole buffer on each rank; of an all_to_all, from each to each
     repeats: int = setting(1, low=1)
     pause_us: float = setting(0.0, low=0)  # between two calls of a rank
+    algorithm: str = ""  # instead of the one that the ranks would choose
 
     def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
         plan.ranks.append(self.hosts_of(fabric, source, key, self.hosts, self.order, draws))
@@ -267,7 +270,11 @@ class Collective(_Workload):
         if self.bytes % unit:
             raise refuse(source, f"{key}.bytes", self.bytes, f"a multiple of {unit}: elements of 4 bytes")
         wire = _wire_bytes(self.collective, self.bytes, ranks)
-        calls = Calls(len(plan.ranks) - 1, Kind[self.collective.upper()], self.bytes, wire)
+        kind = Kind[self.collective.upper()]
+        possible = list(_core.collective_times(kind, ranks, self.bytes))
+        if self.algorithm and self.algorithm not in possible:
+            raise refuse(source, f"{key}.algorithm", self.algorithm, "one of " + ", ".join(possible))
+        calls = Calls(len(plan.ranks) - 1, kind, self.bytes, wire, self.algorithm)
         group = plan.add_group(self.collective.replace("_", "-"))
         before: list[int] = []
         for step in range(self.repeats):

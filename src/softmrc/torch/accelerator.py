@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
+from softmrc.errors import ConfigError
+
 CELL_BYTES = 4 << 20
 CELLS = 8
 
@@ -54,6 +56,8 @@ class Streams:
 
     def __init__(self, device: torch.device, api: Any = None) -> None:
         self.device = device
+        if api is None and not hasattr(getattr(torch, device.type, None), "Stream"):
+            raise ConfigError("tensor", f"on {device.type}", "one with memory that can be sent: on cpu, or on a GPU")
         self._api = api or getattr(torch, device.type)
         self.off = self._api.Stream(device=device)
         self.onto = self._api.Stream(device=device)

@@ -32,9 +32,10 @@ class Membership:
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         wanted = settings.read()
         table = Table(store, "mrc", rank, size, timeout_s)
-        planes = wanted.planes or settings.chosen(wanted, table.agree(settings.host_identity()))
+        hosts = [] if wanted.planes else table.agree(settings.host_identity())
+        planes, why = settings.chosen(wanted, hosts)
         self._key = (os.getpid(), planes, wanted.device)
-        device = _take(self._key, wanted.routes, size)
+        device = _take(self._key, wanted.routes, size, why)
         try:
             lanes = wanted.device.lanes or None
             self.group = Group.join(table, rank, size, device=device, lanes=lanes, timeout_s=timeout_s)
@@ -52,10 +53,10 @@ class Membership:
         _give_back(self._key)
 
 
-def _take(key: Key, routes: Any, size: int) -> Device:
+def _take(key: Key, routes: Any, size: int, why: str) -> Device:
     with _lock:
         if key not in _devices:
-            _devices[key] = _Shared(Device(key[1], widened(key[2], key[1], size), routes=routes))
+            _devices[key] = _Shared(Device(key[1], widened(key[2], key[1], size), routes=routes, why=why))
         _devices[key].users += 1
         return _devices[key].device
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -27,15 +29,19 @@ from softmrc.config import (
     quantity,
     to_native,
 )
-from softmrc.engine import EVENT, Endpoint, EventType
-from softmrc.errors import ConfigError, UsageError
+from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, RefusedPacket
+from softmrc.errors import ConfigError, UsageError, did_you_mean
+from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
+from softmrc.units import rate_text
 from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
 from softmrc.verbs.peer import A_PEER, Peer, PeerPlane, check_carrier, checked_planes
 from softmrc.verbs.queue_pair import QueuePair
 from softmrc.verbs.width import lanes_here
+
+log = logging.getLogger(__name__)
 
 MAX_EVS = 1024  # of one queue pair
 MOST_SOCKETS = 256  # of one plane
@@ -56,14 +62,36 @@ class Event(NamedTuple):
     value: int
     at_ps: int
 
+    def __str__(self) -> str:
+        """The same in words."""
+        words = {
+            EventType.qp_state: lambda: f"queue pair {self.qpn:#x} is {QpState(self.code).name}",
+            EventType.ev_state: lambda: f"path {self.ev} of plane {self.plane} is {EvState(self.code).name}",
+            EventType.port_state: lambda: f"plane {self.plane} is {'up' if self.code else 'down'}",
+            EventType.peer_ports: lambda: f"peer {self.code} can use planes {_planes_in(self.value)}",
+            EventType.probe_answer: lambda: (
+                f"path {self.ev} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
+            ),
+            EventType.packet_refused: lambda: f"a packet was refused: {_words(RefusedPacket(self.code).name)}",
+        }.get(self.type, lambda: _words(self.type.name))()
+        return f"{self.at_ps / 1e12:.6f} s: {words}"
+
+
+def _words(name: str) -> str:
+    return name.lower().replace("_", " ")
+
+
+def _planes_in(mask: int) -> str:
+    return ", ".join(str(plane) for plane in range(mask.bit_length()) if mask >> plane & 1) or "none"
+
 
 def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
     if config is not None and more:
         raise ConfigError("more", sorted(more), "either a DeviceConfig, or fields of one")
-    try:
-        made = DeviceConfig(**more) if config is None else config
-    except TypeError as error:
-        raise ConfigError("more", sorted(more), f"fields of DeviceConfig ({error})") from None
+    known = [one.name for one in fields(DeviceConfig)]
+    for name in sorted(set(more) - set(known)):
+        raise ConfigError(name, more[name], f"a field of DeviceConfig{did_you_mean(name, known)}")
+    made = DeviceConfig(**more) if config is None else config
     return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
 
 
@@ -111,13 +139,16 @@ class Device:
         config: DeviceConfig | None = None,
         *,
         routes: Callable[[int, Any], Sequence[Any]] | None = None,
+        why: str = "",
         **more: Any,
     ) -> None:
         """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
-        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does)."""
+        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does). `why` says where planes
+        come from that the caller did not choose, for the log and for what is said of them."""
         if routes is not None and not callable(routes):
             raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
+        self._denied = denylist.at_start() if routes is not None else None
         self.config = _config_of(config, more)
         if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
             raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
@@ -125,22 +156,34 @@ class Device:
             planes = [planes]
         if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
             raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
-        self.local_planes = [plane_names.resolve(text) for text in planes]
+        self.local_planes = [plane_names.resolve(text, why) for text in planes]
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
         self._capture: Capture | None = None  # the one that runs
         self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
+        self.known_silent: set[int] = set()  # planes of which it was said that some peer does not answer there
         self._told_of_end: Census[Any] = Census()
         self._groups: Census[Any] = Census()  # leave before this device does
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
+        self.control = self._open_control()
         self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)
         self._profiles: dict[int, tuple[int, int]] = {}
         self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
+        log.log(logging.INFO if why else logging.DEBUG, "%s", self._introduction(why))
+
+    def _introduction(self, why: str) -> str:
+        """Which planes, why these, and what follows from them."""
+        names = ", ".join(f"{number} {plane}" for number, plane in enumerate(self.local_planes))
+        reason = f" ({why})" if why else ""
+        lanes = f"{self.lanes} lane{'s' * (self.lanes > 1)}"
+        rate = rate_text(self._cc_profile().rate_bps)
+        known = "" if self.config.rate_bps or all(plane.speed for plane in self.local_planes) else " assumed"
+        return f"planes {names}{reason}; {lanes}, payload {self.mtu:,} B, {rate}b/s{known}"
 
     def _plan(self) -> Any:
         config = self.config
@@ -161,6 +204,7 @@ class Device:
             )
         )
         plan.icrc, plan.gso, plan.ecn = config.icrc, config.gso, config.ecn
+        plan.rekey_packets, plan.rekey_s = config.rekey_packets, config.rekey_s
         plan.watches_links = config.watch_links
         plan.spin_us = config.spin_us
         plan.lanes = whole("lanes", config.lanes, 32) or lanes_here(config.port)
@@ -179,6 +223,18 @@ class Device:
                 whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
+
+    def _open_control(self) -> str:
+        """Where this device can be asked and told (docs/control.md); empty where it cannot."""
+        speeds = [plane.speed_bps for plane in self.local_planes]
+        path, why = _core.open_control(self._native, "verbs", self.mtu, json.dumps(asdict(self.config)), speeds)
+        if why:
+            logging.getLogger("softmrc").info("no control socket: %s", why)
+        return path
+
+    def payload(self, is_sealed: bool) -> int:
+        """Bytes of a full packet to peers with which packets are sealed, or are not."""
+        return plane_names.sealed_mtu(self.local_planes, self.mtu) if is_sealed else self.mtu
 
     def ports_of(self, lane: int) -> list[tuple[int, ...]]:
         """The source ports of a lane's sockets, by plane; the first of each is also the one that it receives at."""
@@ -320,6 +376,15 @@ class Device:
                 queue._used_by.add(qpn)
             return QueuePair(self, qpn, *queues, inside)
 
+    def _deny_listed(self, qp: QueuePair) -> None:
+        """Keep a queue pair off what the node's denylist names: its paths have the numbers that the fabric knows."""
+        if self._denied is None or qp.peer is None or not qp._has_carriers:
+            return
+        denied = self._denied(qp.peer.planes[0].address)
+        for index, number in enumerate(qp.evs()["value"].tolist()):
+            if number in denied:
+                qp.deny_ev(index)
+
     def _has_qp(self, qpn: int) -> bool:
         return self._native.has_qp(qpn)
 
@@ -332,12 +397,15 @@ class Device:
         self._peers[peer.id] = peer
         return peer
 
-    def _expect_peer(self, lane: int, planes: Iterable[PeerPlane]) -> tuple[int, EvProfile | None]:
+    def _expect_peer(self, lane: int, planes: Iterable[PeerPlane]) -> tuple[int, tuple[EvProfile | None, list[int]]]:
         """Say where somebody is who becomes a peer of this lane when the first packet comes or goes: by which number it
-        is known until `_native.forget_peer`, and what queue pairs to it should be given."""
+        is known until `_native.forget_peer`; and the paths to it, with those that the node's denylist names."""
         self._check_open()
         known = self._located(planes)
-        return self._native.expect_peer(lane, _native_planes(known)), self._paths_to(known)
+        paths = self._paths_to(known)
+        denied = self._denied(known[0].address) if paths is not None and self._denied is not None else ()
+        listed = sorted(number for number in denied if paths is not None and number < paths.count)
+        return self._native.expect_peer(lane, _native_planes(known)), (paths, listed)
 
     def _located(self, planes: Iterable[PeerPlane]) -> tuple[PeerPlane, ...]:
         """Where a peer is, with the paths to it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from softmrc import wire
+from softmrc._core import SealKeys
 from softmrc.config import (
     CcProfile,
     EvFormat,
@@ -84,23 +85,36 @@ class QueuePair:
             if cc_profile:
                 device._native.remove_cc_profile(self.lane, attributes.cc_profile)
 
-    def rtr(self, peer: Peer, *, dest_qpn: int, first_psn: int, mtu: int | None = None, **more: Any) -> None:
-        """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`."""
+    def rtr(
+        self,
+        peer: Peer,
+        *,
+        dest_qpn: int,
+        first_psn: int,
+        mtu: int | None = None,
+        seal: SealKeys | None = None,
+        **more: Any,
+    ) -> None:
+        """INIT → RTR: from here on the peer's writes are taken. `more` are fields of `RtrAttributes`. With `seal`,
+        packets are hidden and authentic, with these keys; all queue pairs to a peer are sealed, or none."""
         self.device._check_held(peer)
         config = self.device.config
         settings = {"mpr_dest": config.mpr, "max_wimm_dest": config.max_wimm, **more}
-        payload = self.device.mtu if mtu is None else mtu
+        payload = self.device.payload(seal is not None) if mtu is None else mtu
         attributes = _made(RtrAttributes, peer=peer.id, dest_qpn=dest_qpn, first_psn=first_psn, mtu=payload, **settings)
         if self._has_carriers:
             for value, port in zip(self.ev_values(), self.evs()["port"], strict=True):
                 check_carrier("ev_profile.entries", value, peer.planes[port])
-        self.device._native.modify_rtr(self.qpn, to_native(attributes))
+        if seal is not None:
+            instance("seal", seal, SealKeys, "SealKeys, or None")
+        self.device._native.modify_rtr(self.qpn, to_native(attributes), seal)
         self.peer = peer
 
     def rts(self, **more: Any) -> None:
         """RTR → RTS: ready to send. `more` are fields of `RtsAttributes`."""
         settings = {"first_psn": self.first_psn, **self.device.config.sending(), **more}
         self.device._native.modify_rts(self.qpn, to_native(_made(RtsAttributes, **settings)))
+        self.device._deny_listed(self)
 
     def modify(self, state: Any, **attributes: Any) -> None:
         """Go to `state` with the attributes that this transition needs: `init`, `rtr`, `rts` or `error` by name."""

@@ -32,7 +32,7 @@ from softmrc.wire.entropy import (
     ports_of,
     unpack_stev,
 )
-from softmrc.wire.frame import DEFAULT_DSCP, DscpMap, Frame, Outer, trim
+from softmrc.wire.frame import DEFAULT_DSCP, DscpMap, Frame, Outer, SealKey, trim
 from softmrc.wire.headers import (
     Ack,
     Body,
@@ -55,8 +55,8 @@ __all__ = [
     "DEFAULT_DSCP", "ENDPOINT_QPN", "LINKTYPE_ETHERNET", "LINKTYPE_RAW", "UDP_PORT",
     "Ack", "Body", "Bth", "CaptureError", "CcState", "CrcMethod", "DscpMap", "Ecn", "EndpointOp", "EndpointRequest",
     "EndpointResponse", "EvField", "EvFormat", "Frame", "Interface", "Mark", "Nack", "NackReason", "Opcode", "Outer",
-    "Packet", "Path", "PathTemplate", "PcapngWriter", "Probe", "Record", "Refused", "Route", "Sack", "Srh", "Sum",
-    "Syndrome", "Timestamp", "Write",
+    "Packet", "Path", "PathTemplate", "PcapngWriter", "Probe", "Record", "Refused", "Route", "Sack", "SealKey", "Srh",
+    "Sum", "Syndrome", "Timestamp", "Write",
     "carryless_available", "crc32", "entropy", "entropy_bits", "ev_of", "ev_of_path", "expand", "icrc", "measure_crc",
     "pack_stev", "path_of", "ports_of", "print_crc_rates", "read_pcapng", "seal", "srv6", "trim", "unpack_stev",
     "verify",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv6Address
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from softmrc._core import wire as _native
 from softmrc.errors import ConfigError
@@ -100,6 +100,14 @@ def _as_mac(name: str, value: object) -> str:
     return raw.hex(":")
 
 
+class SealKey(NamedTuple):
+    """What a sealed packet says of its seal: under whose key it is, how often that was replaced, and its number."""
+
+    qpn: int  # of the receiver
+    epoch: int
+    number: int
+
+
 @dataclass(frozen=True)
 class Frame(Checked):
     """A frame. `Frame.build` makes one from addresses and an EV; `Frame.parse` reads one.
@@ -121,6 +129,9 @@ class Frame(Checked):
     dont_fragment: bool = flag(True)
     udp_checksum: Sum = named(Sum, Sum.GOOD)
     icrc: Sum = field(default=Sum.GOOD, metadata={"enum": Sum}, compare=False)
+    sealed: SealKey | None = field(
+        default=None, compare=False
+    )  # found; the payload is then hidden, and so is an immediate
 
     def __post_init__(self) -> None:
         if not isinstance(self.packet, Packet):
@@ -170,11 +181,11 @@ class Frame(Checked):
     @classmethod
     def _from_native(cls, native: tuple[Any, ...]) -> Self:
         (packet, route, label, dscp, ecn, hops, trimmed, outer, source_mac, destination_mac, identification,
-         dont_fragment, udp_checksum, icrc) = native  # fmt: skip
+         dont_fragment, udp_checksum, icrc, sealed) = native  # fmt: skip
         return cls(
             Packet._from_native(packet, trimmed), Route._from_native(route), label, dscp, ecn, hops,
             None if outer is None else Outer._from_native(outer), source_mac.hex(":"), destination_mac.hex(":"),
-            identification, dont_fragment, udp_checksum, icrc,
+            identification, dont_fragment, udp_checksum, icrc, None if sealed is None else SealKey(*sealed),
         )  # fmt: skip
 
     def _native(self) -> tuple[object, ...]:
@@ -203,6 +214,8 @@ class Frame(Checked):
         return replace(self, **changes)
 
     def __bytes__(self) -> bytes:
+        if self.sealed is not None:
+            raise ConfigError("Frame.sealed", self.sealed, "None: what is sealed is not written without its keys")
         data: bytes = _native.emit_frame(self._native())
         if not data:
             size = len(bytes(self.packet))

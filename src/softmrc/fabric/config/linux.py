@@ -83,10 +83,15 @@ def _link_lines(description: Description, port: Port) -> list[str]:
     ]
 
 
+def burst_bytes(description: Description) -> int:
+    """How much a link lets pass at once, whatever its rate."""
+    return max(5000, 2 * description.lab.mtu)
+
+
 def _tc_lines(description: Description, port: Port, is_switch: bool) -> list[str]:
     """A shaper; where packets are trimmed, with a lane in front for headers and control, at hosts too."""
     rate = f"{port.rate_bps}bit"
-    burst = max(5000, 2 * description.lab.mtu)
+    burst = burst_bytes(description)
     limit = thresholds(description, port).limit if is_switch else HOST_QUEUE_BYTES
     shaper = f"qdisc replace dev {port.name} root handle 1: stab overhead {FRAME_OVERHEAD_BYTES} linklayer ethernet"
     if not description.switch.trim:

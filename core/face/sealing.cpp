@@ -1,0 +1,99 @@
+#include "face/sealing.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "face/node.h"
+#include "face/refusal.h"
+#include "wire/bytes.h"
+
+namespace softmrc::face {
+namespace {
+
+using Text = std::vector<std::uint8_t>;
+
+void add(Text& text, std::span<const std::uint8_t> more) { text.insert(text.end(), more.begin(), more.end()); }
+void add(Text& text, std::string_view more) { text.insert(text.end(), more.begin(), more.end()); }
+
+Text end_of(const seal::Secret& share, std::uint32_t qpn) {
+  Text text(share.begin(), share.end());
+  text.resize(share.size() + 4);
+  wire::store32(text.data() + share.size(), qpn);
+  return text;
+}
+
+void note(seal::Cipher cipher, std::uint32_t qpn, const seal::Secret& secret) {
+  const std::string file = of_process("SOFTMRC_KEYLOG");
+  if (file.empty()) return;
+  char head[64];
+  std::snprintf(head, sizeof head, "%s %06x ", cipher == seal::Cipher::aes_256_gcm ? "AES_256_GCM" : "CHACHA20_POLY1305", qpn);
+  std::string line = head;
+  for (const std::uint8_t byte : secret) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    line += digits;
+  }
+  line += '\n';
+  const int fd = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) throw Refusal("SOFTMRC_KEYLOG names " + file + ", which cannot be written: " + std::strerror(errno));
+  [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
+  close(fd);
+}
+
+}  // namespace
+
+bool seals(const DeviceSettings& settings, const std::string& secret, bool stays_here) {
+  if (settings.seal == "off") return false;
+  if (settings.seal != "auto" && settings.seal != "on") throw Refusal("seal is " + settings.seal + "; allowed: auto, on or off");
+  if (settings.seal == "on" && secret.empty()) throw Refusal("seal is on, which takes a secret that all ranks share: SOFTMRC_SECRET");
+  const bool is_wanted = settings.seal == "on" || (!secret.empty() && !stays_here);
+  if (is_wanted && !seal::is_available()) throw Refusal("seal is " + settings.seal + ", and this was built without sealing: set seal = \"off\"");
+  return is_wanted;
+}
+
+Share draw_share() {
+  Share share;
+  for (std::size_t i = 0; i < share.own.size(); i += 8) {
+    const std::uint64_t bits = random_bits();
+    std::memcpy(share.own.data() + i, &bits, 8);
+  }
+  share.told = seal::x25519_public(share.own);
+  return share;
+}
+
+udp::SealKeys keys_of(const Share& ours, const SealedEnd& here, const seal::Secret& theirs, const SealedEnd& there, const std::string& secret) {
+  seal::Secret shared;
+  if (!seal::x25519(ours.own, theirs, shared)) throw Refusal("sent a share of keys that leaves no choice");
+  Text text(shared.begin(), shared.end());
+  add(text, secret);
+  constexpr std::string_view salt = "softmrc face seal";
+  const seal::Secret prk = seal::hmac_sha256({reinterpret_cast<const std::uint8_t*>(salt.data()), salt.size()}, text);
+  const bool is_first = ours.told < theirs;
+  const Text one = end_of(ours.told, here.qpn), other = end_of(theirs, there.qpn);
+  const auto direction = [&](std::uint8_t which) {
+    Text about;
+    add(about, "softmrc seal");
+    about.push_back(which);
+    add(about, is_first ? one : other);
+    add(about, is_first ? other : one);
+    about.push_back(1);
+    return seal::hmac_sha256(prk, about);
+  };
+  udp::SealKeys keys;
+  keys.cipher = here.cipher == there.cipher ? here.cipher : seal::Cipher::chacha20_poly1305;
+  keys.send = direction(is_first ? 1 : 2);
+  keys.receive = direction(is_first ? 2 : 1);
+  note(keys.cipher, there.qpn, keys.send);
+  note(keys.cipher, here.qpn, keys.receive);
+  return keys;
+}
+
+}  // namespace softmrc::face

@@ -1,0 +1,98 @@
+#include "seal/session.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace softmrc::seal {
+
+using wire::header_tag_size;
+using wire::seal_front;
+using wire::SealKey;
+
+Outbound::Outbound(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, const Rekeying& rekeying,
+                   std::shared_ptr<const ForkGuard> guard)
+    : cipher_(cipher),
+      keys_(cipher, secret, Aead::Use::seal),
+      to_qpn_(to_qpn),
+      rekeying_(rekeying),
+      guard_(std::move(guard)),
+      replace_at_(rekeying.packets) {}
+
+// spec: rekeying
+void Outbound::replace_keys(Time now) {
+  if (replace_by_) {
+    keys_ = Keys(cipher_, next_of(keys_.secret()), Aead::Use::seal);
+    ++epoch_;
+  }
+  replace_at_ = number_ + rekeying_.packets;
+  replace_by_ = now + rekeying_.after;
+}
+
+std::size_t Outbound::seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding) {
+  SOFTMRC_CHECK(guard_->is_ours());
+  if (!replace_by_ || number_ >= replace_at_ || now >= *replace_by_) [[unlikely]] replace_keys(now);
+  const bool is_write = wire::is_write(static_cast<wire::Opcode>(packet[0]));
+  packet[1] = static_cast<std::uint8_t>((packet[1] & 0xF0) | wire::sealed_version);
+  std::uint8_t* key = packet + clear;
+  SealKey{to_qpn_, epoch_, number_}.emit(key);
+  std::size_t front = clear + SealKey::size;
+  if (is_write) {
+    wire::store64(packet + front, keys_.header_tag({packet, front}));
+    front += header_tag_size;
+  }
+  keys_.aead().seal(keys_.nonce(number_++), {packet, front}, {imm, payload, padding}, packet + front);
+  return front + imm.size() + payload.size() + padding.size() + tag_size;
+}
+
+Inbound::Inbound(Cipher cipher, const Secret& secret) : cipher_(cipher) { keys_.emplace_back(cipher, secret, Aead::Use::open); }
+
+Keys* Inbound::keys_of(Time now, std::uint8_t epoch) {
+  const auto ahead = static_cast<std::uint8_t>(epoch - epoch_);
+  if (ahead == 0xFF) return old_ && now < old_until_ ? &*old_ : nullptr;
+  if (ahead >= most_ahead) return nullptr;
+  while (keys_.size() <= ahead) keys_.emplace_back(cipher_, next_of(keys_.back().secret()), Aead::Use::open);
+  return &keys_[ahead];
+}
+
+void Inbound::follow(Time now, std::uint8_t epoch) {
+  const auto ahead = static_cast<std::uint8_t>(epoch - epoch_);
+  if (ahead == 0 || ahead == 0xFF) return;
+  old_.emplace(std::move(keys_[ahead - 1]));
+  old_until_ = now + old_key_life;
+  keys_.erase(keys_.begin(), keys_.begin() + ahead);
+  epoch_ = epoch;
+}
+
+// spec: sealed-packets sealed-trims
+Opened Inbound::open(Time now, MutableBytes& packet, bool is_trimmed) {
+  const std::size_t clear = wire::clear_size(packet, is_trimmed);
+  if (clear == 0) return Opened::unsealed;
+  std::uint8_t* p = packet.data();
+  const SealKey key = SealKey::parse(p + clear);
+  if (!seen_.is_fresh(key.number)) return Opened::replayed;
+  Keys* keys = keys_of(now, key.epoch);
+  if (!keys) return Opened::forged;
+  const bool is_write = wire::is_write(static_cast<wire::Opcode>(p[0]));
+  std::size_t front = clear + SealKey::size;
+  // It costs little, so that forgers of large packets cost little, too.
+  if (is_write) {
+    if (wire::load64(p + front) != keys->header_tag({p, front})) return Opened::forged;
+    front += header_tag_size;
+  }
+  if (!is_trimmed) {
+    const std::size_t hidden = packet.size() - front - tag_size;
+    if (!keys->aead().open(keys->nonce(key.number), {p, front}, packet.subspan(front, hidden), p + front + hidden)) return Opened::forged;
+    // What was hidden stays where it is; its headers join it.
+    std::memmove(p + front - clear, p, clear);
+    packet = packet.subspan(front - clear, clear + hidden);
+  } else {
+    packet = packet.first(clear);
+  }
+  packet[1] &= 0xF0;
+  seen_.add(key.number);
+  follow(now, key.epoch);
+  return Opened::fresh;
+}
+
+}  // namespace softmrc::seal

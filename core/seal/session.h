@@ -1,0 +1,88 @@
+// The two directions of a sealed queue pair. One numbers packets and closes them; the other opens what the peer closed, each
+// number once. Bytes in, bytes out: whose packets they are, and by which way they go, is for others.
+//
+// Keys are replaced on the run: the sender begins with the next one when the old one has served long enough, and says so in
+// every packet; the receiver follows as soon as one is authentic, and takes the old one for a while yet.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/time.h"
+#include "seal/fork_guard.h"
+#include "seal/keys.h"
+#include "seal/replay_window.h"
+#include "wire/sealed.h"
+
+namespace softmrc::seal {
+
+// When a key has served long enough.
+struct Rekeying {
+  std::uint64_t packets = std::uint64_t{1} << 36;
+  Duration after = seconds(3600);
+};
+
+class Outbound {
+ public:
+  Outbound(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, const Rekeying& rekeying, std::shared_ptr<const ForkGuard> guard);
+
+  // `packet` holds the headers that stay in the clear; it has room behind them for KEY, for the header's tag where there is
+  // something to hide, for that, and for the tag. Returns the size of all.
+  std::size_t seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding);
+
+  std::uint8_t epoch() const { return epoch_; }
+  std::uint64_t sealed() const { return number_; }
+
+ private:
+  void replace_keys(Time now);
+
+  Cipher cipher_;
+  Keys keys_;
+  std::uint32_t to_qpn_;
+  Rekeying rekeying_;
+  std::shared_ptr<const ForkGuard> guard_;
+  std::uint8_t epoch_ = 0;
+  std::uint64_t number_ = 0;
+  std::uint64_t replace_at_;              // by number
+  std::optional<Time> replace_by_;        // by time; from the first packet on
+};
+
+enum class Opened : std::uint8_t {
+  fresh,     // authentic, and the first of its number
+  unsealed,  // not a sealed packet
+  forged,    // not under a key that the peer has, or changed since
+  replayed,  // seen before, or too old to know
+};
+
+class Inbound {
+ public:
+  // How long the old key is taken, once the new one was seen: two of the longest round trips that a timeout allows for. Who
+  // only receives knows none of its own.
+  static constexpr Duration old_key_life = seconds(2);
+  // Whole keys that may have been lost with all packets under them.
+  static constexpr std::uint8_t most_ahead = 16;
+
+  Inbound(Cipher cipher, const Secret& secret);
+
+  // In place. `packet` becomes what was sealed, as wire::parse takes it, without an ICRC; of a trimmed one the headers.
+  Opened open(Time now, MutableBytes& packet, bool is_trimmed);
+
+  std::uint8_t epoch() const { return epoch_; }
+
+ private:
+  // Null: none that may be used.
+  Keys* keys_of(Time now, std::uint8_t epoch);
+  void follow(Time now, std::uint8_t epoch);
+
+  Cipher cipher_;
+  std::uint8_t epoch_ = 0;
+  std::optional<Keys> old_;
+  Time old_until_ = Time::long_ago();
+  std::vector<Keys> keys_;  // of this epoch, and of those that may follow, as far as somebody asked for them
+  ReplayWindow seen_;
+};
+
+}  // namespace softmrc::seal

@@ -1,0 +1,54 @@
+"""Handshakes of a stranger at a steady rate: `python -m softmrc.bench.strangers RATE HOST:PORT`, until it is ended.
+
+Each says hello, and makes an offer with a proof that is none. Loopback only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import struct
+import sys
+import time
+
+from softmrc.bench import flood
+from softmrc.handshake import VERSION, framed
+
+PER_S = 10_000
+AT_ONCE = 64  # that are open
+NO_LINGER = struct.pack("ii", 1, 0)  # what is closed is gone, and its port free
+
+
+def handshakes(port: int, per_s: int = PER_S) -> contextlib.AbstractContextManager[None]:
+    """From another process, until the context ends."""
+    return flood.running(__name__, per_s, f"127.0.0.1:{port}")
+
+
+def knock(target: tuple[str, int]) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+    sock.settimeout(1.0)
+    with contextlib.suppress(OSError):
+        sock.connect(target)
+        hello = {"softmrc": VERSION, "nonce": secrets.token_hex(32), "sealed": True}
+        sock.sendall(framed(hello) + framed({"body": "{}", "seal": "0" * 64}))
+    return sock
+
+
+def main() -> None:
+    per_s, target = int(sys.argv[1]), flood.end_of(sys.argv[2])
+    print("flooding", flush=True)
+    began, count = time.monotonic(), 0
+    knocking: list[socket.socket] = []
+    while time.monotonic() - began < flood.LONGEST_S:
+        knocking.append(knock(target))
+        if len(knocking) > AT_ONCE:
+            knocking.pop(0).close()
+        count += 1
+        if (ahead := count / per_s - (time.monotonic() - began)) > 0:
+            time.sleep(ahead)
+
+
+if __name__ == "__main__":
+    main()

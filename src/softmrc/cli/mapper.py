@@ -1,0 +1,197 @@
+"""`softmrc mapper …`: what is broken in a fabric, by name."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from softmrc.cli.terminal import terminal
+from softmrc.errors import ConfigError
+from softmrc.fabric import Shape, load
+from softmrc.fabric.config.linux import burst_bytes
+from softmrc.lab import Lab
+from softmrc.mapper import Finding, Mapper, Settings, State, Things, denylist_of
+from softmrc.mapper.kernel import LabFabric
+from softmrc.mapper.simulated import SimulatedFabric
+from softmrc.units import as_duration_ns, as_share, share_text
+
+mapper_app = typer.Typer(help="Find what is broken in a fabric: packets over every path.", no_args_is_help=True)
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a verdict.")]
+DenylistFile = Annotated[
+    Path | None, typer.Option("--denylist", help="Write what is broken here, for nodes to keep away from.")
+]
+Lanes = Annotated[int, typer.Option(min=1, max=64, help="Ports of a leaf that share a transceiver.")]
+SIM_KINDS = {"dead": "black_hole", "loss": "loss", "corrupt": "corrupt", "slow": "slow"}
+
+
+@mapper_app.command("lab")
+def lab(
+    name: Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.5, max=86400, help="How long to look before the verdict.")] = 3.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on, and tell what changes, until Ctrl-C.")] = False,
+    denylist: DenylistFile = None,
+    lanes: Lanes = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Map a lab with real packets through the kernel's SRv6 (needs root)."""
+    found = Lab.find(name)
+    settings = lab_settings(found, lanes)
+    with LabFabric(found) as fabric:
+        _run(Mapper(fabric, settings), found.name, seconds, watch, denylist, as_json)
+
+
+def lab_settings(lab: Lab, lanes: int = 1) -> Settings:
+    """A slot is as long as a few thousand packets a second allow; the large packets are the lab's largest."""
+    shape = lab.shape
+    packets = 2 * shape.planes * (shape.hosts + shape.leaves * shape.spines)
+    slot_s = max(0.02, packets / 8000)
+    window = max(20, round(4 / slot_s))
+    mtu = lab.description.lab.mtu
+    burst = burst_bytes(lab.description)
+    return Settings(
+        slot_s=slot_s,
+        step_slots=max(1, round(0.5 / slot_s)),
+        window_slots=window,
+        large_every=12,
+        large_bytes=mtu,
+        train=-(-burst // mtu) + 8,
+        burst_bytes=burst,
+        lanes=lanes,
+        floor=1e-4,
+        focus_crossings=400,
+    )
+
+
+@mapper_app.command("sim")
+def sim(
+    file: Annotated[Path, typer.Argument(help="A fabric file (TOML).", show_default=False)],
+    broken: Annotated[
+        list[str] | None,
+        typer.Option("--break", help="What to break: THING=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Of the fabric's time.")] = 1.4,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+    denylist: DenylistFile = None,
+    lanes: Lanes = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Map a simulated fabric that you break, to see what the mapper would say."""
+    description = load(file)
+    fabric = SimulatedFabric(description.fabric, seed)
+    things = Things(description.fabric, lanes)
+    for text in broken or []:
+        plant(fabric, things, text, seconds)
+    _run(Mapper(fabric, Settings(lanes=lanes)), description.name, seconds, False, denylist, as_json)
+
+
+def plant(fabric: SimulatedFabric, things: Things, text: str, seconds: float) -> None:
+    """Break what a text such as `p0.leaf0-spine1=loss:1%` says, at once."""
+    name, _, how = text.partition("=")
+    kind, _, argument = how.partition(":")
+    links = things.named(name).links
+    if kind == "flap" and argument:
+        period_s = as_duration_ns("break", argument) / 1e9
+        for i in range(int(seconds / period_s) + 1):
+            fabric.break_links("heal" if i % 2 else "black_hole", links, i * period_s)
+    elif kind == "dead" and not argument:
+        fabric.break_links("black_hole", links, 0.0)
+    elif kind in ("loss", "corrupt", "slow") and argument and as_share("break", argument) > 0:
+        fabric.break_links(SIM_KINDS[kind], links, 0.0, as_share("break", argument))
+    else:
+        raise ConfigError("break", text, "THING=dead, =loss:1%, =corrupt:1%, =slow:25% or =flap:50ms")
+
+
+def _run(mapper: Mapper, name: str, seconds: float, watch: bool, denylist: Path | None, as_json: bool) -> None:
+    """Steps until the time is over; with `watch` for ever, a verdict whenever it changes."""
+    console = terminal()
+    shown: set[tuple[str, State]] | None = None
+    while True:
+        found = mapper.step()
+        is_time = mapper.fabric.now_s >= seconds
+        keys = {one.key for one in found}
+        if is_time and keys != shown:
+            shown = keys
+            if denylist is not None:
+                denylist_of(name, mapper.fabric.shape, found).save(denylist)
+            _say(console, mapper, name, found, as_json)
+        if is_time and not watch:
+            return
+
+
+def _say(console: Console, mapper: Mapper, name: str, found: list[Finding], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(verdict(mapper, name, found)), flush=True)
+        return
+    clock = time.strftime("%H:%M:%S")
+    looked = f"{mapper.sent_packets:,} packets, {share_text(mapper.bandwidth_share(mapper.fabric.now_s))} of a link"
+    words = f"{len(found)} thing{'s' * (len(found) != 1)} broken" if found else "nothing is broken"
+    console.print(Text.assemble((f"fabric {name}", "bold"), f" at {clock}: {words} ({looked})"))
+    if found:
+        console.print(findings_table(mapper.fabric.shape, found))
+
+
+def verdict(mapper: Mapper, name: str, found: list[Finding]) -> dict[str, Any]:
+    """What a program reads."""
+    slot_s = mapper.settings.slot_s
+    end = mapper.matrix.first + mapper.matrix.count
+    return {
+        "fabric": name,
+        "seconds": round(mapper.fabric.now_s, 3),
+        "packets": mapper.sent_packets,
+        "bandwidth_share": mapper.bandwidth_share(mapper.fabric.now_s),
+        "findings": [
+            {
+                "name": one.thing.name,
+                "kind": one.thing.kind.value,
+                "state": one.state.value,
+                "share": one.share,
+                "for_s": round((end - one.since_slot) * slot_s, 3),
+                "accused": one.accused,
+                "vouched": one.vouched,
+                "hosts": list(one.hosts),
+            }
+            for one in found
+        ],
+    }
+
+
+def findings_table(shape: Shape, found: list[Finding]) -> Table:
+    table = Table()
+    for head in ("broken", "what", "how", "evidence", "hit"):
+        table.add_column(head)
+    for one in found:
+        table.add_row(one.thing.name, one.thing.kind.value, Text(how(one), "red"), _evidence(one), _hit(shape, one))
+    return table
+
+
+def how(one: Finding) -> str:
+    """How it is broken, in words."""
+    words: dict[State, Callable[[], str]] = {
+        State.DEAD: lambda: "dead",
+        State.LOSSY: lambda: f"loses {share_text(one.share)}",
+        State.CORRUPTING: lambda: f"breaks {share_text(one.share)}",
+        State.FLAPPING: lambda: f"flapping, gone {one.stretches} times",
+        State.SLOW: lambda: f"slow, {share_text(one.share)} of its rate left",
+    }
+    return words[one.state]()
+
+
+def _evidence(one: Finding) -> str:
+    bad = {State.SLOW: "late", State.CORRUPTING: "broken"}.get(one.state, "lost")
+    return f"{one.accused:,} {bad}, {one.vouched:,} fine"
+
+
+def _hit(shape: Shape, one: Finding) -> str:
+    if len(one.hosts) == shape.hosts:
+        return f"all {shape.hosts} hosts"
+    if len(one.hosts) == 1:
+        return f"host{one.hosts[0]}"
+    return f"{len(one.hosts)} hosts, host{one.hosts[0]} to host{one.hosts[-1]}"

@@ -1,0 +1,79 @@
+"""Keys of sealed packets, on request: so that whoever debugs a connection can read a capture of it, as with browsers.
+
+SOFTMRC_KEYLOG names a file. Every end appends the first secret of each direction of its connections, one a line:
+
+    AES_256_GCM 00abcd 93d1...     the cipher, the receiver's queue pair, the secret; all later keys follow from it
+
+Who has this file can read what was captured, and write in the name of either end while the connection lasts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from softmrc import wire
+from softmrc._core import Cipher
+from softmrc._core.parts import Inbound, Opened
+from softmrc.errors import ConfigError
+
+KEYLOG = "SOFTMRC_KEYLOG"
+LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
+
+
+def note(cipher: Cipher, qpn: int, secret: bytes) -> None:
+    """Append one line, if somebody asked for it."""
+    if not (path := os.environ.get(KEYLOG)):
+        return
+    line = f"{cipher.name} {qpn:06x} {secret.hex()}\n"
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise ConfigError(KEYLOG, path, f"a file that can be written: {error.strerror}") from None
+
+
+@dataclass
+class Keys:
+    """What opens captured packets. Each number opens once for each key: a capture of both ends has packets twice."""
+
+    _known: dict[int, list[tuple[Cipher, bytes]]] = field(default_factory=dict)
+    _open: dict[tuple[int, int], Inbound] = field(default_factory=dict)
+    _began_ns: int | None = None  # the capture
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Keys:
+        """A key log; a line that is none is refused."""
+        keys = cls()
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                for number, line in enumerate(file, 1):
+                    found = LINE.fullmatch(line.strip())
+                    if not found or found[1] not in Cipher.__members__:
+                        raise ConfigError("keys", f"{path}:{number}", "lines of a cipher, a queue pair and a secret")
+                    secrets = keys._known.setdefault(int(found[2], 16), [])
+                    if (one := (Cipher[found[1]], bytes.fromhex(found[3]))) not in secrets:
+                        secrets.append(one)
+        except OSError as error:
+            raise ConfigError("keys", str(path), f"a file that can be read: {error.strerror}") from None
+        return keys
+
+    def packet(self, record: wire.Record, frame: wire.Frame) -> wire.Packet | None:
+        """What was sealed, if one of the keys opens it."""
+        if frame.sealed is None:
+            return None
+        if self._began_ns is None:
+            self._began_ns = record.time_ns
+        since_ps = max(0, record.time_ns - self._began_ns) * 1000
+        for number, (cipher, secret) in enumerate(self._known.get(frame.sealed.qpn, ())):
+            place = frame.sealed.qpn, number
+            if place not in self._open:
+                self._open[place] = Inbound(cipher, secret)
+            how, packet = self._open[place].open(since_ps, record.udp_payload, frame.trimmed)
+            if how == Opened.FRESH and packet is not None:
+                return wire.Packet.parse(packet, trimmed=frame.trimmed)
+        return None

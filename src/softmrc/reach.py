@@ -1,0 +1,91 @@
+"""Whether a peer answers, plane by plane, and what to say of the planes where it does not.
+
+Data goes only where a peer has answered a question (`DeviceConfig.prove_addresses`), so a queue pair knows of every
+plane whether it ever worked. Right after two sides have met that tells a cable in the wrong switch, a firewall or
+planes in another order from a peer that is lost later.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+from softmrc.links import network_of
+from softmrc.verbs import Device, Peer, QueuePair
+
+log = logging.getLogger(__name__)
+
+SILENT_S = 3.0  # a peer that has answered nowhere by then does not
+GRACE_S = 0.2  # for the other planes once one has answered, and three times as long as that one took
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
+
+
+def reached(qp: QueuePair) -> set[int]:
+    """The planes that data may take now: up at both ends, and answered on."""
+    mask: int = qp.query()["data_ports"]
+    return {plane for plane in range(len(qp.device.local_planes)) if mask >> plane & 1}
+
+
+def silent(qp: QueuePair) -> list[int]:
+    """The planes that are up here and where the peer has not answered."""
+    here = {number for number, row in enumerate(qp.device.planes()) if row["is_up"]}
+    return sorted(here - reached(qp))
+
+
+def pauses(pairs: Sequence[QueuePair], patience_s: float = SILENT_S) -> Iterator[float]:
+    """How long to wait before looking again whether the peers of these have answered everywhere; ends when they have,
+    or when it is too late for those that have not."""
+    start, first_s, pause_s = time.monotonic(), None, SHORTEST_PAUSE_S
+    while any(silent(qp) for qp in pairs):
+        spent_s = time.monotonic() - start
+        if first_s is None and all(reached(qp) for qp in pairs):
+            first_s = spent_s
+        if spent_s > (patience_s if first_s is None else 4 * first_s + GRACE_S):
+            return
+        yield pause_s
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def never_reached(qp: QueuePair, peer: Peer) -> str:
+    """What is to be said of a peer that has answered on no plane; empty where it has, or nobody asked."""
+    if reached(qp) or not qp.device.config.prove_addresses:
+        return ""
+    planes = silent(qp)
+    if not planes:
+        return "was never reached: no plane of this side is up"
+    over, advice = _pairs(qp.device, peer, planes), _advice(qp.device, peer, planes)
+    return f"was never reached: nothing came back over {over}; {advice}"
+
+
+def warn_of_silence(qp: QueuePair, peer: Peer, name: str) -> None:
+    """One line for the planes that never worked while others do, once for each of a device."""
+    fresh = [plane for plane in silent(qp) if plane not in qp.device.known_silent]
+    if not fresh or not qp.device.config.prove_addresses:
+        return
+    qp.device.known_silent.update(fresh)
+    log.warning(
+        "%s does not answer over %s; the other planes carry on. %s",
+        name,
+        _pairs(qp.device, peer, fresh),
+        _advice(qp.device, peer, fresh).capitalize(),
+    )
+
+
+def _pairs(device: Device, peer: Peer, planes: Sequence[int]) -> str:
+    places = [(plane, device.local_planes[plane], peer.planes[plane]) for plane in planes]
+    return ", ".join(f"plane {plane} ({here} → {there.address} UDP port {there.port})" for plane, here, there in places)
+
+
+def _advice(device: Device, peer: Peer, planes: Sequence[int]) -> str:
+    """Where to look first."""
+    for plane in planes:
+        here, there = device.local_planes[plane], peer.planes[plane].address
+        network = None if here.address.is_loopback else network_of(here.address, here.link)
+        if network is None or there in network or network.num_addresses == 1:
+            continue
+        for other, place in enumerate(peer.planes):
+            if place.address in network:
+                return f"its plane {other} is in the network of this side's plane {plane}: list them in the same order"
+        return f"{there} is not in {network}, the network of {here}: is there a route, and is it the right interface?"
+    return "look at firewalls, which must let UDP through, and at the cables"

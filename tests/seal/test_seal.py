@@ -1,0 +1,316 @@
+"""What closes a packet with a cipher: known answers, tampering, numbers used once, keys replaced on the run."""
+
+from __future__ import annotations
+
+import os
+import random
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sealed_packets import QPN, SECRET, WRITES, inbound, of_every_opcode, outbound
+
+from softmrc import _core
+from softmrc._core import Cipher, parts
+from softmrc._core.parts import Opened
+from softmrc.errors import ConfigError, InternalError
+from softmrc.sealing import Share, Told
+
+pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+
+VECTORS = tomllib.loads((Path(__file__).parent / "vectors.toml").read_text())
+SECOND_PS = 10**12
+KEY_BYTES, HEADER_TAG_BYTES, TAG_BYTES = 12, 8, 16
+BOTH = pytest.mark.parametrize("cipher", list(Cipher), ids=lambda cipher: cipher.name)
+
+
+def hexes(vector: dict[str, str], *names: str) -> list[bytes]:
+    return [bytes.fromhex(vector[name]) for name in names]
+
+
+@pytest.mark.parametrize("vector", VECTORS["aead"], ids=lambda vector: vector["source"])
+def test_ciphers_answer_as_published(vector: dict[str, str]) -> None:
+    cipher = Cipher[vector["cipher"]]
+    key, nonce, associated, text, hidden, tag = hexes(vector, "key", "nonce", "associated", "text", "hidden", "tag")
+    assert parts.aead_seal(cipher, key, nonce, associated, text) == hidden + tag
+    assert parts.aead_open(cipher, key, nonce, associated, hidden + tag) == text
+    assert parts.aead_open(cipher, key, nonce, associated + b"!", hidden + tag) is None
+
+
+@pytest.mark.parametrize("vector", VECTORS["x25519"], ids=lambda vector: vector["source"])
+def test_x25519_answers_as_published(vector: dict[str, str]) -> None:
+    own, public, others, shared = hexes(vector, "own", "public", "others", "shared")
+    assert _core.x25519_public(own) == public
+    assert _core.x25519(own, others) == shared
+
+
+def test_x25519_refuses_points_that_leave_no_choice() -> None:
+    assert _core.x25519(SECRET, bytes(32)) is None
+    assert _core.x25519(SECRET, b"\1" + bytes(31)) is None
+
+
+@pytest.mark.parametrize("vector", VECTORS["expand"], ids=lambda vector: vector["source"])
+def test_hkdf_answers_as_published(vector: dict[str, str]) -> None:
+    secret, label, block = hexes(vector, "secret", "label", "block")
+    assert parts.seal_expand(secret, label) == block
+
+
+def test_siphash_answers_as_published() -> None:
+    """Of its paper's appendix, and of its authors' table for no bytes and for eight."""
+    key = 0x0706050403020100, 0x0F0E0D0C0B0A0908
+    assert parts.sip_hash(*key, bytes(range(15))) == 0xA129CA6149BE45E5
+    assert parts.sip_hash(*key, b"") == 0x726FDB47DD0E0E31
+    assert parts.sip_hash(*key, bytes(range(8))) == 0x93F5F5799A932462
+
+
+@BOTH
+@pytest.mark.parametrize("name", of_every_opcode())
+def test_what_was_sealed_is_opened(name: str, cipher: Cipher) -> None:  # spec: sealed-packets sealed-layout
+    packet = of_every_opcode()[name]
+    out, into = outbound(cipher), inbound(cipher)
+    sealed = out.seal(0, packet)
+    is_write = name in WRITES
+    assert len(sealed) == len(packet) + KEY_BYTES + TAG_BYTES + (HEADER_TAG_BYTES if is_write else 0)
+    assert sealed[1] & 0x0F == 1
+    clear = 36 if packet[8] & 0x10 else 32
+    if is_write:
+        assert sealed[2:clear] == packet[2:clear], "headers stay in the clear"
+        assert packet[clear : clear + 16] not in sealed, "payloads do not"
+        assert int.from_bytes(sealed[clear : clear + 3], "big") == QPN
+    assert into.open(0, sealed, False) == (Opened.FRESH, packet)
+
+
+@BOTH
+@pytest.mark.parametrize("name", of_every_opcode())
+def test_no_bit_can_be_changed(name: str, cipher: Cipher) -> None:
+    """Every bit of a sealed packet of every opcode; and then the packet itself opens: forgeries use up nothing."""
+    packet = of_every_opcode()[name]
+    into = inbound(cipher)
+    sealed = outbound(cipher).seal(0, packet)
+    for bit in range(len(sealed) * 8):
+        changed = bytearray(sealed)
+        changed[bit // 8] ^= 1 << bit % 8
+        how, opened = into.open(0, bytes(changed), False)
+        assert how != Opened.FRESH and opened is None, f"bit {bit}"
+    assert into.open(0, sealed, False) == (Opened.FRESH, packet)
+
+
+@pytest.mark.parametrize("name", of_every_opcode())
+def test_no_byte_can_be_cut_off_or_added(name: str) -> None:
+    packet = of_every_opcode()[name]
+    sealed = outbound().seal(0, packet)
+    into = inbound()
+    for size in range(len(sealed)):
+        assert into.open(0, sealed[:size], False)[0] != Opened.FRESH
+    for more in (b"\0", b"\0\0\0\0", sealed):
+        assert into.open(0, sealed + more, False)[0] != Opened.FRESH
+
+
+@pytest.mark.parametrize("name", of_every_opcode())
+def test_of_a_trimmed_packet_the_headers_are_authentic(name: str) -> None:  # spec: sealed-trims
+    packet = of_every_opcode()[name]
+    sealed = outbound().seal(0, packet)
+    clear = 36 if packet[8] & 0x10 else 32
+    cut = sealed[: clear + KEY_BYTES + HEADER_TAG_BYTES]
+    into = inbound()
+    if name not in WRITES:
+        assert into.open(0, sealed, True)[0] != Opened.FRESH, "nothing but a write is trimmed"
+        return
+    for bit in range(len(cut) * 8):
+        changed = bytearray(cut)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert into.open(0, bytes(changed), True)[0] != Opened.FRESH, f"bit {bit}"
+    how, opened = into.open(0, cut, True)
+    assert how == Opened.FRESH and opened == packet[:clear], "headers, and nothing that could be placed"
+    assert into.open(0, sealed, False)[0] == Opened.REPLAYED, "a number counts once, whole or trimmed"
+
+
+def test_a_number_opens_once() -> None:  # spec: replay-window
+    packet = of_every_opcode()["sack"]
+    out, into = outbound(), inbound()
+    sealed = [out.seal(0, packet) for _ in range(3000)]
+    order = sealed * 3
+    random.Random(1).shuffle(order)
+    found = [into.open(0, one, False)[0] for one in order]
+    assert found.count(Opened.FRESH) == len(sealed)
+    assert found.count(Opened.REPLAYED) == 2 * len(sealed)
+
+
+class Memory:
+    """What a replay window would be with memory without end."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.end = 0
+
+    def is_fresh(self, number: int) -> bool:
+        return number not in self.seen and self.end - number <= parts.ReplayWindow.size
+
+    def add(self, number: int) -> None:
+        self.seen.add(number)
+        self.end = max(self.end, number + 1)
+
+
+JUMPS = (
+    st.integers(-40_000, 40_000) | st.integers(-70, 70) | st.sampled_from([-32769, -32768, -32767, 32767, 32768, 32769])
+)
+
+
+@given(st.lists(JUMPS, min_size=1, max_size=60))
+def test_the_window_knows_what_it_has_seen(jumps: list[int]) -> None:
+    window, memory, at = parts.ReplayWindow(), Memory(), 50_000
+    for jump in jumps:
+        at = max(0, at + jump)
+        assert window.is_fresh(at) == memory.is_fresh(at)
+        if memory.is_fresh(at):
+            window.add(at)
+            memory.add(at)
+
+
+def test_keys_are_replaced_after_so_many_packets() -> None:  # spec: rekeying seal-keys
+    packet = of_every_opcode()["write_only"]
+    out, into = outbound(packets=10), inbound()
+    for count in range(2700):  # more than 256 times
+        assert into.open(0, out.seal(0, packet), False) == (Opened.FRESH, packet)
+        assert out.epoch == into.epoch == count // 10 % 256
+
+
+def test_keys_are_replaced_after_so_long() -> None:
+    packet = of_every_opcode()["write_only"]
+    out, into = outbound(s=60), inbound()
+    for second in range(0, 600, 10):
+        now = 5 * SECOND_PS + second * SECOND_PS
+        assert into.open(now, out.seal(now, packet), False)[0] == Opened.FRESH
+        assert out.epoch == into.epoch == second // 60
+
+
+def test_the_old_key_is_taken_for_a_while() -> None:
+    packet = of_every_opcode()["write_only"]
+    out, into = outbound(packets=10), inbound()
+    first = [out.seal(0, packet) for _ in range(10)]
+    second = [out.seal(0, packet) for _ in range(10)]
+    assert into.open(0, second[0], False)[0] == Opened.FRESH
+    assert into.open(SECOND_PS, first[0], False)[0] == Opened.FRESH
+    assert into.open(3 * SECOND_PS, first[1], False)[0] == Opened.FORGED, "its time is over"
+    assert into.open(3 * SECOND_PS, second[1], False)[0] == Opened.FRESH
+
+
+def test_whole_keys_may_be_lost() -> None:
+    packet = of_every_opcode()["write_only"]
+    out, into = outbound(packets=10), inbound()
+    sealed = [out.seal(0, packet) for _ in range(200)]
+    assert into.open(0, sealed[170], False)[0] == Opened.FORGED, "too far ahead"
+    for late in (155, 165, 199):
+        assert into.open(0, sealed[late], False)[0] == Opened.FRESH
+
+
+def test_forgers_cannot_have_keys_replaced() -> None:
+    packet = of_every_opcode()["write_only"]
+    out, into = outbound(), inbound()
+    sealed = bytearray(out.seal(0, packet))
+    clear = 36 if packet[8] & 0x10 else 32
+    for epoch in range(1, 256):
+        sealed[clear + 3] = epoch
+        assert into.open(0, bytes(sealed), False)[0] == Opened.FORGED
+    assert into.epoch == 0
+    assert into.open(0, out.seal(0, packet), False)[0] == Opened.FRESH
+
+
+def test_numbers_are_never_used_twice() -> None:
+    """Under many keys too, since they go on when keys are replaced: each is one more than the last. As many as
+    SOFTMRC_NUMBERS says."""
+    packet = of_every_opcode(1)["write_only"]
+    clear = 36 if packet[8] & 0x10 else 32
+    out = outbound(packets=1000)
+    for number in range(int(os.environ.get("SOFTMRC_NUMBERS", "50000"))):
+        assert out.seal(0, packet)[clear + 4 : clear + 12] == number.to_bytes(8, "big")
+
+
+def test_a_forked_child_seals_nothing() -> None:
+    """It has its parent's keys and numbers, and would use them a second time."""
+    packet = of_every_opcode()["write_only"]
+    out = outbound()
+    out.seal(0, packet)
+    child = os.fork()
+    if child == 0:
+        try:
+            out.seal(0, packet)
+        except InternalError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    out.seal(0, packet)
+
+
+def test_other_keys_open_nothing() -> None:
+    packet = of_every_opcode()["write_only"]
+    sealed = outbound().seal(0, packet)
+    for cipher in Cipher:
+        for secret in (SECRET, bytes(32)):
+            is_same = cipher == Cipher.AES_256_GCM and secret == SECRET
+            assert (inbound(cipher, secret).open(0, sealed, False)[0] == Opened.FRESH) is is_same
+
+
+def test_a_cipher_is_chosen() -> None:
+    assert _core.faster_cipher() in Cipher and _core.faster_cipher() == _core.faster_cipher()
+
+
+def test_no_key_meets_a_number_twice_over_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handshakes under one secret, between the same ends, never make the same key; under each, keys are replaced."""
+    log = tmp_path / "keys.log"
+    monkeypatch.setenv("SOFTMRC_KEYLOG", str(log))
+    for _ in range(20):
+        mine, theirs = Share(), Share()
+        told = Told.parse("seal", theirs.told())
+        assert told is not None
+        mine.keys(told, b"secret", b"salt", True, 5, 6)
+    secrets = [bytes.fromhex(line.split()[2]) for line in log.read_text().splitlines()]
+    packet, used = of_every_opcode(1)["write_only"], set()
+    clear = 36 if packet[8] & 0x10 else 32
+    for secret in secrets:
+        out, keys = outbound(secret=secret, packets=300), [secret]
+        for _ in range(1000):
+            sealed = out.seal(0, packet)
+            while len(keys) <= sealed[clear + 3]:
+                keys.append(parts.seal_next_secret(keys[-1]))
+            used.add((keys[sealed[clear + 3]], sealed[clear + 4 : clear + 12]))
+    assert len(secrets) == 40 and len(used) == len(secrets) * 1000
+
+
+def test_both_ends_make_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And another secret, salt, role or queue pair makes others."""
+    mine, theirs = Share(), Share()
+
+    def made(own: Share, other: Share, *about: Any) -> list[str]:
+        log = tmp_path / "keys.log"
+        log.unlink(missing_ok=True)
+        monkeypatch.setenv("SOFTMRC_KEYLOG", str(log))
+        told = Told.parse("seal", other.told())
+        assert told is not None
+        own.keys(told, *about)
+        return sorted(log.read_text().splitlines())
+
+    same = made(mine, theirs, b"secret", b"salt", True, 5, 6)
+    assert made(theirs, mine, b"secret", b"salt", False, 6, 5) == same
+    others = [
+        made(mine, theirs, b"another", b"salt", True, 5, 6),
+        made(mine, theirs, b"secret", b"pepper", True, 5, 6),
+        made(mine, theirs, b"secret", b"salt", False, 5, 6),
+        made(mine, theirs, b"secret", b"salt", True, 5, 7),
+    ]
+    keys = [line.split()[2] for one in (same, *others) for line in one]
+    assert len(set(keys)) == len(keys) == 10
+
+
+def test_a_share_is_forgotten_when_its_keys_are_made() -> None:
+    mine, theirs = Share(), Share()
+    told = Told.parse("seal", theirs.told())
+    assert told is not None
+    mine.keys(told, b"secret", b"salt", True, 5, 6)
+    mine.forget()
+    with pytest.raises(ConfigError, match="own"):
+        mine.keys(told, b"secret", b"salt", True, 5, 6)

@@ -1,0 +1,268 @@
+"""A handshake takes the first way that answers, and what never answers over UDP is named. Needs root for the links."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from softmrc import reach
+from softmrc.bench.plug import Plug
+from softmrc.bench.veth import Lab, address_of, link_of, planes_of, veth_planes
+from softmrc.connection import connect, connect_async, listen
+from softmrc.connection.line import Blocking, Yielding, dialled, finished
+from softmrc.connection.ways import Way, ways_to
+from softmrc.errors import DeviceError, RemoteError
+from softmrc.planes import LocalPlane, resolve
+from softmrc.verbs import Peer, PeerPlane
+
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces")
+
+
+@contextmanager
+def deaf() -> Iterator[tuple[str, int]]:
+    """An address that takes no connection and says nothing: its queue of callers is full."""
+    with contextlib.ExitStack() as stack:
+        door = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(door.getsockname())
+        yield door.getsockname()
+
+
+def ways_of(*addresses: tuple[str, int]) -> list[Way]:
+    return [Way(socket.AF_INET, address) for address in addresses]
+
+
+def in_a_thread(ways: list[Way]) -> socket.socket:
+    return finished(dialled(Blocking(), ways, time.monotonic() + 20))
+
+
+def in_a_task(ways: list[Way]) -> socket.socket:
+    async def dial() -> socket.socket:
+        return await dialled(Yielding(), ways, time.monotonic() + 20)
+
+    return asyncio.run(dial())
+
+
+@pytest.mark.parametrize("dial", [in_a_thread, in_a_task])
+def test_a_way_that_is_dead_is_not_waited_for(dial: Any) -> None:
+    with deaf() as dead, deaf() as other, socket.create_server(("127.0.0.1", 0)) as alive:
+        sock = dial(ways_of(dead, other, alive.getsockname(), dead))
+        assert sock.getpeername() == alive.getsockname()
+        sock.close()
+
+
+@pytest.mark.parametrize("dial", [in_a_thread, in_a_task])
+def test_the_first_way_wins_where_it_answers(dial: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        with dial(ways_of(first.getsockname(), second.getsockname())) as sock:
+            assert sock.getpeername() == first.getsockname()
+        second.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            second.accept()
+
+
+@pytest.mark.parametrize("dial", [in_a_thread, in_a_task])
+def test_a_refusal_is_an_answer(dial: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        nobody = gone.getsockname()
+    with pytest.raises(ConnectionRefusedError):
+        dial(ways_of(nobody, nobody, nobody))
+    with socket.create_server(("127.0.0.1", 0)) as alive, dial(ways_of(nobody, alive.getsockname())) as sock:
+        assert sock.getpeername() == alive.getsockname()
+
+
+def test_nothing_is_left_open_when_the_time_is_up() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with deaf() as dead, pytest.raises(TimeoutError):
+        finished(dialled(Blocking(), ways_of(dead, dead), time.monotonic() + 0.3))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_kernels_way_goes_first_and_each_plane_has_one() -> None:
+    found = socket.getaddrinfo("10.77.0.2", 7000, type=socket.SOCK_STREAM)
+    loopback = [resolve("127.0.0.1")]
+    assert {way.interface for way in ways_to(found, loopback, [])} == {""}
+    assert ways_to(found, [], [])[0] == Way(socket.AF_INET, ("10.77.0.2", 7000))
+
+
+def test_several_addresses_are_one_host() -> None:
+    with listen(memory=bytearray(8)) as listener, connect("127.9.9.9,127.0.0.1", listener.port) as connection:
+        assert connection.remote
+
+
+def test_a_listener_is_reachable_at_all_its_planes() -> None:
+    planes = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    with listen("127.0.0.2", planes=planes, memory=bytearray(8)) as listener:
+        for address in planes:
+            with connect(address, listener.port, planes=planes) as connection, listener.accept(20) as other:
+                connection.write(connection.remote[0], 0, b"x", imm=5)
+                assert other.recv(20).imm == 5
+        with pytest.raises(RemoteError, match="refused"):
+            connect("127.0.0.4", listener.port, planes=planes)
+        with listen("127.0.0.1", planes=planes[:1]) as elsewhere, pytest.raises(RemoteError):
+            connect("127.0.0.2", elsewhere.port, planes=planes[:1])
+
+
+# What a program in a namespace does; words of an error are its last line.
+LISTEN = """
+import json, sys
+from softmrc.connection import listen
+host, planes, is_deaf = json.loads(sys.argv[1])
+with listen(host, 7000, planes=planes, memory=bytearray(64), secret="s") as listener:
+    listener.device.set_faults(black_hole=is_deaf)
+    print("open", flush=True)
+    with listener.accept(60) as connection:
+        print(connection.recv(60).imm, flush=True)
+"""
+CONNECT = """
+import json, logging, sys, time
+from softmrc.connection import connect
+from softmrc.errors import MrcError
+logging.basicConfig(format="%(levelname)s %(message)s")
+host, planes = json.loads(sys.argv[1])
+start = time.monotonic()
+try:
+    with connect(host, 7000, planes=planes, secret="s") as connection:
+        print("connected", flush=True)
+        connection.write(connection.remote[0], 0, b"x", imm=9)
+        print("written", flush=True)
+except MrcError as error:
+    print(error)
+print(round(time.monotonic() - start, 2))
+"""
+
+
+def program(lab: Lab, side: int, text: str, *arguments: Any) -> list[str]:
+    return ["ip", "netns", "exec", lab.names[side], sys.executable, "-c", text, json.dumps(arguments)]
+
+
+@contextmanager
+def black_hole(lab: Lab, plane: int) -> Iterator[None]:
+    """The cable is in, its link is up, and nothing comes through: neither end can see it."""
+    try:
+        plug = Plug([(lab.names[side], link_of(side, plane)) for side in (0, 1)])
+    except DeviceError as error:
+        pytest.skip(f"no switchable black hole here: {error}")
+    plug.set(True)
+    yield
+    plug.close()
+
+
+@contextmanager
+def listening(lab: Lab, planes: list[str], is_deaf: bool = False) -> Iterator[subprocess.Popen[str]]:
+    command = program(lab, 1, LISTEN, address_of(1, 0), planes, is_deaf)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None and server.stdout.readline() == "open\n"
+            yield server
+        finally:
+            server.kill()
+
+
+def connected(lab: Lab, host: str, planes: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(program(lab, 0, CONNECT, host, planes), capture_output=True, text=True, timeout=60)
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("names", ["one address", "all addresses"])
+def test_one_dead_cable_does_not_stop_a_connection_from_being_made(dead: int, names: str) -> None:
+    host = address_of(1, 0) if names == "one address" else f"{address_of(1, 0)},{address_of(1, 1)}"
+    with veth_planes(2) as lab, listening(lab, planes_of(1, 2)) as server, black_hole(lab, dead):
+        done = connected(lab, host, planes_of(0, 2))
+        assert "written" in done.stdout, done
+        assert server.stdout is not None and server.stdout.readline() == "9\n"
+        warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
+        assert len(warnings) == 1 and f"plane {dead} (10.77.{dead}.1" in warnings[0], done.stderr
+
+
+@NEEDS_ROOT
+def test_a_peer_that_is_never_reached_is_told_from_one_that_is_lost() -> None:
+    with veth_planes(2) as lab, listening(lab, planes_of(1, 2), is_deaf=True):
+        done = connected(lab, address_of(1, 0), planes_of(0, 2))
+        assert "connected" not in done.stdout, done
+        assert "answers TCP, and was never reached" in done.stdout and "firewalls" in done.stdout
+        assert re.search(r"plane 0 \(10\.77\.0\.1%p0a → 10\.77\.0\.2 UDP port \d+\), plane 1", done.stdout)
+
+
+@NEEDS_ROOT
+def test_planes_in_another_order_are_recognised() -> None:
+    with veth_planes(2) as lab, listening(lab, planes_of(1, 2)[::-1]):
+        done = connected(lab, address_of(1, 0), planes_of(0, 2))
+        assert "its plane 1 is in the network of this side's plane 0: list them in the same order" in done.stdout, done
+
+
+def test_a_plane_in_another_network_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "network_of", lambda address, link: ipaddress.ip_network(f"{address}/24", strict=False))
+    here = [LocalPlane(ipaddress.ip_address(one), "", "eth0", 1500) for one in ("10.0.0.1", "10.0.1.1")]
+    there = [PeerPlane(ipaddress.ip_address(one), 7) for one in ("10.0.0.2", "10.9.1.2")]
+    device: Any = SimpleNamespace(local_planes=here)
+    assert "10.9.1.2 is not in 10.0.1.0/24" in reach._advice(device, Peer(1, tuple(there)), [1])
+    assert "firewalls" in reach._advice(device, Peer(1, tuple(there)), [0])
+    assert "the same order" in reach._advice(device, Peer(1, tuple(there[::-1])), [0, 1])
+
+
+def test_a_peer_that_is_lost_later_has_stopped_answering() -> None:
+    soon = {"timeout": 10, "retry_linear": 2, "retry_exponential": 1}
+    with (
+        listen(memory=bytearray(64), **soon) as listener,
+        connect("127.0.0.1", listener.port, **soon) as connection,
+        listener.accept(20) as other,
+    ):
+        connection.write(connection.remote[0], 0, b"x")
+        other.device.set_faults(black_hole=True)
+        with pytest.raises(RemoteError, match="stopped answering"):
+            connection.write(connection.remote[0], 0, b"x")
+
+
+def test_what_was_never_heard_is_said_by_the_listener_too() -> None:
+    """It does not wait at accept; its writes say so."""
+    soon = {"timeout": 10, "retry_linear": 2, "retry_exponential": 1}
+    words: list[str] = []
+    with listen(memory=bytearray(64), **soon) as listener:
+        listener.device.set_faults(black_hole=True)
+        failures: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                connect("127.0.0.1", listener.port, memory=bytearray(64), **soon).close()
+            except RemoteError as error:
+                failures.append(error)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        with listener.accept(20) as connection:
+            try:
+                connection.write(connection.remote[0], 0, b"x")
+            except RemoteError as error:
+                words.append(str(error))
+            caller.join(30)
+    assert "never reached" in str(failures[0]) and "never reached" in words[0]
+
+
+def test_async_says_the_same() -> None:
+    async def call(port: int) -> None:
+        async with asyncio.timeout(30):
+            await connect_async("127.0.0.1", port)
+
+    with listen(memory=bytearray(64)) as listener:
+        listener.device.set_faults(black_hole=True)
+        with pytest.raises(RemoteError, match="was never reached"):
+            asyncio.run(call(listener.port))
