@@ -214,6 +214,41 @@ def port(
         _planes(node, as_json)
 
 
+@ctl_app.command("faults")
+def faults(
+    text: Annotated[str | None, typer.Argument(help="drop=0.01, 2:black_hole, …; '' ends them. None: show.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break the planes of a device, as SOFTMRC_FAULTS does, or show how they are broken."""
+    with control.the_device(device) as node:
+        found = node.faults() if text is None else node.set_faults(text)
+
+    def table() -> Table:
+        shown = _table("plane", "faults")
+        for number, row in enumerate(found):
+            active = {name: value for name, value in row.items() if value and name != "reorder_delay_us"}
+            words = [name if value is True else f"{name}={value:g}" for name, value in active.items()]
+            shown.add_row(str(number), ", ".join(words) or "none")
+        return shown
+
+    _say(as_json, found, table)
+
+
+@ctl_app.command("capture")
+def capture(
+    file: Annotated[Path | None, typer.Argument(help="Where packets are written from now on, as pcapng.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="End the one that runs.")] = False,
+    device: Device = None,
+) -> None:
+    """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
+    if (file is None) != stop:
+        raise ConfigError("file", file, "the name of a file, or --stop")
+    with control.the_device(device) as node:
+        found = node.capture(None if file is None else str(file.absolute()))
+    print(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
+
+
 @ctl_app.command("probe")
 def probe(
     peer: Annotated[int, typer.Argument(min=0, help="The device's number of the peer, as `ctl qps --json` has it.")],
