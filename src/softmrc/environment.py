@@ -33,6 +33,8 @@ VARIABLES = {
     DEBUG: "1: say on stderr what is decided, and why",
     fabric_host.FILE: "the file of the fabric whose host this is; with SOFTMRC_HOST",
     fabric_host.NUMBER: "which host of that fabric this is",
+    "SOFTMRC_KEYLOG": "a file to which keys are written, for `softmrc dissect --keys`",
+    "SOFTMRC_DENYLIST": "a file of paths that are not to be used, which `softmrc mapper` writes",
     "SOFTMRC_FAULTS": "faults on demand, in NCCL's plugin",
     "SOFTMRC_CAPTURE": "a file for what passes the sockets, in NCCL's plugin",
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import Annotated
 
 import typer
 
-from softmrc.cli import bench, capture, demo, dissect, fabric, lab, mapper, nccl, perf, ping, sim, top
+from softmrc.cli import bench, capture, demo, dissect, examples, fabric, info, lab, mapper, nccl, perf, ping, sim, top
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -19,7 +20,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=info.version, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """MRC (Multipath Reliable Connection) in software."""
+
+
 app.command("demo")(demo.demo)
+app.command("info")(info.info)
+app.command("examples")(examples.examples)
 app.command("dissect")(dissect.dissect)
 app.command("capture")(capture.capture)
 app.command("ping")(ping.ping)
