@@ -1,8 +1,8 @@
 """Does what a stranger does in the first hour, and compares with what the pages say: python tools/first_hour.py [WHEEL]
 
-Without a wheel it builds one (tools/wheel.py). Then, in a clean virtual environment and an empty folder: what the README
-installs and runs, the help of every command, and settings that are wrong. A traceback anywhere is a failure, and so is a
-session that prints something else than its page shows.
+Without a wheel it builds one (tools/wheel.py). Then, in a clean virtual environment and an empty folder: what the
+README installs and runs, the help of every command, and settings that are wrong. A traceback anywhere is a failure, and
+so is a session that prints something else than its page shows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Stranger:
     def run(self, program: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": f"{self.bin}:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(self.folder), "LANG": "C.UTF-8", **more}
         command = [str(self.bin / program), *arguments]
-        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300)
         if "Traceback" in done.stdout + done.stderr:
             self.wrong.append(f"{' '.join(arguments)}: a traceback\n{done.stderr[-500:]}")
         return done
