@@ -9,7 +9,24 @@ from typing import Annotated
 
 import typer
 
-from softmrc.cli import bench, capture, demo, dissect, examples, fabric, info, lab, mapper, nccl, perf, ping, sim, top
+from softmrc.cli import (
+    agent,
+    bench,
+    capture,
+    ctl,
+    demo,
+    dissect,
+    examples,
+    fabric,
+    info,
+    lab,
+    mapper,
+    nccl,
+    perf,
+    ping,
+    sim,
+    top,
+)
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -40,11 +57,14 @@ app.command("ping")(ping.ping)
 app.command("perf")(perf.perf)
 app.command("top")(top.top)
 app.command("sim")(sim.sim)
+app.command("agent")(agent.agent)
+app.command("dash")(agent.dash)
 app.command("sweep")(sim.sweep)
 app.command("nccl-plugin")(nccl.nccl_plugin)
 app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
 app.add_typer(fabric.fabric_app, name="fabric")
+app.add_typer(ctl.ctl_app, name="ctl")
 app.add_typer(lab.lab_app, name="lab")
 app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")

@@ -18,8 +18,7 @@ from softmrc.errors import ConfigError
 from softmrc.fabric import Shape, load
 from softmrc.fabric.config.linux import burst_bytes
 from softmrc.lab import Lab
-from softmrc.mapper import Finding, Mapper, Settings, State, Things
-from softmrc.mapper.denylist import Denylist
+from softmrc.mapper import Finding, Mapper, Settings, State, Things, denylist_of
 from softmrc.mapper.kernel import LabFabric
 from softmrc.mapper.simulated import SimulatedFabric
 from softmrc.units import as_duration_ns, as_share, share_text
@@ -121,7 +120,7 @@ def _run(mapper: Mapper, name: str, seconds: float, watch: bool, denylist: Path 
         if is_time and keys != shown:
             shown = keys
             if denylist is not None:
-                Denylist.of(name, mapper.fabric.shape, found).save(denylist)
+                denylist_of(name, mapper.fabric.shape, found).save(denylist)
             _say(console, mapper, name, found, as_json)
         if is_time and not watch:
             return
@@ -169,11 +168,12 @@ def findings_table(shape: Shape, found: list[Finding]) -> Table:
     for head in ("broken", "what", "how", "evidence", "hit"):
         table.add_column(head)
     for one in found:
-        table.add_row(one.thing.name, one.thing.kind.value, Text(_how(one), "red"), _evidence(one), _hit(shape, one))
+        table.add_row(one.thing.name, one.thing.kind.value, Text(how(one), "red"), _evidence(one), _hit(shape, one))
     return table
 
 
-def _how(one: Finding) -> str:
+def how(one: Finding) -> str:
+    """How it is broken, in words."""
     words: dict[State, Callable[[], str]] = {
         State.DEAD: lambda: "dead",
         State.LOSSY: lambda: f"loses {share_text(one.share)}",

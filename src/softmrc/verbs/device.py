@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -30,6 +31,7 @@ from softmrc.config import (
 )
 from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, RefusedPacket
 from softmrc.errors import ConfigError, UsageError, did_you_mean
+from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
 from softmrc.units import rate_text
 from softmrc.verbs.bounds import flag, instance, whole
@@ -134,6 +136,7 @@ class Device:
         if routes is not None and not callable(routes):
             raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
+        self._denied = denylist.at_start() if routes is not None else None
         self.config = _config_of(config, more)
         if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
             raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
@@ -153,6 +156,7 @@ class Device:
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
+        self.control = self._open_control()
         self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)
@@ -207,6 +211,14 @@ class Device:
                 whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
+
+    def _open_control(self) -> str:
+        """Where this device can be asked and told (docs/control.md); empty where it cannot."""
+        speeds = [plane.speed_bps for plane in self.local_planes]
+        path, why = _core.open_control(self._native, "verbs", self.mtu, json.dumps(asdict(self.config)), speeds)
+        if why:
+            logging.getLogger("softmrc").info("no control socket: %s", why)
+        return path
 
     def payload(self, is_sealed: bool) -> int:
         """Bytes of a full packet to peers with which packets are sealed, or are not."""
@@ -349,6 +361,15 @@ class Device:
             for queue in queues:
                 queue._used_by.add(qpn)
             return QueuePair(self, qpn, *queues, inside)
+
+    def _deny_listed(self, qp: QueuePair) -> None:
+        """Keep a queue pair off what the node's denylist names: its paths have the numbers that the fabric knows."""
+        if self._denied is None or qp.peer is None or not qp._has_carriers:
+            return
+        denied = self._denied(qp.peer.planes[0].address)
+        for index, number in enumerate(qp.evs()["value"].tolist()):
+            if number in denied:
+                qp.deny_ev(index)
 
     def _has_qp(self, qpn: int) -> bool:
         return self._native.has_qp(qpn)
