@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from softmrc.cli import agent, bench, ctl, demo, dissect, fabric, lab, mapper, nccl, perf, ping, sim, top
+from softmrc.cli import agent, bench, ctl, demo, dissect, explain, fabric, lab, mapper, nccl, perf, ping, sim, top
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -25,6 +25,7 @@ app.command("ping")(ping.ping)
 app.command("perf")(perf.perf)
 app.command("top")(top.top)
 app.command("sim")(sim.sim)
+app.command("explain")(explain.explain)
 app.command("agent")(agent.agent)
 app.command("dash")(agent.dash)
 app.command("sweep")(sim.sweep)
