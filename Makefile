@@ -11,7 +11,7 @@ SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl
 
-.PHONY: help demo demo-lab demo-gpu test lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings build clean
+.PHONY: help demo demo-lab demo-gpu test torch-suite lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -28,6 +28,9 @@ demo-gpu: build ## Train with NCCL on a GPU over our plugin while its planes bre
 
 test: $(VENV)/.test ## Run every test
 	$(BIN)/python -m pytest -n $(JOBS)
+
+torch-suite: $(VENV)/.test ## Run torch's own distributed tests on our backend and on Gloo, and compare
+	$(BIN)/python -m tests.torch_suite.suite
 
 lint: $(VENV)/.dev ## Check style and types
 	$(BIN)/ruff check src tests tools examples

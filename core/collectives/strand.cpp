@@ -48,7 +48,7 @@ std::string words_for_late(const std::string& what, std::uint32_t rank, double t
   std::string seconds = std::to_string(timeout_s);
   seconds.erase(seconds.find_last_not_of('0') + 1);
   if (seconds.back() == '.') seconds.pop_back();
-  return what + " of rank " + std::to_string(rank) + " did not end within " + seconds + " s: " + whom;
+  return "timed out, its timeout is over: " + what + " of rank " + std::to_string(rank) + " did not end within " + seconds + " s: " + whom;
 }
 
 Time deadline_of(Time now, double timeout_s) {
@@ -354,7 +354,6 @@ void Strand::inquire(Engine& engine, Time now) {
   for (const auto& op : operations_) {
     if (op->has_ended || now - op->issued_at < inquiry_interval / 2) continue;
     for (std::uint32_t p : open_peers(*op, true)) {
-      if (is_asked[p]) continue;
       is_asked[p] = true;
       Header header;
       header.type = MessageType::inquiry;

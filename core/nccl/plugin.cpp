@@ -74,6 +74,9 @@ void Plugin::read_settings() {
   std::vector<face::LocalPlane> planes;
   for (const std::string& name : settings.planes.empty() ? face::planes_found() : settings.planes) planes.push_back(face::resolve(name));
   face::check(settings, planes);
+  if (settings.device.max_send_wr < most_posted)
+    throw face::Refusal("max_send_wr is " + std::to_string(settings.device.max_send_wr) + "; allowed: at least " + std::to_string(most_posted) +
+                        ", which a connection of NCCL may have under way");
   lanes_ = settings.device.lanes ? settings.device.lanes : settings.device.port ? 1 : face::lanes_here(face::of_process, most_lanes_by_default);
   Properties found;
   std::uint64_t mbps = 0;
@@ -87,7 +90,7 @@ void Plugin::read_settings() {
   settings_ = settings;
   planes_ = std::move(planes);
   properties_ = found;
-  words_.tell(log_init | log_net, std::to_string(planes_.size()) + " planes: " + names + "; " + std::to_string(lanes_) + " lanes; " +
+  words_.tell(log_init | log_net, face::counted(planes_.size(), "plane") + ": " + names + "; " + face::counted(lanes_, "lane") + "; " +
                                       (settings.secret.empty() ? "no secret" : "with a secret") + (settings.faults.empty() ? "" : "; faults " + settings.faults));
 }
 
@@ -137,7 +140,9 @@ std::shared_ptr<Station> Plugin::station(bool is_mirror) {
   if (station) return station;
   face::Settings settings = *settings_;
   if (is_mirror && !settings.capture.empty()) settings.capture += ".mirror";
-  return station = std::make_shared<Station>(settings, planes_, lanes_, words_);
+  station = std::make_shared<Station>(settings, planes_, lanes_, words_);
+  words_.tell(log_init | log_net, station->node().control());
+  return station;
 }
 
 // Connections ------------------------------------------------------------------------------------------------------
@@ -154,8 +159,10 @@ ListenComm* Plugin::listen(Handle& handle) {
     const std::uint64_t bits = face::random_bits();
     std::memcpy(told.token.data() + i, &bits, 8);
   }
+  const std::optional<wire::Ipv6> reached_at = comm->station->tcp_address();
+  if (reached_at) told.address[told.addresses++] = *reached_at;
   for (const face::LocalPlane& plane : node.planes())
-    if (told.addresses < told.address.size() && (node.stays_here() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
+    if (!reached_at && told.addresses < told.address.size() && (node.stays_here() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
       told.address[told.addresses++] = as_v6(plane.address);
   const auto make = [station = comm->station] { return std::make_unique<ReceiveComm>(station); };
   comm->door = std::make_unique<face::Door>(node.planes()[0].address, node.stays_here(), comm->station->secret(), told.token, make);

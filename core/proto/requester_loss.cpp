@@ -17,8 +17,9 @@ bool Requester::is_late(const SentRecord& r) const {
 }
 
 // This SACK is no older than any evidence so far; what it covers and leaves out did not arrive. That makes suspects
-// and late packets lost. The PSN after cack is always covered: had it arrived, cack would include it. With nothing out
-// of order at the receiver, so is everything behind it.
+// and late packets lost. The PSN after cack is always covered: had it arrived, cack would include it. If we know of as many
+// out of order as the receiver counts, so is everything: it reports stretches in which something arrived, and of one that
+// was lost as a whole it would never speak.
 // spec: loss-same-ev loss-across-evs loss-covered
 void Requester::convict(const wire::Sack& sack) {
   if (sack.bitmap) note_holes(Psn(sack.cack_psn) + sack.sack_offset, sack.bitmap);
@@ -30,7 +31,8 @@ void Requester::convict(const wire::Sack& sack) {
   if (sack.bitmap) convict_left_out(Psn(sack.cack_psn) + sack.sack_offset, ~sack.bitmap, suspects_too);
   if (!some_are_late) return;
   convict_holes();
-  if (sack.cc.ooo_count) return;
+  const auto settled = static_cast<std::uint32_t>(next_psn_ - sent_.first()) - sent_.in_flight() - lost_count_;
+  if (sack.cc.ooo_count != settled) return;
   const Psn first = after_cack - sent_.first() > 0 ? after_cack : sent_.first();
   for (Psn base = first; base - next_psn_ < 0; base = base + 64) convict_left_out(base, ~0ull, false);
 }

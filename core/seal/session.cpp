@@ -64,7 +64,7 @@ void Inbound::follow(Time now, std::uint8_t epoch) {
   epoch_ = epoch;
 }
 
-// spec: sealed-packets
+// spec: sealed-packets sealed-trims
 Opened Inbound::open(Time now, MutableBytes& packet, bool is_trimmed) {
   const std::size_t clear = wire::clear_size(packet, is_trimmed);
   if (clear == 0) return Opened::unsealed;

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from softmrc.torch import accelerator, backend, chunks, ops
+from softmrc.torch import accelerator, backend, chunks, issue, ops
 from softmrc.torch.accelerator import Streams
 from softmrc.torch.staging import Slot
 
@@ -185,7 +185,7 @@ def pretended(seed: int, cell: int = 4096, cells: int = 3, **more: Any) -> Itera
     device = Device(seed, **more)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ops, "Slot", OnDevice)
-        patch.setattr(ops, "Streams", lambda where: PretendedStreams(where, device))
+        patch.setattr(issue, "Streams", lambda where: PretendedStreams(where, device))
         patch.setattr(accelerator, "CELL_BYTES", cell)
         patch.setattr(accelerator, "CELLS", cells)
         patch.setattr(chunks, "LEAST_BYTES", 64)

@@ -95,8 +95,12 @@ def operated(here: Rank) -> None:
     for timeout in (timedelta(0), timedelta(milliseconds=-1), timedelta(microseconds=100), timedelta(days=365 * 400)):
         opts.timeout = timeout
         group.allreduce([torch.ones(2)], opts).wait()
-    group.monitored_barrier(timedelta(0))
     group.monitored_barrier()
+    if here.rank == 0:  # no patience at all, as in torch's own
+        with pytest.raises(RuntimeError, match="Rank 0 timed out in monitoredBarrier"):
+            group.monitored_barrier(timedelta(0))
+    else:
+        group._watches += 1  # they stay away
     for timeout in (timedelta(seconds=-1), timedelta.max):  # which torch makes negative
         opts.timeout = timeout
         with pytest.raises(RuntimeError, match="is not allowed: a time above 0"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from tests.torch.world import Rank, World, started
+from tests.torch.world import Rank, World
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -20,18 +20,52 @@ def questions(here: Rank) -> None:
     assert [one.type for one in group._device_types] == ["cpu", "cuda"][: 1 + torch.cuda.is_available()]
     assert dist.distributed_c10d._get_pg_default_device(group) == torch.device("cpu")
     assert group._get_backend(torch.device("cpu")) is group
-    for feature in ("splitting", "coalescing", "time_estimate", "shrinking", "reconfigure", "window"):
+    assert group.supports_splitting
+    for feature in ("coalescing", "time_estimate", "shrinking", "reconfigure", "window"):
         assert getattr(group, f"supports_{feature}") is False
     named = dist.new_group([0, 1], group_desc="a pair", backend="cpu:mrc")
     if here.rank < 2:
         assert named.group_desc == "a pair" and named.size() == 2 and named.rank() == here.rank
         assert named._device_types == [torch.device("cpu")]
-    with pytest.raises(RuntimeError, match="split"):
+    with pytest.raises(RuntimeError, match="split"):  # torch's own: a group that no accelerator was given for
         dist.split_group(split_ranks=[[0, 1], [2, 3]])
 
 
 def test_what_torch_asks_of_a_group(world: World) -> None:
     world.run(questions)
+
+
+def split(here: Rank) -> None:
+    """As `dist.split_group` asks for it, with the CPU in the place of the accelerator that it wants."""
+    from unittest import mock
+
+    group = dist.group.WORLD
+    cpu = torch.device("cpu")
+    with (
+        mock.patch.object(torch.accelerator, "is_available", lambda: True),
+        mock.patch.object(torch.accelerator, "current_accelerator", lambda: cpu),
+        mock.patch.object(type(group), "bound_device_id", cpu),
+    ):
+        part = dist.split_group(split_ranks=[[0, 2], [1, 3]], group_desc="halves")
+        again = dist.split_group(split_ranks=[[0, 2]])
+    assert part is not None and dist.get_process_group_ranks(part) == [here.rank % 2, here.rank % 2 + 2]
+    assert part.group_desc == "halves" and dist.get_backend(part) == "mrc" and part.rank() == here.rank // 2
+    tensor = torch.tensor([float(here.rank)])
+    dist.all_reduce(tensor, group=part)
+    assert tensor.item() == 2 + 2 * (here.rank % 2)
+    assert (again is None) == bool(here.rank % 2)
+    dist.destroy_process_group(part)
+    direct = group.split_group([3, 1])
+    assert (direct is None) == (here.rank % 2 == 0)
+    if direct is not None:
+        assert direct.rank() == (here.rank == 1) and direct.size() == 2
+        direct.barrier().wait()
+        direct.shutdown()
+    dist.barrier()
+
+
+def test_groups_that_are_split(world: World) -> None:
+    world.run(split)
 
 
 def sharded_tensor(here: Rank) -> None:
@@ -183,18 +217,38 @@ def test_tensors_that_are_not_plain(world: World) -> None:
     world.run(odd_tensors)
 
 
-def watched_barrier(here: Rank) -> str:
-    group = dist.group.WORLD
+def watched_barrier(here: Rank) -> list[str]:
+    from softmrc.torch import monitored_barrier
+
+    monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=True)
+    group = dist.new_group(list(range(here.size)))
     group.monitored_barrier(timedelta(seconds=20))
-    if here.rank == 1:
-        return ""
-    with pytest.raises(RuntimeError) as raised:
-        group.monitored_barrier(timedelta(seconds=0.5), wait_all_ranks=True)
-    return str(raised.value)
+    said = []
+    if here.rank in (0, 3):
+        for names_all in (False, True):
+            with pytest.raises(RuntimeError) as raised:
+                monitored_barrier(group, timedelta(seconds=0.5), names_all)
+            said.append(str(raised.value))
+            store_barrier(f"watched {names_all}", 2)
+    dist.barrier(group=group)  # it does the group no harm
+    if here.rank in (1, 2):  # whoever comes when all is over hears of it
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"Ranks? 1.* failed"):
+                group.monitored_barrier(timedelta(seconds=20))
+    group.monitored_barrier(timedelta(seconds=20))  # and all are together again
+    pair = dist.new_group([0, 1])
+    monitored_barrier(pair, timedelta(seconds=20))  # nothing to do for the others
+    return said
 
 
-def test_a_monitored_barrier_names_who_is_missing(tmp_path: Path) -> None:
-    with started(3, tmp_path) as world:
-        said = world.run(watched_barrier)
-        assert "rank 1" in said[0] and "rank 1" in said[2], said
-        world.is_broken = True
+def store_barrier(name: str, size: int) -> None:
+    store = dist.group.WORLD.get_group_store()
+    dist.distributed_c10d._store_based_barrier(0, store, name, size, timedelta(seconds=30))
+
+
+def test_a_monitored_barrier_names_who_is_missing(world: World) -> None:
+    (first, everybody), _, _, others = world.run(watched_barrier)
+    assert "Rank 1 failed to pass monitoredBarrier in 500 ms" in first and "timed out" in first
+    assert "Ranks 1, 2 failed to pass monitoredBarrier in 500 ms" in everybody
+    for said in others:
+        assert "Rank 3 successfully reached monitoredBarrier, but received errors" in said

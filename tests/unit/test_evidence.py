@@ -233,3 +233,27 @@ def test_without_timestamps_the_path_tells_two_copies_apart(copy: int) -> None:
     rig.now += 3 * US
     rig.receive(packer.sack(QPN, 0, ack_psn=0, entropy=(first, second)[copy], rcvd_bytes=1200))
     assert rig.qp.query()["smoothed_rtt_us"] == (3.0 if copy else before)
+
+
+# spec: loss-covered
+@pytest.mark.parametrize("counted", [101, 102])
+def test_a_long_stretch_that_was_lost_is_found_at_once(counted: int) -> None:
+    """No SACK ever speaks of the middle of it; but what we know of is all there is, if it is as much as is counted."""
+    cc = {**PATIENT, "window_bytes": 1 << 20}
+    rig = Rig(mtu=512, evs={"count": 64}, cc=cc, rts={"timeout": 20, "mpr": 8})
+    sent = data(rig.post(300 * 512))
+    rig.now += int(RTT_US * US)
+    for base, out_of_order in ((200, 64), (264, 100)):
+        bitmap = (1 << min(64, 300 - base)) - 1
+        ticks = sent[base].ticks or 0
+        rig.receive(packer.sack(QPN, 9, ack_psn=base, ticks=ticks, base=base, bitmap=bitmap, ooo=out_of_order,
+                                rcvd_bytes=600 * (10 + out_of_order)))  # fmt: skip
+    rig.sent_at.clear()
+    rig.now += int(20 * RTT_US * US)
+    (late,) = [p for p in data(rig.post(512)) if p.psn == 300]
+    rig.now += int(RTT_US * US)
+    again: set[int] = set()
+    for more in (0, 1024):
+        said = {"ack_psn": 300, "ticks": late.ticks or 0, "base": 264, "bitmap": (1 << 37) - 1, "ooo": counted}
+        again |= {p.psn for p in data(rig.receive(packer.sack(QPN, 9, rcvd_bytes=600 * 111 + more, **said)))}
+    assert (again >= set(range(10, 200))) == (counted == 101)

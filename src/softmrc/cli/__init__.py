@@ -8,7 +8,23 @@ import sys
 
 import typer
 
-from softmrc.cli import agent, bench, ctl, demo, dissect, explain, fabric, lab, mapper, nccl, perf, ping, sim, top
+from softmrc.cli import (
+    agent,
+    bench,
+    capture,
+    ctl,
+    demo,
+    dissect,
+    explain,
+    fabric,
+    lab,
+    mapper,
+    nccl,
+    perf,
+    ping,
+    sim,
+    top,
+)
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -21,6 +37,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("dissect")(dissect.dissect)
+app.command("capture")(capture.capture)
 app.command("ping")(ping.ping)
 app.command("perf")(perf.perf)
 app.command("top")(top.top)

@@ -19,6 +19,7 @@ from softmrc.lab import Lab, PortState
 from softmrc.lab.lab import take_down
 from softmrc.units import as_duration_ns, rate_text
 
+REBOOT = "5s"  # how long a node is gone
 lab_app = typer.Typer(help="A fabric of network namespaces on this machine (needs root).", no_args_is_help=True)
 Name = Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.", show_default=False)]
 Plane = Annotated[int, typer.Option(min=0, help="The plane of a name that does not say: leaf0 is p0.leaf0.")]
@@ -174,13 +175,15 @@ def fail(
     ] = "down",
     name: Name = None,
     plane: Plane = 0,
-    lasting: Annotated[str | None, typer.Option("--for", help="Heal by itself after this time. 3s")] = None,
+    lasting: Annotated[
+        str | None, typer.Option("--for", help=f"Heal by itself after this time, as 3s. A reboot always does: {REBOOT}")
+    ] = None,
 ) -> None:
     """Break a cable or a node."""
     lab = Lab.find(name)
-    length_ns = as_duration_ns("for", lasting) if lasting else None
+    length_ns = as_duration_ns("for", lasting or REBOOT) if lasting or mode == "reboot" else None
     broken = lab.fail(target, mode, plane)
-    print(f"{broken}: {mode}", flush=True)
+    print(f"{broken}: {mode}" + (f", back in {length_ns / 1e9:g} s" if length_ns else ""), flush=True)
     if length_ns is not None:
         try:
             time.sleep(length_ns / 1e9)

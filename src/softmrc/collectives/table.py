@@ -133,7 +133,7 @@ class Table:
             names = ", ".join(f"rank {rank}" for rank in sorted(self._faults))
             faults = "; ".join(self._faults[rank] for rank in sorted(self._faults))
             raise CollectiveError(
-                f"{names} did not {did} the group of {self._size} within {self._timeout_s:g} s ({faults})"
+                f"timed out: {names} did not {did} the group of {self._size} within {self._timeout_s:g} s ({faults})"
             )
 
 

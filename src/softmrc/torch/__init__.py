@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["device_of", "group_of", "register"]
+__all__ = ["device_of", "dump_flight_recorder", "group_of", "monitored_barrier", "register"]
 
 GPU_FILES = ("nvidiactl", "nvmap", "dxg", "kfd")  # of a driver that torch calls cuda: a card's, Tegra's, WSL's, ROCm's
 
@@ -57,3 +57,22 @@ def group_of(group: Any = None) -> Any:
 def device_of(group: Any = None) -> Any:
     """The `softmrc.verbs.Device` under a process group (default: torch's default group)."""
     return group_of(group).device
+
+
+def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+    """`dist.monitored_barrier`, which torch up to 2.14 refuses every backend but Gloo, by its name."""
+    import torch.distributed as dist
+
+    from softmrc.torch.backend import find
+
+    if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        find(group).monitored_barrier(timeout, wait_all_ranks)
+
+
+def dump_flight_recorder(path: Any = None) -> dict[str, Any]:
+    """The last operations of this process and how far each came, as torch's tools read it; also into a file."""
+    from softmrc.torch.record import recorder
+
+    if path is not None:
+        recorder.write(path)
+    return recorder.dump()

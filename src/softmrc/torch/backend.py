@@ -8,7 +8,10 @@ then comes back from C++ as another object, which never says that it is complete
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,7 +22,9 @@ from softmrc.torch import hybrid, limits
 from softmrc.torch.crew import Crew
 from softmrc.torch.memory import order
 from softmrc.torch.ops import Ops
+from softmrc.torch.record import Origin, recorder
 from softmrc.torch.rendezvous import Membership
+from softmrc.torch.watch import meet
 from softmrc.torch.work import renewed
 
 _open: weakref.WeakSet[Member] = weakref.WeakSet()
@@ -42,10 +47,24 @@ class Left:
         raise RuntimeError("this process has left the group")
 
 
+@dataclass
+class Options:
+    """What torch's tools ask of a backend's options."""
+
+    timeout_s: float
+    global_ranks_in_group: Sequence[int]
+    group_name: str
+    backend: str = "mrc"
+
+    @property
+    def _timeout(self) -> timedelta:
+        return timedelta(seconds=min(self.timeout_s, limits.LONGEST_S))
+
+
 class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
     """A process group in Python: joining, leaving, and being asked about."""
 
-    supports_splitting = False
+    supports_splitting = True
     supports_coalescing = False
     supports_time_estimate = _supports_time_estimate = False
     supports_shrinking = False
@@ -57,6 +76,10 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         dist.ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]
         self._name, self._desc = "", ""
         self._store = options.store
+        self._ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+        self._is_detailed = dist.get_debug_level() == dist.DebugLevel.DETAIL
+        self._from: Origin | None = None
+        self._watches = self._splits = 0
         self._membership: Membership | None = Membership(
             options.store, options.group_rank, options.group_size, limits.of_group(options.timeout)
         )
@@ -73,6 +96,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         if membership is None:
             return
         membership.leave()
+        recorder.forget_operations(self._origin())
         self._starter.close()
         self._courier.close()
         self._crew.close()
@@ -89,6 +113,71 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._group.timeout_s = limits.of_group(timeout)
 
     _set_default_timeout = set_timeout
+
+    @property
+    def options(self) -> Options:
+        return Options(self._group.timeout_s, self._ranks, self._name)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Rank 0 waits for all others, and names who did not come: the first, or all. It goes by way of the store, so
+        that it works where the group does not, and a failure does the group no harm."""
+        self._watches += 1
+        meet(
+            self._store, f"mrc-watch/{self._watches}", self.rank(), self.size(), self._patience(timeout), wait_all_ranks
+        )
+
+    def _patience(self, timeout: Any) -> float:
+        return 0.0 if timeout == timedelta(0) else limits.of_operation(timeout) or self._group.timeout_s
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> Member | None:
+        """A group of some of these ranks, as `dist.split_group` wants it; None for the others."""
+        self._splits += 1
+        if self.rank() not in ranks:
+            return None
+        # Ranks may have been given different names by torch, where some are in groups that others are not in.
+        place = f"mrc-split/{self._splits}/{','.join(map(str, ranks))}"
+        part = Member(
+            SimpleNamespace(
+                store=dist.PrefixStore(place, self._store),
+                group_rank=list(ranks).index(self.rank()),
+                group_size=len(ranks),
+                timeout=timeout or timedelta(seconds=self._group.timeout_s),
+                global_ranks_in_group=[self._ranks[rank] for rank in ranks],
+            )
+        )
+        part.setGroupName(group_name or f"{self._name}/{place}")
+        part.setGroupDesc(group_desc or f"{self._desc}:split")
+        return part
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Ranks outside of a new group have nothing to do."""
+
+    eager_connect_single_device = perform_nocolor_split
+
+    # For those who watch.
+
+    def _origin(self) -> Origin:
+        if self._from is None:
+            self._from = Origin(self._name, self._desc or "undefined", self._ranks)
+        return self._from
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collectives were issued."""
+        return self._collectives
+
+    def _set_sequence_number_for_group(self) -> None:
+        """It begins at 0."""
+
+    def _enable_collectives_timing(self) -> None:
+        """Every Work knows how long it took."""
 
     def errored(self) -> Exception | None:
         """What ended the group, if something did."""

@@ -30,6 +30,9 @@ FORWARDED = [
     "block_current_stream",
     "source_rank",
     "_source_rank",
+    "_get_duration",
+    "_get_op_type",
+    "_get_sequence_number",
 ]
 Handle: Any = _core.lookalike(dist.Work, f"{__name__}.Handle")
 _works: WeakKeyDictionary[Any, dist.Work] = WeakKeyDictionary()

@@ -25,6 +25,7 @@ from softmrc.torch.accelerator import Cell, Streams
 from softmrc.torch.chunks import aligned, cuts
 from softmrc.torch.crew import Crew
 from softmrc.torch.memory import Flight, Step
+from softmrc.torch.record import Record
 from softmrc.torch.staging import Slot
 from softmrc.torch.work import Operation, Work, renewed
 
@@ -358,10 +359,17 @@ class Passage:
 class DeviceWork(Work):
     """A Work whose result lies on the device."""
 
-    def __init__(self, passage: Passage, result: list[torch.Tensor], crew: Crew, after: Sequence[Flight] = ()) -> None:
+    def __init__(
+        self,
+        passage: Passage,
+        result: list[torch.Tensor],
+        crew: Crew,
+        after: Sequence[Flight] = (),
+        record: Record | None = None,
+    ) -> None:
         self._streams = passage.streams
         self._copied: Any = None
-        super().__init__(passage, result, crew, lambda: self._land(passage), after)
+        super().__init__(passage, result, crew, lambda: self._land(passage), after, record)
 
     def _land(self, passage: Passage) -> None:
         self._copied = passage.land_all()

@@ -21,6 +21,7 @@ from torch.futures import Future
 from softmrc.torch import limits
 from softmrc.torch.crew import Crew
 from softmrc.torch.memory import Flight, Settled
+from softmrc.torch.record import Record
 from softmrc.torch.untraced import untraced
 
 NO_TIMEOUT = timedelta(0)
@@ -53,6 +54,7 @@ class Work(dist.Work):  # type: ignore[misc]
         crew: Crew,
         finish: Callable[[], None] | None = None,
         after: Sequence[Flight] = (),
+        record: Record | None = None,
     ) -> None:
         super().__init__()
         self._operation = operation
@@ -60,6 +62,8 @@ class Work(dist.Work):  # type: ignore[misc]
         self._crew = crew
         self._finish = finish  # what is left to do here when the bytes are there, and those before are past our memory
         self._after = after
+        self._record = record or Record("", 0, True, [], [])
+        self._record.begin(operation)
         self.settled = Settled() if finish else None
         self._lock = threading.Lock()
         self._is_settled = False
@@ -67,6 +71,8 @@ class Work(dist.Work):  # type: ignore[misc]
         self._future: Future[Any] | None = None
         self._told: threading.Event | None = None  # set when the future knows how it ended
         self._waiting = 0  # threads that will settle it
+        if self._record.range is not None:
+            operation.add_done_callback(lambda _: crew.submit(self._record.end_range))
         if finish is not None:  # it happens even if nobody waits
             operation.add_done_callback(lambda _: None if self._waiting else crew.submit(self._end))
 
@@ -80,9 +86,10 @@ class Work(dist.Work):  # type: ignore[misc]
             self._end_awaited(until)
             self._hear_of_end(until)
         except TimeoutError:  # the caller's patience ended, not the operation
-            raise dist.DistBackendError(f"the operation is not done after {limit_s} s") from None
+            raise dist.DistBackendError(f"timed out: the operation is not done after {limit_s} s") from None
         except Exception as error:
             raise dist.DistBackendError(str(error)) from None
+        self._record.end_range()
         self._raise_error()
         self._after_wait()
         return True
@@ -131,6 +138,17 @@ class Work(dist.Work):  # type: ignore[misc]
 
     _source_rank = source_rank
 
+    def _get_duration(self) -> float:
+        """From the call until somebody knew that it had ended, in milliseconds."""
+        return self._record.duration_ms
+
+    def _get_op_type(self) -> Any:
+        return self._record.kind
+
+    def _get_sequence_number(self) -> int:
+        """The how many-th collective, or message, of its group it is."""
+        return self._record.sequence
+
     # How it ends.
 
     def _end_awaited(self, until: float | None) -> None:
@@ -172,6 +190,7 @@ class Work(dist.Work):  # type: ignore[misc]
                 self._error = renewed(error)
             self._finish, self._after = None, ()
             self._is_settled = True
+            self._record.end(self._error)
             if self.settled:
                 self.settled.set()
 
@@ -191,6 +210,7 @@ class Work(dist.Work):  # type: ignore[misc]
     def _outcome(self, _: Future[None]) -> list[torch.Tensor]:
         try:
             self._end()
+            self._record.end_range()
             self._raise_error()
             self._after_wait()
             return self._result

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -28,7 +29,7 @@ from softmrc.config import (
     quantity,
     to_native,
 )
-from softmrc.engine import EVENT, Endpoint, EventType
+from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, RefusedPacket
 from softmrc.errors import ConfigError, UsageError, did_you_mean
 from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
@@ -60,6 +61,28 @@ class Event(NamedTuple):
     code: int
     value: int
     at_ps: int
+
+    def __str__(self) -> str:
+        """The same in words."""
+        words = {
+            EventType.qp_state: lambda: f"queue pair {self.qpn:#x} is {QpState(self.code).name}",
+            EventType.ev_state: lambda: f"path {self.ev} of plane {self.plane} is {EvState(self.code).name}",
+            EventType.port_state: lambda: f"plane {self.plane} is {'up' if self.code else 'down'}",
+            EventType.peer_ports: lambda: f"peer {self.code} can use planes {_planes_in(self.value)}",
+            EventType.probe_answer: lambda: (
+                f"path {self.ev} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
+            ),
+            EventType.packet_refused: lambda: f"a packet was refused: {_words(RefusedPacket(self.code).name)}",
+        }.get(self.type, lambda: _words(self.type.name))()
+        return f"{self.at_ps / 1e12:.6f} s: {words}"
+
+
+def _words(name: str) -> str:
+    return name.lower().replace("_", " ")
+
+
+def _planes_in(mask: int) -> str:
+    return ", ".join(str(plane) for plane in range(mask.bit_length()) if mask >> plane & 1) or "none"
 
 
 def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
@@ -133,6 +156,7 @@ class Device:
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
+        self.control = self._open_control()
         self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)
@@ -187,6 +211,14 @@ class Device:
                 whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
+
+    def _open_control(self) -> str:
+        """Where this device can be asked and told (docs/control.md); empty where it cannot."""
+        speeds = [plane.speed_bps for plane in self.local_planes]
+        path, why = _core.open_control(self._native, "verbs", self.mtu, json.dumps(asdict(self.config)), speeds)
+        if why:
+            logging.getLogger("softmrc").info("no control socket: %s", why)
+        return path
 
     def payload(self, is_sealed: bool) -> int:
         """Bytes of a full packet to peers with which packets are sealed, or are not."""

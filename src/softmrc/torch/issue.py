@@ -1,0 +1,182 @@
+"""How an operation begins: in which order, and what those who watch are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from softmrc.torch import arguments, detail, ranges
+from softmrc.torch.accelerator import Streams
+from softmrc.torch.crew import Crew
+from softmrc.torch.deferred import Deferred
+from softmrc.torch.handle import handle_of
+from softmrc.torch.memory import Flight, Step, order, uses_of
+from softmrc.torch.passage import DeviceWork, Passage, Rivals
+from softmrc.torch.record import Origin, Record, recorder
+from softmrc.torch.staging import Slot
+from softmrc.torch.work import Several, Work
+
+Tensor = torch.Tensor
+
+
+class Call(NamedTuple):
+    """An operation for those who watch."""
+
+    name: str  # in the flight recorder
+    alike: Sequence[Tensor] = ()  # whose shapes must be the same on every rank
+    more: tuple[Any, ...] = ()  # what else must be: the reduction, the root, a dtype
+    peers: str = ""  # of a message: "0->1"
+    title: str = ""  # in the profiler, where it is another
+
+
+def begun(steps: list[Step]) -> Any:
+    """What was begun, as one operation."""
+    operations = [step.start_whole() for step in steps]
+    return operations[0] if len(operations) == 1 else Several(operations)
+
+
+def copy_out(outputs: list[Slot]) -> None:
+    for slot in outputs:
+        slot.copy_out()
+
+
+class Issuer:
+    """Needs a group, a crew that tells of ends, a starter of collectives and a courier, which are crews of one."""
+
+    _group: Any  # softmrc.collectives.Group, or what is left of it
+    _crew: Crew
+    _starter: Crew
+    _courier: Crew  # for messages from a device: they must not wait for collectives, nor overtake each other
+    _streams: dict[torch.device, Streams]
+    _is_detailed: bool  # whether ranks tell each other what they are about to do
+    _collectives = 0  # issued so far
+    _messages = 0
+
+    def _origin(self) -> Origin:
+        raise NotImplementedError
+
+    def _go(self, call: Call, steps: list[Step], result: list[Tensor], is_collective: bool = True) -> dist.Work:
+        """Begin it, and say what is left to do at its end."""
+        uses, is_entangled = uses_of(steps)
+        device = next((use.slot.tensor.device for use in uses if use.slot.on_device), None)
+        if device is not None:
+            for use in uses:
+                use.slot.is_staged = True
+        if is_collective and self._is_detailed:
+            self._compare(call)
+
+        def begin(record: Record) -> Work:
+            before, after, over = order.place(self._group, uses, is_collective)
+            if device is None:
+                operation = self._start(before, steps, is_collective)
+                outputs = [slot for step in steps for slot in step.writes if slot.is_staged]
+                finish = partial(copy_out, outputs) if outputs else None
+                work = Work(operation, result, self._crew, finish, after, record)
+            else:
+                rivals = Rivals(before, after, over, is_entangled)
+                operation = Passage(self._streams_of(device), steps, rivals, is_collective)
+                operation.set_off(self._starter if is_collective else self._courier, self._crew, self._group.abort)
+                work = DeviceWork(operation, result, self._crew, after, record)
+            order.add(Flight(self._group, uses, is_collective, operation, work.settled))
+            return work
+
+        inputs, outputs = ([s.tensor for step in steps for s in slots(step)] for slots in (_reads, _writes))
+        return self._watched(call, inputs, outputs, is_collective, begin)
+
+    def _watched(
+        self,
+        call: Call,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        is_collective: bool,
+        begin: Callable[[Record], Work],
+    ) -> dist.Work:
+        """Begin an operation, the next of its group, and tell those who watch."""
+        shown = inputs or outputs
+        range = ranges.Range(f"mrc:{call.title or call.name}", shown) if ranges.is_on() else None
+        try:
+            with order:
+                number = self._collectives if is_collective else self._messages
+                name = f"{call.name} {call.peers}" if call.peers else call.name
+                record = Record(name, number + 1, is_collective, shown, outputs or inputs, range)
+                work = begin(record)
+                if is_collective:
+                    self._collectives += 1
+                else:
+                    self._messages += 1
+        except BaseException:
+            if range:
+                range.end()
+            raise
+        recorder.add(record, self._origin())
+        return handle_of(work)
+
+    def _start(self, before: list[Flight], steps: list[Step], is_collective: bool) -> Any:
+        def ready() -> None:
+            for one in before:
+                one.wait()
+            for step in steps:
+                for slot in step.reads:
+                    if slot.is_staged:
+                        slot.copy_in()
+
+        start = partial(begun, steps)
+        if before:
+            return Deferred(self._starter, ready, start)
+        ready()
+        # What is still held back goes first: every rank must begin its collectives in the same order.
+        return Deferred(self._starter, int, start) if is_collective and self._starter.is_busy else start()
+
+    def _go_apart(self, call: Call, tensor: Tensor, memory: list[Tensor], whole: Callable[[], None]) -> dist.Work:
+        """The same for a collective that is made of several, each of which needs the one before: `whole` does it all,
+        while the collectives that come after it wait. It reads `memory`, in its time."""
+        if self._is_detailed:
+            self._compare(call)
+        slots = [Slot(one) for one in memory]
+        for slot in slots:
+            slot.is_staged = True  # the transport does not see when it is read
+        uses, _ = uses_of([Step(slots, [], lambda ins, outs: None)])
+
+        def begin(record: Record) -> Work:
+            before: list[Flight] = order.place(self._group, uses, True)[0]
+
+            def ready() -> None:
+                for one in before:
+                    one.wait()
+                whole()
+
+            operation = Deferred(self._starter, ready, partial(begun, []))
+            order.add(Flight(self._group, uses, True, operation, None))
+            return Work(operation, [tensor], self._crew, record=record)
+
+        return self._watched(call, [tensor], [tensor], True, begin)
+
+    def _compare(self, call: Call) -> None:
+        """Raise if another rank is about to do something else."""
+        more = ", ".join(arguments.word(one) for one in call.more)
+        said = detail.saying(call.name, self._collectives + 1, call.alike, more)
+
+        def exchange(mine: np.ndarray, whole: np.ndarray) -> Any:
+            step = Step([], [], lambda ins, outs: self._group.all_gather(mine, whole))
+            with order:
+                return self._start([], [step], True)
+
+        detail.compare(said, self._group.size, exchange)
+
+    def _streams_of(self, device: torch.device) -> Streams:
+        if device not in self._streams:
+            self._streams[device] = Streams(device)
+        return self._streams[device]
+
+
+def _reads(step: Step) -> Sequence[Slot]:
+    return step.reads
+
+
+def _writes(step: Step) -> Sequence[Slot]:
+    return step.writes

@@ -1,0 +1,104 @@
+"""One column of the table: torch's own tests on one backend, one after the other.
+
+    python -m tests.torch_suite.column mrc wide 4 < names of tests       # prints a line of JSON for each
+
+The tests are those inside the installed torch. They choose by the name of the backend what they run: *narrow* is what
+they leave to a backend that they have never heard of; *wide* is what they ask of Gloo, with the same for us, and also
+what they ask of MPI alone, which Gloo has learned since. Ranks are forked, so that torch is imported once.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+import unittest
+from types import ModuleType
+from typing import Any, TextIO
+
+PATIENCE_S = 120
+OPENED = ("Only MPI supports CPU all_to_all", "Only MPI supports all_to_all")
+
+
+def loaded(backend: str, width: str, size: int) -> ModuleType:
+    """Torch's tests, for this backend."""
+    is_wide = width == "wide"
+    # What a test is for is decided while its class is made, by the name in the environment.
+    os.environ.update(BACKEND="gloo" if is_wide else backend, WORLD_SIZE=str(size), OMP_NUM_THREADS="1")
+    os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", str(PATIENCE_S))
+    import torch.testing._internal.common_utils as common
+    from torch.testing._internal import common_distributed
+
+    for feature in ("ddp", "subgroup", "plugin"):
+        common_distributed.DistTestCases.backend_feature[feature].add(backend)
+    if is_wide:
+        refuses = common.skip_but_pass_in_sandcastle_if
+        common.skip_but_pass_in_sandcastle_if = lambda condition, reason: refuses(
+            condition and not reason.startswith(OPENED), reason
+        )
+    from torch.testing._internal.distributed import distributed_test
+
+    import softmrc.torch.backend  # noqa: F401 (once, and not in every rank)
+
+    if is_wide and backend != "gloo":
+        stand_in(distributed_test, backend)
+    return distributed_test
+
+
+class AsGloo(str):
+    """The name of a backend, which takes itself for Gloo's where it is asked."""
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) or other == "gloo"
+
+    __hash__ = str.__hash__
+
+
+def stand_in(tests: ModuleType, backend: str) -> None:
+    """Let the tests that ask for Gloo meet another backend, and believe that it can do what Gloo can."""
+    import torch.distributed as dist
+
+    from softmrc.torch import monitored_barrier
+
+    tests.BACKEND = AsGloo(backend)  # type: ignore[attr-defined]
+    for name in ("PROFILING_SUPPORTED_BACKENDS", "SEND_RECV_PROFILING_SUPPORTED_BACKENDS"):
+        getattr(tests, name).append(backend)
+    dist.monitored_barrier = monitored_barrier  # torch's own refuses every backend but Gloo by its name
+
+
+def case_of(tests: ModuleType) -> type[unittest.TestCase]:
+    class Suite(tests.TestDistBackend, tests.DistributedTest._DistTestBase):  # type: ignore[name-defined, misc]
+        def setUp(self) -> None:
+            super().setUp()
+            self._start_processes(multiprocessing.get_context("fork").Process)
+
+    return Suite
+
+
+def outcome(case: type[unittest.TestCase], name: str) -> dict[str, Any]:
+    """How one test ended, in how many seconds, and what was said."""
+    result, began = unittest.TestResult(), time.monotonic()
+    case(name).run(result)
+    said = result.errors + result.failures + result.skipped
+    ended = "fail" if result.errors or result.failures else "skip" if result.skipped else "pass"
+    return {
+        "test": name,
+        "ended": ended,
+        "seconds": round(time.monotonic() - began, 1),
+        "words": said[0][1][-6000:] if said else "",
+    }
+
+
+def main(backend: str, width: str, size: str) -> None:
+    out: TextIO = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what tests print is not ours
+    case = case_of(loaded(backend, width, int(size)))
+    names = [line.strip() for line in sys.stdin]
+    for name in names or unittest.TestLoader().getTestCaseNames(case):
+        print(json.dumps(outcome(case, name) if names else {"test": name}), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
