@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,7 +90,14 @@ def sim(
     things = Things(description.fabric, lanes)
     for text in broken or []:
         plant(fabric, things, text, seconds)
-    _run(Mapper(fabric, Settings(lanes=lanes)), description.name, seconds, False, denylist, as_json)
+    _run(Mapper(fabric, sim_settings(description.fabric, lanes)), description.name, seconds, False, denylist, as_json)
+
+
+def sim_settings(shape: Shape, lanes: int = 1) -> Settings:
+    """A slot is long enough for a round's large packets to be a small part of what a link carries in it."""
+    made = Settings(lanes=lanes)
+    large_s = made.large_bytes * 8 / min(shape.host_link_bps, shape.fabric_link_bps)
+    return replace(made, slot_s=max(made.slot_s, 50 * large_s))
 
 
 def plant(fabric: SimulatedFabric, things: Things, text: str, seconds: float) -> None:
