@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.cli.terminal import terminal
+from softmrc.cli.terminal import a_number, terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape, load
 from softmrc.fabric.config.linux import burst_bytes
@@ -36,7 +36,9 @@ SIM_KINDS = {"dead": "black_hole", "loss": "loss", "corrupt": "corrupt", "slow":
 @mapper_app.command("lab")
 def lab(
     name: Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.5, max=86400, help="How long to look before the verdict.")] = 3.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=86400, callback=a_number, help="How long to look before the verdict.")
+    ] = 3.0,
     watch: Annotated[bool, typer.Option("--watch", help="Go on, and tell what changes, until Ctrl-C.")] = False,
     denylist: DenylistFile = None,
     lanes: Lanes = 1,
@@ -78,8 +80,8 @@ def sim(
         list[str] | None,
         typer.Option("--break", help="What to break: THING=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Of the fabric's time.")] = 1.4,
-    seed: Annotated[int, typer.Option(min=0)] = 1,
+    seconds: Annotated[float, typer.Option(min=0.2, max=60, callback=a_number, help="Of the fabric's time.")] = 1.4,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1)] = 1,
     denylist: DenylistFile = None,
     lanes: Lanes = 1,
     as_json: AsJson = False,
