@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from softmrc import control
-from softmrc.cli.terminal import MARKS, terminal
+from softmrc.cli.terminal import MARKS, a_number, terminal
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError, RemoteError, UsageError, printable
 from softmrc.fabric import AddressPlan, load
@@ -24,7 +24,9 @@ from softmrc.units import as_duration_ns
 ctl_app = typer.Typer(help="Ask and tell running devices of this user.", no_args_is_help=True)
 Device = Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711 if that process has one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
-Watch = Annotated[float, typer.Option("--watch", "-w", min=0, max=3600, help="Again every so many seconds.")]
+Watch = Annotated[
+    float, typer.Option("--watch", "-w", min=0, max=3600, callback=a_number, help="Again every so many seconds.")
+]
 Qpn = Annotated[int | None, typer.Option("--qpn", min=0, max=0xFFFFFF, help="Of this queue pair only.")]
 Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
 Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
