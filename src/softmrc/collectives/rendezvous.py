@@ -64,6 +64,7 @@ class Meeting:
     ) -> None:
         """With so many strands at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
         share this host want the same processors. They may have agreed at this table already."""
+        self.name = table.name
         self.table = table
         self.rank = rank
         self.size = size

@@ -39,7 +39,7 @@ class Table:
     def __init__(self, store: Any, name: str, rank: int, size: int, timeout_s: float) -> None:
         if size < 1 or not 0 <= rank < size:
             raise ConfigError("rank", rank, f"0 to {size - 1}")
-        self._store, self._name, self._rank, self._size = store, name, rank, size
+        self._store, self.name, self._rank, self._size = store, name, rank, size
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self._sitting = ""  # names those who agreed
@@ -120,7 +120,7 @@ class Table:
 
     def key(self, what: str, rank: int) -> str:
         """Under which the store holds it."""
-        return f"softmrc/{self._name}/{what}/{rank}"
+        return f"softmrc/{self.name}/{what}/{rank}"
 
     def _set(self, what: str, text: str) -> None:
         self._store.set(self.key(what, self._rank), text.encode())
