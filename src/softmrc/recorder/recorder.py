@@ -20,6 +20,7 @@ from softmrc.recorder.tape import INTERVAL_S, MOST_PLANES, Note, Owner, Tape
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group
+    from softmrc.verbs import QueuePair
 
 ASKED_FOR = "SOFTMRC_RECORD"
 MOST_CALLERS = 16
@@ -55,12 +56,8 @@ class Recorder:
         planes = tuple(str(plane) for plane in group.device.local_planes)
         owner = Owner(name, group.rank, group.size, os.getpid(), " ".join(sys.argv), planes)
         self.tape = self._claim(where, owner)
-        self._pairs = [
-            (peer, pair)
-            for peer, strands in group.pairs.items()
-            for both in strands
-            for pair in (both.bulk, both.messages)
-        ][:MOST_PAIRS]
+        self._met = 0
+        self._known: list[tuple[int, QueuePair]] = []
         self._drops = np.zeros((group.size, MOST_PLANES), dtype=np.int64)
         self._good = np.ones((group.size, MOST_PLANES), dtype=bool)
         self._before: dict[str, int] = {}
@@ -69,6 +66,18 @@ class Recorder:
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="softmrc-recorder", daemon=True)
         self._thread.start()
+
+    @property
+    def _pairs(self) -> list[tuple[int, QueuePair]]:
+        """To all peers that the group has met by now."""
+        met = self._group.stats()["peers_met"]
+        if met != self._met:
+            self._met, found = met, self._group.pairs
+            known = [
+                (p, pair) for p, strands in found.items() for both in strands for pair in (both.bulk, both.messages)
+            ]
+            self._known = known[:MOST_PAIRS]
+        return self._known
 
     @staticmethod
     def _claim(where: Path, owner: Owner) -> Tape:
