@@ -79,11 +79,12 @@ Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
   const End& there = member.ends[number_];
   Peer& peer = open(engine, p, end_.ring_rkey(p), this);
   const std::uint32_t node = driver_.admit(there.place);
-  if (node == proto::no_peer) {
+  const auto give_up = [&](const char* why) -> Peer& {
     peer.is_broken = true;
-    suspect(now, p, name_of(p) + " cannot be reached: another is where it was said to be");
+    suspect(now, p, name_of(p) + " cannot be reached: " + why);
     return peer;
-  }
+  };
+  if (node == proto::no_peer) return give_up("another is where it was said to be");
   proto::InitAttributes init;
   init.ev_profile = home_.ev_profile;
   init.cc_profile = home_.cc_profile;
@@ -93,7 +94,11 @@ Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
   for (const bool is_bulk : {false, true}) {
     const std::uint32_t qpn = end_.qpn(p, is_bulk);
     SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !engine.modify_init(qpn, init));
-    SOFTMRC_CHECK(!driver_.connect(engine, now, qpn, roll_.receiving(number_, p, is_bulk, node)));
+    if (driver_.connect(engine, now, qpn, roll_.receiving(number_, p, is_bulk, node))) {
+      for (const bool other : {false, true}) engine.destroy_qp(now, end_.qpn(p, other));
+      if (member.paths) engine.remove_ev_profile(init.ev_profile);
+      return give_up("other packets to it are sealed, or these are");
+    }
     SOFTMRC_CHECK(!engine.modify_rts(now, qpn, roll_.sending(number_, p, is_bulk)));
     for (const std::uint32_t ev : member.denied) engine.deny_ev(now, qpn, ev);
   }
