@@ -8,8 +8,10 @@
 #include "bind/bind.h"
 #include "bind/engine_views.h"
 #include "bind/wire_tuples.h"
-#include "udp/device.h"
+#include "face/control.h"
+#include "face/refusal.h"
 #include "udp/failure.h"
+#include "udp/views.h"
 
 namespace nb = nanobind;
 
@@ -132,52 +134,7 @@ nb::bytes poll_events(Device& device, std::size_t most) {
 }
 
 // Python may do anything while it makes an object, wait for another thread included. So nothing of it is made while the
-// engine is ours: what is asked for is copied first, and told afterwards.
-struct PlaneView {
-  PlaneStats stats;
-  bool is_up = false;
-  bool is_admin_up = false;
-  bool is_link_up = false;
-  std::uint32_t link_index = 0;
-  std::string interface;
-  std::vector<std::uint16_t> source_ports;
-  int receive_buffer_bytes = 0;
-  int send_buffer_bytes = 0;
-  bool has_gro = false;
-};
-
-void add(PlaneView& view, const Plane& plane) {
-#define X(name) view.stats.name += plane.stats.name;
-  SOFTMRC_PLANE_COUNTERS(X)
-#undef X
-  for (const Socket& socket : plane.sockets) view.source_ports.push_back(socket.port());
-  if (plane.sockets.empty()) return;
-  view.receive_buffer_bytes = plane.sockets[0].receive_buffer_bytes();
-  view.send_buffer_bytes = plane.sockets[0].send_buffer_bytes();
-  view.has_gro = plane.sockets[0].has_gro();
-}
-
-// All lanes together.
-std::vector<PlaneView> view_planes(Device& device) {
-  std::vector<PlaneView> views(device.planes());
-  for (std::size_t p = 0; p < views.size(); ++p) {
-    PlaneView& view = views[p];
-    const PlanePlan& plan = device.plan().planes[p];
-    view.is_admin_up = device.admin_up() >> p & 1;
-    view.is_link_up = device.link_up() >> p & 1;
-    view.interface = plan.interface.empty() ? plan.link : plan.interface;
-  }
-  device.for_each_lane([&](Lane& lane) {
-    lane.with_engine([&](proto::Endpoint& e, Time) {
-      for (std::size_t p = 0; p < views.size(); ++p) {
-        add(views[p], lane.planes()[p]);
-        views[p].is_up = e.up_ports() >> p & 1;
-        views[p].link_index = lane.planes()[p].link_index;
-      }
-    });
-  });
-  return views;
-}
+// engine is ours: what is asked for is copied first (udp/views.h), and told afterwards.
 
 nb::list plane_rows(Device& device) {
   nb::list rows;
@@ -216,14 +173,10 @@ std::vector<std::vector<std::uint16_t>> lane_ports(Device& device, std::uint32_t
 }
 
 nb::list lane_rows(Device& device) {
-  std::vector<std::pair<proto::EndpointStats, LaneStats>> views;
-  device.for_each_lane([&](Lane& lane) {
-    views.push_back(lane.with_engine([&](proto::Endpoint& e, Time) { return std::pair(e.stats(), lane.stats()); }));
-  });
   nb::list rows;
-  for (const auto& [of_engine, of_lane] : views) {
-    nb::dict d = stats_dict(of_engine);
-#define X(name) d[#name] = of_lane.name;
+  for (const LaneView& view : view_lanes(device)) {
+    nb::dict d = stats_dict(view.engine);
+#define X(name) d[#name] = view.lane.name;
     SOFTMRC_LANE_COUNTERS(X)
 #undef X
     rows.append(d);
@@ -232,13 +185,7 @@ nb::list lane_rows(Device& device) {
 }
 
 nb::dict fault_stats(Device& device, std::uint32_t plane) {
-  FaultStats sum;
-  device.for_each_lane([&](Lane& lane) {
-    const FaultStats stats = lane.with_engine([&](proto::Endpoint&, Time) { return lane.planes()[plane].fault_stats(); });
-#define X(name) sum.name += stats.name;
-    SOFTMRC_FAULT_COUNTERS(X)
-#undef X
-  });
+  const FaultStats sum = view_planes(device)[plane].faulted;
   nb::dict d;
 #define X(name) d[#name] = sum.name;
   SOFTMRC_FAULT_COUNTERS(X)
@@ -396,10 +343,26 @@ void bind_engine_calls(Class& c) {
       });
 }
 
+// Path, and why there is none.
+nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mtu, const std::string& settings, std::vector<std::uint64_t> speeds_bps) {
+  bool is_wanted = true;
+  raise_if(face::read_control(face::of_process, is_wanted));
+  if (!is_wanted) return nb::make_tuple("", "SOFTMRC_CONTROL is 0");
+  face::Facts facts;
+  facts.kind = kind;
+  facts.mtu = mtu;
+  facts.settings = face::parse_json(settings);
+  facts.speeds_bps = std::move(speeds_bps);
+  std::string why;
+  const std::string path = face::open_control(device, std::move(facts), why);
+  return nb::make_tuple(path, why);
+}
+
 }  // namespace
 
 void bind_device(nb::module_& m) {
   bind_plans(m);
+  m.def("open_control", &open_control, nb::arg("device"), nb::arg("kind"), nb::arg("mtu"), nb::arg("settings"), nb::arg("speeds_bps"));
   nb::class_<Device> device(m, "Device");
   device.def("__init__", [](Device* self, const DevicePlan& plan) {
     raise_if(validate(plan));

@@ -1,13 +1,17 @@
 // What C faces share, by itself, for tests that put it next to its twin in Python: in `_core.parts`.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
 
 #include "bind/bind.h"
+#include "face/door.h"
 #include "face/exchange.h"
+#include "face/fabric.h"
 #include "face/faults.h"
+#include "face/json.h"
 #include "face/node.h"
 
 namespace nb = nanobind;
@@ -45,6 +49,8 @@ nb::dict settings_of(const std::map<std::string, std::string>& environment) {
   found["secret"] = settings.secret;
   found["faults"] = settings.faults;
   found["capture"] = settings.capture;
+  found["control"] = settings.control;
+  found["is_of_fabric"] = settings.fabric != nullptr;
   return found;
 }
 
@@ -58,12 +64,9 @@ nb::list faults_of(const std::string& text, std::size_t planes) {
   nb::list rows;
   for (const udp::Faults& f : told([&] { return parse_faults(text, planes); })) {
     nb::dict row;
-    row["drop"] = f.drop;
-    row["duplicate"] = f.duplicate;
-    row["reorder"] = f.reorder;
-    row["corrupt"] = f.corrupt;
-    row["mark"] = f.mark;
-    row["trim"] = f.trim;
+#define X(name) row[#name] = f.name;
+    SOFTMRC_FAULT_SHARES(X)
+#undef X
     row["delay_us"] = static_cast<double>(f.delay.ps) / 1e6;
     row["reorder_delay_us"] = static_cast<double>(f.reorder_delay.ps) / 1e6;
     row["black_hole"] = f.black_hole;
@@ -90,9 +93,50 @@ struct Talker final : Party {
   Exchange exchange;
 };
 
+// What a party was told, once it is through a door or a call.
+std::unique_ptr<Talker> through(std::unique_ptr<Party> party) { return std::unique_ptr<Talker>(static_cast<Talker*>(party.release())); }
+
+Door::MakeParty talkers(bool is_connector, const nb::bytes& token, const std::string& words) {
+  return [=, token = Bytes(of_python(token).begin(), of_python(token).end())] {
+    return std::make_unique<Talker>(is_connector, "", nb::bytes(token.data(), token.size()), nb::bytes(words.data(), words.size()));
+  };
+}
+
 }  // namespace
 
 void bind_face(nb::module_& m) {
+  nb::class_<Door>(m, "FaceDoor")
+      .def("__init__", [](Door* self, const std::string& secret, const nb::bytes& token, const std::string& offer) {
+        told([&] { return new (self) Door(wire::Ipv4{127, 0, 0, 1}, true, secret, Talker::token_of(token), talkers(false, token, offer)); });
+      })
+      .def_prop_ro("port", &Door::port)
+      .def("poll", [](Door& door) { return told([&] { return through(door.poll([](const std::string&) {})); }); }, "Who came through, or None.");
+  nb::class_<Call>(m, "FaceCall")
+      .def("__init__", [](Call* self, std::uint16_t port, const std::string& secret, const nb::bytes& token, const std::string& offer, double patience_s) {
+        told([&] {
+          return new (self) Call({wire::Ipv4{127, 0, 0, 1}}, 0, port, secret, Talker::token_of(token), talkers(true, token, offer),
+                                 std::chrono::milliseconds(static_cast<std::int64_t>(patience_s * 1e3)));
+        });
+      })
+      .def("poll", [](Call& call) { return told([&] { return through(call.poll()); }); });
+  m.def("face_paths", [](const std::string& text, const std::string& host, std::uint32_t plane, const nb::bytes& address) {
+    nb::list rows;
+    wire::Ipv6 to{};
+    std::copy_n(of_python(address).begin(), std::min(address.size(), to.size()), to.begin());
+    for (const wire::Ipv6& path : told([&] { return FabricHost(text, "the file", host).paths(plane, to); })) rows.append(in_python(path));
+    return rows;
+  }, "The carriers from a host of a fabric to another's address in a plane.");
+  m.def("face_host_address", [](const std::string& text, const std::string& host) {
+    return in_python(told([&] { return FabricHost(text, "the file", host).host_address(); }));
+  });
+  m.def("face_json", [](const std::string& text) { return told([&] { return parse_json(text).text(); }); }, "JSON that was read, as it is written.");
+  m.def("face_bounds", [] {
+    nb::dict found;
+    proto::each_setting<DeviceSettings>([&](const auto& one) {
+      if (one.bounds) found[one.name] = nb::make_tuple(one.bounds->first, one.bounds->second);
+    });
+    return found;
+  }, "The least and the most that each setting of a device may be.");
   m.def("face_settings", settings_of);
   m.def("face_plane", plane_of);
   m.def("face_faults", faults_of);

@@ -354,7 +354,6 @@ void Strand::inquire(Engine& engine, Time now) {
   for (const auto& op : operations_) {
     if (op->has_ended || now - op->issued_at < inquiry_interval / 2) continue;
     for (std::uint32_t p : open_peers(*op, true)) {
-      if (is_asked[p]) continue;
       is_asked[p] = true;
       Header header;
       header.type = MessageType::inquiry;

@@ -136,8 +136,9 @@ std::unique_ptr<Party> Door::poll(const Tell& tell) {
 
 // Call -------------------------------------------------------------------------------------------------------------
 
-Call::Call(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeParty make)
-    : addresses_(std::move(addresses)), scope_id_(scope_id), port_(port), secret_(std::move(secret)), token_(token), make_(std::move(make)) {
+Call::Call(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeParty make,
+           std::chrono::milliseconds patience)
+    : addresses_(std::move(addresses)), scope_id_(scope_id), port_(port), secret_(std::move(secret)), token_(token), make_(std::move(make)), patience_(patience) {
   if (addresses_.empty() || port_ == 0) throw Refusal("the handle names no address");
 }
 
@@ -155,7 +156,9 @@ void Call::dial() {
 void Call::next(const std::string& why) {
   socket_ = Descriptor();
   const auto now = Talk::Clock::now();
-  if (now >= until_) throw Refusal(name_ + " does not answer: " + why);
+  if (now - answered_at_ >= patience_)
+    throw Refusal(name_ + " has not answered for " + std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - answered_at_).count()) +
+                  " s, nor has any other address of that host (" + std::to_string(addresses_.size()) + " in all): " + why);
   at_ = (at_ + 1) % addresses_.size();
   rests_until_ = now + pause_between_tries;
 }
@@ -170,21 +173,24 @@ bool Call::is_connected() {
   socklen_t size = sizeof error;
   getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error) next(std::strerror(error));
+  else answered_at_ = Talk::Clock::now();
   return error == 0;
 }
 
 std::unique_ptr<Party> Call::poll() {
+  asked_at_ = Talk::Clock::now();
   if (!talk_) {
-    if (Talk::Clock::now() < rests_until_) return nullptr;
+    if (asked_at_ < rests_until_) return nullptr;
     if (socket_.get() < 0) dial();
     if (socket_.get() < 0 || !is_connected()) return nullptr;
-    talk_.emplace(std::move(socket_), Exchange::Role::connector, secret_, token_, make_(), until_);
+    talk_.emplace(std::move(socket_), Exchange::Role::connector, secret_, token_, make_(), asked_at_ + patience_);
   }
   try {
     if (talk_->advance()) return talk_->take_party();
-    if (talk_->is_late()) throw Refusal("did not finish the handshake in time");
+    if (talk_->is_late()) throw HungUp("has not looked at who calls");
     return nullptr;
   } catch (const HungUp& why) {
+    answered_at_ = asked_at_;
     talk_.reset();
     next(why.what());  // it made room for others, perhaps
     return nullptr;

@@ -17,8 +17,9 @@
 namespace softmrc::face {
 
 constexpr std::chrono::seconds visitor_time{10};
-// Whom a connector calls may be there and be asked only later: ranks of a job are not all equally fast.
-constexpr std::chrono::seconds caller_time{60};
+// So long a connector tries while nobody answers at all. Whom it calls may also be there and not look yet, because ranks of
+// a job are not all equally fast: then it waits for as long as it is asked to, and calls again every so often.
+constexpr std::chrono::milliseconds caller_patience{60'000};
 constexpr std::size_t most_visitors = 64;
 
 // An open descriptor.
@@ -92,11 +93,12 @@ class Call {
  public:
   using MakeParty = Door::MakeParty;
 
-  Call(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeParty make);
+  Call(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeParty make,
+       std::chrono::milliseconds patience = caller_patience);
   // The party once it is through; null while it is not. Throws Refusal when it will never be.
   std::unique_ptr<Party> poll();
-  // Nobody asks for it any longer, or somebody would have heard by now.
-  bool is_forgotten() const { return Talk::Clock::now() > until_ + caller_time; }
+  // Nobody asks for it any longer.
+  bool is_forgotten() const { return Talk::Clock::now() > asked_at_ + 2 * patience_; }
 
  private:
   void dial();
@@ -113,7 +115,9 @@ class Call {
   std::string name_;
   Descriptor socket_;
   std::optional<Talk> talk_;
-  Talk::Clock::time_point until_ = Talk::Clock::now() + caller_time;
+  std::chrono::milliseconds patience_;
+  Talk::Clock::time_point asked_at_ = Talk::Clock::now();
+  Talk::Clock::time_point answered_at_ = Talk::Clock::now();  // by somebody's TCP
   Talk::Clock::time_point dialled_{};
   Talk::Clock::time_point rests_until_{};
 };

@@ -41,13 +41,10 @@ void set(udp::Faults& faults, std::string_view word) {
   if (equals == std::string_view::npos) refuse(word);
   const std::string_view value = word.substr(equals + 1);
   const auto delay = [&] { return Duration{static_cast<std::int64_t>(number(value, longest_delay_us) * 1e6)}; };
-  if (name == "drop") faults.drop = number(value, 1.0);
-  else if (name == "duplicate") faults.duplicate = number(value, 1.0);
-  else if (name == "reorder") faults.reorder = number(value, 1.0);
-  else if (name == "corrupt") faults.corrupt = number(value, 1.0);
-  else if (name == "mark") faults.mark = number(value, 1.0);
-  else if (name == "trim") faults.trim = number(value, 1.0);
-  else if (name == "delay_us") faults.delay = delay();
+#define X(share) if (name == #share) return void(faults.share = number(value, 1.0));
+  SOFTMRC_FAULT_SHARES(X)
+#undef X
+  if (name == "delay_us") faults.delay = delay();
   else if (name == "reorder_delay_us") faults.reorder_delay = delay();
   else refuse(word);
 }

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "face/control.h"
+#include "face/fabric.h"
 #include "face/faults.h"
 #include "proto/transmit.h"
 #include "seal/choice.h"
@@ -26,6 +28,11 @@ Duration us(double value) { return Duration{static_cast<std::int64_t>(value * 1e
 
 bool are_here(const std::vector<LocalPlane>& planes) {
   return std::all_of(planes.begin(), planes.end(), [](const LocalPlane& plane) { return is_loopback(plane.address); });
+}
+
+// As many of the EVs as fit, the same number for each plane.
+std::uint32_t whole_rows(std::size_t evs, std::size_t planes) {
+  return static_cast<std::uint32_t>(std::min<std::size_t>(evs, proto::max_evs) / planes * planes);
 }
 
 // What stays on this machine has no link to overrun: round trips tell of processors only, and the window is whole from
@@ -55,10 +62,12 @@ proto::CcProfile control_of(const DeviceSettings& settings, const std::vector<Lo
 
 void check(const Settings& settings, const std::vector<LocalPlane>& planes) {
   if (planes.empty() || planes.size() > most_planes)
-    throw Refusal("there are " + std::to_string(planes.size()) + " planes; allowed: 1 to " + std::to_string(most_planes));
+    throw Refusal("there are " + counted(planes.size(), "plane") + "; allowed: 1 to " + std::to_string(most_planes));
   chosen_mtu(planes, settings.device.mtu, settings.device.mtu_limit);
   seals(settings.device, settings.secret, are_here(planes));
-  raise_if(proto::validate(control_of(settings.device, planes)));
+  proto::Verdict verdict = proto::validate(control_of(settings.device, planes));
+  if (verdict && verdict->field == "algorithm") verdict->field = "congestion_control";  // as people know it
+  raise_if(verdict);
   if (!settings.faults.starts_with("@")) parse_faults(settings.faults, planes.size());
 }
 
@@ -68,9 +77,9 @@ std::uint64_t random_bits() {
   return bits;
 }
 
-Node::Node(const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
-    : planes_(std::move(planes)), settings_(settings.device), secret_(settings.secret), is_sealed_(seals(settings_, secret_, are_here(planes_))),
-      mtu_(chosen_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
+Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
+    : planes_(std::move(planes)), settings_(settings.device), fabric_(settings.fabric), secret_(settings.secret),
+      is_sealed_(seals(settings_, secret_, are_here(planes_))), mtu_(chosen_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
   if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
   udp::DevicePlan wanted = plan(settings, lanes);
   raise_if(udp::validate(wanted));
@@ -84,6 +93,21 @@ Node::Node(const Settings& settings, std::vector<LocalPlane> planes, std::uint32
   } else {
     apply_faults(settings.faults);
   }
+  open_control(kind, settings.control);
+}
+
+void Node::open_control(const std::string& kind, bool is_wanted) {
+  if (!is_wanted) return void(control_ = "no control socket: SOFTMRC_CONTROL is 0");
+  Facts facts;
+  facts.kind = kind;
+  facts.mtu = mtu_;
+  Json::Object named;
+  proto::each_setting<DeviceSettings>([&](const auto& one) { named.emplace_back(one.name, settings_.*one.member); });
+  facts.settings = std::move(named);
+  for (const LocalPlane& plane : planes_) facts.speeds_bps.push_back(plane.speed_bps());
+  std::string why;
+  const std::string path = face::open_control(*device_, std::move(facts), why);
+  control_ = path.empty() ? "no control socket: " + why : "control socket " + path;
 }
 
 Node::~Node() {
@@ -103,6 +127,7 @@ udp::DevicePlan Node::plan(const Settings& settings, std::uint32_t lanes) const 
   plan.engine.announces_ports = true;
   plan.engine.proves_addresses = d.prove_addresses;
   plan.engine.probe_interval = us(d.probe_interval_us);
+  plan.engine.probe_interval_max = std::max(plan.engine.probe_interval_max, plan.engine.probe_interval);
   plan.engine.answers_per_s = d.answers_per_s;
   plan.sender.icrc = d.icrc;
   plan.seal.rekeying = {d.rekey_packets, seconds(d.rekey_s)};
@@ -114,7 +139,7 @@ udp::DevicePlan Node::plan(const Settings& settings, std::uint32_t lanes) const 
   if (d.send_buffer_bytes) plan.port_burst = std::max(1u, d.send_buffer_bytes / mtu_);
   for (const LocalPlane& plane : planes_)
     plan.planes.push_back({plane.address, plane.scope_id(), static_cast<std::uint16_t>(d.port), plane.interface, plane.link,
-                           d.sockets_per_plane, false, d.buffer_bytes, d.send_buffer_bytes});
+                           d.sockets_per_plane, fabric_ != nullptr, d.buffer_bytes, d.send_buffer_bytes});
   return plan;
 }
 
@@ -134,20 +159,24 @@ std::vector<udp::PeerPlane> Node::reached_at(std::uint32_t number) {
   });
 }
 
+proto::EvProfile Node::ev_profile() const {
+  proto::EvProfile evs;
+  evs.mode = proto::EvMode::explicit_;
+  const std::uint32_t packet = mtu_ + proto::data_headers + static_cast<std::uint32_t>(wire::icrc_size);
+  evs.spray_quantum = settings_.quantum ? settings_.quantum : std::clamp(2 * (train_bytes / packet), 1u, 64u);
+  evs.leaves_slow_ports = settings_.leave_slow_planes;
+  return evs;
+}
+
 // A path is a socket: its EV is the socket's source port.
 const Node::Profiles& Node::profiles_of(std::uint32_t number) {
   Profiles& made = profiles_[number];
   if (made.is_made) return made;
-  proto::EvProfile evs;
-  evs.mode = proto::EvMode::explicit_;
+  proto::EvProfile evs = ev_profile();
   const auto planes = reached_at(number);
   for (std::uint32_t p = 0; p < planes.size(); ++p)
     for (const std::uint16_t port : planes[p].source_ports) evs.entries.push_back({port, static_cast<std::uint8_t>(p)});
-  const auto count = static_cast<std::uint32_t>(planes.size());
-  evs.count = std::min(static_cast<std::uint32_t>(evs.entries.size()), proto::max_evs) / count * count;
-  const std::uint32_t packet = mtu_ + proto::data_headers + static_cast<std::uint32_t>(wire::icrc_size);
-  evs.spray_quantum = settings_.quantum ? settings_.quantum : std::clamp(2 * (train_bytes / packet), 1u, 64u);
-  evs.leaves_slow_ports = settings_.leave_slow_planes;
+  evs.count = whole_rows(evs.entries.size(), planes.size());
   device_->lane(number).with_engine([&](proto::Endpoint& engine, Time) {
     raise_if(engine.add_ev_profile(std::make_shared<proto::EvProfile>(evs), made.evs));
     raise_if(engine.add_cc_profile(std::make_shared<proto::CcProfile>(control_of(settings_, planes_)), made.control));
@@ -158,10 +187,9 @@ const Node::Profiles& Node::profiles_of(std::uint32_t number) {
 }
 
 End Node::open(std::uint32_t lane, proto::Domain domain) {
-  const std::lock_guard lock(mutex_);
-  const Profiles& profiles = profiles_of(lane);
   End end;
   end.lane = lane;
+  end.domain = domain;
   end.first_psn = static_cast<std::uint32_t>(random_bits()) & Psn::mask;
   do end.port_key = random_bits();
   while (end.port_key == 0);
@@ -169,16 +197,37 @@ End Node::open(std::uint32_t lane, proto::Domain domain) {
   const std::uint32_t lanes = device_->lanes();
   do end.qpn = (4 + static_cast<std::uint32_t>(random_bits() % (0xFFFFFF / lanes - 4))) * lanes + lane;
   while (device_->create_qp(end.qpn));
+  return end;
+}
+
+// In a fabric the paths are those to this peer: the first one of every plane, then the second, as Python numbers them.
+void Node::init(const End& end, const std::vector<udp::PeerPlane>& peer) {
+  const std::lock_guard lock(mutex_);
+  const Profiles& profiles = profiles_of(end.lane);
   proto::InitAttributes attributes;
   attributes.ev_profile = profiles.evs;
   attributes.cc_profile = profiles.control;
   attributes.send_cq = attributes.recv_cq = cq_;
-  attributes.domain = domain;
-  if (const auto problem = device_->modify_init(end.qpn, attributes)) {
-    device_->destroy_qp(end.qpn);
-    raise_if(problem);
-  }
-  return end;
+  attributes.domain = end.domain;
+  if (!fabric_) return raise_if(device_->modify_init(end.qpn, attributes));
+  proto::EvProfile evs = ev_profile();
+  evs.format = wire::EvFormat::srv6;
+  std::vector<std::vector<wire::Ipv6>> paths;
+  for (std::uint32_t p = 0; p < peer.size(); ++p) paths.push_back(fabric_->paths(p, peer[p].address));
+  for (std::size_t row = 0; row < paths[0].size(); ++row)
+    for (std::uint32_t p = 0; p < paths.size(); ++p) {
+      evs.entries.push_back({static_cast<std::uint32_t>(evs.entries.size()), static_cast<std::uint8_t>(p)});
+      wire::ev_of_path({paths[p][row], std::nullopt}, evs.evs.emplace_back());
+    }
+  evs.count = whole_rows(evs.entries.size(), paths.size());
+  udp::Lane& lane = device_->lane(end.lane);
+  lane.with_engine([&](proto::Endpoint& engine, Time) {
+    raise_if(engine.add_ev_profile(std::make_shared<proto::EvProfile>(evs), attributes.ev_profile));
+    return 0;
+  });
+  const auto problem = device_->modify_init(end.qpn, attributes);
+  lane.with_engine([&](proto::Endpoint& engine, Time) { return engine.remove_ev_profile(attributes.ev_profile); });  // the queue pair keeps it
+  raise_if(problem);
 }
 
 Offer Node::offer(std::span<const End> ends, Bytes more) {
@@ -192,7 +241,8 @@ void Node::check(const Offer& offer) {
   if (offer.is_sealed != is_sealed_) throw Refusal("differs: packets are sealed at one side and not at the other; set seal alike");
   for (const FarEnd& end : offer.ends) {
     if (end.planes.size() != planes_.size())
-      throw Refusal("has " + std::to_string(end.planes.size()) + " planes, this side " + std::to_string(planes_.size()));
+      throw Refusal("differs: one side has " + counted(end.planes.size(), "plane") + " and the other " + std::to_string(planes_.size()) +
+                    "; SOFTMRC_PLANES has to name as many on every host");
     for (std::size_t p = 0; p < planes_.size(); ++p) {
       const wire::Address &theirs = end.planes[p].address, &ours = planes_[p].address;
       if (theirs.is_v4 != ours.is_v4) throw Refusal("has a plane that is IPv4 on one side and IPv6 on the other");
@@ -202,10 +252,15 @@ void Node::check(const Offer& offer) {
   }
 }
 
-void Node::connect(End& end, const Offer& theirs, std::size_t number) {
+void Node::connect(End& end, const Offer& theirs, std::size_t number, std::uint32_t receives) {
   const FarEnd& far = theirs.ends.at(number);
   std::vector<udp::PeerPlane> planes = far.planes;
   for (std::size_t p = 0; p < planes.size(); ++p) planes[p].scope_id = planes_[p].scope_id();
+  init(end, planes);
+  device_->lane_of(end.qpn).with_engine([&](proto::Endpoint& engine, Time) {
+    for (std::uint32_t n = 0; n < receives; ++n) engine.post_receive(end.qpn, 0);
+    return 0;
+  });
   std::uint32_t peer = 0;
   raise_if(device_->add_peer(std::move(planes), peer));
   end.peer = peer;

@@ -23,6 +23,7 @@ struct End {
   std::uint32_t lane = 0;
   std::uint32_t qpn = 0;
   std::uint32_t first_psn = 0;
+  proto::Domain domain = 0;     // of memory, which the peer may write to
   std::uint64_t port_key = 0;   // what the peer's words about its ports must carry
   std::uint32_t peer = ~0u;     // once it is connected
   Share share;                  // of keys, where packets are sealed
@@ -62,8 +63,8 @@ void check(const Settings& settings, const std::vector<LocalPlane>& planes);
 
 class Node {
  public:
-  // Throws Refusal or udp::DeviceFailure.
-  Node(const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes);
+  // `kind` of face. Throws Refusal or udp::DeviceFailure.
+  Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -74,14 +75,16 @@ class Node {
   bool is_sealed() const { return is_sealed_; }
   std::uint32_t cq() const { return cq_; }
   bool stays_here() const;
+  // Where its control socket is, or why there is none.
+  const std::string& control() const { return control_; }
 
-  // A queue pair in INIT, whose peer may write to the memory of this domain. Throws Refusal.
+  // A queue pair in RESET, whose peer may write to the memory of this domain.
   End open(std::uint32_t lane, proto::Domain domain);
   Offer offer(std::span<const End> ends, Bytes more);
   // Refuses an offer that does not fit this node.
   void check(const Offer& offer);
-  // To RTS: both may write from here on. Throws Refusal.
-  void connect(End& end, const Offer& theirs, std::size_t number);
+  // To RTS, with so many receives posted: both may write from here on. Throws Refusal.
+  void connect(End& end, const Offer& theirs, std::size_t number, std::uint32_t receives);
   void close(End& end);
 
   // Memory that peers may write to; the key that they need.
@@ -100,15 +103,20 @@ class Node {
   udp::DevicePlan plan(const Settings& settings, std::uint32_t lanes) const;
   std::vector<udp::PeerPlane> reached_at(std::uint32_t lane);
   const Profiles& profiles_of(std::uint32_t lane);
+  proto::EvProfile ev_profile() const;
+  void init(const End& end, const std::vector<udp::PeerPlane>& peer);
+  void open_control(const std::string& kind, bool is_wanted);
   void apply_faults(const std::string& text);
   void watch_faults(const std::string& file);
 
   std::vector<LocalPlane> planes_;
   DeviceSettings settings_;
+  std::shared_ptr<const FabricHost> fabric_;
   std::string secret_;
   bool is_sealed_;
   std::uint32_t mtu_;
   std::unique_ptr<udp::Device> device_;
+  std::string control_;
   std::uint32_t cq_ = 0;
   std::mutex mutex_;              // for what follows
   std::vector<Profiles> profiles_;

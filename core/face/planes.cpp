@@ -31,8 +31,16 @@ std::optional<wire::Address> parse(const std::string& text) {
   return std::nullopt;
 }
 
+std::string names_of(const std::vector<udp::LocalAddress>& local) {
+  std::set<std::string> names;
+  for (const udp::LocalAddress& one : local) names.insert(one.interface);
+  std::string text;
+  for (const std::string& one : names) text += (text.empty() ? "" : ", ") + one;
+  return text.empty() ? "none" : text;
+}
+
 LocalPlane of_interface(const std::string& name, std::vector<udp::LocalAddress> local) {
-  if (if_nametoindex(name.c_str()) == 0) throw Refusal("no interface " + name + ", and it is no address either");
+  if (if_nametoindex(name.c_str()) == 0) throw Refusal("plane " + name + " is no interface of this host and no address; interfaces with one are " + names_of(local));
   std::erase_if(local, [&](const udp::LocalAddress& one) { return one.interface != name; });
   if (local.empty()) throw Refusal("interface " + name + " has no address");
   const auto rank = [](const udp::LocalAddress& one) { return 2 * is_link_local(one.address) + !one.address.is_v4; };

@@ -17,6 +17,9 @@ struct HungUp : Refusal {
   using Refusal::Refusal;
 };
 
+// "1 plane", "2 planes".
+inline std::string counted(std::size_t count, const std::string& thing) { return std::to_string(count) + " " + thing + (count == 1 ? "" : "s"); }
+
 inline std::string in_words(const proto::Problem& problem) {
   return problem.field + " is " + problem.value + "; allowed: " + problem.allowed;
 }

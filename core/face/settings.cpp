@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "face/fabric.h"
 #include "face/refusal.h"
 #include "face/table.h"
 
@@ -41,8 +42,8 @@ bool assign(T& into, const Value& value) {
   }
 }
 
-DeviceSettings device_of(const Table& table, const std::string& file) {
-  DeviceSettings settings;
+// What the file says, over what holds where it says nothing.
+DeviceSettings device_of(const Table& table, const std::string& file, DeviceSettings settings) {
   for (const auto& [name, value] : table) {
     bool is_known = false, is_taken = false;
     proto::each_setting<DeviceSettings>([&, &name = name, &value = value](const auto& one) {
@@ -70,15 +71,18 @@ std::vector<std::string> names_in(const std::string& text) {
   return found;
 }
 
-Settings from_file(const std::string& file) {
+std::string text_of_file(const char* variable, const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw Refusal("SOFTMRC_CONFIG is " + file + "; allowed: a file that can be read");
+  if (!stream) throw Refusal(std::string(variable) + " is " + file + "; allowed: a file that can be read");
   std::ostringstream text;
   text << stream.rdbuf();
-  Settings settings;
-  for (const auto& [name, table] : read_tables(text.str(), file)) {
+  return text.str();
+}
+
+Settings from_file(const std::string& file, Settings settings) {
+  for (const auto& [name, table] : read_tables(text_of_file("SOFTMRC_CONFIG", file), file)) {
     if (name == "device") {
-      settings.device = device_of(table, file);
+      settings.device = device_of(table, file, settings.device);
       continue;
     }
     if (!name.empty()) throw Refusal("[" + name + "] in " + file + "; allowed: planes and [device]");
@@ -107,19 +111,33 @@ std::string of_process(const char* variable) {
   return value ? value : "";
 }
 
+proto::Verdict read_control(const Environment& environment, bool& is_wanted) {
+  const std::string said = environment("SOFTMRC_CONTROL");
+  is_wanted = said != "0";
+  if (!said.empty() && said != "0" && said != "1") return proto::refused("SOFTMRC_CONTROL", "'" + said + "'", "0 or 1");
+  return std::nullopt;
+}
+
 Settings read_settings(const Environment& environment) {
-  const std::string file = environment("SOFTMRC_CONFIG");
-  Settings settings = file.empty() ? Settings{} : from_file(file);
+  Settings settings;
+  const std::string fabric = environment("SOFTMRC_FABRIC"), host = environment("SOFTMRC_HOST");
+  if (!fabric.empty() && !host.empty()) {
+    settings.fabric = std::make_shared<FabricHost>(text_of_file("SOFTMRC_FABRIC", fabric), fabric, host);
+    settings.device = settings.fabric->settings();
+  }
+  if (const std::string file = environment("SOFTMRC_CONFIG"); !file.empty()) settings = from_file(file, std::move(settings));
   if (const std::string text = environment("SOFTMRC_PLANES"); !text.empty()) {
     settings.planes = names_in(text);
     if (settings.planes.empty()) throw Refusal("SOFTMRC_PLANES is '" + text + "'; allowed: addresses or interfaces, with commas between them");
   }
-  if (!environment("SOFTMRC_FABRIC").empty() && !environment("SOFTMRC_HOST").empty())
-    throw Refusal("SOFTMRC_FABRIC is set, and only Python knows a fabric's SRv6 paths; unset it and name planes that are routed");
+  for (auto one = settings.planes.begin(); one != settings.planes.end(); ++one)
+    if (std::find(settings.planes.begin(), one, *one) != one) throw Refusal("each plane once: " + *one + " is there twice");
+  if (settings.planes.empty() && settings.fabric) settings.planes = settings.fabric->planes();
   settings.secret = environment("SOFTMRC_SECRET");
   settings.faults = environment("SOFTMRC_FAULTS");
   settings.capture = environment("SOFTMRC_CAPTURE");
   if (const std::size_t at = settings.capture.find("%p"); at != std::string::npos) settings.capture.replace(at, 2, std::to_string(getpid()));
+  raise_if(read_control(environment, settings.control));
   return settings;
 }
 

@@ -2,13 +2,16 @@
 //
 //   SOFTMRC_PLANES   eth0,eth1: addresses or interfaces; without it those of the file, or what is found
 //   SOFTMRC_CONFIG   a file: planes = ["eth0", "eth1"], and a table [device] with the settings below
+//   SOFTMRC_FABRIC   a fabric's file, and SOFTMRC_HOST a number: this host has that fabric's planes and paths, see fabric.h
 //   SOFTMRC_SECRET   what both ends of a connection have to know
 //   SOFTMRC_FAULTS   weather, see faults.h
 //   SOFTMRC_CAPTURE  a file for what passes the sockets, as pcapng; %p in its name is the process
+//   SOFTMRC_CONTROL  0: no control socket, see control.h
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -98,17 +101,24 @@ struct DeviceSettings {
   }
 };
 
+class FabricHost;
+
 struct Settings {
   std::vector<std::string> planes;  // as people name them; none: to be found
   DeviceSettings device;
   std::string secret;               // empty: none
   std::string faults;
   std::string capture;
+  bool control = true;
+  std::shared_ptr<const FabricHost> fabric;  // null: paths are sockets
 };
 
 // The value of a variable, empty where it is not set.
 using Environment = std::function<std::string(const char*)>;
 std::string of_process(const char* variable);
+
+// Whether devices have control sockets.
+proto::Verdict read_control(const Environment& environment, bool& is_wanted);
 
 // Throws Refusal.
 Settings read_settings(const Environment& environment = of_process);

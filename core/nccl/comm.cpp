@@ -11,11 +11,11 @@ constexpr std::uint64_t a_question = ~std::uint64_t{0};
 std::string reason_of(proto::CompletionStatus status, std::size_t planes) {
   using enum proto::CompletionStatus;
   switch (status) {
-    case retry_exceeded: return "stopped answering on all " + std::to_string(planes) + " planes";
+    case retry_exceeded: return "stopped answering on all of " + face::counted(planes, "plane");
     case remote_access: return "refused a write: its memory is no longer registered";
     case remote_invalid: return "could not make sense of a write";
     case remote_operation: return "had no receive posted";
-    case peer_error: return "closed or broke off the connection";
+    case peer_error: return "closed or broke off the connection; if something went wrong there, its own last error says what";
     case local_protocol: return "wrote where it may not";
     case success: case flushed: break;
   }
@@ -27,6 +27,11 @@ std::string reason_of(proto::CompletionStatus status, std::size_t planes) {
 Comm::Comm(std::shared_ptr<Station> station)
     : station_(std::move(station)), node_(station_->node()), domain_(node_.device().create_domain()) {
   for (std::uint32_t i = 0; i < slots; ++i) requests_[i] = {this, i};
+  for (std::uint32_t i = 0; i < most_parts; ++i) {
+    breaks_[i].comm = this;
+    breaks_[i].end = i;
+    breaks_[i].is_break = true;
+  }
 }
 
 Comm::~Comm() {
@@ -36,13 +41,12 @@ Comm::~Comm() {
 // Set-up -----------------------------------------------------------------------------------------------------------
 
 void Comm::open_ends(std::size_t count) {
-  const std::uint32_t home = station_->next_home(), lanes = station_->lanes();
-  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, lanes, most_parts}); ++i) {
-    ends_.push_back(node_.open((home + i) % lanes, domain_));
+  turn_ = station_->next_turn();
+  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, station_->lanes(), most_parts}); ++i) {
+    ends_.push_back(node_.open(i, domain_));
     Porter& porter = station_->porter(ends_[i].lane);
-    porter.lane().with_engine([&](proto::Endpoint& engine, Time) {
+    porter.lane().with_engine([&](proto::Endpoint&, Time) {
       porter.add(ends_[i].qpn, *this, i);
-      for (std::uint32_t n = 0; n < receives_posted; ++n) engine.post_receive(ends_[i].qpn, 0);
       return 0;
     });
   }
@@ -52,15 +56,15 @@ void Comm::connect_ends(const face::Offer& theirs) {
   node_.check(theirs);
   const std::vector<udp::PeerPlane>& planes = theirs.ends[0].planes;
   peer_ = udp::text_of(planes[0].address);
-  if (planes.size() > 1) peer_ += " (and " + std::to_string(planes.size() - 1) + " more planes)";
-  for (std::size_t i = 0; i < ends_.size(); ++i) node_.connect(ends_[i], theirs, i);
+  if (planes.size() > 1) peer_ += " (and " + face::counted(planes.size() - 1, "more plane") + ")";
+  for (std::size_t i = 0; i < ends_.size(); ++i) node_.connect(ends_[i], theirs, i, receives_posted);
   heard_at_ps_ = node_.device().clock().now().ps;
 }
 
 void Comm::close() {
   if (is_closed_) return;
   is_closed_ = true;
-  fail(Result::internal_error, "the connection is closed");
+  mark(Result::internal_error, "the connection is closed");
   std::uint64_t sent = 0, again = 0, left = 0, trusted = 0;
   for (face::End& end : ends_) {
     Porter& porter = station_->porter(end.lane);
@@ -76,8 +80,9 @@ void Comm::close() {
     });
     node_.close(end);
   }
-  station_->words().tell(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
-                                      " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");
+  if (heard_at_ps_ != 0)  // it had come about
+    station_->words().tell(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
+                                        " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");
   for (const Memory* memory : memories_)
     if (memory->is_offered) node_.device().remove_region(memory->rkey);
 }
@@ -102,31 +107,44 @@ void Comm::deregister(Memory* memory) {
 
 // First no lane begins anything, then what has begun is dropped.
 void Comm::break_off() {
-  fail(Result::internal_error, "memory was deregistered while requests were under way");
+  mark(Result::internal_error, "memory was deregistered while requests were under way");
   for (const face::End& end : ends_)
     node_.device().lane_of(end.qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) { return engine.modify_error(now, end.qpn); });
 }
 
 // Failures ---------------------------------------------------------------------------------------------------------
 
-void Comm::fail(Result result, const std::string& why) {
+// The first one counts.
+bool Comm::mark(Result result, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (has_failed()) return;
+  if (has_failed()) return false;
   words_ = why;
   failure_.store(result, std::memory_order_release);
+  return true;
 }
 
+void Comm::fail(Result result, const std::string& why) {
+  if (!mark(result, why)) return;
+  for (std::size_t i = 0; i < ends_.size(); ++i) submit(breaks_[i]);
+}
+
+// Who logs may take its time, and lanes want the mutex.
 Result Comm::report() {
   const Result failure = failure_.load(std::memory_order_acquire);
   if (is_told_.exchange(true)) return failure;
-  const std::lock_guard lock(mutex_);
-  station_->words().warn(words_);
+  std::string words;
+  {
+    const std::lock_guard lock(mutex_);
+    words = words_;
+  }
+  station_->words().warn(words);
   return failure;
 }
 
 // The lane ---------------------------------------------------------------------------------------------------------
 
 void Comm::post(proto::Endpoint& engine, Time now, Order& order) {
+  if (order.is_break) return void(engine.modify_error(now, ends_[order.end].qpn));
   if (has_failed()) return;
   if (engine.post_write(now, ends_[order.end].qpn, order.request) != proto::PostStatus::ok) fail(Result::remote_error, peer_ + " lost its connection");
 }

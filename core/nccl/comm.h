@@ -1,5 +1,6 @@
 // A connection as NCCL knows it, which goes one way: the sender's end and the receiver's. Underneath it is a queue pair in
-// each of several lanes. The first of them, the home, carries what is small.
+// each of several lanes. The first of them, the home, carries what is small; it is the same lane for all connections, which is
+// then awake for the answer to what it has just brought.
 //
 //   receiver: a receive is posted        -> a grant: where its bytes may land      WRITE with immediate, into the sender's ring
 //   sender:   a send finds its grant     -> the bytes, right where they belong     WRITE with immediate, in parts, by all lanes
@@ -25,7 +26,8 @@
 namespace softmrc::nccl {
 
 constexpr std::uint32_t slots = 64;             // requests of a comm that may be under way
-constexpr std::uint32_t most_parts = 8;         // of a message
+constexpr std::uint32_t most_parts = 8;         // of a message, each at another end
+constexpr std::uint32_t most_posted = slots + 1;  // at one end: as many, and a question
 constexpr std::uint32_t shelf_slots = 32;
 constexpr std::uint32_t shelf_bytes = 8 << 10;  // of each
 constexpr std::uint32_t receives_posted = 256;
@@ -98,6 +100,7 @@ class Comm : public face::Party {
   void open_ends(std::size_t count);
   void connect_ends(const face::Offer& theirs);
   void submit(Order& order) { station_->porter(ends_[order.end].lane).submit(order); }
+  // What goes wrong at one end is over at both: the queue pairs go to error, and the peer hears of it when it next asks.
   void fail(Result result, const std::string& why);
   Memory* keep(std::unique_ptr<Memory> memory);
   // Takes its queue pairs away. Must be called before what lanes may touch goes.
@@ -107,10 +110,12 @@ class Comm : public face::Party {
   face::Node& node_;
   proto::Domain domain_;
   std::vector<face::End> ends_;
+  std::uint32_t turn_ = 0;
   std::string peer_ = "the peer";
   std::array<Request, slots> requests_;
 
  private:
+  bool mark(Result result, const std::string& why);
   void break_off();
 
   std::set<Memory*> memories_;
@@ -121,6 +126,7 @@ class Comm : public face::Party {
   std::atomic<std::int64_t> heard_at_ps_{0};
   bool is_asking_ = false;                // of the home's lane
   bool is_closed_ = false;
+  std::array<Order, most_parts> breaks_;  // for each end
 };
 
 class SendComm final : public Comm {

@@ -74,6 +74,9 @@ void Plugin::read_settings() {
   std::vector<face::LocalPlane> planes;
   for (const std::string& name : settings.planes.empty() ? face::planes_found() : settings.planes) planes.push_back(face::resolve(name));
   face::check(settings, planes);
+  if (settings.device.max_send_wr < most_posted)
+    throw face::Refusal("max_send_wr is " + std::to_string(settings.device.max_send_wr) + "; allowed: at least " + std::to_string(most_posted) +
+                        ", which a connection of NCCL may have under way");
   lanes_ = settings.device.lanes ? settings.device.lanes : settings.device.port ? 1 : face::lanes_here(face::of_process, most_lanes_by_default);
   Properties found;
   std::uint64_t mbps = 0;
@@ -84,11 +87,14 @@ void Plugin::read_settings() {
   }
   found.speed_mbps = static_cast<int>(std::min<std::uint64_t>(mbps, INT_MAX));
   if (const std::string path = pci_path_of(planes[0].link); !path.empty()) found.pci_path = pci_paths_.insert(path).first->c_str();
+  const bool stays_here = std::all_of(planes.begin(), planes.end(), [](const face::LocalPlane& plane) { return face::is_loopback(plane.address); });
+  const bool is_sealed = face::seals(settings.device, settings.secret, stays_here);
   settings_ = settings;
   planes_ = std::move(planes);
   properties_ = found;
-  words_.tell(log_init | log_net, std::to_string(planes_.size()) + " planes: " + names + "; " + std::to_string(lanes_) + " lanes; " +
-                                      (settings.secret.empty() ? "no secret" : "with a secret") + (settings.faults.empty() ? "" : "; faults " + settings.faults));
+  words_.tell(log_init | log_net, face::counted(planes_.size(), "plane") + ": " + names + "; " + face::counted(lanes_, "lane") + "; " +
+                                      (settings.secret.empty() ? "no secret" : "with a secret") + (is_sealed ? ", packets are sealed" : "") +
+                                      (settings.faults.empty() ? "" : "; faults " + settings.faults));
 }
 
 void Plugin::begin(Logger logger) {
@@ -137,7 +143,9 @@ std::shared_ptr<Station> Plugin::station(bool is_mirror) {
   if (station) return station;
   face::Settings settings = *settings_;
   if (is_mirror && !settings.capture.empty()) settings.capture += ".mirror";
-  return station = std::make_shared<Station>(settings, planes_, lanes_, words_);
+  station = std::make_shared<Station>(settings, planes_, lanes_, words_);
+  words_.tell(log_init | log_net, station->node().control());
+  return station;
 }
 
 // Connections ------------------------------------------------------------------------------------------------------
@@ -154,8 +162,10 @@ ListenComm* Plugin::listen(Handle& handle) {
     const std::uint64_t bits = face::random_bits();
     std::memcpy(told.token.data() + i, &bits, 8);
   }
+  const std::optional<wire::Ipv6> reached_at = comm->station->tcp_address();
+  if (reached_at) told.address[told.addresses++] = *reached_at;
   for (const face::LocalPlane& plane : node.planes())
-    if (told.addresses < told.address.size() && (node.stays_here() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
+    if (!reached_at && told.addresses < told.address.size() && (node.stays_here() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
       told.address[told.addresses++] = as_v6(plane.address);
   const auto make = [station = comm->station] { return std::make_unique<ReceiveComm>(station); };
   comm->door = std::make_unique<face::Door>(node.planes()[0].address, node.stays_here(), comm->station->secret(), told.token, make);

@@ -12,12 +12,13 @@ namespace softmrc::nccl {
 
 class Comm;
 
-// Something to be written, by one end of a comm. It belongs to the comm, which does not ask for it again before it has
+// Something to be written by one end of a comm, or that end's end. It belongs to the comm, which does not ask for it again before it has
 // been carried out.
 struct Order {
   Order* next = nullptr;
   Comm* comm = nullptr;
   std::uint32_t end = 0;
+  bool is_break = false;
   proto::WorkRequest request;
 };
 

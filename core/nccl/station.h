@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "face/fabric.h"
 #include "face/node.h"
 #include "nccl/porter.h"
 #include "nccl/words.h"
@@ -15,7 +17,7 @@ constexpr Duration longest_stay = seconds(4);
 class Station {
  public:
   Station(const face::Settings& settings, std::vector<face::LocalPlane> planes, std::uint32_t lanes, const Words& words)
-      : node_(settings, std::move(planes), lanes), secret_(settings.secret), words_(words) {
+      : node_("nccl", settings, std::move(planes), lanes), secret_(settings.secret), fabric_(settings.fabric), words_(words) {
     for (std::uint32_t lane = 0; lane < lanes; ++lane) porters_.push_back(std::make_unique<Porter>(node_, lane));
   }
   // Lanes know porters until they are closed.
@@ -26,8 +28,10 @@ class Station {
   std::uint32_t lanes() const { return static_cast<std::uint32_t>(porters_.size()); }
   const Words& words() const { return words_; }
   const std::string& secret() const { return secret_; }
-  // Where the next comm has its home.
-  std::uint32_t next_home() { return homes_++ % lanes(); }
+  // In a fabric, where addresses of planes are for paths; else those are for TCP as well.
+  std::optional<wire::Ipv6> tcp_address() const { return fabric_ ? std::optional(fabric_->host_address()) : std::nullopt; }
+  // Which end the next comm's first large message goes by, so that not all begin with the same one.
+  std::uint32_t next_turn() { return turns_++ % lanes(); }
   // Lets everybody go; peers are still answered for a little while.
   void close() { node_.device().close(); }
   void wait_until_over() { node_.device().wait_until_over(longest_stay); }
@@ -35,9 +39,10 @@ class Station {
  private:
   face::Node node_;
   const std::string secret_;
+  const std::shared_ptr<const face::FabricHost> fabric_;
   const Words& words_;
   std::vector<std::unique_ptr<Porter>> porters_;
-  std::atomic<std::uint32_t> homes_{0};
+  std::atomic<std::uint32_t> turns_{0};
 };
 
 }  // namespace softmrc::nccl

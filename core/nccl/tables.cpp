@@ -20,7 +20,7 @@ Result guarded(F f) {
     words.warn(why.what());
     return Result::system_error;
   } catch (const udp::DeviceFailure& why) {
-    words.warn(std::string(why.what()) + ": " + std::strerror(why.code));
+    words.warn(why.what());
     return Result::system_error;
   } catch (const std::exception& why) {
     words.warn(why.what());

@@ -87,6 +87,12 @@ class Endpoint {
   const QueuePair* qp(std::uint32_t qpn) const { return const_cast<Endpoint*>(this)->qp(qpn); }
   std::optional<QpState> qp_state(std::uint32_t qpn) const;
   std::size_t queue_pairs() const { return slots_.size() - free_slots_.size(); }
+  // Calls back with the number of each.
+  template <typename F>
+  void for_each_qpn(F f) const {
+    for (const Slot& slot : slots_)
+      if (slot.qpn) f(slot.qpn);
+  }
 
   // In.
   void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});

@@ -47,8 +47,9 @@ class Rtt {
   Duration smoothed() const { return smoothed_; }
   bool has_sample() const { return samples_ > 0; }
 
-  // How long silence may last before it means something.
-  Duration silence() const { return smoothed_ + std::max(deviation_ * 4, base_ / 2); }
+  // How long silence may last before it means something. A base that is held up tells of scheduling and not of when answers
+  // come: by how much those vary is seen, and a part of it is enough.
+  Duration silence() const { return smoothed_ + std::max({deviation_ * 4, fastest_ / 2, least_ / 8}); }
 
  private:
   Duration base_{};

@@ -134,7 +134,14 @@ std::uint32_t Device::emptiest_lane() {
   }
 }
 
+void Device::keep(std::unique_ptr<Companion> companion) {
+  const std::lock_guard lock(mutex_);
+  companion_ = std::move(companion);
+}
+
 void Device::close() {
+  // It may be asking for something that the mutex is for.
+  if (companion_) companion_->close();
   const std::lock_guard lock(mutex_);
   is_closed_ = true;
   for_each_lane([](Lane& lane) { lane.close(); });
@@ -167,6 +174,7 @@ void Device::cut_short() {
 }
 
 void Device::abandon() {
+  if (companion_) companion_->abandon();
   for_each_lane([](Lane& lane) { lane.abandon(); });
 }
 
@@ -446,15 +454,27 @@ bool Device::probe(std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy
 
 // What it tells, and what it is told ---------------------------------------------------------------------------------
 
+std::uint32_t Device::named(std::uint32_t lane, std::uint32_t known_as) const {
+  for (const auto& [peer, known] : peers_)
+    for (const auto& part : known.parts)
+      if (part == std::pair(lane, known_as)) return peer;
+  return proto::no_peer;
+}
+
+std::uint32_t Device::name_of_peer(std::uint32_t lane, std::uint32_t known_as) {
+  const std::lock_guard lock(mutex_);
+  return named(lane, known_as);
+}
+
+std::vector<PeerPlane> Device::planes_of_peer(std::uint32_t peer) {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_.find(peer);
+  return found == peers_.end() ? std::vector<PeerPlane>{} : found->second.planes;
+}
+
 void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
   const std::lock_guard lock(mutex_);
   quieten(event_fd_);
-  const auto named = [this](std::uint32_t lane, std::uint32_t known_as) {
-    for (const auto& [peer, known] : peers_)
-      for (const auto& part : known.parts)
-        if (part == std::pair(lane, known_as)) return peer;
-    return proto::no_peer;
-  };
   bool has_more = false;
   const std::uint32_t first = event_turn_++;
   for (std::uint32_t k = 0; k < open_; ++k) {
@@ -472,6 +492,26 @@ void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
   }
   if (is_closed() || has_more) make_readable(event_fd_);
   std::stable_sort(out.begin(), out.end(), [](const proto::Event& a, const proto::Event& b) { return a.at_ps < b.at_ps; });
+}
+
+std::uint64_t Device::recent_events(std::vector<std::uint64_t>& from, std::vector<proto::Event>& out) {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t lost = 0;
+  from.resize(open_, 0);
+  for (std::uint32_t i = 0; i < open_; ++i) {
+    std::vector<proto::Event> found;
+    lanes_[i]->with_engine([&](proto::Endpoint&, Time) {
+      lost += lanes_[i]->recorder().copy(from[i], found);
+      from[i] = lanes_[i]->recorder().next();
+    });
+    for (proto::Event& event : found) {
+      if (event.type == proto::EventType::port_state && i > 0) continue;
+      if (event.type == proto::EventType::peer_ports) event.code = named(i, event.code);
+      out.push_back(event);
+    }
+  }
+  std::stable_sort(out.begin(), out.end(), [](const proto::Event& a, const proto::Event& b) { return a.at_ps < b.at_ps; });
+  return lost;
 }
 
 int Device::event_fd() {
@@ -524,8 +564,16 @@ void Device::set_spin(Duration spin) {
 
 void Device::start_capture(const std::string& path, std::uint64_t most_bytes) {
   const std::lock_guard lock(mutex_);
+  if (capture_) throw DeviceFailure(EBUSY, "a capture to " + capture_path_ + " runs already; stop it first");
   capture_ = std::make_shared<Capture>(path, planes(), most_bytes);
+  capture_path_ = path;
   for_each_lane([this](Lane& lane) { lane.set_capture(capture_); });
+}
+
+std::optional<CaptureView> Device::capture() {
+  const std::lock_guard lock(mutex_);
+  if (!capture_) return std::nullopt;
+  return CaptureView{capture_path_, capture_->packets()};
 }
 
 std::uint64_t Device::stop_capture() {

@@ -24,6 +24,21 @@ struct DevicePlan : LanePlan {
 };
 proto::Verdict validate(const DevicePlan& plan);
 
+// What lives with a device, and is to end before it does.
+class Companion {
+ public:
+  virtual ~Companion() = default;
+  // The device is being closed: once this returns, it is no longer asked for anything.
+  virtual void close() = 0;
+  // In a forked child.
+  virtual void abandon() = 0;
+};
+
+struct CaptureView {
+  std::string path;
+  std::uint64_t packets = 0;
+};
+
 class Device final : private LaneOwner {
  public:
   // Opens the first lane. The plan must have passed validate(). Throws DeviceFailure.
@@ -40,6 +55,8 @@ class Device final : private LaneOwner {
   void cut_short();
   void abandon();
   std::string failure();
+  // One at most; it is told when the device is closed, and goes with it.
+  void keep(std::unique_ptr<Companion> companion);
 
   std::uint32_t lanes() const { return plan_.lanes; }
   std::uint32_t open_lanes() const { return open_; }
@@ -87,11 +104,18 @@ class Device final : private LaneOwner {
   proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
   bool remove_peer(std::uint32_t peer);
   std::size_t peers();
+  // The device's number for whom a lane calls by that number; no_peer where it has been removed.
+  std::uint32_t name_of_peer(std::uint32_t lane, std::uint32_t known_as);
+  // Empty where there is no such peer.
+  std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
   bool probe(std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token);
 
   // Events of all lanes, oldest first.
   void take_events(std::vector<proto::Event>& out, std::size_t most);
   int event_fd();
+  // The last events again, whether they were taken or not, oldest first. `from` has a number for each lane, from which on
+  // they are wanted, and then from which on they will be news. How many there were besides that are forgotten.
+  std::uint64_t recent_events(std::vector<std::uint64_t>& from, std::vector<proto::Event>& out);
 
   // A port is up when its administrator and its link both say so.
   void set_port(std::uint32_t plane, bool is_up);
@@ -102,9 +126,11 @@ class Device final : private LaneOwner {
   void set_faults(std::uint32_t plane, const Faults& faults);
   Faults faults(std::uint32_t plane);
   void set_spin(Duration spin);
+  // One at a time.
   void start_capture(const std::string& path, std::uint64_t most_bytes);
   // How many packets the last one holds, whether it is ended by this or was when the device closed.
   std::uint64_t stop_capture();
+  std::optional<CaptureView> capture();
 
  private:
   struct Queue {
@@ -134,6 +160,7 @@ class Device final : private LaneOwner {
   std::uint32_t part_in(Queue& queue, std::uint32_t lane);
   proto::Verdict part_in(std::uint32_t peer, std::uint32_t lane, std::uint32_t& known_as);
   std::size_t take(Queue& queue, std::span<proto::Completion> out);
+  std::uint32_t named(std::uint32_t lane, std::uint32_t known_as) const;
 
   DevicePlan plan_;
   Clock clock_;
@@ -152,11 +179,13 @@ class Device final : private LaneOwner {
   proto::Domain last_domain_ = 0;
   std::vector<Faults> faults_;
   std::shared_ptr<Capture> capture_;
+  std::string capture_path_;
   std::uint64_t captured_ = 0;
   Duration spin_;
   int event_fd_ = -1;
   std::uint32_t event_turn_ = 0;     // whose events are taken first
   std::unique_ptr<LinkWatch> links_; // until the first lane reads it
+  std::unique_ptr<Companion> companion_;
 };
 
 }  // namespace softmrc::udp

@@ -12,6 +12,9 @@
 
 namespace softmrc::udp {
 
+// What may befall a packet, as a share of all: each is named once.
+#define SOFTMRC_FAULT_SHARES(X) X(drop) X(duplicate) X(reorder) X(corrupt) X(mark) X(trim)
+
 // Probabilities are per packet.
 struct Faults {
   double drop = 0;

@@ -28,6 +28,7 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
       seals_(plan_.sender.icrc, plan_.seal),
       sender_(plan_.sender, planes_, peers_, seals_),
       spin_(plan_.spin) {
+  engine_.set_trace(&recorder_, notable_events);
   try {
     open_descriptors();
     apply_ports(clock_.now());

@@ -21,6 +21,7 @@
 #include "udp/peer_book.h"
 #include "udp/plane.h"
 #include "udp/receiver.h"
+#include "udp/recorder.h"
 #include "udp/seals.h"
 #include "udp/sender.h"
 #include "udp/spin.h"
@@ -138,6 +139,7 @@ class Lane final : public proto::Driver {
   // Only with the engine to oneself.
   std::vector<Plane>& planes() { return planes_; }
   const LaneStats& stats() const { return stats_; }
+  const Recorder& recorder() const { return recorder_; }
   const LanePlan& plan() const { return plan_; }
 
   void set_spin(Duration spin);
@@ -199,6 +201,7 @@ class Lane final : public proto::Driver {
   Seals seals_;
   Sender sender_;
   LaneStats stats_;
+  Recorder recorder_;
   std::vector<proto::Attendant*> attendants_;
 
   int epoll_fd_ = -1;

@@ -33,6 +33,8 @@ VARIABLES = {
     SECRET: "what both ends of a connection know; needed as soon as it leaves the machine",
     DEBUG: "1: say on stderr what is decided, and why",
     "SOFTMRC_DENYLIST": "a file of paths that no queue pair takes",
+    "SOFTMRC_CONTROL": "0: devices have no socket by which they can be asked and told things",
+    "SOFTMRC_TOKEN": "what whoever asks an agent from another machine must show",
     KEYLOG: "a file for the keys of sealed connections, with which captures of them can be read",
     fabric_host.FILE: "the file of the fabric whose host this is; with SOFTMRC_HOST",
     fabric_host.NUMBER: "which host of that fabric this is",

@@ -43,6 +43,7 @@ class Keys:
 
     _known: dict[int, list[tuple[Cipher, bytes]]] = field(default_factory=dict)
     _open: dict[tuple[int, int], Inbound] = field(default_factory=dict)
+    _began_ns: int | None = None  # the capture
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Keys:
@@ -65,11 +66,14 @@ class Keys:
         """What was sealed, if one of the keys opens it."""
         if frame.sealed is None:
             return None
+        if self._began_ns is None:
+            self._began_ns = record.time_ns
+        since_ps = max(0, record.time_ns - self._began_ns) * 1000
         for number, (cipher, secret) in enumerate(self._known.get(frame.sealed.qpn, ())):
             place = frame.sealed.qpn, number
             if place not in self._open:
                 self._open[place] = Inbound(cipher, secret)
-            how, packet = self._open[place].open(record.time_ns * 1000, record.udp_payload, frame.trimmed)
+            how, packet = self._open[place].open(since_ps, record.udp_payload, frame.trimmed)
             if how == Opened.FRESH and packet is not None:
                 return wire.Packet.parse(packet, trimmed=frame.trimmed)
         return None

@@ -52,13 +52,13 @@ def test_one_line_a_packet(capture: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     whole, trimmed, broken, other = done.stdout.splitlines()
     assert " ".join(whole.split()) == (
-        "0.000000000 plane0 fd00::1 > fd00::2 ev 0003c003 via fcbb:bb00/100>203>101>1002>d006 ce icrc ok "
+        "0.000000001 plane0 fd00::1 > fd00::2 ev 0003c003 via fcbb:bb00/100>203>101>1002>d006 ce icrc ok "
         "WRITE_ONLY qp 000022 psn 7 msn 0 va 7f00 rkey 2a len 5/5 ackreq"
     )
-    assert "0.000001500 plane0" in trimmed and "icrc absent" in trimmed
+    assert "0.000001501 plane0" in trimmed and "icrc absent" in trimmed
     assert trimmed.endswith("len -/5 trimmed ackreq  # no room at 203")
-    assert "2.000000001 plane1 10.0.0.2 > 10.0.0.1" in broken and "icrc BAD" in broken and "SKIP_ONCE" in broken
-    assert other.split(maxsplit=2) == ["-0.000000001", "plane1", "not MRC: neither IPv4 nor IPv6"]
+    assert "2.000000002 plane1 10.0.0.2 > 10.0.0.1" in broken and "icrc BAD" in broken and "SKIP_ONCE" in broken
+    assert other.split(maxsplit=2) == ["0.000000000", "plane1", "not MRC: neither IPv4 nor IPv6"]
     assert whole.index("WRITE_ONLY") == trimmed.index("WRITE_ONLY")
 
 

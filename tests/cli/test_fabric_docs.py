@@ -28,6 +28,15 @@ def sessions(text: str) -> list[tuple[str, str]]:
     return [(command, output.rstrip()) for command, _, output in (part.partition("\n") for part in parts)]
 
 
+def begin(command: str) -> tuple[subprocess.Popen[str], str]:
+    """One that goes on for a while: its process, and the first line that it prints."""
+    arguments = shlex.split(command.removeprefix("sudo softmrc ").removesuffix(" &"))
+    start = [sys.executable, "-c", "from softmrc.cli import main; main()"]
+    process = subprocess.Popen([*start, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().rstrip()
+
+
 def run(command: str, **others: str) -> str:
     program, *arguments = shlex.split(command.removeprefix("sudo "))
     start = [sys.executable, "-c", "from softmrc.cli import main; main()"] if program == "softmrc" else [sys.executable]
@@ -68,6 +77,7 @@ def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
     commands = sessions(LAB.read_text())
     commands = commands[: [c for c, _ in commands].index("sudo softmrc lab down") + 1]
     assert len(commands) == 8 and commands[0][0].endswith("examples/lab.toml")
+    behind: list[subprocess.Popen[str]] = []
     try:
         for command, printed in commands:
             words = command.replace("examples/lab.toml", str(tmp_path / f"{name}.toml"))
@@ -79,6 +89,11 @@ def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
                 words += f" -o {tmp_path / 'lab.svg'}"
                 assert run(words).endswith("lab.svg")
                 continue
+            if words.endswith(" &"):
+                process, found = begin(words)
+                behind.append(process)
+                assert found == printed
+                continue
             found = run(words, COLUMNS="200" if "inspect" in words else "80")
             found = re.sub(rf"\b{name}\b", "lab", found)
             if "inspect" in words:
@@ -86,6 +101,9 @@ def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
                 continue
             assert steady(found) == steady(printed)
     finally:
+        for process in behind:
+            process.kill()
+            process.communicate()
         subprocess.run(
             [sys.executable, "-c", "from softmrc.cli import main; main()", "lab", "down", "--lab", name],
             capture_output=True, timeout=60, check=False,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from softmrc.cli.ping import seen
+from softmrc.connection import listen
 from softmrc.engine import EvState
 
 COMMAND = [sys.executable, "-c", "from softmrc.cli import main; main()"]
@@ -44,12 +48,31 @@ def test_ping_perf_and_top() -> None:
         perf = softmrc("perf", address, *PLANES, "--seconds", "0.05")
         assert perf.returncode == 0, perf.stderr
         assert "16,777,216" in perf.stdout
+        assert max(map(len, perf.stdout.splitlines())) <= 80
+        rows = softmrc("perf", address, *PLANES, "--seconds", "0.05", "--size", "1000", "--size", "64", "--json")
+        assert [json.loads(line)["bytes"] for line in rows.stdout.splitlines()] == [1000, 64], rows
         wide = softmrc("perf", address, *PLANES, "--seconds", "0.05", "--lanes", "3")
         assert wide.returncode == 0, wide.stderr
-        assert "16,777,216" in wide.stdout and "3 of 3 lanes open" in " ".join(wide.stdout.split())
+        assert "16,777,216" in wide.stdout
         top = softmrc("top", address, *PLANES, "--seconds", "1", "--loss", "0.01")
         assert top.returncode == 0, top.stderr
-        assert "127.0.0.2" in top.stdout and "window" in top.stdout
+        assert "127.0.0.2" in top.stdout and "window" in top.stdout and "● good" in top.stdout
+
+
+def test_the_commands_honour_the_planes_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with server() as address:
+        monkeypatch.setenv("SOFTMRC_PLANES", "127.0.0.1,127.0.0.2")
+        done = softmrc("ping", address, "--count", "2", "--interval-ms", "20", "--json")
+        paths = json.loads(done.stdout)["paths"]
+        assert done.returncode == 0 and {path["plane"] for path in paths} == {0, 1}
+        assert all(path["answered"] == path["sent"] == 2 and path["median_us"] > 0 for path in paths)
+
+
+def test_ping_tells_by_its_status_that_a_path_loses() -> None:
+    with listen(memory=bytearray(64), planes=PLANES[1::2]) as listener:
+        listener.device.set_faults(1, drop=0.5)
+        done = softmrc("ping", f"127.0.0.1:{listener.port}", *PLANES, "--count", "40", "--interval-ms", "2")
+    assert done.returncode == 1 and "loses" in done.stdout and done.stdout.count("answers") == 4, done
 
 
 def test_ping_says_what_it_saw() -> None:

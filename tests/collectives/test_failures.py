@@ -101,7 +101,7 @@ def test_a_rank_that_never_joins() -> None:
         for thread in threads:
             thread.join(20)
         for error in errors:
-            assert str(error).startswith("rank 1, rank 3 did not join the group of 4 within 0.3 s"), error
+            assert str(error).startswith("timed out: rank 1, rank 3 did not join the group of 4 within 0.3 s"), error
 
 
 def test_ranks_with_different_settings_do_not_join() -> None:

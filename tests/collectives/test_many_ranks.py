@@ -81,6 +81,26 @@ def test_who_stays_away_is_named_by_all(algorithm: str) -> None:
             assert "within 0.4 s: rank 5 did not take part" in str(error)
 
 
+@pytest.mark.parametrize("algorithm", ["doubling", "rounds"])
+def test_who_stays_away_from_several_is_named_by_all(algorithm: str) -> None:
+    """Whoever waits in one operation is known to wait in the others, too."""
+    with ranks(8) as eight:
+
+        def run(rank: Group) -> None:
+            rank._native.force(algorithm)
+            if rank.rank == 5:
+                return
+            works = [rank.all_reduce(np.ones(100 + i, np.float32), timeout_s=1.2) for i in range(3)]
+            for work in works:
+                work.wait()
+
+        results = eight(run)
+        assert results.pop(5) is None
+        for error in results:
+            assert isinstance(error, CollectiveError)
+            assert "within 1.2 s: rank 5 did not take part" in str(error)
+
+
 def test_who_calls_something_else_is_named_by_all() -> None:
     with ranks(8) as eight:
         results = eight(lambda rank: rank.all_reduce(np.ones(100 + (rank.rank == 5), np.float32)).wait())

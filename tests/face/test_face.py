@@ -7,9 +7,12 @@ import dataclasses
 import hashlib
 import hmac
 import os
+import socket
+import time
 import tomllib
 from pathlib import Path
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +20,8 @@ from hypothesis import strategies as st
 from softmrc import planes
 from softmrc._core import parts
 from softmrc.config import DeviceConfig
+from softmrc.fabric.description import parse
+from softmrc.fabric.host import FabricHost
 from softmrc.torch import settings
 
 ONLY_IN_PYTHON = {"srv6"}  # paths of a fabric
@@ -37,7 +42,9 @@ VALUES = {
 
 
 @given(
-    st.lists(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1), max_size=4),
+    st.lists(
+        st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1), max_size=4, unique=True
+    ),
     st.fixed_dictionaries({}, optional=VALUES),
 )
 def test_a_file_means_what_it_means_to_python(tmp_path_factory, names, device) -> None:
@@ -217,7 +224,7 @@ def test_no_stranger_gets_anywhere(words: bytes) -> None:
 def offer(mtu: int = 4096, qpn: int = 77, planes: int = 1) -> bytes:
     plane = b"\x01" + bytes([127, 0, 0, 1]) + (4791).to_bytes(2, "big") + b"\0\1" + (4791).to_bytes(2, "big")
     end = qpn.to_bytes(4, "big") + bytes(4) + bytes(8) + bytes([planes]) + plane * planes
-    return mtu.to_bytes(4, "big") + b"\1" + (64).to_bytes(4, "big") * 2 + b"\1" + end + b"more"
+    return mtu.to_bytes(4, "big") + b"\1\0\0" + (64).to_bytes(4, "big") * 2 + b"\1" + end + b"more"
 
 
 def test_an_offer_is_read_and_its_nonsense_is_named() -> None:
@@ -234,3 +241,111 @@ def test_no_offer_is_the_end_of_us(noise: bytes, at: int) -> None:
     mixed = offer()[:at] + noise
     with contextlib.suppress(ValueError):
         assert parts.face_offer(mixed) == mixed
+
+
+# The door. ---------------------------------------------------------------------------------------------------------
+
+
+def met(call, door, limit_s: float = 20.0):
+    """What both were told, once they are through."""
+    until, inside, outside = time.monotonic() + limit_s, None, None
+    while inside is None or outside is None:
+        assert time.monotonic() < until
+        outside = outside or call.poll()
+        inside = inside or door.poll()
+    return outside.theirs, inside.theirs
+
+
+def test_who_calls_waits_for_as_long_as_somebody_is_there() -> None:
+    door = parts.FaceDoor("s", TOKEN, "the listener")
+    call = parts.FaceCall(door.port, "s", TOKEN, "the connector", 0.2)
+    until = time.monotonic() + 1.0  # several times its patience, in which nobody looks at the door
+    while time.monotonic() < until:
+        assert call.poll() is None
+        time.sleep(0.005)
+    assert met(call, door) == (b"the listener", b"the connector")
+
+
+def test_where_nobody_is_the_call_ends_in_words() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        port = taken.getsockname()[1]
+        call = parts.FaceCall(port, "", TOKEN, "", 0.2)
+        until = time.monotonic() + 20
+        with pytest.raises(ValueError, match=rf"127.0.0.1 port {port} has not answered for \d+ s.*refused"):
+            while time.monotonic() < until:
+                assert call.poll() is None
+                time.sleep(0.005)
+
+
+# A host of a fabric. -----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def fabrics(draw) -> str:
+    pods = draw(st.sampled_from([0, 0, 2, 3]))
+    leaves = draw(st.integers(1, 4)) * (pods or 1)
+    per_leaf = draw(st.integers(1, 4))
+    rows = {
+        "planes": draw(st.integers(1, 4)),
+        "hosts": max(2, leaves * per_leaf) if per_leaf * leaves > 1 else 2,
+        "hosts_per_leaf": per_leaf,
+        "spines": draw(st.integers(1, 4)),
+        "pods": pods,
+        "cores_per_spine": draw(st.integers(1, 3)) if pods else 0,
+        "host_link_bps": draw(st.sampled_from(["400G", "5.12T", "20M", "1 Gbit/s", "800000000bps", 10**11])),
+    }
+    lines = ["name = 'drawn'", "[fabric]", *(f"{name} = {value!r}" for name, value in rows.items())]
+    lines += ["[addressing]", f"block = '{draw(st.sampled_from(['fcbb:bb00::/32', 'fc00:10::/32']))}'"]
+    lines += ["[switch]", f"trim = {draw(st.sampled_from(['true', 'false']))}"]
+    return "\n".join(lines)
+
+
+@hypothesis.settings(deadline=None)
+@given(fabrics(), st.data())
+def test_paths_of_a_fabric_are_those_of_python(tmp_path_factory, text: str, data) -> None:
+    description = parse(text)
+    shape = description.fabric
+    here = data.draw(st.integers(0, shape.hosts - 1))
+    theirs = FabricHost(description, here)
+    for to in range(shape.hosts):
+        for plane in range(shape.planes):
+            address = theirs.plan.nic_address(to, plane)
+            if to == here:
+                with pytest.raises(ValueError, match="not the address of another host"):
+                    parts.face_paths(text, str(here), plane, address.packed)
+            else:
+                found = parts.face_paths(text, str(here), plane, address.packed)
+                assert found == [path.packed for path in theirs.paths(plane, address)]
+    assert parts.face_host_address(text, str(here)) == theirs.plan.host_address(here).packed
+    file = tmp_path_factory.mktemp("fabric") / "fabric.toml"
+    file.write_text(text)
+    settings = tmp_path_factory.mktemp("fabric") / "softmrc.toml"
+    settings.write_text("[device]\nquantum = 7\n")
+    ours = parts.face_settings(
+        {"SOFTMRC_FABRIC": str(file), "SOFTMRC_HOST": str(here), "SOFTMRC_CONFIG": str(settings)}
+    )
+    assert ours["is_of_fabric"] and ours["planes"] == theirs.planes
+    expected = dataclasses.asdict(DeviceConfig(**theirs.settings(quantum=7)))
+    assert expected.pop("srv6")
+    assert ours["device"] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "words"),
+    [
+        ("", "0", "no section"),
+        ("[fabric]\nhosts = 7", "0", "fabric.hosts is 7"),
+        ("[fabric]\nspines = 'x'", "0", "fabric.spines"),
+        ("[fabric]\nhost_link_bps = '5 horses'", "0", "host_link_bps"),
+        ("[fabric]\n[addressing]\nblock = 'fcbb::/16'", "0", "addressing.block"),
+        ("[fabric]\n[addressing]\nplane_in = 'usid'", "0", "plane_in"),
+        ("[fabric]", "16", "SOFTMRC_HOST is '16'; allowed: the number of a host of .*, 0 to 15"),
+        ("[fabric]", "x", "SOFTMRC_HOST"),
+    ],
+)
+def test_a_fabric_that_makes_no_sense_is_refused(tmp_path: Path, text: str, host: str, words: str) -> None:
+    file = tmp_path / "fabric.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        parts.face_settings({"SOFTMRC_FABRIC": str(file), "SOFTMRC_HOST": host})

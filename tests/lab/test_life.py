@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -118,3 +119,18 @@ class TestLife:
             assert "p0@" in seen and "d0@" not in seen
             with pytest.raises(ConfigError, match="a name as host0"):
                 lab.execute("host7", ["true"])
+
+
+@NEEDS_ROOT
+@NEEDS_TOOLS
+def test_what_runs_in_a_lab_ends_with_it() -> None:
+    with Lab.up(TINY, f"ends{os.getpid()}") as lab:
+        with lab.inside("host0"):
+            inside = subprocess.Popen(["sleep", "600"])
+        outside = subprocess.Popen(["sleep", "600"])
+    try:
+        assert inside.wait(10) == -signal.SIGTERM
+        assert outside.poll() is None
+    finally:
+        outside.kill()
+        outside.wait()

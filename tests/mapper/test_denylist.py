@@ -10,8 +10,8 @@ from tests.mapper.paper import PaperFabric
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import AddressPlan, Shape
-from softmrc.mapper import Mapper, Settings, Things
-from softmrc.mapper.denylist import Denylist, Entry
+from softmrc.fabric.denylist import Denylist, Entry
+from softmrc.mapper import Mapper, Settings, Things, denylist_of
 
 SHAPE = Shape(planes=2, hosts=16, hosts_per_leaf=4, spines=4)
 PLAN = AddressPlan(SHAPE)
@@ -22,7 +22,7 @@ def list_of(*names: str) -> Denylist:
     fabric = PaperFabric(SHAPE)
     gone = np.array([link for name in names for link in things.named(name).links])
     fabric.gone = lambda _: gone
-    return Denylist.of("here", SHAPE, Mapper(fabric, Settings(step_slots=20, window_slots=20)).step())
+    return denylist_of("here", SHAPE, Mapper(fabric, Settings(step_slots=20, window_slots=20)).step())
 
 
 def test_a_list_survives_its_file_and_names_exactly_the_evs_that_cross(tmp_path: Path) -> None:

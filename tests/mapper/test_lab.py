@@ -12,10 +12,14 @@ from typer.testing import CliRunner
 
 from softmrc.cli import app
 from softmrc.cli.mapper import lab_settings
+from softmrc.engine import EvState
+from softmrc.errors import ConfigError
+from softmrc.fabric.denylist import Denylist, Entry
+from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
 from softmrc.mapper import Mapper
-from softmrc.mapper.denylist import Denylist
 from softmrc.mapper.kernel import LabFabric
+from softmrc.verbs import Device
 
 pytestmark = [NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF]
 TEXT = """
@@ -103,3 +107,45 @@ def test_the_command_names_it_and_writes_a_denylist(lab: Lab, tmp_path: Path) ->
     assert (found["name"], found["kind"], found["state"]) == ("p0.leaf0-spine1", "link", "dead")
     assert found["hosts"] == [0, 1, 2, 3]
     assert Denylist.load(written).evs(lab.plan, 0, 7) == lab.plan.evs_over(lab.shape.leaf_up(0, 0, 1), 0, 7)
+
+
+def test_a_node_that_is_given_a_denylist_keeps_off_it_from_the_first_packet(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "denylist.json"
+    denied = lab.shape.leaf_up(1, 0, 0)
+    Denylist(lab.name, (Entry("x", "direction", "dead", 1.0, ("p1.leaf0>spine0",)),)).save(file)
+    monkeypatch.setenv("SOFTMRC_DENYLIST", str(file))
+    with pytest.raises(ConfigError, match="SOFTMRC_HOST"), lab.inside("host0"):
+        here = FabricHost(lab.description, 0)
+        Device(here.planes, routes=here.paths, **here.settings())
+    monkeypatch.setenv("SOFTMRC_FABRIC", str(tmp_path / "fabric.toml"))
+    (tmp_path / "fabric.toml").write_text(lab.record.description)
+    monkeypatch.setenv("SOFTMRC_HOST", "0")
+    with lab.inside("host0"):
+        here = FabricHost(lab.description, 0)
+        ours = Device(here.planes, routes=here.paths, **here.settings())
+    there = FabricHost(lab.description, 7)
+    monkeypatch.delenv("SOFTMRC_DENYLIST")
+    with lab.inside("host7"):
+        theirs = Device(there.planes, routes=there.paths, **there.settings())
+    with ours, theirs:
+        pairs = [device.create_qp(device.create_cq()) for device in (ours, theirs)]
+        peers = [ours.add_peer(pairs[1].reached_at), theirs.add_peer(pairs[0].reached_at)]
+        for pair, peer in zip(pairs, peers, strict=True):
+            pair.init(ev_profile=pair.device.profile_for(peer))
+        pairs[0].rtr(peers[0], dest_qpn=pairs[1].qpn, first_psn=pairs[1].first_psn)
+        pairs[1].rtr(peers[1], dest_qpn=pairs[0].qpn, first_psn=pairs[0].first_psn)
+        for pair in pairs:
+            pair.rts()
+        found = [int(ev["value"]) for ev in pairs[0].evs() if EvState(int(ev["state"])) == EvState.DENIED]
+        assert found == [lab.plan.ev_of(1, 0)]
+        assert not any(EvState(int(ev["state"])) == EvState.DENIED for ev in pairs[1].evs())
+        before = lab.packets()
+        memory = theirs.register(bytearray(1 << 20), remote_write=True)
+        source = ours.register(bytes(1 << 20))
+        pairs[0].post_write(source, 0, 1 << 20, remote_va=memory.va, rkey=memory.rkey)
+        assert len(pairs[0].send_cq.wait(20)) == 1
+        after = lab.packets()
+    assert after[denied] == before[denied]
+    assert after[lab.shape.leaf_up(1, 0, 1)] > before[lab.shape.leaf_up(1, 0, 1)]

@@ -21,6 +21,27 @@ PLANES = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4"
 LONGEST_S = 120
 
 Harness = Callable[..., str]
+Play = Callable[..., "Story"]
+
+
+class Story:
+    """One that runs."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def end(self) -> tuple[int, str, str]:
+        """How it ends, and what it said; one that does not end is ended."""
+        try:
+            said, wrong = self.process.communicate(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        return self.process.returncode, said, wrong
 
 
 def built(made: Path) -> None:
@@ -49,10 +70,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def harness(program: Path, tmp_path: Path) -> Harness:
-    """Run a story; the environment of its processes may have more, and a table [device] of settings."""
+def play(program: Path, tmp_path: Path) -> Play:
+    """Begin a story; the environment of its processes may have more, and a table [device] of settings."""
 
-    def run(version: int, processes: int, story: str, *numbers: int, device: str = "", **more: str) -> str:
+    def begin(version: int, processes: int, story: str, *numbers: int, device: str = "", **more: str) -> Story:
         settings = tmp_path / "softmrc.toml"
         settings.write_text(f"[device]\n{device}\n")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTMRC_", "NCCL_"))}
@@ -62,8 +83,18 @@ def harness(program: Path, tmp_path: Path) -> Harness:
             # Before version 11 nobody says when it is over, and threads are left to the end of the process.
             environment["TSAN_OPTIONS"] = os.environ.get("TSAN_OPTIONS", "") + ":report_thread_leaks=0"
         command = [str(program), str(plugin_path()), str(version), str(processes), story, *map(str, numbers)]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False, env=environment)
-        assert ran.returncode == 0 and "all holds" in ran.stdout, f"{story}: {ran.returncode} {ran.stdout}{ran.stderr}"
-        return ran.stdout
+        return Story(command, environment)
+
+    return begin
+
+
+@pytest.fixture
+def harness(play: Play) -> Harness:
+    """Run a story to its good end."""
+
+    def run(version: int, processes: int, story: str, *numbers: int, **more: str) -> str:
+        code, said, wrong = play(version, processes, story, *numbers, **more).end()
+        assert code == 0 and "all holds" in said, f"{story}: {code} {said}{wrong}"
+        return said
 
     return run

@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from asking import Client
+from softmrc._core import parts
 from softmrc.nccl import plugin_path
 from softmrc.wire import read_pcapng
 
@@ -121,7 +124,7 @@ def test_strangers_hold_up_nobody(harness) -> None:
         ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=b", "SOFTMRC_SECRET is not the same"),
         ({}, "SOFTMRC_SECRET=b", "secret"),
         ({"SOFTMRC_SECRET": "a"}, "SOFTMRC_SECRET=", "secret"),
-        ({}, "SOFTMRC_PLANES=127.0.0.1", "planes"),
+        ({}, "SOFTMRC_PLANES=127.0.0.1", "one side has 1 plane and the other 4; SOFTMRC_PLANES has to name as many"),
     ],
 )
 def test_who_is_unlike_is_told_why(harness, ours: dict[str, str], theirs: str, word: str) -> None:
@@ -135,16 +138,65 @@ def test_a_secret_that_both_know_lets_them_meet(harness) -> None:
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"SOFTMRC_PLANES": "nonsense0"}, "no interface nonsense0"),
+        (
+            {"SOFTMRC_PLANES": "nonsense0"},
+            "plane nonsense0 is no interface of this host and no address; interfaces with one are ",
+        ),
         ({"device": "lanes = 'three'"}, "device.lanes"),
         ({"device": "mtu = 1401"}, "a multiple of 128"),
+        ({"device": "congestion_control = 'best'"}, "congestion_control is best"),
         ({"device": "speed = 3"}, "device.speed"),
         ({"SOFTMRC_FABRIC": "x", "SOFTMRC_HOST": "1"}, "SOFTMRC_FABRIC"),
         ({"SOFTMRC_FAULTS": "dorp=0.1"}, "dorp"),
+        ({"SOFTMRC_CONTROL": "off"}, "SOFTMRC_CONTROL is 'off'; allowed: 0 or 1"),
+        ({"device": "max_send_wr = 64"}, "max_send_wr is 64; allowed: at least 65"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_at_init(harness, settings: dict[str, str], word: str) -> None:
     harness(11, 1, "refused", HARNESS_WORD=word, **settings)
+
+
+BOUNDS = [
+    (name, value)
+    for name, bounds in parts.face_bounds().items()
+    for value in bounds
+    if value != parts.face_settings({})["device"][name] and name != "port"  # which two on one host cannot share
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BOUNDS)
+def test_the_least_and_the_most_of_a_setting_work_or_are_refused_by_name(play, name: str, value: float) -> None:
+    code, said, wrong = play(11, 2, "traffic", 1, 8, 3, device=f"{name} = {value}").end()
+    assert (code == 0 and "all holds" in said) or ("init gave 2" in wrong and name in wrong), f"{code} {said}{wrong}"
+
+
+def test_a_running_plugin_is_asked_and_told(play, tmp_path: Path) -> None:
+    until, folder = tmp_path / "until", tmp_path / "softmrc"
+    story = play(11, 2, "tarry", device=WIDE, XDG_RUNTIME_DIR=str(tmp_path), HARNESS_UNTIL=str(until))
+    try:
+        deadline = time.monotonic() + 30
+        while len(sockets := sorted(folder.glob("*.sock"))) < 2:
+            assert not story.is_over() and time.monotonic() < deadline
+            time.sleep(0.01)
+        with Client(sockets[0]) as one:
+            info = one.ask("info")
+            assert (info["kind"], info["lanes"], len(info["planes"])) == ("nccl", 3, 4)
+            assert info["program"].split()[0].endswith("nccl-harness") and info["settings"]["lanes"] == 3
+            while len(pairs := [pair for pair in one.ask("qps")["qps"] if pair["state"] == "rts"]) < 6:
+                assert time.monotonic() < deadline
+            assert {pair["lane"] for pair in pairs} == {0, 1, 2} and all(len(pair["evs"]) == 16 for pair in pairs)
+            one.ask("faults", set="drop=0.02;1:black_hole")
+            sent = one.ask("stats")["planes"][0]["packets_sent"]
+            while not any(event["type"] == "ev_state" for event in one.ask("events")["events"]):
+                assert time.monotonic() < deadline, "a plane that swallows everything is left"
+            one.ask("faults", set="")
+            while one.ask("stats")["planes"][0]["packets_sent"] < sent + 1000:
+                assert time.monotonic() < deadline, "and they go on"
+    finally:
+        until.touch()
+        code, said, wrong = story.end()
+    assert code == 0 and "all holds" in said, wrong
+    assert list(folder.iterdir()) == []
 
 
 def test_what_passes_can_be_captured(harness, tmp_path: Path) -> None:
@@ -170,4 +222,11 @@ def test_it_stays_once_it_is_loaded_and_needs_only_the_c_library() -> None:
     assert "soname: [libnccl-net.so]" in listed, "by which NCCL asks for it when it starts anew in a process"
     needed = set(re.findall(r"NEEDED.*\[(lib[^\]]+)\]", listed))
     if "SOFTMRC_SANITIZER" not in os.environ:
-        assert {name.split(".")[0] for name in needed} <= {"libc", "libm", "libpthread", "libdl"}
+        assert {name.split(".")[0] for name in needed} <= {
+            "libc",
+            "libm",
+            "libpthread",
+            "libdl",
+            "libgcc_s",
+            "libcrypto",
+        }

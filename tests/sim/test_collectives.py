@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softmrc import sim
+from softmrc import _core, sim
+from softmrc.bench.simulated import all_reduce_us
+from softmrc.collectives.block import Kind
 from softmrc.errors import ConfigError
 
 from .small import scenario
@@ -59,6 +61,24 @@ def test_a_large_all_reduce_sends_no_byte_too_many(ranks: int) -> None:
     result = sim.run(scenario(workload=call(hosts=ranks, bytes=size)))
     assert result.counters["bytes_placed"] == 2 * (ranks - 1) * size
     assert 0.5 < result.ideal_us[0] / result.call_us[0] <= 1
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(64, 16 << 20), (96, 16 << 20)])
+def test_many_ranks_use_their_links(ranks: int, size: int) -> None:
+    """Where a ring has too many steps, and each round waits for the slowest of the one before."""
+    took_us, ideal_us = all_reduce_us(ranks, size)
+    assert ideal_us / took_us > 0.85
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16, 24])
+@pytest.mark.parametrize("size", [1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20])
+def test_what_is_chosen_is_near_the_best(ranks: int, size: int) -> None:
+    """Messages cost most where the model was made, and next to nothing here, so the direct way, which has the most of
+    them, is left out; of the others it chooses well all the same."""
+    model = _core.collective_times(Kind.ALL_REDUCE, ranks, size)
+    tried = {name for name, time in model.items() if time < 8 * min(model.values())} - {"direct"}
+    took_us = {name: all_reduce_us(ranks, size, name)[0] for name in tried}
+    assert took_us[min(model, key=model.__getitem__)] < 1.5 * min(took_us.values()), took_us
 
 
 def test_data_or_none_the_trace_is_the_same() -> None:

@@ -197,7 +197,7 @@ def check_no_storm(plan: Plan, counters: Counter[str], harm: dict[str, int], pac
 
     What timers send again is bounded by their back-off alone.
     """
-    nacks = 2 * harm["trimmed"]
+    nacks = 2 * harm["trimmed"] + counters["refused_wrong_state"]  # who has given up says so to whoever has not
     if not plan.restarts and not plan.has_victims and counters["nacks_sent"] > nacks:
         raise Violation(f"{counters['nacks_sent']} NACKs for {harm['trimmed']} trimmed packets")
     nacked = 2 * (harm["trimmed"] + harm["starved"]) + foreign

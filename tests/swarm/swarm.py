@@ -218,7 +218,9 @@ class Run:
         if plan.outages_us or plan.leaves_last_path:
             limit += 3_500_000
         if plan.anchors[0] != plan.anchors[1]:
-            limit += 8_000_000 * plan.planes + (10_000 if plan.processes else 0) * plan.payload_bytes / plan.mtu
+            # A window of two packets has no more answers than those that could find the way.
+            per_packet = 500_000 if plan.cc_profile.algorithm == "queue_delay" else 10_000
+            limit += 8_000_000 * plan.planes + (per_packet if plan.processes else 0) * plan.payload_bytes / plan.mtu
         if plan.network.trim_above_bytes:
             limit += 2 * rtt_us * plan.payload_bytes / plan.mtu
         return limit

@@ -16,6 +16,8 @@ SEEDS = int(os.environ.get("SOFTMRC_GROUP_SEEDS", "250"))
 KNOWN = {
     398: "a rank that stayed away from a ring: its neighbour, which only waited for it, was named in its stead",
     837: "the same among nine",
+    375: "of several operations under way, waiting ranks spoke of the first alone, and were named in a later one",
+    930: "the same among thirteen",
     1862: "a send was accepted by a rank that failed right after: too many sends were said to be under way",
 }
 

@@ -16,8 +16,9 @@ CONGESTION = ROOT / "core" / "proto" / "congestion"
 LIST = CONGESTION / "controller.h"
 
 
-def test_what_is_written_from_the_core_is_up_to_date() -> None:
-    done = subprocess.run([sys.executable, "tools/settings.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize("tool", ["settings", "counters"])
+def test_what_is_written_from_the_core_is_up_to_date(tool: str) -> None:
+    done = subprocess.run([sys.executable, f"tools/{tool}.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from softmrc import _core, _yardstick
+from softmrc.nccl import plugin_path
 
-# Newer by name only: functions that moved into libc itself with 2.34, and what a compiler's own headers take where the
-# library that they were built with has it. None of them is asked for when the extension is built on an older system.
+# Newer by name only: functions that moved into libc itself with 2.33 and 2.34, and what a compiler's own headers take
+# where the library that they were built with has it. None is asked for when the extension is built on an older system.
 OLDER_THAN_THEY_LOOK = {
     "pthread_setname_np", "pthread_cond_clockwait", "pthread_mutex_trylock", "__libc_single_threaded",
-    "dlopen", "dlclose", "dlinfo",
+    "dlopen", "dlclose", "dlinfo", "stat", "lstat",
+}  # fmt: skip
+# The same, of the C++ library that the plugin brings along.
+OF_THE_PLUGIN = OLDER_THAN_THEY_LOOK | {
+    "pthread_create", "pthread_detach", "pthread_join", "pthread_once", "fstat64",
 }  # fmt: skip
 
 
@@ -26,12 +33,13 @@ def newer_symbols(listing: str) -> set[str]:
     return {name for minor, name in found if int(minor) > 28}
 
 
-def symbols_of(extension: ModuleType) -> str:
+def symbols_of(extension: ModuleType | Path) -> str:
     """As objdump lists them, or a reason to skip."""
     if platform.libc_ver()[0] != "glibc" or not (objdump := shutil.which("objdump")):
         pytest.skip("needs glibc and objdump")
-    assert extension.__file__ is not None
-    command = [objdump, "-T", extension.__file__]
+    file = extension if isinstance(extension, Path) else extension.__file__
+    assert file is not None
+    command = [objdump, "-T", file]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
@@ -40,6 +48,13 @@ def test_glibc_2_28_suffices(extension: ModuleType) -> None:
     listing = symbols_of(extension)
     assert "GLIBC_2" in listing
     assert newer_symbols(listing) <= OLDER_THAN_THEY_LOOK
+
+
+@pytest.mark.skipif("SOFTMRC_SANITIZER" in os.environ, reason="an instrumented build brings no C++ library along")
+def test_glibc_2_28_suffices_for_the_plugin() -> None:
+    listing = symbols_of(plugin_path())
+    assert "GLIBC_2" in listing
+    assert newer_symbols(listing) <= OF_THE_PLUGIN
 
 
 def test_the_check_can_fail() -> None:

@@ -5,10 +5,29 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import Annotated
 
 import typer
 
-from softmrc.cli import bench, demo, dissect, fabric, lab, mapper, nccl, perf, ping, sim, top
+from softmrc.cli import (
+    agent,
+    bench,
+    capture,
+    ctl,
+    demo,
+    dissect,
+    examples,
+    explain,
+    fabric,
+    info,
+    lab,
+    mapper,
+    nccl,
+    perf,
+    ping,
+    sim,
+    top,
+)
 from softmrc.cli.interrupt import heed_ctrl_c
 from softmrc.errors import MrcError
 
@@ -19,17 +38,35 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=info.version, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """MRC (Multipath Reliable Connection) in software."""
+
+
 app.command("demo")(demo.demo)
+app.command("info")(info.info)
+app.command("examples")(examples.examples)
 app.command("dissect")(dissect.dissect)
+app.command("capture")(capture.capture)
 app.command("ping")(ping.ping)
 app.command("perf")(perf.perf)
 app.command("top")(top.top)
 app.command("sim")(sim.sim)
+app.command("explain")(explain.explain)
+app.command("agent")(agent.agent)
+app.command("dash")(agent.dash)
 app.command("sweep")(sim.sweep)
 app.command("nccl-plugin")(nccl.nccl_plugin)
 app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
 app.add_typer(fabric.fabric_app, name="fabric")
+app.add_typer(ctl.ctl_app, name="ctl")
 app.add_typer(lab.lab_app, name="lab")
 app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")

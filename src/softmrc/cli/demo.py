@@ -160,13 +160,14 @@ def show(console: Console, runs: list[Run], text: str, is_good: bool) -> None:
     console.print(table)
     calm, faulty = runs[-2], runs[-1]
     faults = Table(header_style="bold")
-    for column in ("fault", "median step", "worst", "of calm"):
+    for column in ("fault", "median step", "worst", "× usual"):
         faults.add_column(column, justify="left" if column == "fault" else "right", no_wrap=True)
     for fault in faulty.script:
         touched = faulty.during(fault)
         shown = [f"{np.median(touched):,.0f} ms", f"{touched.max():,.0f} ms", f"{touched.max() / calm.median_ms:.1f} ×"]
         faults.add_row(fault.label, *shown)
     console.print(faults)
+    console.print("× usual: the worst step, as a multiple of the median step of the undisturbed run.", highlight=False)
     counters = faulty.counters
     console.print(
         f"{counters['packets_sent']:,} packets sent, {counters['packets_retransmitted']:,} sent again; paths withdrawn "

@@ -18,6 +18,7 @@ from softmrc.errors import printable
 from softmrc.keylog import KEYLOG, Keys
 from softmrc.wire.wireshark import install_wireshark
 
+FIRST_RECORDS = 4096  # threads write side by side: the earliest is among these
 _ICRC_WORDS = {wire.Sum.ABSENT: "absent", wire.Sum.GOOD: "ok", wire.Sum.BAD: "BAD"}
 
 
@@ -97,7 +98,8 @@ def dissect(
         return
     if capture is None:
         raise typer.BadParameter("which capture? A pcapng or pcap file, or --install-wireshark", param_hint="CAPTURE")
-    records = itertools.islice(wire.read_pcapng(capture), limit)
+    read: Iterator[wire.Record] = itertools.islice(wire.read_pcapng(capture), limit)
+    start, records = _earliest(read)
     known = Keys.read(keys) if keys is not None else Keys()
     seen = (_look(record, port or (), known) for record in records)
     if count:
@@ -106,7 +108,25 @@ def dissect(
         for one in seen:
             sys.stdout.write(json.dumps(_to_json(one)) + "\n")
     else:
-        _print_lines(seen)
+        _print_lines(seen, start)
+
+
+def _earliest(records: Iterator[wire.Record]) -> tuple[int, Iterator[wire.Record]]:
+    """When the capture begins, and all its records; what cannot be read is raised where it is reached."""
+    first: list[wire.Record] = []
+    failure: wire.CaptureError | None = None
+    try:
+        first.extend(itertools.islice(records, FIRST_RECORDS))
+    except wire.CaptureError as error:
+        failure = error
+
+    def all_of_them() -> Iterator[wire.Record]:
+        yield from first
+        if failure is not None:
+            raise failure
+        yield from records
+
+    return min((record.time_ns for record in first), default=0), all_of_them()
 
 
 def _look(record: wire.Record, ports: Collection[int], keys: Keys) -> Seen:
@@ -118,12 +138,10 @@ def _look(record: wire.Record, ports: Collection[int], keys: Keys) -> Seen:
         return Seen(record, None, refused.reason + cut)
 
 
-def _print_lines(seen: Iterator[Seen]) -> None:
+def _print_lines(seen: Iterator[Seen], start: int) -> None:
     columns = _Columns({5: len("ce"), 6: len("icrc absent")})
-    start: int | None = None
     for one in seen:
         record, frame = one.record, one.frame
-        start = record.time_ns if start is None else start
         time = _seconds(record.time_ns - start)
         plane = printable(record.interface.name) or str(record.interface.index)
         if frame is None:

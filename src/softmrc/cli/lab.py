@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from softmrc import shipped
 from softmrc.cli.terminal import terminal
 from softmrc.fabric import Tier, link_name
 from softmrc.fabric.drawing import draw
@@ -19,14 +20,20 @@ from softmrc.lab import Lab, PortState
 from softmrc.lab.lab import take_down
 from softmrc.units import as_duration_ns, rate_text
 
+REBOOT = "5s"  # how long a node is gone
 lab_app = typer.Typer(help="A fabric of network namespaces on this machine (needs root).", no_args_is_help=True)
 Name = Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.", show_default=False)]
 Plane = Annotated[int, typer.Option(min=0, help="The plane of a name that does not say: leaf0 is p0.leaf0.")]
 
 
 @lab_app.command("up")
-def up(file: Annotated[Path, typer.Argument(help="A lab file (TOML).", show_default=False)]) -> None:
+def up(
+    file: Annotated[
+        Path, typer.Argument(help="A lab file (TOML), or a name of `softmrc examples`.", show_default=False)
+    ],
+) -> None:
     """Build a lab; one that is up already is left as it is."""
+    file = shipped.find(file, shipped.EXAMPLES, "file")
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in file.stem)[:32] or "mrc"
     start = time.monotonic()
     lab = Lab.up(read_text(file, "file"), stem)
@@ -174,13 +181,15 @@ def fail(
     ] = "down",
     name: Name = None,
     plane: Plane = 0,
-    lasting: Annotated[str | None, typer.Option("--for", help="Heal by itself after this time. 3s")] = None,
+    lasting: Annotated[
+        str | None, typer.Option("--for", help=f"Heal by itself after this time, as 3s. A reboot always does: {REBOOT}")
+    ] = None,
 ) -> None:
     """Break a cable or a node."""
     lab = Lab.find(name)
-    length_ns = as_duration_ns("for", lasting) if lasting else None
+    length_ns = as_duration_ns("for", lasting or REBOOT) if lasting or mode == "reboot" else None
     broken = lab.fail(target, mode, plane)
-    print(f"{broken}: {mode}", flush=True)
+    print(f"{broken}: {mode}" + (f", back in {length_ns / 1e9:g} s" if length_ns else ""), flush=True)
     if length_ns is not None:
         try:
             time.sleep(length_ns / 1e9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import threading
 import time
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from softmrc.cli.ping import secret_from, split_address
 from softmrc.cli.terminal import a_number, terminal
@@ -22,6 +22,7 @@ from softmrc.errors import RemoteError, UsageError
 from softmrc.verbs import MemoryRegion
 
 SIZES = tuple(1 << shift for shift in range(1, 25, 2)) + (1 << 24,)
+LARGEST = max(SIZES)
 MEMORY = 32 << 20
 ECHO, QUIET, END = 1, 2, 3
 IDLE_S = 60.0  # for which a client may do nothing
@@ -31,7 +32,8 @@ ANSWER_S = 10.0  # for which a server may
 def serve(host: str, port: int, once: bool, console: Console, **settings: Any) -> None:
     """Answer clients side by side: one that says nothing is nobody else's concern."""
     with listen(host, port, memory=bytearray(MEMORY), **settings) as listener:
-        console.print(f"listening on {host} port {listener.port}, {listener.device!r}")
+        planes = ", ".join(map(str, listener.device.local_planes))
+        console.print(f"listening on {host} port {listener.port}, planes {planes}", highlight=False, soft_wrap=True)
         source = listener.device.register(bytearray(max(SIZES)))
         while True:
             connection = listener.accept()
@@ -167,6 +169,10 @@ def perf(
     port: int = typer.Option(7471, min=0, max=65535, help="Server: the TCP port to listen on."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
     seconds: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="Client: time for each size."),
+    size: list[int] = typer.Option(
+        [], min=1, max=LARGEST, help="Client: bytes of a message; repeat for more. Without it: 2 B to 16 MiB."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Client: print one JSON object a size, as it is measured."),
     once: bool = typer.Option(False, help="Server: leave after the first client that measures."),
     lanes: int = typer.Option(
         0, min=0, max=64, help="Lanes of this side; a client has a connection in each. 0: one, or by cores."
@@ -187,15 +193,26 @@ def perf(
         for _ in range(1, lanes):
             more = connect(far_host, far_port, device=connection.device, secret=settings["secret"])
             connections.append(stack.enter_context(more))
-        table = Table(title=f"{connection.device!r} → {connection.peer}", title_justify="left")
-        for column in ("bytes", "latency µs, one way", "Gb/s", "messages/s"):
-            table.add_column(column, justify="right")
-        for size in SIZES:
-            one_way = latency_us(connection, size, 200 if size < 1 << 20 else 10)
-            rate = together_gbps(connections, size, seconds)
-            table.add_row(f"{size:,}", f"{one_way:,.1f}", f"{rate:,.3f}", f"{rate * 1e9 / 8 / size:,.0f}")
-        for one in connections:
-            one.post(memory_of(one), 0, b"end", imm=END)
-    if not table.row_count:
-        raise UsageError("nothing was measured")
-    console.print(table)
+        if not as_json:
+            planes = ", ".join(map(str, connection.device.local_planes))
+            console.print(f"{planes} → {connection.peer}", highlight=False, soft_wrap=True)
+            print(HEAD)
+        for one in size or SIZES:
+            one_way = latency_us(connection, one, 200 if one < 1 << 20 else 10)
+            rate = together_gbps(connections, one, seconds)
+            _print_row(one, one_way, rate, as_json)
+        for each in connections:
+            each.post(memory_of(each), 0, b"end", imm=END)
+
+
+HEAD = f"{'bytes':>12} {'one way, µs':>14} {'Gb/s':>10} {'messages/s':>14}"
+
+
+def _print_row(size: int, one_way_us: float, gbps: float, as_json: bool) -> None:
+    """As soon as it is measured."""
+    messages = gbps * 1e9 / 8 / size
+    if as_json:
+        row = {"bytes": size, "one_way_us": one_way_us, "gbps": gbps, "messages_per_s": messages}
+        print(json.dumps(row), flush=True)
+    else:
+        print(f"{size:>12,} {one_way_us:>14,.1f} {gbps:>10,.3f} {messages:>14,.0f}", flush=True)

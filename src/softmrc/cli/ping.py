@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import statistics
 import time
+from dataclasses import asdict, dataclass
 
 import typer
 from rich.table import Table
@@ -20,11 +22,11 @@ PORT = re.compile("[0-9]{1,5}")
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """HOST:PORT, with an IPv6 host in brackets."""
+    """HOST:PORT, with an IPv6 host in brackets; several addresses of the host have commas between them."""
     host, _, port = text.rpartition(":")
     if not host or not PORT.fullmatch(port):
         raise ConfigError("address", text, "HOST:PORT, for example 10.0.0.2:7000 or [fd00::2]:7000")
-    return host.strip("[]"), int(port)
+    return ",".join(part.strip().strip("[]") for part in host.split(",")), int(port)
 
 
 def secret_from(given: str | None) -> str | None:
@@ -66,6 +68,33 @@ def seen(answered: int, asked: int, state: EvState) -> str:
     return words if state == EvState.GOOD else f"{words}, {state.name}"
 
 
+@dataclass(frozen=True)
+class Row:
+    """One path."""
+
+    plane: int
+    address: str
+    path: int
+    sent: int
+    answered: int
+    median_us: float | None
+    best_us: float | None
+    worst_us: float | None
+    seen: str
+
+    @classmethod
+    def of(cls, connection: Connection, path: tuple[int, int], times: list[float], count: int, state: EvState) -> Row:
+        here = connection.device.local_planes[path[0]]
+        median, best, worst = (round(f(times), 1) if times else None for f in (statistics.median, min, max))
+        words = seen(len(times), count, state)
+        return cls(path[0], here.interface or str(here), path[1], count, len(times), median, best, worst, words)
+
+    def cells(self) -> list[str]:
+        figures = [f"{one:,.0f}" if one is not None else "—" for one in (self.median_us, self.best_us, self.worst_us)]
+        loss = f"{1 - self.answered / self.sent:.0%}"
+        return [f"{self.plane} {self.address}", str(self.path), *figures, loss, self.seen]
+
+
 def ping(
     address: str = typer.Argument(help="Where a node listens: HOST:PORT."),
     plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
@@ -73,20 +102,25 @@ def ping(
     interval_ms: float = typer.Option(
         100.0, min=1.0, max=3_600_000, callback=a_number, help="Pause between two rounds."
     ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
-    """Probe every path to a node: round trip, loss, and whether it answers."""
+    """Probe every path to a node: round trip, loss, and whether it answers. Exits with 0 if every probe of every path
+    was answered, else with 1."""
     host, port = split_address(address)
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
         answers = probe_all(connection, count, interval_ms / 1000)
         states = {(int(ev["port"]), int(ev["value"])): EvState(int(ev["state"])) for ev in connection.qp.evs()}
-        table = Table(title=f"{len(answers)} paths to {connection.peer}", title_justify="left")
-        for column in ("plane", "path", "round trip µs, median", "best", "worst", "loss", "seen"):
-            table.add_column(column, justify="left" if column == "plane" else "right")
-        for (number, ev), times in sorted(answers.items()):
-            shown = [f"{f(times):,.0f}" for f in (statistics.median, min, max)] if times else ["—"] * 3
-            loss = f"{1 - len(times) / count:.0%}"
-            plane_here = connection.device.local_planes[number]
-            name = f"{number} {plane_here.interface or plane_here}"
-            table.add_row(name, str(ev), *shown, loss, seen(len(times), count, states[number, ev]))
+        rows = [Row.of(connection, path, times, count, states[path]) for path, times in answers.items()]
+        to = str(connection.peer)
+    if as_json:
+        print(json.dumps({"peer": to, "paths": [asdict(row) for row in rows]}, indent=2))
+    else:
+        table = Table(title=f"{len(rows)} paths to {to}; round trips in µs", title_justify="left")
+        for column in ("plane", "path", "median", "best", "worst", "loss", "seen"):
+            table.add_column(column, justify="left" if column in ("plane", "seen") else "right")
+        for row in rows:
+            table.add_row(*row.cells())
         terminal().print(table)
+    if any(row.answered < row.sent for row in rows):
+        raise typer.Exit(1)

@@ -20,6 +20,12 @@ MARKS = {
     EvState.ASSUMED_BAD: Text("○", "red"),
     EvState.DENIED: Text("·", "dim"),
 }
+LEGENDS = {
+    EvState.GOOD: "good",
+    EvState.SKIP: "skipped once",
+    EvState.ASSUMED_BAD: "assumed bad",
+    EvState.DENIED: "denied",
+}
 
 
 def terminal(stderr: bool = False) -> Console:

@@ -13,39 +13,49 @@ from rich.text import Text
 
 from softmrc.cli.perf import END, check_writes, memory_of, post
 from softmrc.cli.ping import secret_from, split_address
-from softmrc.cli.terminal import MARKS, a_number, terminal
+from softmrc.cli.terminal import LEGENDS, MARKS, a_number, terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
 
 MESSAGE = 1 << 20
 DEPTH = 8
-RATES = ("packets_sent", "packets_retransmitted", "loss_spurious", "evs_demoted", "evs_revived", "timeouts")
+RATES = {
+    "packets_sent": "packets sent",
+    "packets_retransmitted": "sent again",
+    "loss_spurious": "needlessly",
+    "evs_demoted": "paths withdrawn",
+    "evs_revived": "trusted again",
+    "timeouts": "timeouts",
+}
+LEGEND = Text.assemble(
+    "paths, in the order of their numbers:  ",
+    *(part for state, words in LEGENDS.items() for part in (MARKS[state], f" {words}  ")),
+)
 
 
 def view(connection: Connection, before: dict[str, Any], now: dict[str, Any], span_s: float) -> Group:
     """One screen."""
     table = Table(expand=False)
-    for column in ("plane", "state", "link", "Gb/s out", "packets/s", "window, B", "paths"):
+    for column in ("plane", "state", "Gb/s", "packets/s", "window, B", "paths"):
         table.add_column(column, justify="right" if "/" in column or "," in column else "left")
     evs, query = connection.qp.evs(), connection.qp.query()
     windows = query["port_window_bytes"]
     for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
         rate = (new["bytes_sent"] - old["bytes_sent"]) * 8 / span_s / 1e9
         packets = (new["packets_sent"] - old["packets_sent"]) / span_s
-        marks = Text(" ").join(MARKS[EvState(int(ev["state"]))] for ev in evs[evs["port"] == number])
+        own = sorted(evs[evs["port"] == number], key=lambda ev: int(ev["value"]))
+        marks = Text("").join(MARKS[EvState(int(ev["state"]))] for ev in own)
         state = Text("up", "green") if new["is_up"] else Text("down", "red")
         plane = connection.device.local_planes[number]
         window = f"{windows[number]:,}" if windows else ""
-        table.add_row(
-            f"{number} {plane}", state, plane.speed or "learnt", f"{rate:.3f}", f"{packets:,.0f}", window, marks
-        )
+        table.add_row(f"{number} {plane}", state, f"{rate:.3f}", f"{packets:,.0f}", window, marks)
     head = Text.assemble(
         (str(connection.peer), "bold"),
         f"  window {query['window_bytes']:,} B, {query['bytes_in_flight']:,} in flight, "
         f"round trip {query['smoothed_rtt_us']:,.0f} µs, {query['state'].name}",
     )
-    deltas = [f"{name.replace('_', ' ')} {(now['qp'][name] - before['qp'][name]) / span_s:,.0f}/s" for name in RATES]
-    return Group(head, table, Text("  ".join(deltas)))
+    deltas = [f"{words} {(now['qp'][name] - before['qp'][name]) / span_s:,.0f}/s" for name, words in RATES.items()]
+    return Group(head, table, LEGEND, Text("  ".join(deltas)))
 
 
 def _sample(connection: Connection) -> dict[str, Any]:

@@ -82,13 +82,17 @@ class FabricHost:
 
     def paths(self, plane: int, address: Any) -> tuple[IPv6Address, ...]:
         """A carrier for each path to the host with this address in a plane."""
-        to = self._hosts_by_address.get((plane, address))
+        to = self.host_at(plane, address)
         if to is None:
             raise ConfigError(
                 "address", str(address), f"the address of a host in plane {plane} of {self.description.name}"
             )
         count = self.description.fabric.paths(self.host, to)
         return tuple(self.plan.carrier(self.host, to, plane, path) for path in range(count))
+
+    def host_at(self, plane: int, address: Any) -> int | None:
+        """The other host with this address in a plane, if there is one."""
+        return self._hosts_by_address.get((plane, address))
 
     @cached_property
     def _hosts_by_address(self) -> dict[tuple[int, Any], int]:

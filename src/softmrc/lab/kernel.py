@@ -12,12 +12,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from softmrc.errors import DeviceError
@@ -28,6 +29,7 @@ _SIOCGIFFLAGS, _SIOCETHTOOL = 0x8913, 0x8946
 _ETHTOOL_STXCSUM = 0x17
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _TIMEOUT_S = 60.0
+_LAST_WORDS = 50  # times 20 ms, for processes of a lab that goes
 _PATIENCE = 100  # how often a batch is tried again without getting any further
 _STOPPED_AT = re.compile(r"Command failed -:(\d+)")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -128,6 +130,31 @@ def delete_namespaces(names: Sequence[str]) -> None:
     left = [name for name in present if (NETNS / name).exists()]
     if left:
         raise DeviceError(f"cannot delete {len(left)} namespaces, the first of them {left[0]}")
+
+
+def processes_in(inodes: set[int]) -> list[int]:
+    """Who lives in one of these namespaces, ourselves excepted."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            is_there = folder.name.isdigit() and (folder / "ns" / "net").stat().st_ino in inodes
+        except OSError:  # it has ended
+            continue
+        if is_there and int(folder.name) != os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+def end_processes_in(inodes: set[int]) -> None:
+    """A namespace lives as long as a process in it: ask them to go, then make them."""
+    for step in (signal.SIGTERM, signal.SIGKILL):
+        for pid in processes_in(inodes):
+            with suppress(ProcessLookupError):
+                os.kill(pid, step)
+        for _ in range(_LAST_WORDS):
+            if not processes_in(inodes):
+                return
+            time.sleep(0.02)
 
 
 def write_sysctls(settings: Sequence[tuple[str, str]]) -> None:

@@ -289,6 +289,7 @@ def _remove(found: Record) -> None:
     for pid, started in found.flappers.values():
         if record.is_alive(pid, started):
             os.kill(pid, signal.SIGTERM)
+    kernel.end_processes_in({inode for inode in found.namespaces.values() if inode})
     ours = [n for n, inode in found.namespaces.items() if not inode or kernel.inode_of(n) in (None, inode)]
     kernel.delete_namespaces(ours)
     try:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from softmrc.mapper.inference import Finding, State
-from softmrc.mapper.mapper import Mapper, Settings
+from softmrc.mapper.mapper import Mapper, Settings, denylist_of
 from softmrc.mapper.things import Kind, Thing, Things
 
-__all__ = ["Finding", "Kind", "Mapper", "Settings", "State", "Thing", "Things"]
+__all__ = ["Finding", "Kind", "Mapper", "Settings", "State", "Thing", "Things", "denylist_of"]

@@ -5,14 +5,16 @@ What carries the packets is a `Fabric`: the simulator, or a lab's kernel. The ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Protocol
 
 import numpy as np
 
 from softmrc.errors import ConfigError
-from softmrc.fabric import Shape
+from softmrc.fabric import Shape, link_name
+from softmrc.fabric.denylist import Denylist, Entry
 from softmrc.mapper.inference import Finding, State, find_corruption, find_losses, find_slow
 from softmrc.mapper.matrix import Matrix, Outcome
 from softmrc.mapper.probes import Batch, Prober
@@ -74,6 +76,21 @@ class Settings:
             raise ConfigError("window_slots", self.window_slots, f"at least the {self.step_slots} slots of a step")
         if not 0 <= self.burst_bytes < self.train * self.large_bytes:
             raise ConfigError("burst_bytes", self.burst_bytes, f"0 to less than a train, {self.train} large packets")
+
+
+def denylist_of(fabric: str, shape: Shape, findings: Iterable[Finding]) -> Denylist:
+    """A list of everything that was found, for nodes to keep away from."""
+    entries = tuple(
+        Entry(
+            one.thing.name,
+            one.thing.kind.value,
+            one.state.value,
+            round(one.share, 6),
+            tuple(link_name(shape, link) for link in one.thing.links),
+        )
+        for one in findings
+    )
+    return Denylist(fabric, entries, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 @dataclass

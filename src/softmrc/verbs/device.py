@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -28,8 +29,9 @@ from softmrc.config import (
     quantity,
     to_native,
 )
-from softmrc.engine import EVENT, Endpoint, EventType
+from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, RefusedPacket
 from softmrc.errors import ConfigError, UsageError, did_you_mean
+from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
 from softmrc.units import rate_text
 from softmrc.verbs.bounds import flag, instance, whole
@@ -59,6 +61,28 @@ class Event(NamedTuple):
     code: int
     value: int
     at_ps: int
+
+    def __str__(self) -> str:
+        """The same in words."""
+        words = {
+            EventType.qp_state: lambda: f"queue pair {self.qpn:#x} is {QpState(self.code).name}",
+            EventType.ev_state: lambda: f"path {self.ev} of plane {self.plane} is {EvState(self.code).name}",
+            EventType.port_state: lambda: f"plane {self.plane} is {'up' if self.code else 'down'}",
+            EventType.peer_ports: lambda: f"peer {self.code} can use planes {_planes_in(self.value)}",
+            EventType.probe_answer: lambda: (
+                f"path {self.ev} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
+            ),
+            EventType.packet_refused: lambda: f"a packet was refused: {_words(RefusedPacket(self.code).name)}",
+        }.get(self.type, lambda: _words(self.type.name))()
+        return f"{self.at_ps / 1e12:.6f} s: {words}"
+
+
+def _words(name: str) -> str:
+    return name.lower().replace("_", " ")
+
+
+def _planes_in(mask: int) -> str:
+    return ", ".join(str(plane) for plane in range(mask.bit_length()) if mask >> plane & 1) or "none"
 
 
 def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
@@ -112,6 +136,7 @@ class Device:
         if routes is not None and not callable(routes):
             raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
+        self._denied = denylist.at_start() if routes is not None else None
         self.config = _config_of(config, more)
         if not 1 <= whole("sockets_per_plane", self.config.sockets_per_plane, 32) <= MOST_SOCKETS:
             raise ConfigError("sockets_per_plane", self.config.sockets_per_plane, f"1 to {MOST_SOCKETS}")
@@ -131,6 +156,7 @@ class Device:
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
+        self.control = self._open_control()
         self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)
@@ -185,6 +211,14 @@ class Device:
                 whole("send_buffer_bytes", config.send_buffer_bytes, 32),
             )
         return plan
+
+    def _open_control(self) -> str:
+        """Where this device can be asked and told (docs/control.md); empty where it cannot."""
+        speeds = [plane.speed_bps for plane in self.local_planes]
+        path, why = _core.open_control(self._native, "verbs", self.mtu, json.dumps(asdict(self.config)), speeds)
+        if why:
+            logging.getLogger("softmrc").info("no control socket: %s", why)
+        return path
 
     def payload(self, is_sealed: bool) -> int:
         """Bytes of a full packet to peers with which packets are sealed, or are not."""
@@ -327,6 +361,15 @@ class Device:
             for queue in queues:
                 queue._used_by.add(qpn)
             return QueuePair(self, qpn, *queues, inside)
+
+    def _deny_listed(self, qp: QueuePair) -> None:
+        """Keep a queue pair off what the node's denylist names: its paths have the numbers that the fabric knows."""
+        if self._denied is None or qp.peer is None or not qp._has_carriers:
+            return
+        denied = self._denied(qp.peer.planes[0].address)
+        for index, number in enumerate(qp.evs()["value"].tolist()):
+            if number in denied:
+                qp.deny_ev(index)
 
     def _has_qp(self, qpn: int) -> bool:
         return self._native.has_qp(qpn)

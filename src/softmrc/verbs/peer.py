@@ -39,7 +39,8 @@ class Peer:
 
     def __str__(self) -> str:
         first = self.planes[0]
-        more = f" and {len(self.planes) - 1} more planes" if len(self.planes) > 1 else ""
+        others = len(self.planes) - 1
+        more = f" and {others} more plane{'s' * (others > 1)}" if others else ""
         return f"{first.address} port {first.port}{more}"
 
 

@@ -114,6 +114,7 @@ class QueuePair:
         """RTR → RTS: ready to send. `more` are fields of `RtsAttributes`."""
         settings = {"first_psn": self.first_psn, **self.device.config.sending(), **more}
         self.device._native.modify_rts(self.qpn, to_native(_made(RtsAttributes, **settings)))
+        self.device._deny_listed(self)
 
     def modify(self, state: Any, **attributes: Any) -> None:
         """Go to `state` with the attributes that this transition needs: `init`, `rtr`, `rts` or `error` by name."""

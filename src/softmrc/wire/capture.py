@@ -19,6 +19,7 @@ from softmrc.wire.route import UDP_PORT
 
 LINKTYPE_ETHERNET = 1
 LINKTYPE_RAW = 101
+MOST_USIDS = 6  # behind a block of 32 bits
 _FLUSH_AT = 1 << 20
 # How many bytes stand before the IP header, for the link types that tcpdump and we write. None: Ethernet, which the
 # frame reader knows.
@@ -74,13 +75,15 @@ class Record:
 
     def parse(self, udp_ports: Collection[int] = ()) -> Frame:
         """The MRC frame in it; one that is none raises `Refused`. `udp_ports` are MRC's. Where none are given the
-        interface may say that all are; else it is 4791, or any other on which a packet has the right ICRC."""
+        interface may say that all are; else it is 4791, or any other on which a packet has the right ICRC. One that was
+        seen on its way, with an SRv6 carrier for a destination, is read as it will arrive."""
         before_ip = _LINK_HEADERS.get(self.interface.linktype, -1)
         if before_ip == -1:
             raise Refused("frame", f"link type {self.interface.linktype}, which is not read here", len(self.frame))
 
         def read(port: int | None) -> Frame:
-            return Frame.parse(self.frame[before_ip or 0 :], link_header=before_ip is None, udp_port=port)
+            frame = Frame.parse(self.frame[before_ip or 0 :], link_header=before_ip is None, udp_port=port)
+            return frame if frame.icrc != Sum.BAD else self._arriving(before_ip, port) or frame
 
         if not udp_ports and self.interface.is_all_mrc:
             return read(None)
@@ -96,6 +99,23 @@ class Record:
                 if (frame := read(None)).icrc == Sum.GOOD:
                     return frame
         raise refused
+
+    def _arriving(self, before_ip: int | None, port: int | None) -> Frame | None:
+        """The frame as it will be when the switches have taken their uSIDs from its destination, which is what the ICRC
+        is of; None where no number of them makes it right."""
+        raw = self.frame[before_ip or 0 :]
+        ip = 0 if before_ip is not None else 14
+        if len(raw) < ip + 40 or raw[ip] >> 4 != 6 or (ip and raw[12:14] != b"\x86\xdd"):
+            return None
+        at = ip + 24
+        for usids in range(1, MOST_USIDS):
+            rest = raw[at + 4 + 2 * usids : at + 16]
+            shifted = raw[: at + 4] + rest + bytes(2 * usids) + raw[at + 16 :]
+            with suppress(Refused):
+                frame = Frame.parse(shifted, link_header=before_ip is None, udp_port=port)
+                if frame.icrc == Sum.GOOD:
+                    return frame
+        return None
 
 
 class PcapngWriter:

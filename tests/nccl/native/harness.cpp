@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <map>
 
+#include <fcntl.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 #include "side.h"
@@ -14,13 +16,23 @@ using Story = void (*)(Side&, int side, const std::vector<int>& numbers);
 
 const std::map<std::string, Story> stories{
     {"traffic", traffic}, {"words", words}, {"abort_receive", abort_receive}, {"abort_send", abort_send}, {"last_word", last_word},
-    {"killed_sender", killed_sender}, {"killed_receiver", killed_receiver}, {"too_long", too_long}, {"fork", forked}, {"many", many}, {"ahead", ahead},
+    {"killed_sender", killed_sender}, {"killed_receiver", killed_receiver}, {"too_long", too_long}, {"fork", forked}, {"many", many}, {"ahead", ahead}, {"tarry", tarry}, {"pingpong", pingpong}, {"speed", speed},
 };
 
 void run(const std::string& path, int version, int side, int fd, Story story, const std::vector<int>& numbers) {
   Net net = load(path, version);
   Side here(net, fd);
   story(here, side, numbers);
+}
+
+// The other process may be on another machine, as far as the network knows, and another host of a fabric.
+void move_elsewhere() {
+  if (const char* host = std::getenv("HARNESS_OTHER_HOST")) setenv("SOFTMRC_HOST", host, 1);
+  const char* const space = std::getenv("HARNESS_OTHER_NETNS");
+  if (!space) return;
+  const int fd = open(space, O_RDONLY | O_CLOEXEC);
+  require(fd >= 0 && setns(fd, CLONE_NEWNET) == 0, "there is such a network namespace");
+  ::close(fd);
 }
 
 int main(int count, char** words) {
@@ -47,7 +59,7 @@ int main(int count, char** words) {
     const int side = child == 0;
     ::close(ends[!side]);
     if (side) {
-      if (const char* secret = std::getenv("HARNESS_OTHER_SECRET")) setenv("SOFTMRC_SECRET", secret, 1);
+      move_elsewhere();
       run(path, version, 1, ends[1], stories.at(name), numbers);
       return 0;
     }

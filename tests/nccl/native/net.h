@@ -26,6 +26,7 @@ inline void require(bool promise, const std::string& words) {
 // The last warning, as NCCL keeps it.
 inline std::mutex warning_mutex;
 inline std::string last_warning;
+inline std::function<void()> on_warning;  // who logs may take its time, and ask for more
 
 inline void log(LogLevel level, unsigned long, const char*, int, const char* format, ...) {
   char text[1024];
@@ -35,8 +36,11 @@ inline void log(LogLevel level, unsigned long, const char*, int, const char* for
   va_end(arguments);
   if (std::getenv("HARNESS_LOUD")) std::fprintf(stderr, "[%d] %d %s\n", getpid(), static_cast<int>(level), text);
   if (level != LogLevel::warn) return;
-  const std::lock_guard lock(warning_mutex);
-  last_warning = text;
+  {
+    const std::lock_guard lock(warning_mutex);
+    last_warning = text;
+  }
+  if (on_warning) on_warning();
 }
 
 inline std::string warning() {

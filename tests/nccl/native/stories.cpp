@@ -367,6 +367,7 @@ void ahead(Side& here, int side, const std::vector<int>&) {
   here.close();
 }
 
+// Both are told, and soon: who sent by the shelf has been told that all went well, and learns it by sending more.
 void too_long(Side& here, int side, const std::vector<int>&) {
   here.connect(2);
   constexpr std::size_t sizes[2][2] = {{200, 100}, {30'000, 20'000}};  // what is sent, and what fits: by the shelf, and granted
@@ -375,11 +376,25 @@ void too_long(Side& here, int side, const std::vector<int>&) {
     Connection& connection = side == 0 ? here.sends[i] : here.receives[i];
     void* const memory = here.registered(connection, pages);
     if (side == 0) {
-      const Result result = outcome(here, here.begin_send(connection, pages.data(), sizes[i][0]), 10);
-      require(i == 0 || result == Result::invalid_usage, "who sends too much is told");
+      Result result = outcome(here, here.begin_send(connection, pages.data(), sizes[i][0]), 10);
+      if (i == 0) here.bootstrap.meet();
+      const Deadline deadline(5);
+      for (void* request = nullptr; i == 0 && result == Result::success; deadline.check("who sends too much is told")) {
+        if (request) {
+          result = outcome(here, std::exchange(request, nullptr), 5);
+        } else {
+          result = here.net.send(connection.comm, pages.data(), 30'000, &request);  // for which nobody will ever ask
+        }
+      }
+      require(i == 0 ? result == Result::remote_error && warning().find("broke off") != std::string::npos : result == Result::invalid_usage,
+              "who sends too much is told: " + warning());
     } else {
+      Pages more(4096);
+      on_warning = [&] { here.registered(connection, more); };
       const Result result = outcome(here, here.begin_receive(connection, pages.data(), sizes[i][1], memory), 10);
-      require(result == Result::invalid_usage, "who is sent too much is told");
+      on_warning = nullptr;
+      require(result == Result::invalid_usage && warning().find("200 bytes to a receive of 100") != std::string::npos == (i == 0), "who is sent too much is told: " + warning());
+      if (i == 0) here.bootstrap.meet();
     }
     here.bootstrap.meet();
     must(here.net.middle.deregister_memory(connection.comm, memory), "deregMr");
@@ -403,6 +418,24 @@ void forked(Side& here, int side, const std::vector<int>&) {
   here.bootstrap.meet();
   converse(here, side, 0, 500'000);
   here.bootstrap.meet();
+  here.close();
+}
+
+// They talk until a file is there, so that somebody else may ask and tell the plugin meanwhile.
+void tarry(Side& here, int side, const std::vector<int>&) {
+  here.connect(1);
+  const Deadline deadline(60);
+  char is_over = 0;
+  while (!is_over) {
+    converse(here, side, 0, 300'000);
+    if (side == 0) {
+      is_over = access(std::getenv("HARNESS_UNTIL"), F_OK) == 0;
+      here.bootstrap.tell(&is_over, 1);
+    } else {
+      here.bootstrap.hear(&is_over, 1);
+    }
+    deadline.check("tarrying");
+  }
   here.close();
 }
 

@@ -22,7 +22,12 @@ void killed_receiver(Side& here, int side, const std::vector<int>& numbers);
 void too_long(Side& here, int side, const std::vector<int>& numbers);
 void forked(Side& here, int side, const std::vector<int>& numbers);
 void ahead(Side& here, int side, const std::vector<int>& numbers);
+void tarry(Side& here, int side, const std::vector<int>& numbers);
 void many(Side& here, int side, const std::vector<int>& numbers);
+
+// In figures.cpp: what is measured by hand.
+void pingpong(Side& here, int side, const std::vector<int>& numbers);
+void speed(Side& here, int side, const std::vector<int>& numbers);
 
 // In alone.cpp: one process, or one that makes others of its own.
 using Alone = void (*)(const std::string& path, int version, const std::vector<int>& numbers);

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from softmrc.errors import ConfigError, DeviceError
-from softmrc.fabric import AddressPlan, Shape, link_name
+from softmrc.fabric.address import AddressPlan
+from softmrc.fabric.host import FILE as FABRIC
+from softmrc.fabric.host import NUMBER, FabricHost
+from softmrc.fabric.shape import Shape
 from softmrc.files import read_text
-from softmrc.mapper.inference import Finding
 
 VERSION = 1
 MOST_BYTES = 16 << 20
@@ -42,18 +43,6 @@ class Denylist:
     fabric: str
     entries: tuple[Entry, ...] = ()
     written: str = ""
-
-    @classmethod
-    def of(cls, fabric: str, shape: Shape, findings: Iterable[Finding]) -> Denylist:
-        """A list of everything that was found."""
-        entries = tuple(
-            Entry(
-                one.thing.name, one.thing.kind.value, one.state.value, round(one.share, 6),
-                tuple(link_name(shape, link) for link in one.thing.links),
-            )
-            for one in findings
-        )  # fmt: skip
-        return cls(fabric, entries, datetime.now(UTC).isoformat(timespec="seconds"))
 
     def save(self, path: Path) -> None:
         """Write it whole or not at all: nodes may be reading."""
@@ -117,6 +106,23 @@ class Denylist:
         """The EVs of a pair of hosts that cross a link of the list; none, if it would be all of them."""
         denied = {ev for link in self.links(plan.shape) for ev in plan.evs_over(link, source, destination)}
         return sorted(denied) if len(denied) < plan.evs(source, destination) else []
+
+
+def at_start() -> Callable[[Any], list[int]] | None:
+    """The list that this process loads at start, if it is given one: the EVs to leave, by a peer's address."""
+    listed = Denylist.from_environment()
+    if listed is None:
+        return None
+    here = FabricHost.from_environment()
+    if here is None:
+        raise ConfigError(FILE, os.environ[FILE], f"a fabric beside it: {FABRIC} and {NUMBER} say which host this is")
+    listed.links(here.description.fabric)
+
+    def denied(address: Any) -> list[int]:
+        to = here.host_at(0, address)
+        return [] if to is None else listed.evs(here.plan, here.host, to)
+
+    return denied
 
 
 def _link_of(shape: Shape, name: str) -> int:

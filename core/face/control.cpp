@@ -1,0 +1,236 @@
+#include "face/control.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "face/refusal.h"
+
+namespace softmrc::face {
+namespace {
+
+constexpr std::size_t longest_request = 64 << 10;
+constexpr std::uint32_t most_a_second = 1000;
+constexpr std::uint32_t most_devices = 4096;  // of a process
+
+[[noreturn]] void refuse_with_errno(const std::string& what) { throw Refusal(what + ": " + std::strerror(errno)); }
+
+std::optional<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return std::nullopt;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+bool is_answered(const std::string& path) {
+  const auto address = address_of(path);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (!address || fd < 0) return true;  // not known to be dead
+  const bool refuses = connect(fd, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 && errno == ECONNREFUSED;
+  close(fd);
+  return !refuses;
+}
+
+// What processes left behind that were killed. One whose number somebody else has now is found another time.
+void remove_stale(const std::string& folder) {
+  DIR* const opened = opendir(folder.c_str());
+  if (!opened) return;
+  while (const dirent* entry = readdir(opened)) {
+    const std::string name = entry->d_name;
+    const long pid = std::atol(name.c_str());
+    if (pid <= 0 || !name.ends_with(".sock") || access(("/proc/" + std::to_string(pid)).c_str(), F_OK) == 0) continue;
+    const std::string path = folder + "/" + name;
+    if (!is_answered(path)) unlink(path.c_str());  // of another PID namespace it may be
+  }
+  closedir(opened);
+}
+
+bool is_ours(int fd) {
+  ucred who{};
+  socklen_t size = sizeof who;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return false;
+  return who.uid == geteuid() || who.uid == 0;
+}
+
+}  // namespace
+
+std::string control_folder(const Environment& environment) {
+  const std::string runtime = environment("XDG_RUNTIME_DIR");
+  struct stat found{};
+  // Who became another user may still have the first one's variable.
+  const bool is_usable = !runtime.empty() && stat(runtime.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid();
+  const std::string folder = is_usable ? runtime + "/softmrc" : "/tmp/softmrc-" + std::to_string(geteuid());
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) refuse_with_errno("cannot make " + folder);
+  if (lstat(folder.c_str(), &found) != 0) refuse_with_errno(folder);
+  if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid() || (found.st_mode & 077) != 0)
+    throw Refusal(folder + " is no folder of this user's alone; allowed: one of its own with mode 0700");
+  return folder;
+}
+
+std::string open_control(udp::Device& device, Facts facts, std::string& why) {
+  try {
+    auto control = std::make_unique<Control>(device, std::move(facts), control_folder());
+    const std::string path = control->path();
+    device.keep(std::move(control));
+    return path;
+  } catch (const Refusal& refusal) {
+    why = refusal.what();
+    return "";
+  }
+}
+
+Control::Control(udp::Device& device, Facts facts, const std::string& folder) : device_(device), facts_(std::move(facts)) {
+  facts_.started = static_cast<double>(udp::wall_ns()) / 1e9 - static_cast<double>(device_.clock().now().ps) / 1e12;
+  remove_stale(folder);
+  bell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  try {
+    claim(folder);
+    thread_ = std::thread([this] { live(); });
+    pthread_setname_np(thread_.native_handle(), "softmrc-control");
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+// The first number that nobody has.
+void Control::claim(const std::string& folder) {
+  socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (socket_ < 0 || bell_ < 0) refuse_with_errno("cannot make a control socket");
+  for (std::uint32_t number = 0; number < most_devices; ++number) {
+    const std::string path = folder + "/" + std::to_string(getpid()) + "-" + std::to_string(number) + ".sock";
+    const auto address = address_of(path);
+    if (!address) throw Refusal(path + " is too long for a socket");
+    bool is_bound = bind(socket_, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
+    if (!is_bound && errno == EADDRINUSE && !is_answered(path)) {  // of an earlier process with our number
+      unlink(path.c_str());
+      is_bound = bind(socket_, reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
+    }
+    if (!is_bound && errno == EADDRINUSE) continue;
+    if (!is_bound) refuse_with_errno("cannot make " + path);
+    path_ = path;
+    facts_.number = number;
+    chmod(path.c_str(), 0600);
+    if (listen(socket_, 16) != 0) refuse_with_errno("cannot listen on " + path);
+    return;
+  }
+  throw Refusal("there are " + std::to_string(most_devices) + " devices with control sockets in this process");
+}
+
+void Control::close() {
+  const std::lock_guard lock(mutex_);
+  if (thread_.joinable()) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(bell_, &one, sizeof one);
+    thread_.join();
+  }
+  if (!path_.empty()) unlink(path_.c_str());
+  path_.clear();
+  for (Client& client : clients_) let_go(client);
+  for (int* fd : {&socket_, &bell_}) {
+    if (*fd >= 0) ::close(*fd);
+    *fd = -1;
+  }
+}
+
+void Control::abandon() {
+  for (Client& client : clients_)
+    if (client.fd >= 0) ::close(client.fd);
+  for (const int fd : {socket_, bell_})
+    if (fd >= 0) ::close(fd);
+}
+
+// Who has been answered is asked again only once it has read that: nobody makes us keep more than one answer.
+void Control::live() {
+  while (true) {
+    const auto rests = std::chrono::ceil<std::chrono::milliseconds>(rests_until_ - Clock::now()).count();
+    if (pollfd bell{bell_, POLLIN, 0}; rests > 0 && ::poll(&bell, 1, static_cast<int>(rests)) > 0) return;
+    std::array<pollfd, 2 + std::tuple_size_v<decltype(clients_)>> waits{};
+    waits[0] = {bell_, POLLIN, 0};
+    waits[1] = {socket_, POLLIN, 0};
+    for (std::size_t i = 0; i < clients_.size(); ++i)
+      waits[2 + i] = {clients_[i].fd, static_cast<short>(clients_[i].out.empty() ? POLLIN : POLLOUT), 0};
+    bool has_more = false;  // lines that came with others
+    for (const Client& client : clients_) has_more |= client.out.empty() && client.in.find('\n') != std::string::npos;
+    ::poll(waits.data(), waits.size(), has_more ? 0 : -1);
+    if (waits[0].revents) return;
+    if (waits[1].revents) admit();
+    for (std::size_t i = 0; i < clients_.size(); ++i)
+      if (clients_[i].fd >= 0 && (has_more || waits[2 + i].revents)) serve(clients_[i]);
+  }
+}
+
+void Control::admit() {
+  const int fd = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) return;
+  for (Client& client : clients_)
+    if (client.fd < 0 && is_ours(fd)) {
+      client.fd = fd;
+      return;
+    }
+  ::close(fd);
+}
+
+void Control::serve(Client& client) {
+  if (!client.out.empty() && !write(client)) return let_go(client);
+  if (!client.out.empty()) return;
+  if (!read(client)) return let_go(client);
+  for (std::size_t end; client.out.empty() && (end = client.in.find('\n')) != std::string::npos && may_answer();) {
+    const std::string line = client.in.substr(0, end);
+    client.in.erase(0, end + 1);
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    client.out = answer(device_, facts_, line).text() + "\n";
+    if (!write(client)) return let_go(client);
+  }
+  if (client.in.size() > longest_request && client.in.find('\n') == std::string::npos) let_go(client);
+}
+
+bool Control::may_answer() {
+  if (const auto now = Clock::now(); now - second_ >= std::chrono::seconds(1)) {
+    second_ = now;
+    answered_ = 0;
+  }
+  if (answered_++ < most_a_second) return true;
+  rests_until_ = second_ + std::chrono::seconds(1);
+  return false;
+}
+
+bool Control::read(Client& client) {
+  char buffer[4096];
+  while (client.in.size() <= longest_request) {
+    const ssize_t got = recv(client.fd, buffer, sizeof buffer, 0);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) return client.in.find('\n') != std::string::npos;  // it may have asked, and shut its side
+    client.in.append(buffer, static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
+bool Control::write(Client& client) {
+  while (!client.out.empty()) {
+    const ssize_t sent = send(client.fd, client.out.data(), client.out.size(), MSG_NOSIGNAL);
+    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    client.out.erase(0, static_cast<std::size_t>(sent));
+  }
+  return true;
+}
+
+void Control::let_go(Client& client) {
+  if (client.fd >= 0) ::close(client.fd);
+  client.fd = -1;
+  client.in.clear();
+  client.out.clear();
+}
+
+}  // namespace softmrc::face

@@ -1,0 +1,128 @@
+"""Who may ask an agent, and how often.
+
+On loopback anybody of this machine, as long as it is no page of another origin that asks (DNS may call any name
+loopback, so the Host has to be ours too). Off loopback only who has the token. Nothing here changes anything, and only
+GET and HEAD are answered.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from softmrc.errors import ConfigError
+
+MOST_A_SECOND = 100
+LONGEST_PATH = 2048
+Scope = dict[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where an agent listens, and the token that others must have."""
+
+    host: str
+    port: int
+    token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.is_loopback and len(self.token) < 16:
+            allowed = "loopback, unless there is a token of at least 16 characters (SOFTMRC_TOKEN or --token-file)"
+            raise ConfigError("listen", self.host, allowed)
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @classmethod
+    def parse(cls, text: str, token: str = "") -> Listen:
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise ConfigError("listen", text, "ADDRESS:PORT, as 127.0.0.1:9464")
+        return cls(host.strip("[]"), int(port), token)
+
+
+class Guard:
+    """An ASGI application around another, which sees only requests that may be asked."""
+
+    def __init__(self, app: App, listen: Listen) -> None:
+        self._app, self._listen = app, listen
+        self._allowance, self._at = float(MOST_A_SECOND), time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+        refusal = self._refusal(scope, headers)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, words = refusal
+        head = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
+        if status == 401:
+            head.append((b"www-authenticate", b'Basic realm="softmrc"'))
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": (words + "\n").encode()})
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        if not self._may_answer():
+            return 429, f"more than {MOST_A_SECOND} requests a second"
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "nothing can be changed here"
+        if len(scope.get("path", "")) + len(scope.get("query_string", b"")) > LONGEST_PATH:
+            return 414, f"more than {LONGEST_PATH} characters"
+        if self._listen.token and not self._has_token(headers):
+            return 401, "a token is needed: Authorization: Bearer …"
+        host = headers.get("host", "")
+        if not self._listen.token and not self._is_ours(host):
+            return 403, "this is not the host that was asked for"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return 403, "a page of another origin may not ask"
+        return None
+
+    def _has_token(self, headers: dict[str, str]) -> bool:
+        """As a bearer's, or as the password that a browser asks for."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        secret = given.strip().encode()
+        if scheme.lower() == "basic":
+            try:
+                secret = base64.b64decode(secret, validate=True).partition(b":")[2]
+            except ValueError:
+                secret = b""
+        matches = hmac.compare_digest(secret, self._listen.token.encode())
+        return scheme.lower() in ("bearer", "basic") and matches
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            parts = urlsplit(f"//{host}")
+            name, _ = parts.hostname or "", parts.port
+        except ValueError:
+            return False
+        if name in ("localhost", self._listen.host):
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+    def _may_answer(self) -> bool:
+        now = time.monotonic()
+        self._allowance = min(float(MOST_A_SECOND), self._allowance + (now - self._at) * MOST_A_SECOND)
+        self._at = now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True

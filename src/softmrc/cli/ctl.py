@@ -1,0 +1,327 @@
+"""`softmrc ctl …`: running devices of this user, asked and told."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from softmrc import control
+from softmrc.cli.terminal import MARKS, a_number, terminal
+from softmrc.engine import EvState
+from softmrc.errors import ConfigError, RemoteError, UsageError, printable
+from softmrc.fabric import AddressPlan, load
+from softmrc.fabric.denylist import Denylist
+from softmrc.units import as_duration_ns
+
+ctl_app = typer.Typer(help="Ask and tell running devices of this user.", no_args_is_help=True)
+Device = Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711 if that process has one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+Watch = Annotated[
+    float, typer.Option("--watch", "-w", min=0, max=3600, callback=a_number, help="Again every so many seconds.")
+]
+Qpn = Annotated[int | None, typer.Option("--qpn", min=0, max=0xFFFFFF, help="Of this queue pair only.")]
+Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
+Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
+Stop = Annotated[bool, typer.Option("--stop", help="Nothing more after the first that fails.")]
+
+
+def _again(watch: float, show: Callable[[], None]) -> None:
+    """Once, or until Ctrl-C."""
+    show()
+    with suppress(KeyboardInterrupt):
+        while watch:
+            time.sleep(watch)
+            show()
+
+
+def _say(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Table]) -> None:
+    if as_json:
+        for row in rows:
+            print(json.dumps(row), flush=True)
+    else:
+        terminal().print(table())
+
+
+def _table(*heads: str) -> Table:
+    table = Table()
+    for head in heads:
+        table.add_column(head, justify="right" if head.endswith(("#", "s", "B")) else "left")
+    return table
+
+
+@ctl_app.command("devices")
+def devices(as_json: AsJson = False, watch: Watch = 0) -> None:
+    """Every running device."""
+    _again(watch, lambda: _devices(as_json))
+
+
+def _devices(as_json: bool) -> None:
+    rows = []
+    for node in control.devices():
+        with node:
+            try:
+                found = node.info()
+            except (RemoteError, UsageError) as error:
+                found = {"error": str(error)}
+            rows.append({"device": node.name} | {key: value for key, value in found.items() if key != "ok"})
+    if not rows and not as_json:
+        print("no device is running")
+        return
+
+    def table() -> Table:
+        shown = _table("device", "kind", "planes", "program")
+        for row in rows:
+            planes = ", ".join(str(plane.get("address", "?")) for plane in row.get("planes", []))
+            program = printable(str(row.get("program", row.get("error", ""))))[:60]
+            shown.add_row(row["device"], str(row.get("kind", "?")), planes, program)
+        return shown
+
+    _say(as_json, rows, table)
+
+
+@ctl_app.command("planes")
+def planes(device: Device = None, as_json: AsJson = False, watch: Watch = 0) -> None:
+    """The planes of a device: state, as its administrator and its link say, and what they carried."""
+    with control.the_device(device) as node:
+        _again(watch, lambda: _planes(node, as_json))
+
+
+def _planes(node: control.Node, as_json: bool) -> None:
+    rows = [{"plane": i} | row for i, row in enumerate(node.stats()["planes"])]
+
+    def table() -> Table:
+        shown = _table("plane", "state", "admin", "link", "packets sent", "packets received", "bad ICRC #")
+        for row in rows:
+            state = Text("up", "green") if row["is_up"] else Text("down", "red")
+            words = ["up" if row.get(key, row["is_up"]) else "down" for key in ("is_admin_up", "is_link_up")]
+            counts = [f"{row.get(key, 0):,}" for key in ("packets_sent", "packets_received", "bad_icrc")]
+            shown.add_row(str(row["plane"]), state, *words, *counts)
+        return shown
+
+    _say(as_json, rows, table)
+
+
+@ctl_app.command("qps")
+def queue_pairs(device: Device = None, qpn: Qpn = None, as_json: AsJson = False, watch: Watch = 0) -> None:
+    """Queue pairs, and the state of each of their paths."""
+    with control.the_device(device) as node:
+        _again(watch, lambda: _queue_pairs(node, qpn, as_json))
+
+
+def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
+    rows = node.queue_pairs(qpn)
+
+    def table() -> Table:
+        shown = _table("qpn", "state", "peer", "in flight, B", "round trip, µs", "sent again #", "paths")
+        for row in rows:
+            peer = ", ".join((row.get("peer") or {}).get("planes", [])[:1])
+            marks = Text(" ").join(MARKS[getattr(EvState, one["state"].upper())] for one in row.get("evs", [])[:64])
+            again = row.get("stats", {}).get("packets_retransmitted", 0)
+            flight, trip = row.get("bytes_in_flight", 0), row.get("smoothed_rtt_us", 0)
+            shown.add_row(f"{row['qpn']:06x}", row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
+        return shown
+
+    _say(as_json, rows, table)
+
+
+@ctl_app.command("evs")
+def evs(
+    qpn: Annotated[int, typer.Argument(min=0, max=0xFFFFFF)], device: Device = None, as_json: AsJson = False,
+    watch: Watch = 0,
+) -> None:  # fmt: skip
+    """The EVs of one queue pair: index, value, plane, state."""
+    with control.the_device(device) as node:
+        _again(watch, lambda: _evs(node, qpn, as_json))
+
+
+def _evs(node: control.Node, qpn: int, as_json: bool) -> None:
+    rows = [one for qp in node.queue_pairs(qpn) for one in qp.get("evs", [])]
+
+    def table() -> Table:
+        shown = _table("ev", "value", "plane", "state", "packets lost #")
+        for row in rows:
+            value = f"{row['value']:08x}" if isinstance(row["value"], int) else str(row["value"])
+            state = row["state"] + (" (spare)" if row.get("is_spare") else "")
+            shown.add_row(str(row["ev"]), value, str(row["plane"]), state, str(row.get("drops", 0)))
+        return shown
+
+    _say(as_json, rows, table)
+
+
+@ctl_app.command("deny")
+def deny(
+    device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, stop: Stop = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Keep queue pairs off some EVs; without --qpn all queue pairs. Exit status 1 if some could not be denied."""
+    with control.the_device(device) as node:
+        _tell(node.deny(ev or None, qpn=qpn, plane=plane, stop=stop), "denied", as_json)
+
+
+@ctl_app.command("allow")
+def allow(
+    device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, stop: Stop = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Let queue pairs use EVs again that were denied."""
+    with control.the_device(device) as node:
+        _tell(node.allow(ev or None, qpn=qpn, plane=plane, stop=stop), "allowed", as_json)
+
+
+def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
+    if as_json:
+        failed = [{"qpn": one.qpn, "ev": one.ev, "error": one.error} for one in batch.failed]
+        print(json.dumps({"done": batch.done, "failed": failed}))
+    else:
+        print(f"{batch.done} {word}")
+        for one in batch.failed:
+            print(f"queue pair {one.qpn:06x}, EV {one.ev}: {one.error}")
+    if batch.failed:
+        raise typer.Exit(1)
+
+
+@ctl_app.command("replace")
+def replace(
+    qpn: Annotated[int, typer.Argument(min=0, max=0xFFFFFF)],
+    ev: Annotated[int, typer.Argument(min=0, max=65535, help="Its index.")],
+    value: Annotated[str, typer.Argument(help="Another path: a number, or hexadecimal text of a wide one.")],
+    device: Device = None,
+) -> None:
+    """Another path in the place of an EV."""
+    with control.the_device(device) as node:
+        node.replace(qpn, ev, int(value) if value.isdigit() else value)
+    print(f"EV {ev} of queue pair {qpn:06x} is {value}")
+
+
+@ctl_app.command("port")
+def port(
+    plane: Annotated[int, typer.Argument(min=0, max=31)],
+    state: Annotated[str, typer.Argument(help="up or down")],
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a plane out of service, or put it back; its link has a state of its own."""
+    if state not in ("up", "down"):
+        raise ConfigError("state", state, "up or down")
+    with control.the_device(device) as node:
+        node.set_port(plane, state == "up")
+        _planes(node, as_json)
+
+
+@ctl_app.command("faults")
+def faults(
+    text: Annotated[str | None, typer.Argument(help="drop=0.01, 2:black_hole, …; '' ends them. None: show.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break the planes of a device, as SOFTMRC_FAULTS does, or show how they are broken."""
+    with control.the_device(device) as node:
+        found = node.faults() if text is None else node.set_faults(text)
+
+    def table() -> Table:
+        shown = _table("plane", "faults")
+        for number, row in enumerate(found):
+            active = {name: value for name, value in row.items() if value and name != "reorder_delay_us"}
+            words = [name if value is True else f"{name}={value:g}" for name, value in active.items()]
+            shown.add_row(str(number), ", ".join(words) or "none")
+        return shown
+
+    _say(as_json, found, table)
+
+
+@ctl_app.command("capture")
+def capture(
+    file: Annotated[Path | None, typer.Argument(help="Where packets are written from now on, as pcapng.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="End the one that runs.")] = False,
+    device: Device = None,
+) -> None:
+    """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
+    if (file is None) != stop:
+        raise ConfigError("file", file, "the name of a file, or --stop")
+    with control.the_device(device) as node:
+        found = node.capture(None if file is None else str(file.absolute()))
+    print(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
+
+
+@ctl_app.command("probe")
+def probe(
+    peer: Annotated[int, typer.Argument(min=0, help="The device's number of the peer, as `ctl qps --json` has it.")],
+    plane: Annotated[int, typer.Argument(min=0, max=31)],
+    ev: Annotated[list[int], typer.Option("--ev", min=0, max=0xFFFFFFFF, help="A value; may be repeated.")],
+    device: Device = None,
+    timeout: Annotated[str, typer.Option(help="How long to wait.")] = "1s",
+    as_json: AsJson = False,
+) -> None:
+    """Ask a peer for a sign of life over chosen paths."""
+    with control.the_device(device) as node:
+        found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9)
+    rows = [
+        {"ev": one.ev, "asked": one.asked, "took_ns": one.took_ns, "arrival_plane": one.arrival_plane} for one in found
+    ]
+
+    def table() -> Table:
+        shown = _table("ev", "answer", "round trip, µs", "came by plane")
+        for one in found:
+            word = "yes" if one.took_ns is not None else "none" if one.asked else "not sent"
+            trip = "" if one.took_ns is None else f"{one.took_ns / 1000:,.0f}"
+            came = "" if one.arrival_plane is None else str(one.arrival_plane)
+            shown.add_row(f"{one.ev:08x}", word, trip, came)
+        return shown
+
+    _say(as_json, rows, table)
+
+
+@ctl_app.command("events")
+def events(
+    device: Device = None,
+    types: Annotated[list[str] | None, typer.Option("--type", help="ev_state, port_state, …; may be repeated.")] = None,
+    as_json: AsJson = False,
+    watch: Watch = 0,
+) -> None:
+    """What happened to ports, paths and queue pairs; what a device no longer knows is counted."""
+    with control.the_device(device) as node:
+        _again(watch, lambda: _events(node, types or [], as_json))
+
+
+def _events(node: control.Node, types: list[str], as_json: bool) -> None:
+    told = node.events(types)
+    if told.lost:
+        print(
+            json.dumps({"lost": told.lost}) if as_json else f"({told.lost:,} events before these are no longer known)"
+        )
+    for one in told.events:
+        if as_json:
+            print(json.dumps(one), flush=True)
+            continue
+        clock = time.strftime("%H:%M:%S", time.localtime(one["at"])) + f"{one['at'] % 1:.6f}"[1:]
+        print(f"{clock} {one['type']:<15} {printable(str(one.get('text', '')))}", flush=True)
+
+
+@ctl_app.command("push")
+def push(
+    denylist: Annotated[Path, typer.Argument(help="A denylist, as `softmrc mapper` writes it.")],
+    fabric: Annotated[Path, typer.Option("--fabric", help="The fabric file that its links are of.")],
+    as_json: AsJson = False,
+) -> None:
+    """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does."""
+    found, description = Denylist.load(denylist), load(fabric)
+    plan = AddressPlan(description.fabric, description.addressing)
+    found.links(description.fabric)
+    nodes = control.devices()
+    if not nodes:
+        raise UsageError("no device is running, so nobody was told")
+    for node in nodes:
+        with node:
+            done = control.push(node, found, plan)
+        if as_json:
+            print(json.dumps({"device": node.name} | done.__dict__))
+        else:
+            print(f"{node.name}: {done.denied} denied, {done.allowed} allowed, {done.skipped} queue pairs left alone")

@@ -1,0 +1,13 @@
+"""Control of running devices, from outside their processes: what there is, how it does, and what it shall do.
+
+`devices()` finds those of this user; a `Node` asks and tells one of them, over the socket that docs/control.md
+describes.
+"""
+
+from __future__ import annotations
+
+from softmrc.control.client import Batch, Failed, Node, Told, devices, folder, the_device
+from softmrc.control.probing import Answer, probe
+from softmrc.control.push import Pushed, push
+
+__all__ = ["Answer", "Batch", "Failed", "Node", "Pushed", "Told", "devices", "folder", "probe", "push", "the_device"]

@@ -1,0 +1,251 @@
+"""A client of control sockets: one line of JSON there, one line of JSON back.
+
+What comes back was written by another process, which may be ill: sizes and times are bounded, and what is not as agreed
+is a `RemoteError` in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from softmrc.errors import ConfigError, RemoteError, UsageError
+
+PROTOCOL = 1
+MOST_BYTES = 64 << 20  # of an answer
+PATIENCE_S = 5.0
+_NAME = re.compile(r"(\d+)-(\d+)\.sock")
+
+
+def folder() -> Path:
+    """Where the sockets of this user's devices are."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and os.path.isdir(runtime) and os.stat(runtime).st_uid == os.geteuid():
+        return Path(runtime) / "softmrc"
+    return Path(f"/tmp/softmrc-{os.geteuid()}")
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An entry of a batch that was not done, and why."""
+
+    qpn: int
+    ev: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What became of a batch: how many entries were done, and those that were not."""
+
+    done: int
+    failed: tuple[Failed, ...] = ()
+
+
+@dataclass
+class Told:
+    """Events of a device since it was last asked, and how many it no longer knew."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    lost: int = 0
+
+
+class Node:
+    """One device of a running process. Close it, or use it as a context."""
+
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+        self.path = path
+        self.name = path.name.removesuffix(".sock")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(patience_s)
+        self._rest = b""
+        self._next: Any = None  # of the events, as the device calls it
+        try:
+            self._socket.connect(str(path))
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise UsageError(f"device {self.name} cannot be asked: {why}") from None
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """One request and its answer; what the device refuses is a `UsageError` in its words."""
+        line = json.dumps({"op": op} | {key: value for key, value in fields.items() if value is not None})
+        try:
+            self._socket.sendall(line.encode() + b"\n")
+            answer = json.loads(self._line())
+        except TimeoutError:
+            raise RemoteError(
+                f"device {self.name} does not answer {op} within {self._socket.gettimeout():g} s"
+            ) from None
+        except (OSError, EOFError) as error:
+            raise RemoteError(f"device {self.name} went away: {error}") from None
+        except (ValueError, RecursionError):
+            raise RemoteError(f"device {self.name} answers {op} with something that is no JSON") from None
+        if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
+            raise RemoteError(f"device {self.name} answers {op} with {answer!r}")
+        if not answer["ok"]:
+            refusal = RemoteError(str(answer.get("error", "no reason given")))  # on one line, printable
+            raise UsageError(f"device {self.name} refuses {op}: {refusal}")
+        return answer
+
+    def _line(self) -> bytes:
+        parts, size = [self._rest], len(self._rest)
+        while b"\n" not in parts[-1]:
+            more = self._socket.recv(1 << 20)
+            if not more:
+                raise EOFError("the connection ended")
+            parts.append(more)
+            size += len(more)
+            if size > MOST_BYTES:
+                raise RemoteError(f"device {self.name} answers with more than {MOST_BYTES:,} bytes")
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        return line
+
+    # What can be asked.
+
+    def info(self) -> dict[str, Any]:
+        """Who it is: process, program, kind, planes, settings."""
+        found = self.ask("info")
+        if found.get("protocol") != PROTOCOL:
+            spoken = found.get("protocol")
+            raise RemoteError(f"device {self.name} speaks protocol {spoken!r}, and this is {PROTOCOL}")
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        return self.ask("stats")
+
+    def queue_pairs(self, qpn: int | None = None, evs: bool = True) -> list[dict[str, Any]]:
+        return _rows(self.ask("qps", qpn=qpn, evs=evs), "qps", self.name)
+
+    def events(self, types: Sequence[str] = (), most: int = 4096) -> Told:
+        """Events since this node was last asked; of these types only, if some are named."""
+        found = self.ask("events", since=self._next, most=most)
+        self._next = found.get("next")
+        kept = [one for one in _rows(found, "events", self.name) if not types or one.get("type") in types]
+        return Told(kept, int(found.get("lost", 0)))
+
+    # What can be told.
+
+    def set_port(self, plane: int, up: bool) -> list[dict[str, Any]]:
+        """Take a plane out of service, or put it back; its planes then."""
+        return _rows(self.ask("port", plane=plane, up=up), "planes", self.name)
+
+    def faults(self) -> list[dict[str, Any]]:
+        return _rows(self.ask("faults"), "faults", self.name)
+
+    def capture(self, path: str | None) -> dict[str, Any]:
+        """Begin one to a file, or end the one that runs: where it goes, and how many packets it has."""
+        answer = self.ask("capture", stop=True) if path is None else self.ask("capture", start=path)
+        if not isinstance(found := answer.get("capture"), dict):
+            raise RemoteError(f"{self.name} answered without a capture")
+        return found
+
+    def set_faults(self, text: str) -> list[dict[str, Any]]:
+        return _rows(self.ask("faults", set=text), "faults", self.name)
+
+    def deny(
+        self, evs: Sequence[int] | None = None, *, qpn: int | None = None, plane: int | None = None, stop: bool = False
+    ) -> Batch:
+        """Keep queue pairs (one, or all) off some EVs by their indices, or off a plane. All that can be is done, and
+        what cannot is told; with `stop` nothing after the first that fails is done."""
+        return self._batch("deny", evs, qpn, plane, stop)
+
+    def allow(
+        self, evs: Sequence[int] | None = None, *, qpn: int | None = None, plane: int | None = None, stop: bool = False
+    ) -> Batch:
+        """The end of what `deny` began."""
+        return self._batch("allow", evs, qpn, plane, stop)
+
+    def _batch(self, op: str, evs: Sequence[int] | None, qpn: int | None, plane: int | None, stop: bool) -> Batch:
+        if (evs is None) == (plane is None):
+            raise ConfigError("evs", evs, "either a list of indices, or a plane")
+        if not stop or evs is None:
+            return _batch_of(self.ask(op, qpn=qpn, evs=None if evs is None else list(evs), plane=plane))
+        done = 0
+        for ev in evs:
+            one = _batch_of(self.ask(op, qpn=qpn, evs=[ev]))
+            done += one.done
+            if one.failed:
+                return Batch(done, one.failed)
+        return Batch(done)
+
+    def replace(self, qpn: int, ev: int, value: int | str) -> None:
+        """Another path in the place of an EV: 32 bits, or a wide one as hexadecimal text."""
+        self.ask("replace", qpn=qpn, ev=ev, value=value)
+
+
+def _rows(answer: dict[str, Any], key: str, name: str) -> list[dict[str, Any]]:
+    rows = answer.get(key)
+    if not isinstance(rows, list) or not all(isinstance(one, dict) for one in rows):
+        raise RemoteError(f"device {name} answers without a list of {key}")
+    return rows
+
+
+def _batch_of(answer: dict[str, Any]) -> Batch:
+    failed = answer.get("failed") or []
+    return Batch(
+        int(answer.get("done", 0)),
+        tuple(
+            Failed(int(one.get("qpn", 0)), int(one.get("ev", 0)), str(RemoteError(str(one.get("error", "")))))
+            for one in failed
+        ),
+    )
+
+
+def _paths(where: Path) -> Iterator[Path]:
+    """The sockets, by process and number. A folder that others may write to is not looked into."""
+    try:
+        about = where.lstat()
+    except OSError:
+        return
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+        raise UsageError(f"{where} is no folder of this user's alone; it must be its own, with mode 0700")
+    found = [(match, path) for path in where.iterdir() if (match := _NAME.fullmatch(path.name))]
+    for _, path in sorted(found, key=lambda pair: (int(pair[0][1]), int(pair[0][2]))):
+        yield path
+
+
+def devices(where: Path | None = None) -> list[Node]:
+    """Every device of this user that can be asked. What a killed process left behind is passed over."""
+    found = []
+    for path in _paths(where or folder()):
+        with suppress(UsageError):
+            found.append(Node(path))
+    return found
+
+
+def the_device(name: str | None = None) -> Node:
+    """The device of this name (`4711-0`), the only one of a process (`4711`), or the only one there is."""
+    paths = [path for path in _paths(folder()) if name is None or path.stem == name or path.stem.split("-")[0] == name]
+    if name is not None and len(paths) == 1:
+        return Node(paths[0])
+    alive = []
+    for path in paths:
+        with suppress(UsageError):
+            alive.append(Node(path))
+    if len(alive) == 1:
+        return alive[0]
+    for node in alive:
+        node.close()
+    if not alive:
+        which = "no device is running" if name is None else f"no device is called {name}"
+        there = ", ".join(path.stem for path in _paths(folder()))
+        raise UsageError(f"{which}; there {'are ' + there if name is not None and there else 'is none to be found'}")
+    raise UsageError(f"there are several devices ({', '.join(node.name for node in alive)}); say which")

@@ -1,0 +1,63 @@
+"""A denylist into running devices: each works out which of its EVs cross what is broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from softmrc.control.client import Node
+from softmrc.errors import UsageError
+from softmrc.fabric import AddressPlan
+from softmrc.fabric.denylist import Denylist
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a device did with a list."""
+
+    denied: int
+    allowed: int
+    skipped: int  # queue pairs whose peer is no host of the fabric, or which use no paths of it
+
+
+def push(node: Node, denylist: Denylist, plan: AddressPlan) -> Pushed:
+    """Deny what the list says, and allow again what was denied and is no longer on it."""
+    hosts = _hosts_by_address(plan)
+    source = hosts.get(_address(node.info()["planes"][0]["address"]))
+    if source is None:
+        raise UsageError(f"device {node.name} is at no address of the fabric")
+    denied = allowed = skipped = 0
+    for qp in node.queue_pairs():
+        peer = qp.get("peer") or {}
+        planes = peer.get("planes") or [""]
+        destination = hosts.get(_address(planes[0].rpartition(":")[0]))
+        evs = qp.get("evs", [])
+        if destination is None or destination == source or len(evs) > plan.evs(source, destination):
+            skipped += 1
+            continue
+        values = {_value(plan, source, destination, ev) for ev in denylist.evs(plan, source, destination)}
+        wanted = {int(one["ev"]) for one in evs if str(one["value"])[:32] in values}
+        now = {int(one["ev"]) for one in evs if one["state"] == "denied"}
+        if fresh := sorted(wanted - now):
+            denied += node.deny(fresh, qpn=qp["qpn"]).done
+        if over := sorted(now - wanted):
+            allowed += node.allow(over, qpn=qp["qpn"]).done
+    return Pushed(denied, allowed, skipped)
+
+
+def _value(plan: AddressPlan, source: int, destination: int, ev: int) -> str:
+    """How a device tells of the path: the carrier, in hexadecimal."""
+    return plan.carrier(source, destination, *plan.place_of(ev)).packed.hex()
+
+
+def _address(text: str) -> Any:
+    try:
+        return ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _hosts_by_address(plan: AddressPlan) -> dict[Any, int]:
+    shape = plan.shape
+    return {plan.nic_address(host, plane): host for host in range(shape.hosts) for plane in range(shape.planes)}

@@ -1,0 +1,184 @@
+"""The page in a real browser: what is pulled shows at once, by keyboard, in the dark, and on a telephone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.agent.browser import CHROMIUM, Browser, a_browser
+from tests.agent.sites import a_site
+from tests.control.pretended import Pretended, a_device
+from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, a_lab, wait_for_quiet
+
+from softmrc import _core
+from softmrc.agent.watch import FabricWatch
+from softmrc.fabric import Shape
+from softmrc.fabric.host import FabricHost
+from softmrc.verbs import Device
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+SHAPE = Shape(planes=2, hosts=8, hosts_per_leaf=4, spines=2)
+VERDICT = "document.getElementById('verdict').textContent"
+PICTURES = os.environ.get("SOFTMRC_PICTURES")  # a folder for what the page looks like
+
+
+class Told:
+    """Broken is what the test says."""
+
+    def __init__(self) -> None:
+        self.now: list[tuple[str, str, str, str]] = []
+        self._turn = threading.Event()
+
+    def broken(self) -> list[tuple[str, str, str, str]]:
+        self._turn.wait(0.05)
+        return list(self.now)
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    pretended = Pretended()
+    pretended.states = ["good"] * 4
+    with a_device(tmp_path / "softmrc", pretended):
+        yield pretended
+
+
+@contextmanager
+def a_page(tmp_path: Path, watch: FabricWatch | None) -> Iterator[Browser]:
+    with a_site(watch, page=True) as port, a_browser(tmp_path / "profile") as browser:
+        browser.size(1200, 900)
+        browser.open(f"http://127.0.0.1:{port}/")
+        browser.wait(f"document.getElementById('verdict') && {VERDICT} != '…'", 30)
+        yield browser
+        assert browser.errors == []
+
+
+def keep(browser: Browser, name: str) -> None:
+    if PICTURES:
+        browser.picture(Path(PICTURES) / f"{name}.png")
+
+
+@pytest.mark.slow
+def test_what_happens_to_devices_and_to_the_fabric_is_shown(tmp_path: Path, device: Pretended) -> None:
+    told = Told()
+    watch = FabricWatch("small", SHAPE, told)
+    try:
+        with a_page(tmp_path, watch) as browser:
+            assert browser.ask(VERDICT) == "all is well"
+            assert browser.ask("document.querySelectorAll('.plane').length") == 2
+            assert browser.ask("document.querySelectorAll('#path-rows tr').length") == 1
+            told.now = [("p0.leaf0-spine1", "link", "dead", "dead")]
+            browser.wait(f"{VERDICT}.includes('p0.leaf0-spine1 is dead')")
+            browser.wait("document.getElementById('events').innerText.includes('p0.leaf0-spine1 is dead')")
+            browser.wait("fetch('fabric.svg').then(r => r.text()).then(t => t.includes('#dc2626'))")
+            keep(browser, "broken")
+            device.states[1], device.up[1] = "assumed_bad", False
+            device.tell("ev_state", text="plane 1 fell silent")
+            browser.wait(f"{VERDICT}.includes('1 plane down') && {VERDICT}.includes('1 peer with paths in trouble')")
+            browser.wait(
+                "document.querySelector('#path-rows tr').getAttribute('aria-label').includes('1 paths assumed bad')"
+            )
+            browser.wait("document.getElementById('events').innerText.includes('plane 1 fell silent')")
+            told.now, device.states[1], device.up[1] = [], "good", True
+            browser.wait(f"{VERDICT} == 'all is well'")
+            assert browser.ask("document.getElementById('events').innerText.includes('no longer dead')")
+    finally:
+        watch.close()
+
+
+@pytest.mark.slow
+def test_everything_is_reached_by_keyboard_and_fits_a_telephone_and_the_dark(tmp_path: Path, device: Pretended) -> None:
+    with a_page(tmp_path, None) as browser:
+        reached = set()
+        for _ in range(12):
+            browser.press("Tab")
+            reached.add(
+                browser.ask(
+                    "(e => e.getAttribute('href') || e.id || e.getAttribute('aria-label') || e.tagName)"
+                    "(document.activeElement)"
+                )
+            )
+        assert {"#planes", "#paths", "#happened", "theme", "Paths by peer", "Faults and events"} <= reached
+        colour = "getComputedStyle(document.body).backgroundColor"
+        light = browser.ask(colour)
+        browser.prefer("dark")
+        browser.wait(f"{colour} != {light!r}")
+        keep(browser, "dark")
+        browser.ask("document.getElementById('theme').focus()")
+        browser.press("Enter")
+        browser.wait(f"{colour} == {light!r}")
+        browser.size(400, 800)
+        browser.wait("innerWidth == 400")
+        assert browser.ask("document.documentElement.scrollWidth <= 400"), "the page is wider than a telephone"
+        keep(browser, "telephone")
+
+
+@pytest.mark.slow
+def test_512_peers_are_shown(tmp_path: Path, device: Pretended) -> None:
+    (row,) = device.on_qps({})["qps"]
+    device.on_qps = lambda _: {  # type: ignore[method-assign]
+        "qps": [
+            row | {"qpn": i, "peer": {"number": i, "planes": [f"10.0.{i >> 8}.{i & 255}:4791"]}, "smoothed_rtt_us": i}
+            for i in range(600)
+        ]
+    }
+    with a_page(tmp_path, None) as browser:
+        browser.wait("document.querySelectorAll('#path-rows tr').length == 512")
+        assert browser.ask("document.querySelector('#path-rows tr').innerText.includes('599 µs')"), "the slowest first"
+        keep(browser, "many")
+
+
+@pytest.mark.slow
+@NEEDS_ROOT
+@NEEDS_TOOLS
+@NEEDS_BPF
+def test_a_cable_that_is_pulled_in_a_lab_shows_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from softmrc.cli.agent import LabSource
+    from softmrc.cli.mapper import lab_settings
+    from softmrc.mapper import Mapper
+    from softmrc.mapper.kernel import LabFabric
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    shape = "[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\n"
+    text = shape + 'host_link_bps = "50M"\nfabric_link_bps = "50M"\n'
+    with a_lab(text + "[switch]\necn = true\ntrim = true\n") as lab, LabFabric(lab) as fabric:
+        wait_for_quiet(lab)
+        watch = FabricWatch(lab.name, lab.shape, LabSource(Mapper(fabric, lab_settings(lab))))
+        try:
+            with a_page(tmp_path, watch) as browser:
+                browser.wait(f"{VERDICT} == 'all is well'")
+                lab.fail("p1.leaf0-spine0", "down")
+                browser.wait(f"{VERDICT}.includes('p1.leaf0-spine0 is dead')", 20)
+                keep(browser, "lab")
+                lab.heal()
+                browser.wait(f"{VERDICT} == 'all is well'", 30)
+        finally:
+            watch.close()
+
+
+@pytest.mark.slow
+@NEEDS_ROOT
+@NEEDS_TOOLS
+@NEEDS_BPF
+@pytest.mark.skipif(not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets")
+def test_a_devices_own_cable_that_is_pulled_shows_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real devices on two hosts of a lab; the plane whose cable goes is down on the page, and comes back."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    shape = "[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\n"
+    with a_lab(shape + 'host_link_bps = "50M"\nfabric_link_bps = "50M"\n') as lab, ExitStack() as stack:
+        for number in (0, 7):
+            here = FabricHost(lab.description, number)
+            with lab.inside(f"host{number}"):
+                stack.enter_context(Device(here.planes, routes=here.paths, **here.settings()))
+        with a_page(tmp_path, None) as browser:
+            browser.wait("document.querySelectorAll('.plane').length == 4")
+            assert browser.ask(VERDICT) == "all is well"
+            lab.fail("p1.host0-leaf0", "down")
+            browser.wait(f"{VERDICT} == '1 plane down'", 20)
+            browser.wait("document.getElementById('events').innerText.includes('plane 1 is down')")
+            lab.heal()
+            browser.wait(f"{VERDICT} == 'all is well'", 20)

@@ -1,0 +1,209 @@
+"""Devices asked and told: what they answer, and what becomes of answers that are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.control.pretended import Pretended, a_device
+from typer.testing import CliRunner, Result
+
+from softmrc import control
+from softmrc.cli import app
+from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError
+from softmrc.fabric import AddressPlan, Shape
+from softmrc.fabric.denylist import Denylist, Entry
+
+FABRIC = "[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\n"
+PLAN = AddressPlan(Shape(planes=2, hosts=8, hosts_per_leaf=4, spines=2))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "softmrc"
+
+
+@pytest.fixture
+def device(home: Path) -> Iterator[Pretended]:
+    pretended = Pretended()
+    with a_device(home, pretended):
+        yield pretended
+
+
+def ctl(*words: str) -> Result:
+    return CliRunner().invoke(app, ["ctl", *words])
+
+
+def rows(*words: str) -> list[dict]:
+    done = ctl(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.output.splitlines()]
+
+
+def test_a_device_is_found_and_says_who_it_is(device: Pretended) -> None:
+    (found,) = rows("devices")
+    assert found["device"] == f"{os.getpid()}-0" and found["kind"] == "verbs"
+    with control.the_device() as one, control.the_device(str(os.getpid())) as two:
+        assert one.name == two.name == f"{os.getpid()}-0"
+    assert "python train.py" in ctl("devices").output
+
+
+def test_planes_queue_pairs_and_paths_are_shown(device: Pretended) -> None:
+    assert [row["is_up"] for row in rows("planes")] == [True, True]
+    (qp,) = rows("qps")
+    assert qp["qpn"] == 0x22
+    assert [row["state"] for row in rows("evs", str(0x22))] == device.states
+    shown = ctl("qps").output
+    assert "000022" in shown and "●" in shown and "○" in shown
+    assert "assumed_bad" in ctl("evs", str(0x22)).output
+
+
+def test_paths_are_denied_and_allowed_in_batches(device: Pretended) -> None:
+    assert ctl("deny", "--ev", "0", "--ev", "3", "--qpn", str(0x22)).output == "2 denied\n"
+    assert device.states == ["denied", "good", "assumed_bad", "denied"]
+    assert ctl("allow", "--plane", "0").exit_code == 0
+    assert device.states == ["good", "good", "good", "denied"]
+
+
+def test_of_a_batch_all_that_can_be_is_done_unless_it_shall_stop(device: Pretended) -> None:
+    with control.the_device() as node:
+        done = node.deny([0, 9, 1])
+        assert (done.done, [(one.ev, one.error) for one in done.failed]) == (2, [(9, "ev is 9; allowed: below 4")])
+        node.allow([0, 1])
+        stopped = node.deny([0, 9, 1], stop=True)
+        assert (stopped.done, [one.ev for one in stopped.failed]) == (1, [9])
+        assert device.states[:2] == ["denied", "good"]
+        with pytest.raises(ConfigError, match="either a list of indices, or a plane"):
+            node.deny([1], plane=1)
+    failed = ctl("deny", "--ev", "9")
+    assert failed.exit_code == 1 and "EV 9: ev is 9; allowed: below 4" in failed.output
+
+
+def test_a_plane_is_taken_out_of_service_and_put_back(device: Pretended) -> None:
+    assert [row["is_up"] for row in rows("port", "1", "down")] == [True, False]
+    assert "down" in ctl("planes").output
+    assert [row["is_up"] for row in rows("port", "1", "up")] == [True, True]
+    assert isinstance(ctl("port", "1", "sideways").exception, ConfigError)
+
+
+def test_a_path_is_replaced(device: Pretended) -> None:
+    assert ctl("replace", str(0x22), "1", "49999").exit_code == 0
+    assert device.asked[-1] == {"op": "replace", "qpn": 0x22, "ev": 1, "value": 49999}
+    ctl("replace", str(0x22), "1", "fcbb:bb00")
+    assert device.asked[-1]["value"] == "fcbb:bb00"
+
+
+def test_events_come_once_by_type_and_with_those_that_were_lost(device: Pretended) -> None:
+    device.tell("ev_state")
+    device.tell("port_state")
+    with control.the_device() as node:
+        assert [one["type"] for one in node.events(("port_state",)).events] == ["port_state"]
+        device.tell("ev_state")
+        assert [one["type"] for one in node.events().events] == ["ev_state"]
+        assert node.events().events == []
+        for _ in range(4):
+            device.tell("ev_state")
+        device.forgotten = 5
+        told = node.events()
+        assert (told.lost, len(told.events)) == (2, 2)
+    assert "ev_state happened" in ctl("events").output
+
+
+def test_a_batch_of_probes_tells_what_answered(device: Pretended) -> None:
+    device.silent_evs = {7}
+    with control.the_device() as node:
+        found = control.probe(node, 3, 1, [5, 7, 0], timeout_s=0.1)
+    assert [(one.ev, one.asked, one.took_ns, one.arrival_plane) for one in found] == [
+        (5, True, 12_345, 1), (7, True, None, None), (0, False, None, None),
+    ]  # fmt: skip
+    (one,) = rows("probe", "3", "1", "--ev", "5")
+    assert one["took_ns"] == 12_345
+    with control.the_device() as node, pytest.raises(ConfigError, match="evs"):
+        control.probe(node, 3, 1, [])
+
+
+def test_a_denylist_is_pushed_and_what_left_it_is_allowed_again(device: Pretended, tmp_path: Path) -> None:
+    device.own, device.peer = str(PLAN.nic_address(0, 0)), f"[{PLAN.nic_address(5, 0)}]:4791"
+    # Queue pairs list their EVs by plane, the fabric numbers them by path.
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    device.values = [PLAN.carrier(0, 5, *place).packed.hex() for place in places]
+    fabric, denylist = tmp_path / "fabric.toml", tmp_path / "denylist.json"
+    fabric.write_text(FABRIC)
+    entry = Entry("p0.leaf0-spine1", "link", "dead", 1.0, ("p0.leaf0>spine1", "p0.spine1>leaf0"))
+    Denylist("fabric", (entry,)).save(denylist)
+    words = ["push", str(denylist), "--fabric", str(fabric)]
+    device.states[0] = "denied"
+    (done,) = rows(*words)
+    assert (done["denied"], done["allowed"], done["skipped"]) == (1, 1, 0)
+    assert device.states == ["good", "denied", "assumed_bad", "good"]
+    (again,) = rows(*words)
+    assert (again["denied"], again["allowed"]) == (0, 0)
+    device.peer = "10.0.0.1:4791"
+    assert rows(*words)[0]["skipped"] == 1
+    device.own = "10.0.0.1"
+    assert "at no address of the fabric" in str(ctl(*words).exception)
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (b"no json\n", "something that is no JSON"),
+        (b"[" * 200_000 + b"\n", "something that is no JSON"),
+        (b"7\n", "answers stats with 7"),
+        (b'{"ok": "yes"}\n', "answers stats with"),
+        (None, "went away"),
+        ({"ok": False, "error": "\x1b[31mred\nlines"}, r"refuses stats: \\x1b\[31mred\\nlines"),
+    ],
+)
+def test_answers_that_are_none_are_one_sentence(home: Path, answer: object, words: str) -> None:
+    with a_device(home, lambda _: answer), control.the_device() as node:  # type: ignore[arg-type, return-value]
+        with pytest.raises((RemoteError, UsageError), match=words) as error:
+            node.stats()
+        assert "\n" not in str(error.value)
+
+
+def test_lists_that_are_none_and_other_protocols_are_refused(home: Path) -> None:
+    with a_device(home, lambda _: {"ok": True, "qps": 7, "protocol": 2}), control.the_device() as node:
+        with pytest.raises(RemoteError, match="without a list of qps"):
+            node.queue_pairs()
+        with pytest.raises(RemoteError, match="speaks protocol 2"):
+            node.info()
+
+
+def test_a_device_that_does_not_answer_is_given_up(home: Path) -> None:
+    late = pytest.raises(RemoteError, match=r"does not answer info within 0\.1 s")
+    with a_device(home, lambda _: b"") as path, control.Node(path, patience_s=0.1) as node, late:
+        node.info()
+
+
+def test_without_devices_there_is_one_clear_sentence(home: Path) -> None:
+    assert ctl("devices").output == "no device is running\n" and rows("devices") == []
+    for words in (["planes"], ["planes", "-d", "99-0"], ["push", "x", "--fabric", "y"]):
+        error = ctl(*words).exception
+        assert isinstance(error, MrcError) and "\n" not in str(error)
+    with pytest.raises(UsageError, match="no device is running; there is none"):
+        control.the_device()
+
+
+def test_what_a_killed_process_left_is_passed_over_and_several_are_named(home: Path, device: Pretended) -> None:
+    stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stale.bind(str(home / "77-0.sock"))
+    stale.close()
+    assert [node.name for node in control.devices()] == [f"{os.getpid()}-0"]
+    with pytest.raises(UsageError, match="77-0 cannot be asked"):
+        control.the_device("77-0")
+    with pytest.raises(UsageError, match=rf"no device is called 78; there are 77-0, {os.getpid()}-0"):
+        control.the_device("78")
+    with a_device(home, device, "99-1"), pytest.raises(UsageError, match=rf"several devices \(99-1, {os.getpid()}-0\)"):
+        control.the_device()
+
+
+def test_a_folder_that_others_may_write_to_is_not_looked_into(home: Path, device: Pretended) -> None:
+    home.chmod(0o777)
+    with pytest.raises(UsageError, match="no folder of this user's alone"):
+        control.devices()

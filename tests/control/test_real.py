@@ -1,0 +1,76 @@
+"""The same with real devices: what they answer is what the client expects."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from softmrc import _core, control
+from softmrc.cli import app
+from softmrc.connection import Connection, connect, listen
+from softmrc.errors import ConfigError, UsageError
+from softmrc.wire import read_pcapng
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets"
+)
+
+
+@pytest.fixture
+def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("SOFTMRC_CONTROL", raising=False)
+    accepted: list[Any] = []
+    with listen("127.0.0.1", 0, memory=bytearray(1 << 16), planes=["127.0.0.1", "127.0.0.2"]) as listener:
+        server = threading.Thread(target=lambda: accepted.append(listener.accept(20)), daemon=True)
+        server.start()
+        with connect("127.0.0.1", listener.port, planes=["127.0.0.3", "127.0.0.4"]) as made:
+            server.join(20)
+            with accepted[0]:
+                yield made
+
+
+def test_a_real_device_is_asked_and_told(connection: Connection) -> None:
+    connection.write(connection.remote[0], 0, bytes(60_000))
+    ours = next(node for node in control.devices() if node.info()["planes"][0]["address"] == "127.0.0.3")
+    with ours as node:
+        assert node.info()["pid"] == os.getpid()
+        (qp,) = node.queue_pairs()
+        assert qp["qpn"] == connection.qp.qpn and qp["stats"]["bytes_sent"] == 60_000
+        assert len(qp["evs"]) == len(connection.qp.evs())
+        done = node.deny([0, 999], qpn=qp["qpn"])
+        assert (done.done, [one.ev for one in done.failed]) == (1, [999])
+        assert node.queue_pairs(qp["qpn"])[0]["evs"][0]["state"] == "denied"
+        assert node.allow([0], qpn=qp["qpn"]).done == 1
+        assert any(event["type"] == "ev_state" for event in node.events().events)
+        (answer,) = control.probe(node, qp["peer"]["number"], 0, [qp["evs"][1]["value"]], timeout_s=10)
+        assert answer.took_ns is not None and answer.arrival_plane == 0
+        assert node.set_port(1, False)[1]["is_up"] is False
+        assert node.set_port(1, True)[1]["is_admin_up"] is True
+        with pytest.raises(UsageError, match="refuses port"):
+            node.set_port(9, True)
+
+
+def test_a_real_device_is_broken_and_captured_from_a_shell(connection: Connection, tmp_path: Path) -> None:
+    def ctl(*words: str) -> Result:
+        return CliRunner().invoke(app, ["ctl", *words, "--device", Path(connection.device.control).stem])
+
+    assert ctl("faults").output.count("none") == 2
+    shown = ctl("faults", "drop=0.25;1:black_hole").output
+    assert "drop=0.25, black_hole" in shown
+    connection.write(connection.remote[0], 0, bytes(60_000))
+    assert ctl("faults", "").output.count("none") == 2
+    assert "dorp" in str(ctl("faults", "dorp=1").exception)
+    file = tmp_path / "taken.pcapng"
+    assert "capturing" in ctl("capture", str(file)).output
+    connection.write(connection.remote[0], 0, bytes(60_000))
+    assert str(file) in ctl("capture", "--stop").output
+    assert len(list(read_pcapng(file.read_bytes()))) > 0
+    assert "no capture runs" in str(ctl("capture", "--stop").exception)
+    assert isinstance(ctl("capture").exception, ConfigError)
