@@ -23,6 +23,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SIZES = {"narrow": 3, "wide": 8, "rpc": 0}  # ranks; a few tests want one number or the other, those of rpc choose
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 SILENCE_S = 300.0  # twice what a test may take by its own rules
 
 Outcome = dict[str, Any]
@@ -33,7 +34,7 @@ def names(width: str) -> list[str]:
     """Every test there is."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.torch_suite.column", "gloo", width, str(SIZES[width])],
-        cwd=ROOT, input="", capture_output=True, text=True, timeout=SILENCE_S,
+        cwd=ROOT, env=ENV, input="", capture_output=True, text=True, timeout=SILENCE_S,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -54,7 +55,8 @@ def column(backend: str, width: str, tests: list[str], log: Path, size: int | No
 def _some(backend: str, width: str, size: int, tests: Sequence[str], log: Path) -> Iterator[Outcome]:
     with log.open("a") as errors, subprocess.Popen(
         [sys.executable, "-m", "tests.torch_suite.column", backend, width, str(size)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+        cwd=ROOT, env=ENV, text=True, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
     ) as process:  # fmt: skip
         assert process.stdin and process.stdout
         process.stdin.write("\n".join(tests))

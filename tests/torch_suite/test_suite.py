@@ -34,7 +34,7 @@ def test_a_quick_part_of_torchs_own_tests(tmp_path: Path) -> None:
     log = tmp_path / "log"
     ended = {one["test"]: one for one in suite.column("mrc", "wide", QUICK, log, size=4)}
     bad = {name: one["words"][-2000:] for name, one in ended.items() if one["ended"] != "pass"}
-    assert not bad and list(ended) == QUICK, bad
+    assert not bad and list(ended) == QUICK, (bad, log.read_text()[-2000:])
 
 
 def test_tests_that_die_or_are_unknown_fail(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from softmrc.cli import (
     demo,
     dissect,
     examples,
+    explain,
     fabric,
     info,
     lab,
@@ -57,6 +58,7 @@ app.command("ping")(ping.ping)
 app.command("perf")(perf.perf)
 app.command("top")(top.top)
 app.command("sim")(sim.sim)
+app.command("explain")(explain.explain)
 app.command("agent")(agent.agent)
 app.command("dash")(agent.dash)
 app.command("sweep")(sim.sweep)
