@@ -11,7 +11,7 @@ SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl
 
-.PHONY: help demo demo-lab demo-gpu test torch-suite lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings build clean
+.PHONY: help demo demo-lab demo-gpu test torch-suite lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings api wheel docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -34,6 +34,7 @@ torch-suite: $(VENV)/.test ## Run torch's own distributed tests on our backend a
 
 lint: $(VENV)/.dev ## Check style and types
 	$(BIN)/ruff check src tests tools examples
+	$(BIN)/ruff format --check -q src tests
 	$(BIN)/mypy
 
 bench: build ## Measure the engine
@@ -53,11 +54,20 @@ fuzz: ## Run the fuzzers, SECONDS each (needs clang)
 	  name=$${program##*/fuzz_}; mkdir -p build/fuzz/corpus-$$name; echo "== $$name"; \
 	  $$program -max_total_time=$(SECONDS) -print_final_stats=1 -verbosity=0 build/fuzz/corpus-$$name fuzz/corpus/$$name || exit 1; done
 
+wheel: ## Build an sdist and a manylinux wheel into dist/, and try them in a clean environment
+	@$(PYTHON) tools/wheel.py
+
+docs: $(VENV)/.docs ## Build the pages as a site, site/index.html; links are checked
+	@$(BIN)/python tools/site.py
+
 arm64: ## Build the core for aarch64 too, run its tests under QEMU, and compare with this machine
 	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tools/portable.py $(JOBS)
 
 spec-map: $(VENV)/.built ## Write docs/spec-map.md
 	$(BIN)/python tools/spec_map.py
+
+api: $(VENV)/.built ## Write docs/api.md
+	$(BIN)/python tools/api.py
 
 settings: $(VENV)/.built ## Write src/softmrc/settings.py, docs/settings.md and src/softmrc/counters.py
 	$(BIN)/python tools/settings.py
@@ -75,7 +85,7 @@ soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
 build: $(VENV)/.built ## Build the extension into .venv
 
 clean: ## Remove everything that make made
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build dist site
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "SoftMRC needs Python 3.11 or newer: install it, or name it with PYTHON=/path/to/python3."; exit 1; }
@@ -99,6 +109,10 @@ $(VENV)/.test: $(VENV)/.built
 $(VENV)/.torch: $(VENV)/.built
 	@echo "Installing torch ..."
 	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*(one for one in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"] if one.startswith("torch")))')
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.built
+	@$(PIP) install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.test

@@ -175,6 +175,7 @@ void add_shots(Network& n, Column<std::int64_t> at_ps, Column<std::uint32_t> hos
 // How long each was under way, in the order in which they were added; -1 for those that never came back. And which of them
 // came back broken.
 nb::tuple take_shots(Network& n) {
+  if (!n.is_survey_over()) raise_if(proto::Problem{proto::Problem::Kind::usage, "shots", "under way", "a run until all are back or lost"});
   std::vector<std::int64_t> took;
   std::vector<std::uint8_t> is_corrupt;
   for (const Survey::Shot& shot : n.take_shots()) {

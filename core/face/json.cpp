@@ -103,13 +103,26 @@ class Reader {
 
   Json number() {
     const std::size_t begin = at_;
-    while (at_ < text_.size() && std::string_view("+-.0123456789eE").find(peek()) != std::string_view::npos) ++at_;
+    const auto digits = [this] {
+      const std::size_t from = at_;
+      while (peek() >= '0' && peek() <= '9') ++at_;
+      if (at_ == from) fail("a value is missing");
+    };
+    if (peek() == '-') ++at_;
+    if (peek() == '0') ++at_;
+    else digits();
+    if (peek() == '.') ++at_, digits();
+    if (peek() == 'e' || peek() == 'E') {
+      ++at_;
+      if (peek() == '+' || peek() == '-') ++at_;
+      digits();
+    }
     const char *first = text_.data() + begin, *last = text_.data() + at_;
     std::int64_t whole = 0;
     if (const auto [to, error] = std::from_chars(first, last, whole); error == std::errc{} && to == last) return whole;
     double real = 0;
     if (const auto [to, error] = std::from_chars(first, last, real); error == std::errc{} && to == last && std::isfinite(real)) return real;
-    fail("a value is missing");
+    fail("a number that is too large");
   }
 
   std::uint32_t hex4() {

@@ -87,11 +87,14 @@ void Plugin::read_settings() {
   }
   found.speed_mbps = static_cast<int>(std::min<std::uint64_t>(mbps, INT_MAX));
   if (const std::string path = pci_path_of(planes[0].link); !path.empty()) found.pci_path = pci_paths_.insert(path).first->c_str();
+  const bool stays_here = std::all_of(planes.begin(), planes.end(), [](const face::LocalPlane& plane) { return face::is_loopback(plane.address); });
+  const bool is_sealed = face::seals(settings.device, settings.secret, stays_here);
   settings_ = settings;
   planes_ = std::move(planes);
   properties_ = found;
   words_.tell(log_init | log_net, face::counted(planes_.size(), "plane") + ": " + names + "; " + face::counted(lanes_, "lane") + "; " +
-                                      (settings.secret.empty() ? "no secret" : "with a secret") + (settings.faults.empty() ? "" : "; faults " + settings.faults));
+                                      (settings.secret.empty() ? "no secret" : "with a secret") + (is_sealed ? ", packets are sealed" : "") +
+                                      (settings.faults.empty() ? "" : "; faults " + settings.faults));
 }
 
 void Plugin::begin(Logger logger) {

@@ -47,6 +47,7 @@ class Network final : private HostObserver, private LinkObserver {
   void add_fault(const Fault& fault);
   // A mapper's packet; where forwarding is by uSID only.
   void add_shot(const Survey::Shot& shot) { scheduler_.push(shot.at, Happening::shot, shot.host, survey_.add(shot)); }
+  bool is_survey_over() const { return survey_.is_over(); }
   std::vector<Survey::Shot> take_shots() { return survey_.take(); }
   void sample_every(Duration bin) { series_.sample_every(bin); }
 

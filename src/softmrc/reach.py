@@ -37,7 +37,7 @@ def pauses(pairs: Sequence[QueuePair], patience_s: float = SILENT_S) -> Iterator
     """How long to wait before looking again whether the peers of these have answered everywhere; ends when they have,
     or when it is too late for those that have not."""
     start, first_s, pause_s = time.monotonic(), None, SHORTEST_PAUSE_S
-    while any(silent(qp) for qp in pairs):
+    while any(silent(qp) or not reached(qp) for qp in pairs):  # links of this side may still be coming up
         spent_s = time.monotonic() - start
         if first_s is None and all(reached(qp) for qp in pairs):
             first_s = spent_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,11 @@ from tests.agent.sites import a_site
 from tests.control.pretended import Pretended, a_device
 from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, a_lab, wait_for_quiet
 
+from softmrc import _core
 from softmrc.agent.watch import FabricWatch
 from softmrc.fabric import Shape
+from softmrc.fabric.host import FabricHost
+from softmrc.verbs import Device
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 SHAPE = Shape(planes=2, hosts=8, hosts_per_leaf=4, spines=2)
@@ -155,3 +158,27 @@ def test_a_cable_that_is_pulled_in_a_lab_shows_on_the_page(tmp_path: Path, monke
                 browser.wait(f"{VERDICT} == 'all is well'", 30)
         finally:
             watch.close()
+
+
+@pytest.mark.slow
+@NEEDS_ROOT
+@NEEDS_TOOLS
+@NEEDS_BPF
+@pytest.mark.skipif(not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets")
+def test_a_devices_own_cable_that_is_pulled_shows_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real devices on two hosts of a lab; the plane whose cable goes is down on the page, and comes back."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    shape = "[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\n"
+    with a_lab(shape + 'host_link_bps = "50M"\nfabric_link_bps = "50M"\n') as lab, ExitStack() as stack:
+        for number in (0, 7):
+            here = FabricHost(lab.description, number)
+            with lab.inside(f"host{number}"):
+                stack.enter_context(Device(here.planes, routes=here.paths, **here.settings()))
+        with a_page(tmp_path, None) as browser:
+            browser.wait("document.querySelectorAll('.plane').length == 4")
+            assert browser.ask(VERDICT) == "all is well"
+            lab.fail("p1.host0-leaf0", "down")
+            browser.wait(f"{VERDICT} == '1 plane down'", 20)
+            browser.wait("document.getElementById('events').innerText.includes('plane 1 is down')")
+            lab.heal()
+            browser.wait(f"{VERDICT} == 'all is well'", 20)

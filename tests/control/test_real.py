@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from softmrc import _core, control
+from softmrc.cli import app
 from softmrc.connection import Connection, connect, listen
-from softmrc.errors import UsageError
+from softmrc.errors import ConfigError, UsageError
+from softmrc.wire import read_pcapng
 
 pytestmark = pytest.mark.skipif(
     not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets"
@@ -52,3 +55,22 @@ def test_a_real_device_is_asked_and_told(connection: Connection) -> None:
         assert node.set_port(1, True)[1]["is_admin_up"] is True
         with pytest.raises(UsageError, match="refuses port"):
             node.set_port(9, True)
+
+
+def test_a_real_device_is_broken_and_captured_from_a_shell(connection: Connection, tmp_path: Path) -> None:
+    def ctl(*words: str) -> Result:
+        return CliRunner().invoke(app, ["ctl", *words, "--device", Path(connection.device.control).stem])
+
+    assert ctl("faults").output.count("none") == 2
+    shown = ctl("faults", "drop=0.25;1:black_hole").output
+    assert "drop=0.25, black_hole" in shown
+    connection.write(connection.remote[0], 0, bytes(60_000))
+    assert ctl("faults", "").output.count("none") == 2
+    assert "dorp" in str(ctl("faults", "dorp=1").exception)
+    file = tmp_path / "taken.pcapng"
+    assert "capturing" in ctl("capture", str(file)).output
+    connection.write(connection.remote[0], 0, bytes(60_000))
+    assert str(file) in ctl("capture", "--stop").output
+    assert len(list(read_pcapng(file.read_bytes()))) > 0
+    assert "no capture runs" in str(ctl("capture", "--stop").exception)
+    assert isinstance(ctl("capture").exception, ConfigError)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from softmrc import _core
 from softmrc.bench.mapper import Trials
 from softmrc.cli import app
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape
 from softmrc.mapper import Mapper, Settings, Things
 from softmrc.mapper.mapper import Flight
@@ -102,6 +102,8 @@ def test_packets_of_a_mapper_that_name_no_way_are_refused_or_lost() -> None:
     shoot(0x101, 0x1000)  # another leaf's, so the host's own drops it
     shoot(0x100, 0x300, 0x300)  # a spine that is not next to itself
     shoot(0x100, 0x1000)
+    with pytest.raises(UsageError, match="all are back or lost"):
+        network.take_shots()
     assert not network.run(10**12, 1 << 40)
     took, _ = network.take_shots()
     assert [back >= 0 for back in np.frombuffer(took, dtype=np.int64)] == [False, False, True]
@@ -145,3 +147,12 @@ def test_the_command_maps_a_fabric_that_it_breaks(tmp_path: Path) -> None:
     for wrong in ("p0.leaf1-spine2=ded", "p0.leaf1-spine2", "p0.leaf1-spine9=dead", "p0.leaf1-spine2=loss"):
         refused = CliRunner().invoke(app, ["mapper", "sim", str(file), "--break", wrong])
         assert isinstance(refused.exception, ConfigError), wrong
+
+
+def test_links_as_slow_as_a_labs_are_mapped_too(tmp_path: Path) -> None:
+    file = tmp_path / "slow.toml"
+    rates = 'host_link_bps = "20M"\nfabric_link_bps = "20M"\n'
+    file.write_text("[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\n" + rates)
+    done = CliRunner().invoke(app, ["mapper", "sim", str(file), "--break", "p1.leaf1-spine0=slow:25%", "--json"])
+    assert done.exit_code == 0, done.output
+    assert {(one["name"], one["state"]) for one in json.loads(done.output)["findings"]} == {("p1.leaf1-spine0", "slow")}

@@ -6,6 +6,7 @@ Fails if there is a test that Gloo passes, we do not, and `excused.toml` does no
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -21,7 +22,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SIZES = {"narrow": 3, "wide": 4}  # ranks; a few tests want one number or the other
+SIZES = {"narrow": 3, "wide": 8, "rpc": 0}  # ranks; a few tests want one number or the other, those of rpc choose
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 SILENCE_S = 300.0  # twice what a test may take by its own rules
 
 Outcome = dict[str, Any]
@@ -32,28 +34,29 @@ def names(width: str) -> list[str]:
     """Every test there is."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.torch_suite.column", "gloo", width, str(SIZES[width])],
-        cwd=ROOT, input="", capture_output=True, text=True, timeout=SILENCE_S,
+        cwd=ROOT, env=ENV, input="", capture_output=True, text=True, timeout=SILENCE_S,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr)
     return [json.loads(line)["test"] for line in done.stdout.splitlines()]
 
 
-def column(backend: str, width: str, tests: list[str], log: Path) -> Iterator[Outcome]:
+def column(backend: str, width: str, tests: list[str], log: Path, size: int | None = None) -> Iterator[Outcome]:
     """How each test ended. A process that hangs or dies costs the test that it was at."""
     left = list(tests)
     while left:
-        for one in _some(backend, width, tuple(left), log):
+        for one in _some(backend, width, SIZES[width] if size is None else size, tuple(left), log):
             left.remove(one["test"])
             yield one
         if left:
             yield {"test": left.pop(0), "ended": "fail", "seconds": SILENCE_S, "words": "hung, or died"}
 
 
-def _some(backend: str, width: str, tests: Sequence[str], log: Path) -> Iterator[Outcome]:
+def _some(backend: str, width: str, size: int, tests: Sequence[str], log: Path) -> Iterator[Outcome]:
     with log.open("a") as errors, subprocess.Popen(
-        [sys.executable, "-m", "tests.torch_suite.column", backend, width, str(SIZES[width])],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+        [sys.executable, "-m", "tests.torch_suite.column", backend, width, str(size)],
+        cwd=ROOT, env=ENV, text=True, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
     ) as process:  # fmt: skip
         assert process.stdin and process.stdout
         process.stdin.write("\n".join(tests))
@@ -67,7 +70,8 @@ def _some(backend: str, width: str, tests: Sequence[str], log: Path) -> Iterator
                     return
                 yield json.loads(line)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def excuses() -> dict[str, str]:
@@ -86,7 +90,7 @@ def table(columns: dict[tuple[str, str], Column]) -> str:
     for width in dict.fromkeys(width for width, _ in columns):
         counts = [Counter(one["ended"] for one in columns[width, backend].values()) for backend in ("gloo", "mrc")]
         cells = "".join(f"{count[ended]:8}" for count in counts for ended in ("pass", "fail", "skip"))
-        lines.append(f"{f'{width}, {SIZES[width]} ranks':22}{cells}")
+        lines.append(f"{width + (f', {SIZES[width]} ranks' if SIZES[width] else ''):22}{cells}")
     return "\n".join(lines)
 
 
@@ -124,7 +128,7 @@ def _why(one: Outcome) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", choices=list(SIZES), action="append", help="default: both")
+    parser.add_argument("--width", choices=list(SIZES), action="append", help="default: all")
     parser.add_argument("--select", default=".", help="a regular expression that names of tests must match")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "torch-suite")
     given = parser.parse_args()

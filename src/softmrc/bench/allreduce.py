@@ -28,7 +28,7 @@ from softmrc.child import command_of
 from softmrc.errors import DeviceError
 
 MIB = 1 << 20
-NO_TORCH = "Gloo is not measured: torch is not installed (pip install softmrc[torch])."
+NO_TORCH = "Gloo is not measured: torch is not installed (pip install torch)."
 LINKS = 2
 LINK_MBPS = 1000
 STEPS = {"64MiB": (64 * MIB, 3), "1MiB": (MIB, 50), "64KiB": (64 << 10, 100), "8B": (8, 400)}  # bytes, how many a round

@@ -1,10 +1,11 @@
-"""What operating a fabric claims: that the mapper names what is broken, soon, and for next to nothing."""
+"""What operating a fabric claims: that the mapper names what is broken, soon, for next to nothing; and that slow
+operations are explained."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from softmrc.bench import mapper
+from softmrc.bench import broken_job, mapper, watching
 from softmrc.bench.figures import Figure
 
 FIGURES = (
@@ -12,9 +13,13 @@ FIGURES = (
     Figure("mapper_recall", "of what was broken, the mapper named", "", 0.95, True),
     Figure("mapper_seconds", "until the last dead thing was named, fabric's time", "s", 2, False),
     Figure("mapper_bandwidth_share", "of a link's bandwidth, the mapper took", "", 0.001, False),
+    Figure("watch_cost", "of a busy device's goodput, watching takes", "", 0.02, False),
+    Figure("explained", "of jobs broken in five ways, were explained rightly", "", 1, True),
 )
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
-    """All figures; the mapper's over 200 trials of one to three faults among 512 simulated hosts."""
-    return mapper.measure(trials=8 if quick else 200)
+    """All figures; the mapper's over 200 trials of one to three faults among 512 simulated hosts, and 20 runs of a job
+    of two ranks for each way to break it."""
+    named = mapper.measure(trials=8 if quick else 200)
+    return named | broken_job.explained(1 if quick else 20) | watching.watch_cost(3 if quick else 10)

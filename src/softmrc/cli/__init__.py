@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -15,7 +16,10 @@ from softmrc.cli import (
     ctl,
     demo,
     dissect,
+    examples,
+    explain,
     fabric,
+    info,
     lab,
     mapper,
     nccl,
@@ -34,13 +38,27 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=info.version, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """MRC (Multipath Reliable Connection) in software."""
+
+
 app.command("demo")(demo.demo)
+app.command("info")(info.info)
+app.command("examples")(examples.examples)
 app.command("dissect")(dissect.dissect)
 app.command("capture")(capture.capture)
 app.command("ping")(ping.ping)
 app.command("perf")(perf.perf)
 app.command("top")(top.top)
 app.command("sim")(sim.sim)
+app.command("explain")(explain.explain)
 app.command("agent")(agent.agent)
 app.command("dash")(agent.dash)
 app.command("sweep")(sim.sweep)

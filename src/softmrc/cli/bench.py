@@ -154,7 +154,7 @@ def bench_operate(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
-    """Faults drawn at random in a simulated fabric of 512 hosts: how many the mapper names rightly, how soon."""
+    """What the mapper names in a simulated fabric of 512 hosts, and what flight recorders say of broken jobs."""
     figures = operate.measure(quick)
     if as_json:
         print(json.dumps(figures, indent=2))

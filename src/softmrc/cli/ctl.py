@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from softmrc import control
-from softmrc.cli.terminal import MARKS, terminal
+from softmrc.cli.terminal import MARKS, a_number, terminal
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError, RemoteError, UsageError, printable
 from softmrc.fabric import AddressPlan, load
@@ -24,7 +24,9 @@ from softmrc.units import as_duration_ns
 ctl_app = typer.Typer(help="Ask and tell running devices of this user.", no_args_is_help=True)
 Device = Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711 if that process has one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
-Watch = Annotated[float, typer.Option("--watch", "-w", min=0, max=3600, help="Again every so many seconds.")]
+Watch = Annotated[
+    float, typer.Option("--watch", "-w", min=0, max=3600, callback=a_number, help="Again every so many seconds.")
+]
 Qpn = Annotated[int | None, typer.Option("--qpn", min=0, max=0xFFFFFF, help="Of this queue pair only.")]
 Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
 Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
@@ -212,6 +214,41 @@ def port(
     with control.the_device(device) as node:
         node.set_port(plane, state == "up")
         _planes(node, as_json)
+
+
+@ctl_app.command("faults")
+def faults(
+    text: Annotated[str | None, typer.Argument(help="drop=0.01, 2:black_hole, …; '' ends them. None: show.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break the planes of a device, as SOFTMRC_FAULTS does, or show how they are broken."""
+    with control.the_device(device) as node:
+        found = node.faults() if text is None else node.set_faults(text)
+
+    def table() -> Table:
+        shown = _table("plane", "faults")
+        for number, row in enumerate(found):
+            active = {name: value for name, value in row.items() if value and name != "reorder_delay_us"}
+            words = [name if value is True else f"{name}={value:g}" for name, value in active.items()]
+            shown.add_row(str(number), ", ".join(words) or "none")
+        return shown
+
+    _say(as_json, found, table)
+
+
+@ctl_app.command("capture")
+def capture(
+    file: Annotated[Path | None, typer.Argument(help="Where packets are written from now on, as pcapng.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="End the one that runs.")] = False,
+    device: Device = None,
+) -> None:
+    """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
+    if (file is None) != stop:
+        raise ConfigError("file", file, "the name of a file, or --stop")
+    with control.the_device(device) as node:
+        found = node.capture(None if file is None else str(file.absolute()))
+    print(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
 
 
 @ctl_app.command("probe")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from softmrc import shipped
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import AddressPlan, Tier, link_name, load, table_of
@@ -27,7 +28,9 @@ MOST_PORTS = 1 << 20  # of a switch, far beyond any
 DESIGNS_A_TABLE = 4  # as many as fit 80 columns
 
 fabric_app = typer.Typer(help="Configure, draw and trace a fabric.", no_args_is_help=True)
-File = Annotated[Path, typer.Argument(help="A fabric file (TOML).", show_default=False)]
+File = Annotated[
+    Path, typer.Argument(help="A fabric file (TOML), or a name of `softmrc examples`.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Report = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report.", show_default=False)]
 
@@ -109,7 +112,7 @@ def assess(
     report: Report = None,
 ) -> None:
     """Judge a fabric: path diversity, failure domains, and what a month of failures costs a job."""
-    found = judge.assess(load(file), trials, seed)
+    found = judge.assess(load(shipped.find(file, shipped.EXAMPLES, "file")), trials, seed)
     if report:
         write_text(report, reports.assess_html(found))
     if as_json:
@@ -155,7 +158,7 @@ def config(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("config"),
 ) -> None:
     """Write the configuration of every switch and host, one file each."""
-    count = configs.write(load(file), target, output)
+    count = configs.write(load(shipped.find(file, shipped.EXAMPLES, "file")), target, output)
     print(f"{count:,} files in {output}")
 
 
@@ -165,7 +168,7 @@ def draw(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the SVG; - is stdout.")] = None,
 ) -> None:
     """Draw a fabric as SVG."""
-    description = load(file)
+    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
     picture = draw_fabric(description.fabric, description.name)
     if output is not None and str(output) == "-":
         print(picture, end="")
@@ -186,7 +189,7 @@ def routes(
     as_json: AsJson = False,
 ) -> None:
     """A switch's static table (`routes FILE p0.leaf0`), or the paths between two hosts (`--from host0 --to host7`)."""
-    description = load(file)
+    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
     plan_ = AddressPlan(description.fabric, description.addressing)
     if source is not None and to is not None:
         _print_paths(plan_, source, to, ev, over, as_json)

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from softmrc import shipped
 from softmrc.cli.terminal import terminal
 from softmrc.fabric import Tier, link_name
 from softmrc.fabric.drawing import draw
@@ -26,8 +27,13 @@ Plane = Annotated[int, typer.Option(min=0, help="The plane of a name that does n
 
 
 @lab_app.command("up")
-def up(file: Annotated[Path, typer.Argument(help="A lab file (TOML).", show_default=False)]) -> None:
+def up(
+    file: Annotated[
+        Path, typer.Argument(help="A lab file (TOML), or a name of `softmrc examples`.", show_default=False)
+    ],
+) -> None:
     """Build a lab; one that is up already is left as it is."""
+    file = shipped.find(file, shipped.EXAMPLES, "file")
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in file.stem)[:32] or "mrc"
     start = time.monotonic()
     lab = Lab.up(read_text(file, "file"), stem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.cli.terminal import terminal
+from softmrc.cli.terminal import a_number, terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape, load
 from softmrc.fabric.config.linux import burst_bytes
@@ -35,7 +36,9 @@ SIM_KINDS = {"dead": "black_hole", "loss": "loss", "corrupt": "corrupt", "slow":
 @mapper_app.command("lab")
 def lab(
     name: Annotated[str | None, typer.Option("--lab", help="Which lab, if several are up.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.5, max=86400, help="How long to look before the verdict.")] = 3.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=86400, callback=a_number, help="How long to look before the verdict.")
+    ] = 3.0,
     watch: Annotated[bool, typer.Option("--watch", help="Go on, and tell what changes, until Ctrl-C.")] = False,
     denylist: DenylistFile = None,
     lanes: Lanes = 1,
@@ -77,8 +80,8 @@ def sim(
         list[str] | None,
         typer.Option("--break", help="What to break: THING=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Of the fabric's time.")] = 1.4,
-    seed: Annotated[int, typer.Option(min=0)] = 1,
+    seconds: Annotated[float, typer.Option(min=0.2, max=60, callback=a_number, help="Of the fabric's time.")] = 1.4,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1)] = 1,
     denylist: DenylistFile = None,
     lanes: Lanes = 1,
     as_json: AsJson = False,
@@ -89,7 +92,14 @@ def sim(
     things = Things(description.fabric, lanes)
     for text in broken or []:
         plant(fabric, things, text, seconds)
-    _run(Mapper(fabric, Settings(lanes=lanes)), description.name, seconds, False, denylist, as_json)
+    _run(Mapper(fabric, sim_settings(description.fabric, lanes)), description.name, seconds, False, denylist, as_json)
+
+
+def sim_settings(shape: Shape, lanes: int = 1) -> Settings:
+    """A slot is long enough for a round's large packets to be a small part of what a link carries in it."""
+    made = Settings(lanes=lanes)
+    large_s = made.large_bytes * 8 / min(shape.host_link_bps, shape.fabric_link_bps)
+    return replace(made, slot_s=max(made.slot_s, 50 * large_s))
 
 
 def plant(fabric: SimulatedFabric, things: Things, text: str, seconds: float) -> None:

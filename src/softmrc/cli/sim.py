@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from softmrc import shipped
 from softmrc import sim as simulator
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
@@ -50,7 +51,9 @@ class _Shown:
 
 
 def sim(
-    file: Annotated[Path, typer.Argument(help="A scenario (TOML).", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A scenario: a TOML file, or a name of `softmrc examples`.", show_default=False)
+    ],
     seed: Annotated[
         int | None, typer.Option(min=0, max=(1 << 64) - 1, help="Another seed than the scenario's.")
     ] = None,
@@ -63,7 +66,7 @@ def sim(
     """Run a scenario, and what it is compared with."""
     if report is not None:
         check_can_write(report)
-    scenario = _with_keys(simulator.load(file), keys or [])
+    scenario = _with_keys(simulator.load(shipped.find(file, shipped.SCENARIOS, "scenario")), keys or [])
     if only is not None:
         names = [one.name for one in scenario.variants()]
         if only not in names:
@@ -143,7 +146,9 @@ def _print_results(scenario: simulator.Scenario, results: list[Result], report: 
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A scenario (TOML).", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A scenario: a TOML file, or a name of `softmrc examples`.", show_default=False)
+    ],
     vary: Annotated[list[str], typer.Option(help="A key and its values: faults.links=0..20, or fabric.planes=1,2,4.")],
     seeds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Seeds for each point.")] = 1,
     engine: Annotated[str, typer.Option(help="local (all cores) or ray.")] = "local",
@@ -152,7 +157,7 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a run, as they finish.")] = False,
 ) -> None:
     """Run a scenario over a range of values and seeds."""
-    scenario = simulator.load(file)
+    scenario = simulator.load(shipped.find(file, shipped.SCENARIOS, "scenario"))
     varied = [sweeps.read_vary(text) for text in vary]
     tasks = sweeps.plan_sweep(scenario, varied, seeds, compare)
     if as_json:

@@ -18,6 +18,7 @@ from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 from softmrc.fork import leave_to_parent
 from softmrc.planes import resolve
+from softmrc.recorder.recorder import recorder_of
 from softmrc.verbs import Device
 from softmrc.verbs.bounds import whole
 from softmrc.verbs.width import lanes_of_rank, processes_here
@@ -52,6 +53,7 @@ class Group:
         self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
         self._sweep_at = SWEEP_ALWAYS
         self._closed = False
+        self._recorder = recorder_of(self, meeting.name)
         _open.add(self)
         self.device._groups.add(self)
 
@@ -118,6 +120,8 @@ class Group:
             [(block.address, block.nbytes) for block in outputs],
             self._limit(timeout_s),
         )
+        if self._recorder is not None:
+            self._recorder.begin(native, int(kind), sum(block.nbytes for block in inputs or outputs))
         return self._work(native, (inputs, outputs))
 
     def _limit(self, timeout_s: float | None) -> float:
@@ -140,6 +144,8 @@ class Group:
 
     def _release(self, native: Any) -> None:
         """It has ended, and its memory is the caller's again. From any thread, and more than once."""
+        if self._recorder is not None:
+            self._recorder.end(native)
         self._alive.pop(id(native), None)
 
     def all_reduce(
@@ -272,6 +278,8 @@ class Group:
         if self._closed:
             return
         self._closed = True
+        if self._recorder is not None:
+            self._recorder.close()
         # A rank that is gone acknowledges nothing; bad news reaches those who live within a few timeouts.
         self._native.close(min(linger_s, LINGER_AFTER_FAILURE_S) if self.error else linger_s)
         self._alive.clear()

@@ -83,6 +83,7 @@ class Meeting:
     ) -> None:
         """With so many strands at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
         share this host want the same processors."""
+        self.name = name
         self.table = Table(store, name, rank, size, timeout_s)
         self.rank = rank
         self.size = size

@@ -147,6 +147,16 @@ class Node:
         """Take a plane out of service, or put it back; its planes then."""
         return _rows(self.ask("port", plane=plane, up=up), "planes", self.name)
 
+    def faults(self) -> list[dict[str, Any]]:
+        return _rows(self.ask("faults"), "faults", self.name)
+
+    def capture(self, path: str | None) -> dict[str, Any]:
+        """Begin one to a file, or end the one that runs: where it goes, and how many packets it has."""
+        answer = self.ask("capture", stop=True) if path is None else self.ask("capture", start=path)
+        if not isinstance(found := answer.get("capture"), dict):
+            raise RemoteError(f"{self.name} answered without a capture")
+        return found
+
     def set_faults(self, text: str) -> list[dict[str, Any]]:
         return _rows(self.ask("faults", set=text), "faults", self.name)
 

@@ -100,7 +100,7 @@ class Ranks:
     def _ended(self, rank: int) -> Exception:
         last = self._errors_of(rank).read_text().strip().splitlines()
         if last and "No module named 'torch'" in last[-1]:
-            return UsageError("the demo trains with torch, which is not installed: pip install 'softmrc[torch]'")
+            return UsageError("the demo trains with torch, which is not installed: pip install torch")
         return InternalError(f"rank {rank} ended before its time: {last[-1] if last else 'without a word'}")
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from softmrc.mapper.mapper import Flight
 
 PS_PER_S = 1_000_000_000_000
-_LONGEST_TRIP_PS = PS_PER_S // 100
+_LONGEST_TRIP_PS = 1000 * PS_PER_S
 _ENDLESS = 1 << 62
 
 

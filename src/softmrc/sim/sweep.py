@@ -115,7 +115,7 @@ def _on_ray(tasks: list[Task]) -> Iterator[dict[str, Any]]:
     try:
         import ray
     except ImportError:
-        raise DeviceError("--engine ray needs Ray: pip install 'softmrc[ray]'") from None
+        raise DeviceError("--engine ray needs Ray: pip install ray") from None
     started_here = not ray.is_initialized()
     if started_here:
         ray.init(log_to_driver=False, include_dashboard=False)

@@ -1,6 +1,6 @@
 """The `torch.distributed` backend "mrc".
 
-    dist.init_process_group("mrc")          # after `pip install softmrc[torch]`; nothing else to import
+    dist.init_process_group("mrc")          # where softmrc is installed; nothing else to import
 
 `register` is what torch calls when it is imported (entry point `torch.backends`): it tells torch the name and nothing
 more, so that a program that does not use the backend pays nothing for it. `device_of` gives the `softmrc.verbs.Device`

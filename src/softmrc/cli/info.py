@@ -1,0 +1,146 @@
+"""`softmrc info`: what this machine has for SoftMRC, what it lacks, and the command that mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+import softmrc
+from softmrc import environment, links
+from softmrc.cli.terminal import terminal
+from softmrc.config import DeviceConfig
+from softmrc.errors import MrcError
+from softmrc.lab import bpf
+from softmrc.planes import resolve
+from softmrc.torch import GPU_FILES
+
+UDP_SEGMENT, UDP_GRO = 103, 104
+LEAST_TORCH = (2, 13)
+HERE = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line: what was found, whether it will do, and what would mend it."""
+
+    name: str
+    found: str
+    is_good: bool = True
+    mend: str = ""
+
+
+def _planes() -> list[Fact]:
+    try:
+        wanted = environment.read()
+        chosen = links.Found(wanted.planes, wanted.why) if wanted.planes else links.found()
+        shown = []
+        for name in chosen.planes:
+            plane = resolve(name, chosen.why)
+            shown.append(f"{plane} ({plane.speed or 'speed not known'}, MTU {plane.link_mtu:,})")
+        return [Fact("planes", ", ".join(shown) + f"; {chosen.why}")]
+    except MrcError as error:
+        return [
+            Fact("planes", str(error), False, "export SOFTMRC_PLANES=eth0,eth1"),
+            Fact("on one host", ", ".join(HERE)),
+        ]
+
+
+def _sysctl(name: str) -> int:
+    try:
+        return int(Path("/proc/sys", *name.split(".")).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _buffers() -> Fact:
+    wanted = DeviceConfig().buffer_bytes
+    least = min(_sysctl("net.core.rmem_max"), _sysctl("net.core.wmem_max"))
+    mend = f"sysctl -w net.core.rmem_max={4 * wanted} net.core.wmem_max={4 * wanted}"
+    found = f"{least:,} bytes a socket, {wanted:,} are asked for"
+    return Fact("socket buffers", found, least >= wanted, mend if least < wanted else "")
+
+
+def _kernel() -> list[Fact]:
+    def has(option: int) -> bool:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            try:
+                sock.setsockopt(socket.IPPROTO_UDP, option, 0)
+                return True
+            except OSError:
+                return False
+
+    trains = [name for name, option in (("GSO", UDP_SEGMENT), ("GRO", UDP_GRO)) if has(option)]
+    segment = Path("/proc/sys/net/ipv6/conf/all/seg6_enabled").exists()
+    words = f"Linux {platform.release()}; UDP {' and '.join(trains) or 'without GSO and GRO'}"
+    return [Fact("kernel", f"{words}; SRv6 {'yes' if segment else 'no'}", bool(trains), "" if trains else "Linux 5.0")]
+
+
+def _torch() -> Fact:
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Fact("torch", "not installed; needed for training only", False, "pip install torch")
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    is_good = numbers >= LEAST_TORCH
+    return Fact("torch", version, is_good, "" if is_good else f"pip install 'torch>={LEAST_TORCH[0]}.{LEAST_TORCH[1]}'")
+
+
+def _gpu() -> Fact:
+    there = [name for name in GPU_FILES if Path("/dev", name).exists()]
+    return Fact("GPU", f"a driver is here ({', '.join(there)})" if there else "none; tensors stay on the CPU")
+
+
+def _lab() -> Fact:
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        return Fact("lab", f"needs {' and '.join(missing)}", False, "apt install iproute2")
+    if os.geteuid() != 0:
+        return Fact("lab", "needs root, for `softmrc lab` only", False, "sudo softmrc lab up lab")
+    without = bpf.missing()
+    return Fact("lab", f"without ECN and trimming: {without}" if without else "possible, with ECN and trimming")
+
+
+def facts() -> list[Fact]:
+    """Everything, in the order of what matters."""
+    cores = len(os.sched_getaffinity(0))
+    python = f"{platform.python_version()} on {platform.machine()}, {cores} cores"
+    found = [Fact("softmrc", f"{softmrc.__version__}, in {Path(softmrc.__file__).parent}"), Fact("Python", python)]
+    found += [*_planes(), _buffers(), *_kernel(), _torch(), _gpu(), _lab()]
+    found += [Fact("environment", words, False) for words in environment.oddities(os.environ)]
+    return found
+
+
+def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Show what SoftMRC finds on this machine, what is missing, and the command that mends it."""
+    found = facts()
+    if as_json:
+        print(json.dumps([asdict(fact) for fact in found], indent=2))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for fact in found:
+        mark = Text("✓", "green") if fact.is_good else Text("–", "yellow")
+        table.add_row(mark, fact.name, fact.found + (f"\n{fact.mend}" if fact.mend else ""))
+    terminal().print(table)
+
+
+def version(wanted: bool) -> None:
+    """For `softmrc --version`."""
+    if wanted:
+        print(f"softmrc {softmrc.__version__} (Python {platform.python_version()}, {platform.machine()})")
+        sys.exit(0)

@@ -1,0 +1,247 @@
+"""Why an operation was slow: from the tapes of the ranks that took part, in one sentence.
+
+First who came late, then what the network did. Times are the ranks' own clocks: on one machine they agree, on several
+they must be kept in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from softmrc.collectives.block import Kind
+from softmrc.errors import UsageError
+from softmrc.recorder.tape import INTERVAL_S, Note, Recording
+
+SLOW_SHARE, SLOW_S = 1.25, 0.002  # beyond the usual time, to be worth a word
+NEXT_TO_NOTHING = 0.03  # of an operation's bytes
+MOST_OF_IT = 0.5  # a cause explains at least so much of the delay
+LATER_S = 0.4  # until then it shows what had arrived all the same, and what never came back
+NEARLY_ALL, STARVED_S = 0.8, 0.03  # who had no processor also answers late, and is sent to again
+AROUND_S = 0.05  # samples lie apart: what happened a little later may still have been noted
+
+
+class Cause(StrEnum):
+    NOTHING = "nothing"  # it was not slow
+    LATE = "late"  # a rank came late
+    PROCESSOR = "processor"  # a rank had no processor
+    DEAD = "dead"  # a plane fell silent
+    LOSSY = "lossy"  # packets were lost and sent again
+    SLOW = "slow"  # a plane held up the others
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One operation and why it took so long."""
+
+    number: int
+    kind: str
+    took_s: float
+    usual_s: float
+    cause: Cause
+    words: str
+    rank: int = -1
+    plane: int = -1
+    peer: int = -1
+
+    def __str__(self) -> str:
+        head = f"{self.kind} {self.number} took {_ms(self.took_s)}, usually {_ms(self.usual_s)}"
+        return f"{head}: {self.words}" if self.words else head
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One operation as all ranks saw it."""
+
+    number: int
+    kind: int
+    bytes: int
+    begun: np.ndarray  # by rank; NaN where its tape does not know
+    ended: np.ndarray
+
+    @property
+    def first(self) -> float:
+        return float(np.nanmin(self.begun))
+
+    @property
+    def last_came(self) -> float:
+        return float(np.nanmax(self.begun))
+
+    @property
+    def end(self) -> float:
+        return float(np.nanmax(self.ended))
+
+
+class Explainer:
+    """The tapes of one group's ranks."""
+
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        if not recordings:
+            raise UsageError("no flight recorder's tape is to be found; SOFTMRC_RECORD=1 makes ranks keep one")
+        self._tapes = {one.owner.rank: one for one in recordings}
+        if len(self._tapes) < len(recordings):
+            raise UsageError("two tapes are of the same rank; name those of one run")
+        self._rows = self._joined()
+
+    def _joined(self) -> list[_Row]:
+        size = 1 + max(self._tapes)
+        found: dict[int, _Row] = {}
+        for rank, tape in self._tapes.items():
+            for one in tape.operations[tape.operations["ended"] > 0]:
+                number = int(one["number"])
+                if number not in found:
+                    empty = (np.full(size, np.nan), np.full(size, np.nan))
+                    found[number] = _Row(number, int(one["kind"]), int(one["bytes"]), *empty)
+                found[number].begun[rank], found[number].ended[rank] = one["begun"], one["ended"]
+        return [found[number] for number in sorted(found)]
+
+    def slow(self) -> list[Verdict]:
+        """A verdict on every operation that took longer than usual, in their order."""
+        return [verdict for row in self._rows if (verdict := self._judge(row)).cause is not Cause.NOTHING]
+
+    def explain(self, number: int | None = None) -> Verdict:
+        """A verdict on one operation; without a number, on the one that lost most time."""
+        if number is None:
+            worst = max(self._rows, key=lambda row: row.end - row.first - self._usual(row)[0], default=None)
+            if worst is None:
+                raise UsageError("the tapes hold no operation that has ended")
+            return self._judge(worst)
+        for row in self._rows:
+            if row.number == number:
+                return self._judge(row)
+        known = f"{self._rows[0].number} to {self._rows[-1].number}" if self._rows else "none"
+        raise UsageError(f"the tapes do not know operation {number}; they know {known}")
+
+    def _usual(self, row: _Row) -> tuple[float, float, float]:
+        """Of operations like it: from the first call to the end, from the last call to the end, from first to last."""
+        alike = [one for one in self._rows if one.kind == row.kind and one.bytes == row.bytes]
+        spans = [(one.end - one.first, one.end - one.last_came, one.last_came - one.first) for one in alike]
+        whole, after, apart = np.median(np.array(spans), axis=0)
+        return float(whole), float(after), float(apart)
+
+    def _judge(self, row: _Row) -> Verdict:
+        usual, usual_after, usual_apart = self._usual(row)
+        took = row.end - row.first
+        excess = took - usual
+        name = Kind(row.kind).name.lower() if row.kind in list(Kind) else str(row.kind)
+        if took < SLOW_SHARE * usual or excess < SLOW_S:
+            return Verdict(row.number, name, took, usual, Cause.NOTHING, "")
+        late = row.last_came - row.first - usual_apart
+        if late >= MOST_OF_IT * excess:
+            cause, words, where = self._why_late(row, late)
+        else:
+            cause, words, where = self._why_slow(row, row.end - row.last_came - usual_after)
+        return Verdict(row.number, name, took, usual, cause, words, *where)
+
+    def _why_late(self, row: _Row, late: float) -> tuple[Cause, str, tuple[int, int, int]]:
+        rank = int(np.nanargmax(row.begun))
+        waited = self._waited(rank, row.begun[rank] - late - AROUND_S, row.begun[rank] + AROUND_S)
+        said = f"rank {rank} arrived {_ms(late)} late"
+        if waited >= MOST_OF_IT * late:
+            return Cause.PROCESSOR, f"{said}, it had no processor for {_ms(waited)}: not the network", (rank, -1, -1)
+        return Cause.LATE, f"{said}: not the network", (rank, -1, -1)
+
+    def _why_slow(self, row: _Row, excess: float) -> tuple[Cause, str, tuple[int, int, int]]:
+        begin, end = row.last_came, row.end + AROUND_S
+        resent = {rank: self._grown(rank, "resent", begin, end) for rank in self._tapes}
+        total = sum(resent.values())
+        again = f"{total:,} packets sent again"
+        later = end + LATER_S
+        twice = sum(self._grown(rank, "twice", begin, later) for rank in self._tapes)
+        was_in_vain = twice * 2 >= sum(self._grown(rank, "resent", begin, later) for rank in self._tapes) > 0
+        lost = self._noted(Note.LOST, begin, end)
+        # A plane that carries nothing is dead before the last of its paths is given up.
+        silent = [*self._noted(Note.SILENT, begin, later), *self._noted(Note.LOST, begin, later)]
+        silent = [one for one in silent if self._is_dead(one, row.bytes, begin, later)]
+        if silent:
+            rank, peer, plane, at, _ = silent[0]
+            after = _ms(max(0.0, at - begin))
+            words = f"plane {plane} from rank {rank} to rank {peer} fell silent, {again}, left after {after}"
+            return Cause.DEAD, words, (rank, plane, peer)
+        left = self._noted(Note.LEFT_SLOW, begin, end)
+        if left:
+            rank, peer, plane, _, _ = left[0]
+            words = f"plane {plane} from rank {rank} to rank {peer} was so slow that it was left, {again}"
+            return Cause.SLOW, words, (rank, plane, peer)
+        waits = {rank: self._waited(rank, begin, end) for rank in self._tapes}
+        starved = max(waits, key=lambda rank: waits[rank])
+        if total and was_in_vain:
+            rank, peer, plane = _most(lost) if lost else (max(resent, key=lambda one: resent[one]), -1, -1)
+            if waits[starved] >= max(NEARLY_ALL * excess, STARVED_S):
+                return self._starved(starved, waits[starved])
+            words = f"plane {plane} from rank {rank} answered late, {again}, {twice:,} had arrived all the same"
+            return Cause.SLOW, words, (rank, plane, peer)
+        if total and lost:
+            rank, peer, plane = _most(lost)
+            words = f"packets were lost on plane {plane} from rank {rank} to rank {peer}, {again}"
+            return Cause.LOSSY, words, (rank, plane, peer)
+        if waits[starved] >= MOST_OF_IT * excess:
+            return self._starved(starved, waits[starved])
+        return Cause.UNKNOWN, f"nothing on the tapes explains it ({again})", (-1, -1, -1)
+
+    def _is_dead(self, note: tuple[int, int, int, float, float], size: int, begin: float, end: float) -> bool:
+        """Whether next to nothing came by the plane any more to the rank that it led to, as far as its tape is here."""
+        _, peer, plane, _, _ = note
+        found = self._between(peer, begin, end) if peer in self._tapes else None
+        if found is None:
+            return True
+        least = max(NEXT_TO_NOTHING * size, 4096)
+        before = self._between(peer, begin - 1.0, begin)
+        was_used = before is not None and int(before[1]["received"][plane]) - int(before[0]["received"][plane]) >= least
+        return was_used and int(found[1]["received"][plane]) - int(found[0]["received"][plane]) < least
+
+    @staticmethod
+    def _starved(rank: int, waited: float) -> tuple[Cause, str, tuple[int, int, int]]:
+        return Cause.PROCESSOR, f"rank {rank} had no processor for {_ms(waited)}: not the network", (rank, -1, -1)
+
+    def _between(self, rank: int, begin: float, end: float) -> tuple[np.ndarray, np.ndarray] | None:
+        """The last sample before, and the first one after a time."""
+        samples = self._tapes[rank].samples
+        if not len(samples):
+            return None
+        first = max(int(np.searchsorted(samples["at"], begin)) - 1, 0)
+        last = min(int(np.searchsorted(samples["at"], end)), len(samples) - 1)
+        return samples[first], samples[last]
+
+    def _grown(self, rank: int, counter: str, begin: float, end: float) -> int:
+        found = self._between(rank, begin, end)
+        return 0 if found is None else int(found[1][counter]) - int(found[0][counter])
+
+    def _waited(self, rank: int, begin: float, end: float) -> float:
+        """How long its callers stood in line for a processor, beyond the usual; or how long none of it ran at all."""
+        samples = self._tapes[rank].samples
+        if len(samples) < 2:
+            return 0.0
+        first = max(int(np.searchsorted(samples["at"], begin)) - 1, 0)
+        last = min(int(np.searchsorted(samples["at"], end)), len(samples) - 1)
+        spans = np.diff(samples["at"])
+        always = float(np.median(np.diff(samples["waited"]) / np.maximum(spans, 1e-6)))
+        in_line = float(samples[last]["waited"] - samples[first]["waited"])
+        in_line -= always * float(samples[last]["at"] - samples[first]["at"])
+        gap = float(spans[first:last].max(initial=0.0)) - 2 * INTERVAL_S
+        return max(in_line, gap, 0.0)
+
+    def _noted(self, kind: Note, begin: float, end: float) -> list[tuple[int, int, int, float, float]]:
+        """Notes of all ranks, in order of time: (rank, peer, plane, at, value)."""
+        found = []
+        for rank, tape in self._tapes.items():
+            notes = tape.notes
+            rows = notes[(notes["kind"] == kind) & (notes["at"] >= begin) & (notes["at"] <= end)]
+            found += [(rank, int(n["peer"]), int(n["plane"]), float(n["at"]), float(n["value"])) for n in rows]
+        return sorted(found, key=lambda one: one[3])
+
+
+def _most(notes: list[tuple[int, int, int, float, float]]) -> tuple[int, int, int]:
+    """Where most was lost: rank, peer, plane."""
+    sums: dict[tuple[int, int, int], float] = {}
+    for rank, peer, plane, _, value in notes:
+        sums[rank, peer, plane] = sums.get((rank, peer, plane), 0.0) + value
+    return max(sums, key=lambda key: sums[key])
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"

@@ -1,0 +1,137 @@
+"""The file: a page that says whose it is, then three rings of records. Written by one process, read by any."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softmrc.errors import ConfigError
+
+VERSION = 1
+HEAD_BYTES = 4096
+MOST_PLANES = 16
+INTERVAL_S = 0.02  # from one sample to the next
+OPERATION = np.dtype(
+    [("number", "<u8"), ("kind", "<u4"), ("bytes", "<u8"), ("begun", "<f8"), ("ended", "<f8")]
+)  # ended 0: under way
+SAMPLE = np.dtype(
+    [
+        ("number", "<u8"),
+        ("at", "<f8"),
+        ("waited", "<f8"),  # seconds that callers stood in line for a processor, since the beginning
+        ("resent", "<u8"),
+        ("twice", "<u8"),  # packets that came a second time
+        ("timeouts", "<u8"),
+        ("left_slow", "<u8"),
+        ("received", "<u8", (MOST_PLANES,)),  # bytes
+    ]
+)
+NOTE = np.dtype(
+    [("number", "<u8"), ("at", "<f8"), ("kind", "<u4"), ("peer", "<i4"), ("plane", "<i4"), ("value", "<f8")]
+)
+LENGTHS = {"operations": 2048, "samples": 4096, "notes": 4096}
+DTYPES = {"operations": OPERATION, "samples": SAMPLE, "notes": NOTE}
+SIZE = HEAD_BYTES + sum(LENGTHS[name] * DTYPES[name].itemsize for name in LENGTHS)
+
+
+class Note(IntEnum):
+    """What happened to the paths of one plane towards one peer. Value: how many, packets or paths."""
+
+    LOST = 1  # packets were found lost
+    SILENT = 2  # no path there is good any more
+    BACK = 3  # some are good again
+    LEFT_SLOW = 4  # the plane was left because it held up the others
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose tape it is."""
+
+    group: str
+    rank: int
+    size: int
+    pid: int
+    program: str
+    planes: tuple[str, ...]
+
+
+class Tape:
+    """A tape that is written."""
+
+    def __init__(self, path: Path, owner: Owner) -> None:
+        self.path = path
+        head = json.dumps({"tape": VERSION} | owner.__dict__ | {"program": owner.program[:500]}).encode()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "r+b") as file:
+            file.truncate(SIZE)
+            file.write(head.ljust(HEAD_BYTES, b" "))
+        self._rings = _rings(path, "r+")
+        self._counts = dict.fromkeys(LENGTHS, 0)
+
+    def add(self, ring: str, *values: Any) -> int:
+        """Write a record over the oldest; its number, from 1."""
+        self._counts[ring] += 1
+        number = self._counts[ring]
+        self._rings[ring][number % LENGTHS[ring]] = (number, *values)
+        return number
+
+    def end_operation(self, number: int, at: float) -> None:
+        """Unless it has been overwritten."""
+        row = self._rings["operations"][number % LENGTHS["operations"]]
+        if row["number"] == number:
+            row["ended"] = at
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a tape held when it was read: each ring in order, whole records only."""
+
+    owner: Owner
+    operations: np.ndarray
+    samples: np.ndarray
+    notes: np.ndarray
+
+
+def read(path: Path) -> Recording:
+    """A tape, as it is now; a file that is none is refused."""
+    allowed = "a flight recorder's file"
+    try:
+        if path.stat().st_size != SIZE:
+            raise ConfigError("tape", str(path), allowed)
+        with path.open("rb") as file:
+            found = json.loads(file.read(HEAD_BYTES))
+        rings = _rings(path, "r")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError("tape", str(path), f"{allowed} ({error})") from None
+    try:
+        if found["tape"] != VERSION:
+            raise ValueError(f"version {found['tape']}")
+        planes = tuple(str(one) for one in found["planes"])
+        numbers = (int(found["rank"]), int(found["size"]), int(found["pid"]))
+        owner = Owner(str(found["group"]), *numbers, str(found["program"]), planes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError("tape", str(path), f"{allowed} ({error})") from None
+    kept = {}
+    for name, ring in rings.items():
+        rows = np.array(ring)
+        rows = rows[rows["number"] > 0]
+        kept[name] = rows[np.argsort(rows["number"])]
+    return Recording(owner, kept["operations"], kept["samples"], kept["notes"])
+
+
+def _rings(path: Path, mode: Any) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    at = HEAD_BYTES
+    for name, length in LENGTHS.items():
+        found[name] = np.memmap(path, dtype=DTYPES[name], mode=mode, offset=at, shape=(length,))
+        at += length * DTYPES[name].itemsize
+    return found

@@ -1,0 +1,98 @@
+"""What comes with the package: scenarios and examples by name, the version, what the machine has."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import softmrc
+from softmrc import shipped
+from softmrc.cli import app
+from softmrc.cli import info as info_command
+from softmrc.errors import ConfigError
+
+COMMAND = [sys.executable, "-P", "-c", "from softmrc.cli import main; main()"]
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+def test_scenarios_are_found_by_name_wherever_one_stands(tmp_path: Path) -> None:
+    for name in ("slow-link", "slow-link.toml", "scenarios/slow-link.toml"):
+        done = run("sim", name, "--quiet", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["question"]
+
+
+def test_ones_own_file_goes_first(tmp_path: Path) -> None:
+    (tmp_path / "slow-link").write_text("nonsense = 1")
+    assert "nonsense" in run("sim", "slow-link", "--quiet", cwd=tmp_path).stderr
+
+
+def test_a_name_that_is_nearly_one_is_suggested() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean t1-reboot\?"):
+        shipped.find(Path("t1-rebot"), shipped.SCENARIOS, "scenario")
+    with pytest.raises(ConfigError, match="slow-link"):
+        shipped.find(Path("xyzzy"), shipped.SCENARIOS, "scenario")
+
+
+def test_every_example_is_listed_and_printed_as_it_is() -> None:
+    listed = CliRunner().invoke(app, ["examples"]).output
+    root = shipped.folder(shipped.EXAMPLES)
+    assert root is not None
+    for file in root.iterdir():
+        if file.is_file():
+            assert file.name in listed
+            assert CliRunner().invoke(app, ["examples", file.name]).output == file.read_text()
+    assert all(name in listed for name in shipped.names(shipped.SCENARIOS))
+    assert all(len(line) <= 80 for line in listed.splitlines())
+
+
+def test_the_version() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0 and done.output.startswith(f"softmrc {softmrc.__version__} ")
+
+
+def test_info_says_what_is_missing_and_what_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info_command, "_sysctl", lambda name: 212_992)
+    monkeypatch.setenv("SOFTMRC_PLANES", "127.0.0.1,nosuch0")
+    monkeypatch.setenv("SOFTMRC_PLNES", "x")
+    found = {fact["name"]: fact for fact in json.loads(CliRunner().invoke(app, ["info", "--json"]).output)}
+    assert "sysctl -w net.core.rmem_max=" in found["socket buffers"]["mend"]
+    assert "no interface nosuch0" in found["planes"]["found"] and "set by SOFTMRC_PLANES" in found["planes"]["found"]
+    assert "did you mean SOFTMRC_PLANES" in found["environment"]["found"]
+    shown = CliRunner().invoke(app, ["info"]).output
+    assert "sysctl -w" in shown and max(map(len, shown.splitlines())) <= 80
+
+
+def test_info_is_content_where_everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info_command, "_sysctl", lambda name: 1 << 30)
+    monkeypatch.setenv("SOFTMRC_PLANES", "127.0.0.1")
+    found = {fact["name"]: fact for fact in json.loads(CliRunner().invoke(app, ["info", "--json"]).output)}
+    assert found["socket buffers"]["is_good"] and found["planes"]["is_good"] and "environment" not in found
+
+
+def test_what_most_programs_need_is_in_the_package_with_words() -> None:
+    for name in softmrc.__all__:
+        found = getattr(softmrc, name)
+        assert name in dir(softmrc)
+        if inspect.isclass(found) or inspect.isfunction(found):
+            assert inspect.getdoc(found), name
+            home = importlib.import_module(softmrc._HOMES.get(name, "softmrc.errors"))
+            assert getattr(home, name) is found
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        softmrc.nothing  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    program = "import sys, softmrc; print(sorted(m for m in sys.modules if m.startswith(('softmrc', 'numpy'))))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "['softmrc', 'softmrc.errors']"

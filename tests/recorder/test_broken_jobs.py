@@ -1,0 +1,73 @@
+"""Jobs of real processes, broken in five ways, and explained."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from tests.collectives.ranks import ranks
+
+from softmrc.bench.broken_job import WAYS, run
+from softmrc.recorder.explain import Cause
+from softmrc.recorder.recorder import MOST_TAPES, _forget_old
+from softmrc.recorder.tape import read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_the_way_in_which_a_job_is_broken_is_named(way: str) -> None:
+    """On a machine that is busy with other things a run may go wrong in more ways than one; three do not."""
+    said = []
+    for _ in range(3):
+        said.append(run(way))
+        if said[-1].cause is WAYS[way]:
+            break
+    assert said[-1].cause is WAYS[way], [str(verdict) for verdict in said]
+    if said[-1].cause in (Cause.LATE, Cause.PROCESSOR):
+        assert said[-1].rank == 1
+    else:
+        assert said[-1].plane == 1
+
+
+def test_ranks_keep_tapes_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with ranks(2) as group:
+        group(lambda one: one.barrier().wait(20))
+    assert not list(tmp_path.rglob("*.flight"))
+    monkeypatch.setenv("SOFTMRC_RECORD", "1")
+    with ranks(2) as group:
+        for _ in range(5):
+            group(lambda one: one.barrier().wait(20))
+    tapes = [read(path) for path in sorted(tmp_path.rglob("*.flight"))]
+    assert sorted(tape.owner.rank for tape in tapes) == [0, 1] and tapes[0].owner.pid == os.getpid()
+    for tape in tapes:
+        assert len(tape.operations) == 5 and (tape.operations["ended"] >= tape.operations["begun"]).all()
+    assert not [thread for thread in threading.enumerate() if thread.name == "softmrc-recorder"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.rglob("*.flight"))
+
+
+def test_without_a_place_for_tapes_ranks_run_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("SOFTMRC_RECORD", "1")
+    (tmp_path / "softmrc").write_text("in the way")
+    with ranks(2) as group:
+        assert group(lambda one: one.barrier().wait(20)) == [None, None]
+    assert "no flight recorder" in capfd.readouterr().err
+
+
+def test_only_the_newest_tapes_of_the_dead_are_kept(tmp_path: Path) -> None:
+    for i in range(MOST_TAPES + 10):
+        path = tmp_path / f"{(1 << 30) + i}-0.flight"
+        path.touch()
+        os.utime(path, (i, i))
+    own = tmp_path / f"{os.getpid()}-0.flight"
+    own.touch()
+    os.utime(own, (0, 0))
+    _forget_old(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert own.name in left and len(left) == MOST_TAPES + 1
+    assert f"{(1 << 30) + MOST_TAPES + 9}-0.flight" in left

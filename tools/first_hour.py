@@ -1,0 +1,103 @@
+"""Does what a stranger does in the first hour, and compares with what the pages say: python tools/first_hour.py [WHEEL]
+
+Without a wheel it builds one (tools/wheel.py). Then, in a clean virtual environment and an empty folder: what the
+README installs and runs, the help of every command, and settings that are wrong. A traceback anywhere is a failure, and
+so is a session that prints something else than its page shows.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+# What is tried, and what must be among the words.
+RIGHT: list[tuple[list[str], str]] = [
+    (["--version"], "softmrc "),
+    (["info"], "planes"),
+    (["examples"], "t1-reboot"),
+    (["sim", "slow-link", "--quiet"], ""),
+    (["plan", "--gpus", "131072", "--nic", "800G", "--switch", "51.2T"], "131,072 GPUs"),
+    (["assess", "lab", "--trials", "2"], "Fabric lab"),
+    (["demo", "--engine"], "every byte in its place"),
+]
+WRONG: list[tuple[list[str], dict[str, str], str]] = [
+    (["sim", "t1-rebot"], {}, "did you mean t1-reboot?"),
+    (["ping", "127.0.0.1:1"], {}, "does not answer"),
+    (["ping", "nowhere"], {}, "HOST:PORT"),
+    (["perf", "--plane", "eth77"], {}, "no interface eth77"),
+    (["perf", "--host", "0.0.0.0", "--port", "0"], {}, "secret"),
+    (["perf", "--port", "0"], {"SOFTMRC_PLANES": "lo,lo"}, "lo is there twice"),
+    (["ping", "127.0.0.1:1"], {"SOFTMRC_PLANS": "eth0"}, "did you mean SOFTMRC_PLANES?"),
+    (["ping", "127.0.0.1:1"], {"SOFTMRC_CONFIG": "/nowhere.toml"}, "a file that can be read"),
+    (["demo", "--steps", "2"], {}, "at least 20"),
+    (["demo", "--output", "/nowhere/x.html"], {}, "cannot write"),
+    (["dissect", "/nowhere.pcapng"], {}, "No such file"),
+]
+
+
+class Stranger:
+    """A clean environment, and what was wrong there."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.bin = folder / "venv" / "bin"
+        self.folder = folder / "empty"
+        self.folder.mkdir()
+        self.wrong: list[str] = []
+        venv.create(folder / "venv", with_pip=True)
+        install = [self.bin / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel]
+        subprocess.run(install, check=True, capture_output=True)
+
+    def run(self, program: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": f"{self.bin}:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(self.folder), "LANG": "C.UTF-8", **more}
+        command = [str(self.bin / program), *arguments]
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300)
+        if "Traceback" in done.stdout + done.stderr:
+            self.wrong.append(f"{' '.join(arguments)}: a traceback\n{done.stderr[-500:]}")
+        return done
+
+    def expect(self, what: str, holds: bool, seen: str) -> None:
+        print(f"  {'ok ' if holds else 'BAD'} {what}")
+        if not holds:
+            self.wrong.append(f"{what}\n{seen[-500:]}")
+
+    def try_everything(self) -> None:
+        for arguments, words in RIGHT:
+            done = self.run("softmrc", *arguments)
+            self.expect(f"softmrc {' '.join(arguments)}", done.returncode == 0 and words in done.stdout, done.stderr)
+        for arguments, more, words in WRONG:
+            done = self.run("softmrc", *arguments, **more)
+            said = [line for line in done.stderr.splitlines() if words in line]
+            shown = " ".join([*(f"{name}={value}" for name, value in more.items()), "softmrc", *arguments])
+            self.expect(f"{shown}: one line", done.returncode != 0 and len(said) == 1, done.stderr)
+        blocks = FENCED.findall(README)
+        at = next(n for n, (kind, text) in enumerate(blocks) if kind == "python" and "Pair(" in text)
+        done = self.run("python", "-c", blocks[at][1])
+        self.expect("the session of the README prints what it shows", done.stdout == blocks[at + 1][1], done.stdout)
+        names = re.findall(r"^│ (\w[\w-]*) ", self.run("softmrc", "--help", COLUMNS="100").stdout, re.MULTILINE)
+        for name in names:
+            self.expect(f"softmrc {name} --help", self.run("softmrc", name, "--help").returncode == 0, "")
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        wheel = Path(sys.argv[1]).resolve()
+    else:
+        subprocess.run([sys.executable, ROOT / "tools" / "wheel.py"], check=True)
+        (wheel,) = (ROOT / "dist").glob("*.whl")
+    with tempfile.TemporaryDirectory() as folder:
+        stranger = Stranger(Path(folder), wheel)
+        stranger.try_everything()
+    if stranger.wrong:
+        sys.exit("\n".join(["", f"{len(stranger.wrong)} things are not as the pages say:", *stranger.wrong]))
+
+
+if __name__ == "__main__":
+    main()
