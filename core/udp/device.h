@@ -77,7 +77,7 @@ class Device final : private LaneOwner {
   proto::Verdict create_qp(std::uint32_t qpn);
   // These name queues and peers by the device's numbers.
   proto::Verdict modify_init(std::uint32_t qpn, proto::InitAttributes attributes);
-  proto::Verdict modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, const SealKeys* keys = nullptr);
+  proto::Verdict modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys = nullptr);
   bool destroy_qp(std::uint32_t qpn);
 
   proto::Domain create_domain();

@@ -124,7 +124,12 @@ class Lane final : public proto::Driver {
   void heed_ports_soon();
 
   // INIT to RTR, sealed from the first packet on where there are keys.
-  proto::Verdict modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys);
+  // Keys are used up, unless it is refused.
+  proto::Verdict modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys);
+  // How long ago the peer said something under this queue pair's keys; and it is asked to say something again.
+  Duration ask(std::uint32_t qpn);
+  // Whether a queue pair to who is there may be sealed, or not be: as those are that work.
+  proto::Verdict check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be);
   bool destroy_qp(std::uint32_t qpn);
 
   // The same planes are the same peer, which then has to be removed as often as it was added.
