@@ -1,5 +1,6 @@
 // Opens packets that may have been changed, cut, put together, or sent before. What must hold: whatever opens is what was
-// sealed, as it was or its headers alone where it was trimmed, and no packet opens twice.
+// sealed, as it was or its headers alone where it was trimmed; no packet opens twice, and none that was trimmed after
+// it was there as a whole.
 #include <array>
 #include <cstdlib>
 #include <vector>
@@ -21,6 +22,7 @@ struct Sent {
   std::vector<std::uint8_t> plain;
   std::vector<std::uint8_t> sealed;
   bool was_opened = false;
+  bool was_trimmed = false;
 };
 
 constexpr std::array opcodes{wire::Opcode::write_first, wire::Opcode::write_middle,     wire::Opcode::write_last,
@@ -89,7 +91,9 @@ class Attack {
     MutableBytes found = packet;
     if (inbound_.open(now_, found, is_trimmed) != Opened::fresh) return;
     expect(number < sent_.size() && !sent_[number].was_opened);
-    sent_[number].was_opened = true;
+    bool& is_again = is_trimmed ? sent_[number].was_trimmed : sent_[number].was_opened;
+    expect(!is_again);
+    is_again = true;
     const wire::Bytes plain = wire::Bytes(sent_[number].plain).first(is_trimmed ? clear : sent_[number].plain.size());
     expect(std::equal(found.begin(), found.end(), plain.begin(), plain.end()));
   }

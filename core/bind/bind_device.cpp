@@ -278,8 +278,10 @@ void bind_engine_calls(Class& c) {
       .def("reads_from", [](Device& d, const Buffer& b) { return d.reads_from(b.data(), b.data() + b.size()); })
       .def("create_qp", [](Device& d, std::uint32_t qpn) { raise_if(d.create_qp(qpn)); })
       .def("modify_init", [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a) { raise_if(d.modify_init(qpn, a)); })
-      .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a, const SealKeys* seal) { raise_if(d.modify_rtr(qpn, a, seal)); },
+      .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a, SealKeys* seal) { raise_if(d.modify_rtr(qpn, a, seal)); },
            nb::arg("qpn"), nb::arg("attributes"), nb::arg("seal").none() = nb::none())
+      // Seconds since the peer was heard under this queue pair's keys; it is asked for another sign of life.
+      .def("ask", [](Device& d, std::uint32_t qpn) { return static_cast<double>(d.lane_of(qpn).ask(qpn).ps) / 1e12; }, nb::arg("qpn"))
       .def("modify_rts", [](Device& d, std::uint32_t qpn, const proto::RtsAttributes& a) {
         raise_if(d.lane_of(qpn).with_engine([&](Endpoint& e, Time now) { return e.modify_rts(now, qpn, a); }));
       })

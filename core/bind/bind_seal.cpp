@@ -122,13 +122,15 @@ void bind_seal_parts(nb::module_& m) {
   nb::class_<ReplayWindow>(m, "ReplayWindow")
       .def(nb::init<>())
       .def_ro_static("size", &ReplayWindow::size)
+      .def_ro_static("numbers", &ReplayWindow::numbers)
       .def("is_fresh", &ReplayWindow::is_fresh)
       .def("add", &ReplayWindow::add);
   nb::class_<Outbound>(m, "Outbound")
-      .def("__init__", [](Outbound* self, Cipher cipher, const nb::bytes& secret, std::uint32_t to_qpn, std::uint64_t rekey_packets, std::int64_t rekey_s) {
+      .def("__init__", [](Outbound* self, Cipher cipher, const nb::bytes& secret, std::uint32_t to_qpn, std::uint64_t rekey_packets, std::int64_t rekey_s, std::uint64_t most) {
         check_available();
-        new (self) Outbound(cipher, secret_of(secret, "secret"), to_qpn, {rekey_packets, seconds(rekey_s)}, std::make_shared<ForkGuard>());
-      }, nb::arg("cipher"), nb::arg("secret"), nb::arg("to_qpn"), nb::arg("rekey_packets"), nb::arg("rekey_s"))
+        new (self) Outbound(cipher, secret_of(secret, "secret"), to_qpn, {rekey_packets, seconds(rekey_s), most}, std::make_shared<ForkGuard>());
+      }, nb::arg("cipher"), nb::arg("secret"), nb::arg("to_qpn"), nb::arg("rekey_packets"), nb::arg("rekey_s"), nb::arg("most") = Rekeying{}.most)
+      .def("on_heard", &Outbound::on_heard)
       .def("seal", &seal_packet, nb::arg("now_ps"), nb::arg("packet"))
       .def_prop_ro("epoch", &Outbound::epoch);
   nb::class_<Inbound>(m, "Inbound")

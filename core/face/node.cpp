@@ -130,7 +130,8 @@ udp::DevicePlan Node::plan(const Settings& settings, std::uint32_t lanes) const 
   plan.engine.probe_interval_max = std::max(plan.engine.probe_interval_max, plan.engine.probe_interval);
   plan.engine.answers_per_s = d.answers_per_s;
   plan.sender.icrc = d.icrc;
-  plan.seal.rekeying = {d.rekey_packets, seconds(d.rekey_s)};
+  plan.seal.rekeying.packets = d.rekey_packets;
+  plan.seal.rekeying.after = seconds(d.rekey_s);
   plan.sender.gso = d.gso;
   plan.sender.ecn = d.ecn;
   plan.watches_links = d.watch_links;

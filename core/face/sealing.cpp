@@ -70,12 +70,15 @@ Share draw_share() {
 }
 
 udp::SealKeys keys_of(const Share& ours, const SealedEnd& here, const seal::Secret& theirs, const SealedEnd& there, const std::string& secret) {
-  seal::Secret shared;
-  if (!seal::x25519(ours.own, theirs, shared)) throw Refusal("sent a share of keys that leaves no choice");
-  Text text(shared.begin(), shared.end());
+  seal::BriefSecret shared{};
+  if (!seal::x25519(ours.own, theirs, shared.value)) throw Refusal("sent a share of keys that leaves no choice");
+  Text text;
+  text.reserve(shared.value.size() + secret.size());  // in one place, which can be wiped
+  add(text, shared.value);
   add(text, secret);
   constexpr std::string_view salt = "softmrc face seal";
-  const seal::Secret prk = seal::hmac_sha256({reinterpret_cast<const std::uint8_t*>(salt.data()), salt.size()}, text);
+  const seal::BriefSecret prk{seal::hmac_sha256({reinterpret_cast<const std::uint8_t*>(salt.data()), salt.size()}, text)};
+  seal::wipe(text.data(), text.size());
   const bool is_first = ours.told < theirs;
   const Text one = end_of(ours.told, here.qpn), other = end_of(theirs, there.qpn);
   const auto direction = [&](std::uint8_t which) {
@@ -85,7 +88,7 @@ udp::SealKeys keys_of(const Share& ours, const SealedEnd& here, const seal::Secr
     add(about, is_first ? one : other);
     add(about, is_first ? other : one);
     about.push_back(1);
-    return seal::hmac_sha256(prk, about);
+    return seal::hmac_sha256(prk.value, about);
   };
   udp::SealKeys keys;
   keys.cipher = here.cipher == there.cipher ? here.cipher : seal::Cipher::chacha20_poly1305;

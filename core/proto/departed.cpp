@@ -77,6 +77,7 @@ void Departed::answer(const Answer& answer) {
 void Departed::fill(const Answer& answer, std::uint32_t free_ports, Transmit& out) const {
   const LastWord& word = words_[answer.place];
   out.peer = word.peer;
+  out.qpn = word.qpn;
   out.port = free_ports >> answer.port & 1 ? answer.port : static_cast<std::uint8_t>(std::countr_zero(free_ports));
   out.entropy = word.entropies.empty() ? 0 : word.entropies[out.port];
   out.wide = word.wide.empty() ? nullptr : &word.wide[out.port];

@@ -452,6 +452,7 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       const std::uint16_t id =
           register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);
+      out.qpn = slots_[slot].qpn;
       out.wide = pair->wide_of(*wanted);
       arm(now, slot);
       return true;

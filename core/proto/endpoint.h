@@ -120,6 +120,8 @@ class Endpoint {
   // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`. False
   // when there will be none: the port is down, or too many wait for it already.
   bool probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token);
+  // Ask the peer of this queue pair for a sign of life, under its keys where it has some, on every port that may be used.
+  void ask(std::uint32_t qpn);
   // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is set up
   // and after.
   Verdict deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
@@ -163,13 +165,14 @@ class Endpoint {
     enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt };
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
-    std::uint32_t slot = 0;   // the queue pair's, or the caller's token
+    std::uint32_t slot = 0;   // the queue pair's, or the caller's token; of a doubt about one, its number
     std::uint32_t peer = 0;
     WantedProbe probe;
     Time sent_at{};
   };
   struct Answer {
     std::uint32_t peer = 0;
+    std::uint32_t qpn = no_qpn;  // under whose keys it was asked
     std::uint16_t id = 0;
     std::uint8_t port = 0;
     wire::EndpointOp op{};

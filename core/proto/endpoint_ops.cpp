@@ -100,7 +100,7 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
     return refuse(now, RefusedPacket::last_port, journal_.stats.refused_last_port, &packet.bth, arrival);
   if (answers_.size() >= most_answers) answers_.pop();
   const std::uint64_t key = !is_update ? request.key : witness->peer_port_key();  // a nonce goes back as it came
-  answers_.push({arrival.peer, id, arrival.port, request.op, request.timestamp, key});
+  answers_.push({arrival.peer, arrival.qpn, id, arrival.port, request.op, request.timestamp, key});
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
   if (!is_news) return;
   const bool is_change = peer.usable_ports != ports;
@@ -210,6 +210,7 @@ std::uint16_t Endpoint::register_probe(const PendingProbe& probe) {
 void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std::uint32_t peer, std::uint8_t port,
                             std::uint32_t entropy, Transmit& out) {
   out.peer = peer;
+  out.qpn = no_qpn;
   out.port = port;
   out.entropy = entropy;
   out.wide = nullptr;
@@ -296,6 +297,7 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
     if (may_stray || seems_unheard_by(answer.peer, now)) copy(may_stray ? Way::any_plane : Way::other_plane, port);
   }
   fill_response(answer.op, answer.id, answer.timestamp, answer.key, answer.peer, port, out);
+  out.qpn = answer.qpn;
   if (pair) pair->address_reply(port, answer.way != Way::usual, out);
   return true;
 }
@@ -303,6 +305,7 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
 void Endpoint::fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timestamp timestamp, std::uint64_t key,
                              std::uint32_t peer, std::uint8_t port, Transmit& out) {
   out.peer = peer;
+  out.qpn = no_qpn;
   out.port = port;
   out.entropy = 0;
   out.wide = nullptr;
@@ -413,6 +416,19 @@ bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t 
   return true;
 }
 
+// A doubt of the caller's about one queue pair: whether the peer still has its keys is for the caller to see.
+void Endpoint::ask(std::uint32_t qpn) {
+  const QueuePair* pair = qp(qpn);
+  if (!pair || !pair->is_working()) return;
+  if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
+  for (std::uint32_t left = up_ports_ & peers_[pair->peer()].proven_ports & pair->open_ports(); left; left &= left - 1) {
+    const auto port = static_cast<std::uint8_t>(std::countr_zero(left));
+    if (caller_probes_[port].size() >= most_caller_probes) continue;
+    caller_probes_[port].push({PendingProbe::Owner::doubt, 0, qpn, pair->peer(), {no_ev, port, 0}, Time{}});
+    caller_ports_ |= 1u << port;
+  }
+}
+
 bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out) {
   const std::uint32_t ports = caller_ports_ & free_ports;
   if (ports == 0) return false;
@@ -424,6 +440,11 @@ bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& o
   probe.sent_at = now;
   const std::uint16_t id = register_probe(probe);
   fill_request(now, wire::EndpointOp::ev_probe, id, probe.peer, probe.probe.port, probe.probe.entropy, out);
+  if (probe.owner == PendingProbe::Owner::doubt) {
+    if (QueuePair* pair = qp(probe.slot)) pair->address_reply(probe.probe.port, true, out);
+    out.qpn = probe.slot;
+    return true;
+  }
   const Peer& peer = peers_[probe.peer];
   if (const QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) out.wide = pair->wide_of(probe.probe.port, probe.probe.entropy);
   return true;

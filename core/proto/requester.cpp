@@ -146,6 +146,7 @@ std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::
 void Requester::address(std::uint16_t ev, TrafficClass traffic_class, Transmit& out) {
   const Ev& e = evs_[ev];
   out.peer = context_.peer;
+  out.qpn = context_.qpn;
   out.entropy = e.value;
   out.wide = evs_.wide(ev);
   out.port = e.port;

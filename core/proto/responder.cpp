@@ -234,6 +234,7 @@ std::uint8_t Responder::take_reply(Time now, Transmit& out) {
   bth = wire::Bth{};
   bth.dqp = context_.dest_qpn;
   out.peer = context_.peer;
+  out.qpn = context_.qpn;
   out.traffic_class = TrafficClass::control;
   switch (reply.kind) {
     case Reply::Kind::sack:

@@ -18,9 +18,13 @@ enum class TrafficClass : std::uint8_t {
   control,          // high priority, never trimmed or marked
 };
 
+constexpr std::uint32_t no_peer = 0xFFFFFFFF;
+constexpr std::uint32_t no_qpn = 0xFFFFFFFF;
+
 struct Transmit {
   wire::Packet packet;
   std::uint32_t peer = 0;
+  std::uint32_t qpn = no_qpn;  // our queue pair that sends it, or whose keys an answer wants; none: the node speaks
   std::uint32_t entropy = 0;
   std::uint8_t port = 0;
   const wire::EvBytes* wide = nullptr;  // the SRv6 path that `entropy` is the number of; valid until the next input
@@ -41,14 +45,13 @@ enum class Trim : std::uint8_t { none, trimmed, trimmed_last_hop };
 
 struct Arrival {
   std::uint32_t peer = 0;      // whose address it came from; no_peer when nobody's we know
+  std::uint32_t qpn = no_qpn;  // our queue pair whose keys opened it, where it was sealed
   std::uint32_t entropy = 0;   // as far as the headers carried it
   std::uint8_t port = 0;
   bool congestion = false;     // ECN: CE
   Trim trim = Trim::none;
   Integrity integrity = Integrity::unchecked;
 };
-
-constexpr std::uint32_t no_peer = 0xFFFFFFFF;
 
 // Headers of a data packet, without an immediate and with one.
 constexpr std::uint32_t data_headers = wire::Bth::size + wire::Meth::size + wire::Timestamp::size + wire::Reth::size;

@@ -14,11 +14,17 @@ Secret expand(const Secret& secret, std::string_view label) {
 Secret next_of(const Secret& secret) { return expand(secret, "softmrc seal next"); }
 
 Keys::Keys(Cipher cipher, const Secret& secret, Aead::Use use)
-    : secret_(secret), aead_(cipher, expand(secret, "softmrc seal key"), use) {
-  const Secret iv = expand(secret, "softmrc seal iv");
-  std::memcpy(iv_.data(), iv.data(), iv_.size());
-  const Secret header = expand(secret, "softmrc seal header");
-  std::memcpy(header_key_.data(), header.data(), sizeof header_key_);
+    : secret_(secret), aead_(cipher, BriefSecret{expand(secret, "softmrc seal key")}.value, use) {
+  const BriefSecret iv{expand(secret, "softmrc seal iv")};
+  std::memcpy(iv_.data(), iv.value.data(), iv_.size());
+  const BriefSecret header{expand(secret, "softmrc seal header")};
+  std::memcpy(header_key_.data(), header.value.data(), sizeof header_key_);
+}
+
+Keys::~Keys() {
+  wipe(secret_.data(), secret_.size());
+  wipe(iv_.data(), iv_.size());
+  wipe(header_key_.data(), sizeof header_key_);
 }
 
 Nonce Keys::nonce(std::uint64_t number) const {

@@ -13,6 +13,12 @@
 
 namespace softmrc::seal {
 
+// One that does not outlive its name.
+struct BriefSecret {
+  Secret value;
+  ~BriefSecret() { wipe(value.data(), value.size()); }
+};
+
 // HKDF-Expand, for as much as one block gives.
 Secret expand(const Secret& secret, std::string_view label);
 // The secret that takes this one's place. There is no way back.
@@ -22,7 +28,7 @@ Secret next_of(const Secret& secret);
 class Keys {
  public:
   Keys(Cipher cipher, const Secret& secret, Aead::Use use);
-  ~Keys() { wipe(secret_.data(), secret_.size()); }
+  ~Keys();
   Keys(Keys&&) noexcept = default;
   Keys& operator=(Keys&&) noexcept = default;
 

@@ -10,15 +10,17 @@ namespace softmrc::seal {
 // spec: replay-window
 class ReplayWindow {
  public:
-  // A queue pair has at most 255 units of 128 PSNs under way.
-  static constexpr std::uint64_t size = 1 << 15;
+  // A queue pair has at most 255 units of 128 PSNs under way, and as many copies and answers may be between them.
+  static constexpr std::uint64_t size = 1 << 16;
+  // No number is as large as this: nobody can send so many, and sums of smaller ones do not wrap.
+  static constexpr std::uint64_t numbers = std::uint64_t{1} << 63;
 
   bool is_fresh(std::uint64_t number) const {
-    if (number >= end_) return true;
+    if (number >= end_) return number < numbers;
     return end_ - number <= size && !(words_[word_of(number)] >> (number % 64) & 1);
   }
 
-  // Only of what is authentic: whoever could have it called at will could make everything else seem old.
+  // Only what is fresh and authentic: whoever could have it called at will could make everything else seem old.
   void add(std::uint64_t number) {
     if (number >= end_) {
       if (number - end_ >= size) {

@@ -16,22 +16,28 @@ Outbound::Outbound(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, co
       keys_(cipher, secret, Aead::Use::seal),
       to_qpn_(to_qpn),
       rekeying_(rekeying),
-      guard_(std::move(guard)),
-      replace_at_(rekeying.packets) {}
+      guard_(std::move(guard)) {}
 
 // spec: rekeying
+bool Outbound::is_due(Time now) const {
+  const std::uint64_t served = number_ - began_at_;
+  return !replace_by_ || served >= rekeying_.most || (is_heard_ && (served >= rekeying_.packets || now >= *replace_by_));
+}
+
 void Outbound::replace_keys(Time now) {
   if (replace_by_) {
-    keys_ = Keys(cipher_, next_of(keys_.secret()), Aead::Use::seal);
+    keys_ = Keys(cipher_, BriefSecret{next_of(keys_.secret())}.value, Aead::Use::seal);
     ++epoch_;
   }
-  replace_at_ = number_ + rekeying_.packets;
+  began_at_ = number_;
+  is_heard_ = false;
   replace_by_ = now + rekeying_.after;
 }
 
 std::size_t Outbound::seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding) {
   SOFTMRC_CHECK(guard_->is_ours());
-  if (!replace_by_ || number_ >= replace_at_ || now >= *replace_by_) [[unlikely]] replace_keys(now);
+  SOFTMRC_CHECK(number_ < ReplayWindow::numbers);
+  if (is_due(now)) [[unlikely]] replace_keys(now);
   const bool is_write = wire::is_write(static_cast<wire::Opcode>(packet[0]));
   packet[1] = static_cast<std::uint8_t>((packet[1] & 0xF0) | wire::sealed_version);
   std::uint8_t* key = packet + clear;
@@ -51,7 +57,7 @@ Keys* Inbound::keys_of(Time now, std::uint8_t epoch) {
   const auto ahead = static_cast<std::uint8_t>(epoch - epoch_);
   if (ahead == 0xFF) return old_ && now < old_until_ ? &*old_ : nullptr;
   if (ahead >= most_ahead) return nullptr;
-  while (keys_.size() <= ahead) keys_.emplace_back(cipher_, next_of(keys_.back().secret()), Aead::Use::open);
+  while (keys_.size() <= ahead) keys_.emplace_back(cipher_, BriefSecret{next_of(keys_.back().secret())}.value, Aead::Use::open);
   return &keys_[ahead];
 }
 
@@ -70,7 +76,8 @@ Opened Inbound::open(Time now, MutableBytes& packet, bool is_trimmed) {
   if (clear == 0) return Opened::unsealed;
   std::uint8_t* p = packet.data();
   const SealKey key = SealKey::parse(p + clear);
-  if (!seen_.is_fresh(key.number)) return Opened::replayed;
+  if (key.number >= ReplayWindow::numbers) return Opened::forged;
+  if (!seen_.is_fresh(key.number) || (is_trimmed && cut_ && !cut_->is_fresh(key.number))) return Opened::replayed;
   Keys* keys = keys_of(now, key.epoch);
   if (!keys) return Opened::forged;
   const bool is_write = wire::is_write(static_cast<wire::Opcode>(p[0]));
@@ -90,7 +97,8 @@ Opened Inbound::open(Time now, MutableBytes& packet, bool is_trimmed) {
     packet = packet.first(clear);
   }
   packet[1] &= 0xF0;
-  seen_.add(key.number);
+  if (is_trimmed && !cut_) cut_ = std::make_unique<ReplayWindow>();
+  (is_trimmed ? *cut_ : seen_).add(key.number);
   follow(now, key.epoch);
   return Opened::fresh;
 }

@@ -19,10 +19,12 @@
 
 namespace softmrc::seal {
 
-// When a key has served long enough.
+// When a key has served long enough: then the next one follows, as soon as the peer was heard under this one. Where it is
+// not, for as long as an outage takes, the receiver must not lose count of keys. But no key serves for more than `most`.
 struct Rekeying {
   std::uint64_t packets = std::uint64_t{1} << 36;
   Duration after = seconds(3600);
+  std::uint64_t most = std::uint64_t{1} << 36;
 };
 
 class Outbound {
@@ -33,10 +35,14 @@ class Outbound {
   // something to hide, for that, and for the tag. Returns the size of all.
   std::size_t seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding);
 
+  // Something of the peer's was authentic.
+  void on_heard() { is_heard_ = true; }
+
   std::uint8_t epoch() const { return epoch_; }
   std::uint64_t sealed() const { return number_; }
 
  private:
+  bool is_due(Time now) const;
   void replace_keys(Time now);
 
   Cipher cipher_;
@@ -46,8 +52,9 @@ class Outbound {
   std::shared_ptr<const ForkGuard> guard_;
   std::uint8_t epoch_ = 0;
   std::uint64_t number_ = 0;
-  std::uint64_t replace_at_;              // by number
-  std::optional<Time> replace_by_;        // by time; from the first packet on
+  std::uint64_t began_at_ = 0;            // the first number under this key
+  std::optional<Time> replace_by_;        // from the first packet on
+  bool is_heard_ = false;                 // since this key is in use
 };
 
 enum class Opened : std::uint8_t {
@@ -71,6 +78,11 @@ class Inbound {
   Opened open(Time now, MutableBytes& packet, bool is_trimmed);
 
   std::uint8_t epoch() const { return epoch_; }
+  // When the old key has to go; never where there is none.
+  Time old_until() const { return old_ ? old_until_ : Time::never(); }
+  void drop_old(Time now) {
+    if (now >= old_until()) old_.reset();
+  }
 
  private:
   // Null: none that may be used.
@@ -83,6 +95,7 @@ class Inbound {
   Time old_until_ = Time::long_ago();
   std::vector<Keys> keys_;  // of this epoch, and of those that may follow, as far as somebody asked for them
   ReplayWindow seen_;
+  std::unique_ptr<ReplayWindow> cut_;  // likewise of trimmed ones, from the first on: the whole packet may yet come
 };
 
 }  // namespace softmrc::seal

@@ -204,11 +204,14 @@ Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes)
   return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time) { return e.modify_init(qpn, attributes); });
 }
 
-Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, const SealKeys* keys) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto v = part_in(attributes.peer, lane_number(qpn), attributes.peer)) return v;
-  }
+// A peer's queue pairs are all sealed or none is, whichever lanes they are in. One is decided on at a time.
+// spec: seal-agreed
+Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t peer = attributes.peer;
+  if (auto v = part_in(peer, lane_number(qpn), attributes.peer)) return v;
+  for (std::uint32_t i = 0; i < open_; ++i)
+    if (auto v = lanes_[i]->check_sealed(peers_.at(peer).planes, keys != nullptr)) return v;
   return lane_of(qpn).modify_rtr(qpn, attributes, keys);
 }
 

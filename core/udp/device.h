@@ -77,7 +77,7 @@ class Device final : private LaneOwner {
   proto::Verdict create_qp(std::uint32_t qpn);
   // These name queues and peers by the device's numbers.
   proto::Verdict modify_init(std::uint32_t qpn, proto::InitAttributes attributes);
-  proto::Verdict modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, const SealKeys* keys = nullptr);
+  proto::Verdict modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys = nullptr);
   bool destroy_qp(std::uint32_t qpn);
   std::size_t queue_pairs();
 
@@ -108,7 +108,7 @@ class Device final : private LaneOwner {
   bool remove_peer(std::uint32_t peer);
   // See Lane: whoever is there becomes a peer of that lane when the first packet comes or goes.
   proto::Verdict expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place);
-  void expect_seal(std::uint32_t lane, std::uint32_t qpn, const SealKeys& keys) { lanes_[lane]->expect_seal(qpn, keys); }
+  void expect_seal(std::uint32_t lane, std::uint32_t qpn, SealKeys& keys) { lanes_[lane]->expect_seal(qpn, keys); }
   void forget_peer(std::uint32_t lane, std::uint32_t place) { lanes_[lane]->forget(place); }
   std::size_t peers();
   // The device's number for whom a lane calls by that number; no_peer where it has been removed.

@@ -33,7 +33,7 @@ std::uint32_t IcrcSeal::seed_of(const Outgoing& packet, std::size_t size) {
   return seed.state;
 }
 
-void IcrcSeal::seal(Time, Outgoing& packet) {
+bool IcrcSeal::seal(Time, Outgoing& packet) {
   const unsigned pad = close_blank(packet);
   std::uint8_t* tail = packet.front + packet.front_size;
   std::uint32_t state = seed_of(packet, packet.size());
@@ -44,6 +44,7 @@ void IcrcSeal::seal(Time, Outgoing& packet) {
   if (pad) state = wire::crc32_update(state, {tail, pad});
   state = ~state;
   std::memcpy(tail + pad, &state, wire::icrc_size);
+  return true;
 }
 
 void IcrcSeal::begin(const Origin& origin) {
@@ -52,7 +53,7 @@ void IcrcSeal::begin(const Origin& origin) {
 }
 
 // A trimmed packet has none.
-proto::Integrity IcrcSeal::open(Time, wire::MutableBytes& packet) {
+proto::Integrity IcrcSeal::open(Time, wire::MutableBytes& packet, std::uint32_t&) {
   if (origin_.is_trimmed) return proto::Integrity::unchecked;
   if (opened_size_ != packet.size()) {
     opened_size_ = packet.size();
@@ -65,9 +66,12 @@ proto::Integrity IcrcSeal::open(Time, wire::MutableBytes& packet) {
 
 std::uint32_t BlankSeal::overhead() const { return static_cast<std::uint32_t>(wire::icrc_size); }
 
-void BlankSeal::seal(Time, Outgoing& packet) { close_blank(packet); }
+bool BlankSeal::seal(Time, Outgoing& packet) {
+  close_blank(packet);
+  return true;
+}
 
-proto::Integrity BlankSeal::open(Time, wire::MutableBytes& packet) {
+proto::Integrity BlankSeal::open(Time, wire::MutableBytes& packet, std::uint32_t&) {
   if (!is_trimmed_) strip(packet);
   return proto::Integrity::unchecked;
 }

@@ -11,9 +11,9 @@ namespace softmrc::udp {
 class IcrcSeal final : public Seal {
  public:
   std::uint32_t overhead() const override;
-  void seal(Time now, Outgoing& packet) override;
+  bool seal(Time now, Outgoing& packet) override;
   void begin(const Origin& origin) override;
-  proto::Integrity open(Time now, wire::MutableBytes& packet) override;
+  proto::Integrity open(Time now, wire::MutableBytes& packet, std::uint32_t& qpn) override;
   void on_peers_removed() override { seeds_.fill({}); }
 
  private:
@@ -35,9 +35,9 @@ class IcrcSeal final : public Seal {
 class BlankSeal final : public Seal {
  public:
   std::uint32_t overhead() const override;
-  void seal(Time now, Outgoing& packet) override;
+  bool seal(Time now, Outgoing& packet) override;
   void begin(const Origin& origin) override { is_trimmed_ = origin.is_trimmed; }
-  proto::Integrity open(Time now, wire::MutableBytes& packet) override;
+  proto::Integrity open(Time now, wire::MutableBytes& packet, std::uint32_t& qpn) override;
   void on_peers_removed() override {}
 
  private:

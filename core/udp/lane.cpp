@@ -170,37 +170,57 @@ void Lane::wake_sleeper_if_late() {
   if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) kick();
 }
 
-proto::Verdict Lane::modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys) {
+proto::Verdict Lane::modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys) {
   return with_engine_and_send([&](proto::Endpoint&, Time now) { return connect_with(now, qpn, attributes, keys); });
 }
 
-// spec: seal-agreed
-proto::Verdict Lane::connect_with(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys) {
-  const bool is_sealed = seals_.is_sealed(attributes.peer);
-  const bool is_at_work = engine_.has_peer(attributes.peer) && engine_.has_working_qp(attributes.peer);
-  if (is_at_work && is_sealed != (keys != nullptr))
-    return proto::Problem{proto::Problem::Kind::config, "seal", keys ? "keys" : "none",
-                          is_sealed ? "keys: other queue pairs to this peer are sealed" : "none: other queue pairs to this peer are not sealed"};
-  if (!keys) seals_.forget(attributes.peer);  // what was sealed is over
-  if (keys) seals_.add(now, qpn, attributes.peer, attributes.dest_qpn, *keys);
-  const proto::Verdict refused = engine_.modify_rtr(now, qpn, attributes);
-  if (refused && keys) seals_.remove(qpn);
-  return refused;
+// The engine judges first: what it refuses must not cost a queue pair that works its keys.
+proto::Verdict Lane::connect_with(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys) {
+  using proto::Problem;
+  if (keys && keys->is_used) return Problem{Problem::Kind::config, "seal", "keys of another queue pair", "keys that were never used"};
+  if (keys && seals_.has_other(qpn, attributes.peer, attributes.dest_qpn))
+    return Problem{Problem::Kind::config, "dest_qpn", std::to_string(attributes.dest_qpn), "one that no other queue pair is connected to under seal"};
+  if (auto refused = engine_.modify_rtr(now, qpn, attributes)) return refused;
+  if (keys) seals_.add(qpn, attributes.peer, attributes.dest_qpn, *keys);
+  else seals_.forget(attributes.peer);  // what was sealed is over
+  return std::nullopt;
 }
 
-void Lane::expect_seal(std::uint32_t qpn, const SealKeys& keys) {
+void Lane::expect_seal(std::uint32_t qpn, SealKeys& keys) {
   const Turns::Visit visit(turns_);
   expected_seals_.insert_or_assign(qpn, keys);
+  keys.use_up();
 }
 
 proto::Verdict Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) {
   const auto found = expected_seals_.extract(qpn);
+  if (auto refused = check_sealed(attributes.peer, !found.empty())) return refused;
   return connect_with(now, qpn, attributes, found ? &found.mapped() : nullptr);
 }
 
 void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
   seals_.end(now, qpn);
   engine.destroy_qp(now, qpn);
+}
+
+Duration Lane::ask(std::uint32_t qpn) {
+  return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
+    engine.ask(qpn);
+    return now - seals_.heard_at(qpn);
+  });
+}
+
+proto::Verdict Lane::check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be) {
+  const Turns::Visit visit(turns_);
+  forget_peers();
+  return check_sealed(peers_.find_same(planes), is_to_be);
+}
+
+proto::Verdict Lane::check_sealed(std::uint32_t peer, bool is_to_be) {
+  if (peer == proto::no_peer || !engine_.has_peer(peer) || !engine_.has_working_qp(peer) || seals_.is_sealed(peer) == is_to_be)
+    return std::nullopt;
+  return proto::Problem{proto::Problem::Kind::config, "seal", is_to_be ? "keys" : "none",
+                        is_to_be ? "none: other queue pairs to this peer are not sealed" : "keys: other queue pairs to this peer are sealed"};
 }
 
 bool Lane::destroy_qp(std::uint32_t qpn) {

@@ -125,7 +125,12 @@ class Lane final : public proto::Driver {
   void heed_ports_soon();
 
   // INIT to RTR, sealed from the first packet on where there are keys.
-  proto::Verdict modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys);
+  // Keys are used up, unless it is refused.
+  proto::Verdict modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys);
+  // How long ago the peer said something under this queue pair's keys; and it is asked to say something again.
+  Duration ask(std::uint32_t qpn);
+  // Whether a queue pair to who is there may be sealed, or not be: as those are that work.
+  proto::Verdict check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be);
   bool destroy_qp(std::uint32_t qpn);
 
   // The same planes are the same peer, which then has to be removed as often as it was added.
@@ -139,7 +144,7 @@ class Lane final : public proto::Driver {
   std::uint32_t admit(std::uint32_t place) override;
   std::uint32_t place_of(std::uint32_t peer) const override;
   // The keys of a queue pair that will be connected by its attendant.
-  void expect_seal(std::uint32_t qpn, const SealKeys& keys);
+  void expect_seal(std::uint32_t qpn, SealKeys& keys);
   proto::Verdict connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override;
   void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override;
 
@@ -192,7 +197,8 @@ class Lane final : public proto::Driver {
   void read_errors();
   proto::Verdict introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
   std::uint32_t peer_at(const sockaddr_storage& from);
-  proto::Verdict connect_with(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, const SealKeys* keys);
+  proto::Verdict connect_with(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys);
+  proto::Verdict check_sealed(std::uint32_t peer, bool is_to_be);
   proto::Verdict check_new(const std::vector<PeerPlane>& planes, std::uint32_t same);
   void forget_peers();
   void linger(Lock& lock);

@@ -60,6 +60,7 @@ bool Lane::take_in() {
     forget_peers();
     worked = true;
   }
+  if (seals_.deadline() <= now) [[unlikely]] seals_.handle_timeout(now);
   return worked;
 }
 
@@ -120,7 +121,7 @@ void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   seal.begin(origin);
   for (std::size_t at = 0; at < in.bytes.size(); at += in.segment) {
     wire::MutableBytes packet = in.bytes.subspan(at, std::min<std::size_t>(in.segment, in.bytes.size() - at));
-    arrival.integrity = seal.open(now, packet);
+    arrival.integrity = seal.open(now, packet, arrival.qpn);
     if (proto::is_refused(arrival.integrity)) [[unlikely]]
       ++(arrival.integrity == proto::Integrity::bad ? plane.stats.bad_icrc : plane.stats.bad_seal);
     engine_.handle_datagram(now, packet, arrival, options);
@@ -270,7 +271,7 @@ bool Lane::attend() {
 }
 
 Time Lane::next_deadline() {
-  Time at = engine_.poll_timeout();
+  Time at = std::min(engine_.poll_timeout(), seals_.deadline());
   for (Plane& plane : planes_) at = std::min(at, plane.line().deadline());
   for (const proto::Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
   return at;

@@ -44,12 +44,12 @@ class Seal {
 
   // How many bytes it adds to a packet with data, besides padding.
   virtual std::uint32_t overhead() const = 0;
-  // Writes padding and whatever it adds; the payload may then be in `front`, and its own size 0.
-  virtual void seal(Time now, Outgoing& packet) = 0;
+  // Writes padding and whatever it adds; the payload may then be in `front`, and its own size 0. False: it must not leave.
+  virtual bool seal(Time now, Outgoing& packet) = 0;
   // The next packets to open are from there.
   virtual void begin(const Origin& origin) = 0;
-  // Leaves the packet as wire::parse takes it, without an ICRC.
-  virtual proto::Integrity open(Time now, wire::MutableBytes& packet) = 0;
+  // Leaves the packet as wire::parse takes it, without an ICRC. `qpn` becomes whose keys opened it, where keys did.
+  virtual proto::Integrity open(Time now, wire::MutableBytes& packet, std::uint32_t& qpn) = 0;
   // Planes of peers that were known may be gone, and others stand in their place.
   virtual void on_peers_removed() = 0;
 };

@@ -1,4 +1,5 @@
-// Which seal is a peer's: the device's plain one, or that of sessions, where its queue pairs have keys.
+// Which seal is a peer's: the device's plain one, or that of sessions, where its queue pairs have keys. A peer that was sealed
+// stays so when its last session is gone: then nothing is taken from it, and nothing said.
 #pragma once
 
 #include <cstdint>
@@ -16,40 +17,36 @@ class Seals {
   Seals(const Seals&) = delete;
   Seals& operator=(const Seals&) = delete;
 
-  Seal& of(std::uint32_t peer) { return peer < by_peer_.size() ? *by_peer_[peer] : *plain_; }
+  Seal& of(std::uint32_t peer) { return is_sealed(peer) ? static_cast<Seal&>(sessions_) : *plain_; }
 
-  bool is_sealed(std::uint32_t peer) const { return sessions_.has_live(peer); }
+  bool is_sealed(std::uint32_t peer) const { return peer < is_sealed_.size() && is_sealed_[peer]; }
   bool has_sessions() const { return sessions_.sessions() > 0; }
-  void add(Time now, std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, const SealKeys& keys) {
-    sessions_.add(now, qpn, peer, dest_qpn, keys);
-    if (by_peer_.size() <= peer) by_peer_.resize(peer + 1, plain_);
-    refresh();
+  bool has_other(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn) const { return sessions_.has_other(qpn, peer, dest_qpn); }
+  void add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys) {
+    sessions_.add(qpn, peer, dest_qpn, keys);
+    if (is_sealed_.size() <= peer) is_sealed_.resize(peer + 1);
+    is_sealed_[peer] = true;
   }
   void end(Time now, std::uint32_t qpn) { sessions_.end(now, qpn); }
-  void remove(std::uint32_t qpn) {
-    sessions_.remove(qpn);
-    refresh();
-  }
+  // Our side wants it plain from here on, or its number becomes another's.
   void forget(std::uint32_t peer) {
     sessions_.remove_peer(peer);
-    refresh();
+    if (is_sealed(peer)) is_sealed_[peer] = false;
   }
   void on_peers_removed(std::span<const std::uint32_t> gone) {
-    for (const std::uint32_t peer : gone) sessions_.remove_peer(peer);
-    refresh();
+    for (const std::uint32_t peer : gone) forget(peer);
     plain_->on_peers_removed();
   }
+  Time heard_at(std::uint32_t qpn) const { return sessions_.heard_at(qpn); }
+  Time deadline() const { return sessions_.deadline(); }
+  void handle_timeout(Time now) { sessions_.handle_timeout(now); }
 
  private:
-  void refresh() {
-    for (std::uint32_t peer = 0; peer < by_peer_.size(); ++peer) by_peer_[peer] = sessions_.covers(peer) ? static_cast<Seal*>(&sessions_) : plain_;
-  }
-
   IcrcSeal icrc_;
   BlankSeal blank_;
   Seal* plain_;
   SessionSeal sessions_;
-  std::vector<Seal*> by_peer_;  // of those that are or were sealed; the others have the plain one
+  std::vector<bool> is_sealed_;  // by peer
 };
 
 }  // namespace softmrc::udp

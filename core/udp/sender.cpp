@@ -96,7 +96,10 @@ std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& tr
   const auto header_size = static_cast<std::uint32_t>(wire::emit_headers(transmit.packet, front));
   Outgoing packet{transmit, plane.plan.address, plane.sockets[queue.socket].port(), peer, front, header_size,
                   write ? write->payload : nullptr, write ? write->payload_size : 0};
-  seals_.of(transmit.peer).seal(now, packet);
+  if (!seals_.of(transmit.peer).seal(now, packet)) [[unlikely]] {
+    ++planes_[queue.plane].stats.keyless;
+    return 0;
+  }
   scratch_used_ += packet.front_size + packet.tail_size;
   const std::uint32_t size = packet.size();
   const std::uint8_t tos = tos_of(transmit.traffic_class);
@@ -127,7 +130,7 @@ void Sender::send_queue(SocketQueue& queue, Time now) {
     const std::uint32_t size = append(queue, packets_[at].transmit, now);
     gathered += size;
     if (gathered + size <= most_gathered_bytes && packets_[at].next != none) continue;
-    planes_[queue.plane].line().send(now, queue.socket, trains_);
+    if (!trains_.empty()) planes_[queue.plane].line().send(now, queue.socket, trains_);
     trains_.clear();
     scratch_used_ = 0;
     gathered = 0;

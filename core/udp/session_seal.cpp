@@ -8,18 +8,20 @@
 
 namespace softmrc::udp {
 
-void SessionSeal::add(Time now, std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, const SealKeys& keys) {
-  drop_ended(now);
+void SessionSeal::add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys) {
   remove(qpn);
   auto made = std::unique_ptr<Session>(new Session{qpn, peer, dest_qpn, {keys.cipher, keys.send, dest_qpn, plan_.rekeying, guard_},
                                                    {keys.cipher, keys.receive}, Time::long_ago()});
+  keys.use_up();
   by_peer_[peer].push_back(made.get());
-  by_dest_[towards(peer, dest_qpn)] = made.get();
   by_qpn_[qpn] = std::move(made);
 }
 
 void SessionSeal::end(Time now, std::uint32_t qpn) {
-  if (const auto found = by_qpn_.find(qpn); found != by_qpn_.end()) found->second->ends_at = now + afterlife;
+  const auto found = by_qpn_.find(qpn);
+  if (found == by_qpn_.end()) return;
+  found->second->ends_at = now + afterlife;
+  tidies_at_ = std::min(tidies_at_, found->second->ends_at);
 }
 
 void SessionSeal::remove(std::uint32_t qpn) {
@@ -29,41 +31,59 @@ void SessionSeal::remove(std::uint32_t qpn) {
   const auto of_peer = by_peer_.find(session->peer);
   std::erase(of_peer->second, session);
   if (of_peer->second.empty()) by_peer_.erase(of_peer);
-  // The peer may have given the number to another queue pair since.
-  if (const auto there = by_dest_.find(towards(session->peer, session->dest_qpn)); there != by_dest_.end() && there->second == session)
-    by_dest_.erase(there);
   by_qpn_.erase(found);
 }
 
 void SessionSeal::remove_peer(std::uint32_t peer) {
-  while (covers(peer)) remove(by_peer_.at(peer).back()->qpn);
+  while (by_peer_.contains(peer)) remove(by_peer_.at(peer).back()->qpn);
 }
 
-void SessionSeal::drop_ended(Time now) {
+void SessionSeal::handle_timeout(Time now) {
   std::vector<std::uint32_t> ended;
-  for (const auto& [qpn, session] : by_qpn_)
+  tidies_at_ = Time::never();
+  for (const auto& [qpn, session] : by_qpn_) {
     if (session->ends_at <= now) ended.push_back(qpn);
+    session->in.drop_old(now);
+    for (const Time at : {session->ends_at, session->in.old_until()})
+      if (at > now) tidies_at_ = std::min(tidies_at_, at);
+  }
   for (const std::uint32_t qpn : ended) remove(qpn);
 }
 
-bool SessionSeal::has_live(std::uint32_t peer) const {
+bool SessionSeal::has_other(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn) const {
   const auto found = by_peer_.find(peer);
-  return found != by_peer_.end() && std::any_of(found->second.begin(), found->second.end(), [](const Session* session) {
-    return session->ends_at == Time::never();
+  return found != by_peer_.end() && std::any_of(found->second.begin(), found->second.end(), [&](const Session* session) {
+    return session->qpn != qpn && session->dest_qpn == dest_qpn && session->ends_at == Time::never();
   });
 }
 
-SessionSeal::Session& SessionSeal::session_for(Time now, const proto::Transmit& transmit) {
-  const auto exact = by_dest_.find(towards(transmit.peer, transmit.packet.bth.dqp));
-  if (exact != by_dest_.end()) return *exact->second;
-  const std::vector<Session*>& known = by_peer_.at(transmit.peer);
-  Session* newest = *std::max_element(known.begin(), known.end(), [](const Session* a, const Session* b) { return a->heard_at < b->heard_at; });
-  return now - newest->heard_at < heard_lately ? *newest : *known[turn_++ % known.size()];
+// What a queue pair says goes under its own keys or not at all, and an answer under those of the question. For the node any
+// will do that the peer has.
+SessionSeal::Session* SessionSeal::session_for(Time now, const proto::Transmit& transmit) {
+  const auto own = by_qpn_.find(transmit.qpn);
+  if (own != by_qpn_.end() && own->second->peer == transmit.peer) return own->second.get();
+  return transmit.packet.bth.dqp == wire::endpoint_qpn ? spokesman_to(now, transmit.peer) : nullptr;
 }
 
-void SessionSeal::seal(Time now, Outgoing& packet) {
+// In turn, so that none that is heard the loudest speaks for all: it may be another's who poses as this peer.
+SessionSeal::Session* SessionSeal::spokesman_to(Time now, std::uint32_t peer) {
+  const auto found = by_peer_.find(peer);
+  if (found == by_peer_.end()) return nullptr;
+  const std::vector<Session*>& known = found->second;
+  Session* chosen = nullptr;
+  for (std::size_t i = 0; i < known.size() && !chosen; ++i) {
+    Session* next = known[(turn_ + i) % known.size()];
+    if (now - next->heard_at < heard_lately) chosen = next;
+  }
+  if (!chosen) chosen = known[turn_ % known.size()];
+  turn_ = static_cast<std::uint32_t>(std::find(known.begin(), known.end(), chosen) - known.begin()) + 1;
+  return chosen;
+}
+
+bool SessionSeal::seal(Time now, Outgoing& packet) {
   constexpr std::array<std::uint8_t, 4> zeros{};
-  Session& session = session_for(now, packet.transmit);
+  Session* session = session_for(now, packet.transmit);
+  if (!session) return false;
   const bool has_imm = wire::has_imm(packet.transmit.packet.bth.opcode);
   std::array<std::uint8_t, 4> imm{};
   std::size_t clear = packet.front_size;
@@ -73,13 +93,14 @@ void SessionSeal::seal(Time now, Outgoing& packet) {
   }
   const seal::Bytes hidden_imm(imm.data(), has_imm ? imm.size() : 0);
   const seal::Bytes padding(zeros.data(), padding_of(packet.payload_size));
-  const std::size_t size = session.out.seal(now, packet.front, clear, hidden_imm, {packet.payload, packet.payload_size}, padding);
+  const std::size_t size = session->out.seal(now, packet.front, clear, hidden_imm, {packet.payload, packet.payload_size}, padding);
   packet.front_size = static_cast<std::uint32_t>(size);
   packet.payload_size = 0;
+  return true;
 }
 
 // What names no queue pair of this peer's is nobody's, however well it is sealed.
-proto::Integrity SessionSeal::open(Time now, wire::MutableBytes& packet) {
+proto::Integrity SessionSeal::open(Time now, wire::MutableBytes& packet, std::uint32_t& opened_by) {
   const std::size_t clear = wire::clear_size(packet, origin_.is_trimmed);
   if (clear == 0) return proto::Integrity::unsealed;
   const std::uint32_t qpn = wire::SealKey::parse(packet.data() + clear).qpn;
@@ -95,6 +116,9 @@ proto::Integrity SessionSeal::open(Time now, wire::MutableBytes& packet) {
     case seal::Opened::replayed: return proto::Integrity::replayed;
   }
   session.heard_at = now;
+  session.out.on_heard();
+  tidies_at_ = std::min(tidies_at_, session.in.old_until());
+  opened_by = qpn;
   return proto::Integrity::verified;
 }
 

@@ -1,7 +1,7 @@
 // Packets closed by a cipher: the sessions of a lane's queue pairs, and which of them a packet belongs to. What a node says
 // that is no queue pair's (probes, words about ports) goes under the key of one that both still have.
 //
-// A peer is sealed or it is not: once a queue pair to it has a session, nothing of that peer's is taken without.
+// Which session a packet leaves under, our own queue pair says: what a peer calls its own it may have from another.
 #pragma once
 
 #include <cstdint>
@@ -18,38 +18,52 @@ struct SealPlan {
   seal::Rekeying rekeying;
 };
 
-// What two queue pairs agreed on.
+// What two queue pairs agreed on: good for one session, since numbers begin anew with the next.
 struct SealKeys {
   seal::Cipher cipher = seal::Cipher::aes_256_gcm;
   seal::Secret send{};
   seal::Secret receive{};
+  bool is_used = false;
+
+  void use_up() {
+    for (seal::Secret* secret : {&send, &receive}) seal::wipe(secret->data(), secret->size());
+    is_used = true;
+  }
+  ~SealKeys() { use_up(); }
 };
 
 class SessionSeal final : public Seal {
  public:
   explicit SessionSeal(const SealPlan& plan) : plan_(plan) {}
 
-  void add(Time now, std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, const SealKeys& keys);
+  // Uses the keys up.
+  void add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys);
   // The queue pair is gone. What it still has to say, it can for a while.
   void end(Time now, std::uint32_t qpn);
   void remove(std::uint32_t qpn);
   void remove_peer(std::uint32_t peer);
-  // Has a queue pair that works and is sealed, or one that has gone and still answers.
-  bool covers(std::uint32_t peer) const { return by_peer_.contains(peer); }
-  // Has one that was not ended.
-  bool has_live(std::uint32_t peer) const;
+  // Another queue pair than this one has a session with that one of the peer's, and was not ended.
+  bool has_other(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn) const;
+  // Sessions that are over, and old keys, go when it is time.
+  Time deadline() const { return tidies_at_; }
+  void handle_timeout(Time now);
   std::size_t sessions() const { return by_qpn_.size(); }
+  // When something authentic came under this queue pair's keys; long ago: never, or it has none.
+  Time heard_at(std::uint32_t qpn) const {
+    const auto found = by_qpn_.find(qpn);
+    return found == by_qpn_.end() ? Time::long_ago() : found->second->heard_at;
+  }
 
   std::uint32_t overhead() const override { return static_cast<std::uint32_t>(wire::sealed_data_overhead); }
-  void seal(Time now, Outgoing& packet) override;
+  bool seal(Time now, Outgoing& packet) override;
   void begin(const Origin& origin) override { origin_ = origin; }
-  proto::Integrity open(Time now, wire::MutableBytes& packet) override;
+  proto::Integrity open(Time now, wire::MutableBytes& packet, std::uint32_t& opened_by) override;
   void on_peers_removed() override {}
 
  private:
   // A little longer than the engine answers for a queue pair that is gone.
   static constexpr Duration afterlife = seconds(4);
-  // While the peer uses a key it has it; after that it may not, and others are tried in turn.
+  // While the peer uses a key it has it; after that it may not, and all are tried in turn.
   static constexpr Duration heard_lately = seconds(1);
 
   struct Session {
@@ -61,16 +75,16 @@ class SessionSeal final : public Seal {
     Time heard_at;
     Time ends_at = Time::never();
   };
-  static std::uint64_t towards(std::uint32_t peer, std::uint32_t dest_qpn) { return std::uint64_t{peer} << 32 | dest_qpn; }
-  Session& session_for(Time now, const proto::Transmit& transmit);
-  void drop_ended(Time now);
+  // Null: there is none.
+  Session* session_for(Time now, const proto::Transmit& transmit);
+  Session* spokesman_to(Time now, std::uint32_t peer);
 
   SealPlan plan_;
   std::shared_ptr<const seal::ForkGuard> guard_ = std::make_shared<seal::ForkGuard>();
   std::unordered_map<std::uint32_t, std::unique_ptr<Session>> by_qpn_;
-  std::unordered_map<std::uint64_t, Session*> by_dest_;
   std::unordered_map<std::uint32_t, std::vector<Session*>> by_peer_;
   std::uint32_t turn_ = 0;
+  Time tidies_at_ = Time::never();
   Origin origin_;
 };
 

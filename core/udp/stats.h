@@ -15,6 +15,7 @@ namespace softmrc::udp {
   X(strangers)           /* packets from an address that is no peer's, dropped */       \
   X(bad_icrc)                                                                           \
   X(bad_seal)            /* packets of a sealed peer that were not its own, or not new */ \
+  X(keyless)             /* packets to a sealed peer that there were no keys for: not sent */ \
   X(truncated)           /* longer than any packet can be, dropped */                   \
   X(send_blocked)        /* times the socket had no room */                             \
   X(send_refused)        /* messages that the kernel would not send: counted as lost */ \

@@ -21,6 +21,7 @@
 
 #include "wire/bth.h"
 #include "wire/bytes.h"
+#include "wire/packet.h"
 #include "wire/write.h"
 
 namespace softmrc::wire {
@@ -54,7 +55,8 @@ constexpr std::size_t through_reth(bool timestamped) {
   return Bth::size + Meth::size + (timestamped ? Timestamp::size : 0) + Reth::size;
 }
 
-// The headers in the clear of a sealed packet, in front of KEY; 0 when the bytes are too few for what must follow them.
+// The headers in the clear of a sealed packet, in front of KEY; 0 when the bytes are too few for what must follow them, or
+// more than any headers are: nobody is to have us look at those.
 inline std::size_t clear_size(Bytes packet, bool is_trimmed) {
   if (!is_sealed(packet)) return 0;
   if (is_write(static_cast<Opcode>(packet[0]))) {
@@ -62,7 +64,7 @@ inline std::size_t clear_size(Bytes packet, bool is_trimmed) {
     return packet.size() < clear + seal_front + (is_trimmed ? 0 : seal_tag_size) ? 0 : clear;
   }
   constexpr std::size_t behind = SealKey::size + seal_tag_size;
-  return is_trimmed || packet.size() < Bth::size + behind ? 0 : packet.size() - behind;
+  return is_trimmed || packet.size() < Bth::size + behind || packet.size() > max_header_size + behind ? 0 : packet.size() - behind;
 }
 
 }  // namespace softmrc::wire

@@ -134,9 +134,9 @@ class DeviceConfig:
                 raise ConfigError(item.name, value, "a whole number that is not negative")
         if self.seal not in SEAL_CHOICES:
             raise ConfigError("seal", self.seal, "'auto', 'on' or 'off'")
-        for name, most in (("rekey_packets", 1 << 62), ("rekey_s", LONGEST_REKEY_S)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ConfigError(name, getattr(self, name), f"1 to {most}")
+        for name, least, most in (("rekey_packets", 16, 1 << 36), ("rekey_s", 10, LONGEST_REKEY_S)):
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(name, getattr(self, name), f"{least} to {most}")
         return self
 
     def sending(self) -> dict[str, int]:

@@ -80,6 +80,7 @@ PLANE: dict[str, str] = {
     "strangers": "packets from an address that is no peer's, dropped",
     "bad_icrc": "bad icrc",
     "bad_seal": "packets of a sealed peer that were not its own, or not new",
+    "keyless": "packets to a sealed peer that there were no keys for: not sent",
     "truncated": "longer than any packet can be, dropped",
     "send_blocked": "times the socket had no room",
     "send_refused": "messages that the kernel would not send: counted as lost",

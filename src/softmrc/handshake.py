@@ -5,6 +5,7 @@
     connector → its offer: planes, queue pair, first PSN, memory    sealed: an HMAC over step, nonces and offer
     listener  → its offer                                           sealed likewise
     connector → ready                                               sealed likewise
+    either    → goodbye, where packets are sealed                   sealed likewise
 
 So whoever does not know the secret is told nothing but a nonce, at either end: the listener proves itself before it is
 made an offer, and a seal proves the connector before it gets one. Fresh nonces make everything that was said before
@@ -22,6 +23,7 @@ import os
 import re
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
@@ -42,6 +44,7 @@ LISTENER_KNOWS = "the listener knows the secret"
 CONNECTOR_OFFERS = "the connector offers"
 LISTENER_OFFERS = "the listener offers"
 CONNECTOR_IS_READY = "the connector is ready"
+LEAVES = {CONNECTOR: "the connector leaves", LISTENER: "the listener leaves"}
 
 # A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed half a minute later.
 KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
@@ -131,6 +134,13 @@ class Proof:
     def is_connector(self) -> bool:
         return self._role == CONNECTOR
 
+    def goodbye(self) -> dict[str, Any]:
+        """The last thing that this side says."""
+        return self.sealed(LEAVES[self._role], {})
+
+    def hear_goodbye(self, frame: dict[str, Any]) -> None:
+        self.opened(LEAVES[LISTENER if self.is_connector else CONNECTOR], frame)
+
     @property
     def salt(self) -> bytes:
         """What is of this handshake and no other, once both have said hello."""
@@ -215,6 +225,11 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.peer_name = "the peer"
+        self.is_cut = False  # it ended, and nobody proved that it should
+        self._proof: Proof | None = None
+        self._inbox = Inbox()
+        self._has_left = False
+        self._hearing = threading.Lock()
         try:
             host, port = sock.getpeername()[:2]
             self.peer_name = f"{host} port {port}"
@@ -232,8 +247,15 @@ class Channel:
         if not all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts):
             raise ConfigError("secret", None, "a shared secret, for connections that leave the machine")
 
+    def believe_only(self, proof: Proof) -> None:
+        """From now on a goodbye has to be proved: anybody on the wire can end a TCP connection."""
+        self._proof = proof
+
     def is_closed_by_peer(self) -> bool:
         """Whether the other end hung up, found without blocking. Who speaks after the handshake has broken it off."""
+        if self._proof is not None:
+            self._hear(self._proof)
+            return self._has_left
         try:
             self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             return True
@@ -242,8 +264,30 @@ class Channel:
         except OSError:
             return True
 
+    def _hear(self, proof: Proof) -> None:
+        with self._hearing:
+            while not (self._has_left or self.is_cut):
+                try:
+                    data = self.socket.recv(LARGEST_HELLO, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    data = b""
+                try:
+                    self._inbox.add(data)
+                    frame = self._inbox.next()
+                    if frame is not None:
+                        proof.hear_goodbye(frame)
+                        self._has_left = True
+                    self.is_cut = not data and not self._has_left
+                except Refusal:
+                    self.is_cut = True
+
     def hang_up(self) -> None:
         """The other end notices at once; the descriptor stays until `close`, since others may be using it."""
+        with suppress(OSError):
+            if self._proof is not None:
+                self.socket.send(framed(self._proof.goodbye()), socket.MSG_DONTWAIT)
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -254,6 +298,7 @@ class Channel:
 def _in_child() -> None:
     """A forked child lets go of its copies: else a parent that is killed would seem to be there while the child is."""
     for channel in _channels:
+        channel._hearing = threading.Lock()
         channel.close()
 
 

@@ -16,25 +16,37 @@ from dataclasses import dataclass, field
 from softmrc import wire
 from softmrc._core import Cipher
 from softmrc._core.parts import Inbound, Opened
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, DeviceError
 
 KEYLOG = "SOFTMRC_KEYLOG"
 LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
 
 
+def _append(path: str, line: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, line)
+    finally:
+        os.close(handle)
+
+
+def check() -> None:
+    """That it can be written, if somebody asked for it: before the peer is told anything, whom our paths do not
+    concern."""
+    if path := os.environ.get(KEYLOG):
+        try:
+            _append(path, b"")
+        except OSError as error:
+            raise ConfigError(KEYLOG, path, f"a file that can be written: {error.strerror}") from None
+
+
 def note(cipher: Cipher, qpn: int, secret: bytes) -> None:
     """Append one line, if somebody asked for it."""
-    if not (path := os.environ.get(KEYLOG)):
-        return
-    line = f"{cipher.name} {qpn:06x} {secret.hex()}\n"
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if path := os.environ.get(KEYLOG):
         try:
-            os.write(handle, line.encode())
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise ConfigError(KEYLOG, path, f"a file that can be written: {error.strerror}") from None
+            _append(path, f"{cipher.name} {qpn:06x} {secret.hex()}\n".encode())
+        except OSError as error:
+            raise DeviceError(error.errno, f"cannot write {path}, which {KEYLOG} names: {error.strerror}") from None
 
 
 @dataclass

@@ -38,6 +38,8 @@ def is_wanted(device: Device, has_secret: bool) -> bool:
     wanted = choice == "on" or (choice == "auto" and has_secret and not stays_here)
     if wanted and not _core.can_seal():
         raise ConfigError("seal", choice, "'off': built without sealing (OpenSSL's headers were not there)")
+    if wanted:
+        keylog.check()
     return wanted
 
 

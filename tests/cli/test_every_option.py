@@ -17,7 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from softmrc.cli import app, demo
+from softmrc.cli import agent, app, ctl, demo
 from softmrc.errors import MrcError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ BASE: dict[str, list[str]] = {
     "fabric draw": [FABRIC],
     "fabric routes": [FABRIC, "--from", "host0", "--to", "host1"],
 }
-SKIPPED = {"bench", "lab"}  # need root or minutes, and take nothing but flags and names of what is not there
+SKIPPED = {"bench", "lab", "mapper"}  # need root or minutes; labs and mappers have tests of their own
 VALUES = [
     "",
     " ",
@@ -99,6 +99,8 @@ def no_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise UsageError("nobody trains here")
 
+    monkeypatch.setattr(agent, "_serve", refuse)
+    monkeypatch.setattr(ctl, "_again", lambda watch, show: show())
     monkeypatch.setattr(demo, "Ranks", refuse)
     monkeypatch.setattr(demo, "show_gpu", refuse)
     monkeypatch.chdir(tmp_path)

@@ -75,7 +75,7 @@ def repeat(device: Device, cycle: Callable[[], None]) -> None:
     before, bytes_before = settled(device), resident_bytes()
     for _ in range(CYCLES):
         cycle()
-    assert settled(device) == before
+    assert eventually(lambda: settled(device) == before), (settled(device), before)
     grown = resident_bytes() - bytes_before
     assert grown < SLACK_BYTES + CYCLES * BYTES_A_CYCLE, f"{grown:,} bytes more after {CYCLES} cycles"
 

@@ -304,7 +304,9 @@ TORCH_SAYS = {
 def member(store: Any, timeout_s: float) -> Any:
     from softmrc.torch import backend
 
-    options = SimpleNamespace(store=store, group_rank=0, group_size=2, timeout=timedelta(seconds=timeout_s))
+    options = SimpleNamespace(
+        store=store, group_rank=0, group_size=2, timeout=timedelta(seconds=timeout_s), global_ranks_in_group=[]
+    )
     return backend.Member(options)
 
 

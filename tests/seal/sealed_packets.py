@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from softmrc import wire
-from softmrc._core import Cipher
+from softmrc._core import Cipher, parts
 from softmrc._core.parts import Inbound, Outbound
 
 QPN = 0x00ABCD
@@ -26,9 +26,29 @@ def of_every_opcode(size: int = 61) -> dict[str, bytes]:
 
 
 def outbound(
-    cipher: Cipher = Cipher.AES_256_GCM, secret: bytes = SECRET, packets: int = 1 << 36, s: int = 3600
+    cipher: Cipher = Cipher.AES_256_GCM,
+    secret: bytes = SECRET,
+    packets: int = 1 << 36,
+    s: int = 3600,
+    most: int = 1 << 36,
 ) -> Outbound:
-    return Outbound(cipher, secret, QPN, packets, s)
+    return Outbound(cipher, secret, QPN, packets, s, most)
+
+
+def heard(out: Outbound) -> Outbound:
+    """One whose peer was heard from, so that its keys may be replaced."""
+    out.on_heard()
+    return out
+
+
+def numbered(number: int) -> bytes:
+    """A SACK under any number, which only who has the keys can make."""
+    packet = bytearray(bytes(wire.Packet("sack", dqp=QPN, psn=7)))
+    packet[1] |= 1
+    front = bytes(packet) + QPN.to_bytes(3, "big") + b"\0" + number.to_bytes(8, "big")
+    key, iv = (parts.seal_expand(SECRET, b"softmrc seal " + what) for what in (b"key", b"iv"))
+    nonce = iv[:4] + bytes(a ^ b for a, b in zip(iv[4:12], number.to_bytes(8, "big"), strict=True))
+    return front + parts.aead_seal(Cipher.AES_256_GCM, key, nonce, front, b"")
 
 
 def inbound(cipher: Cipher = Cipher.AES_256_GCM, secret: bytes = SECRET) -> Inbound:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sealed_packets import QPN, SECRET, WRITES, inbound, of_every_opcode, outbound
+from sealed_packets import QPN, SECRET, WRITES, heard, inbound, numbered, of_every_opcode, outbound
 
 from softmrc import _core
 from softmrc._core import Cipher, parts
@@ -125,7 +125,25 @@ def test_of_a_trimmed_packet_the_headers_are_authentic(name: str) -> None:  # sp
         assert into.open(0, bytes(changed), True)[0] != Opened.FRESH, f"bit {bit}"
     how, opened = into.open(0, cut, True)
     assert how == Opened.FRESH and opened == packet[:clear], "headers, and nothing that could be placed"
-    assert into.open(0, sealed, False)[0] == Opened.REPLAYED, "a number counts once, whole or trimmed"
+    assert into.open(0, cut, True)[0] == Opened.REPLAYED, "a number is cut once"
+    assert into.open(0, sealed, False) == (Opened.FRESH, packet), "a cut copy ahead drops nothing"
+    for again, is_cut in ((cut, True), (sealed, False)):
+        assert into.open(0, again, is_cut)[0] == Opened.REPLAYED
+
+
+def test_of_a_packet_that_was_here_no_cut_copy_is_taken() -> None:
+    packet = of_every_opcode()["write_only"]
+    sealed = outbound().seal(0, packet)
+    cut = sealed[: (36 if packet[8] & 0x10 else 32) + KEY_BYTES + HEADER_TAG_BYTES]
+    into = inbound()
+    assert into.open(0, sealed, False)[0] == Opened.FRESH
+    assert into.open(0, cut, True)[0] == Opened.REPLAYED
+
+
+def test_no_more_is_looked_at_than_headers_can_be() -> None:
+    """Of what is no write, all is in the clear: a forger must not have us hash as much as a packet holds."""
+    sack = of_every_opcode()["sack"]
+    assert inbound().open(0, outbound().seal(0, sack + bytes(8000)), False)[0] == Opened.UNSEALED
 
 
 def test_a_number_opens_once() -> None:  # spec: replay-window
@@ -155,26 +173,40 @@ class Memory:
 
 
 JUMPS = (
-    st.integers(-40_000, 40_000) | st.integers(-70, 70) | st.sampled_from([-32769, -32768, -32767, 32767, 32768, 32769])
+    st.integers(-80_000, 80_000) | st.integers(-70, 70) | st.sampled_from([-65537, -65536, -65535, 65535, 65536, 65537])
 )
 
 
-@given(st.lists(JUMPS, min_size=1, max_size=60))
-def test_the_window_knows_what_it_has_seen(jumps: list[int]) -> None:
-    window, memory, at = parts.ReplayWindow(), Memory(), 50_000
+@given(st.lists(JUMPS, min_size=1, max_size=60), st.sampled_from([90_000, parts.ReplayWindow.numbers - 1]))
+def test_the_window_knows_what_it_has_seen(jumps: list[int], at: int) -> None:
+    """From its beginning, and up to its end."""
+    window, memory = parts.ReplayWindow(), Memory()
     for jump in jumps:
-        at = max(0, at + jump)
+        at = min(max(0, at + jump), parts.ReplayWindow.numbers - 1)
         assert window.is_fresh(at) == memory.is_fresh(at)
         if memory.is_fresh(at):
             window.add(at)
             memory.add(at)
 
 
+@pytest.mark.parametrize("number", [1 << 63, (1 << 64) - 2, (1 << 64) - 1])
+def test_numbers_have_an_end(number: int) -> None:
+    """Who has the keys can use any. Those that would wrap are nobody's, and the window stays as it is."""
+    into = inbound()
+    assert not parts.ReplayWindow().is_fresh(number)
+    assert into.open(0, numbered(number), False)[0] == Opened.FORGED
+    assert into.open(0, numbered(0), False)[0] == Opened.FRESH
+    for last in ((1 << 63) - 2, (1 << 63) - 1):
+        assert into.open(0, numbered(last), False)[0] == Opened.FRESH
+        assert into.open(0, numbered(last), False)[0] == Opened.REPLAYED
+    assert into.open(0, numbered(number), False)[0] == Opened.FORGED
+
+
 def test_keys_are_replaced_after_so_many_packets() -> None:  # spec: rekeying seal-keys
     packet = of_every_opcode()["write_only"]
     out, into = outbound(packets=10), inbound()
     for count in range(2700):  # more than 256 times
-        assert into.open(0, out.seal(0, packet), False) == (Opened.FRESH, packet)
+        assert into.open(0, heard(out).seal(0, packet), False) == (Opened.FRESH, packet)
         assert out.epoch == into.epoch == count // 10 % 256
 
 
@@ -183,15 +215,35 @@ def test_keys_are_replaced_after_so_long() -> None:
     out, into = outbound(s=60), inbound()
     for second in range(0, 600, 10):
         now = 5 * SECOND_PS + second * SECOND_PS
-        assert into.open(now, out.seal(now, packet), False)[0] == Opened.FRESH
+        assert into.open(now, heard(out).seal(now, packet), False)[0] == Opened.FRESH
         assert out.epoch == into.epoch == second // 60
+
+
+def test_an_outage_of_many_lifetimes_is_survived() -> None:  # spec: rekeying
+    """Nothing of the peer's comes, so no more than one key is begun; and when packets get through, they open."""
+    packet = of_every_opcode()["write_only"]
+    for how in ({"s": 60}, {"packets": 10}):
+        out, into = heard(outbound(**how)), inbound()
+        for minute in range(1000):
+            last = out.seal(minute * 60 * SECOND_PS, packet)
+        assert (before := out.epoch) <= 1
+        assert into.open(minute * 60 * SECOND_PS, last, False)[0] == Opened.FRESH
+        heard(out).seal(minute * 60 * SECOND_PS, packet)
+        assert out.epoch == before + 1, "who is heard again is given the next"
+
+
+def test_no_key_serves_for_more_than_its_most() -> None:
+    packet = of_every_opcode()["write_only"]
+    out = outbound(packets=10, most=50)
+    epochs = [(out.seal(0, packet), out.epoch)[1] for _ in range(200)]
+    assert epochs == [count // 50 for count in range(200)]
 
 
 def test_the_old_key_is_taken_for_a_while() -> None:
     packet = of_every_opcode()["write_only"]
     out, into = outbound(packets=10), inbound()
     first = [out.seal(0, packet) for _ in range(10)]
-    second = [out.seal(0, packet) for _ in range(10)]
+    second = [heard(out).seal(0, packet) for _ in range(10)]
     assert into.open(0, second[0], False)[0] == Opened.FRESH
     assert into.open(SECOND_PS, first[0], False)[0] == Opened.FRESH
     assert into.open(3 * SECOND_PS, first[1], False)[0] == Opened.FORGED, "its time is over"
@@ -201,7 +253,7 @@ def test_the_old_key_is_taken_for_a_while() -> None:
 def test_whole_keys_may_be_lost() -> None:
     packet = of_every_opcode()["write_only"]
     out, into = outbound(packets=10), inbound()
-    sealed = [out.seal(0, packet) for _ in range(200)]
+    sealed = [heard(out).seal(0, packet) for _ in range(200)]
     assert into.open(0, sealed[170], False)[0] == Opened.FORGED, "too far ahead"
     for late in (155, 165, 199):
         assert into.open(0, sealed[late], False)[0] == Opened.FRESH
@@ -226,7 +278,7 @@ def test_numbers_are_never_used_twice() -> None:
     clear = 36 if packet[8] & 0x10 else 32
     out = outbound(packets=1000)
     for number in range(int(os.environ.get("SOFTMRC_NUMBERS", "50000"))):
-        assert out.seal(0, packet)[clear + 4 : clear + 12] == number.to_bytes(8, "big")
+        assert heard(out).seal(0, packet)[clear + 4 : clear + 12] == number.to_bytes(8, "big")
 
 
 def test_a_forked_child_seals_nothing() -> None:
@@ -274,7 +326,7 @@ def test_no_key_meets_a_number_twice_over_restarts(tmp_path: Path, monkeypatch: 
     for secret in secrets:
         out, keys = outbound(secret=secret, packets=300), [secret]
         for _ in range(1000):
-            sealed = out.seal(0, packet)
+            sealed = heard(out).seal(0, packet)
             while len(keys) <= sealed[clear + 3]:
                 keys.append(parts.seal_next_secret(keys[-1]))
             used.add((keys[sealed[clear + 3]], sealed[clear + 4 : clear + 12]))

@@ -18,7 +18,7 @@ from softmrc._core import Cipher, SealKeys
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
 from softmrc.engine import EventType, EvState
-from softmrc.errors import ConfigError, RemoteError
+from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.planes import LocalPlane
 from softmrc.verbs import Device, QueuePair
 
@@ -178,6 +178,12 @@ def test_it_takes_a_secret() -> None:
         listen(memory=bytearray(8), seal="on")
 
 
+@pytest.mark.parametrize("bad", [{"rekey_s": 9}, {"rekey_packets": 15}, {"rekey_packets": (1 << 36) + 1}])
+def test_keys_serve_for_a_while(bad: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="rekey"):
+        Device(["127.0.0.1"], **bad)
+
+
 @pytest.mark.parametrize("bad", ["", "yes", "ON", None, 1])
 def test_only_three_words_are_known(bad: object) -> None:
     with pytest.raises(ConfigError, match="'auto', 'on' or 'off'"):
@@ -190,6 +196,18 @@ def test_a_build_without_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError, match="built without sealing"):
             sealing.is_wanted(Elsewhere(choice), True)  # type: ignore[arg-type]
     assert not sealing.is_wanted(Elsewhere("off"), True)  # type: ignore[arg-type]
+
+
+def test_a_bad_key_log_is_nobody_elses_affair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found before anything is offered, and what the peer hears has no path of this machine in it."""
+    with listen(memory=bytearray(8), secret=SECRET, seal="on") as listener:
+        monkeypatch.setenv("SOFTMRC_KEYLOG", str(tmp_path / "nowhere" / "keys"))
+        with pytest.raises(ConfigError, match="SOFTMRC_KEYLOG"):
+            connect("127.0.0.1", listener.port, secret=SECRET, seal="on")
+        assert eventually(lambda: listener.refused.count == 1)
+        assert "nowhere" not in listener.refused.reasons[0]
+        with pytest.raises(ConfigError, match="SOFTMRC_KEYLOG"):
+            listen(memory=bytearray(8), secret=SECRET, seal="on")
 
 
 # Queue pairs by hand.
@@ -233,6 +251,78 @@ def test_a_peer_is_sealed_or_it_is_not() -> None:  # spec: seal-agreed
         joined(a, b, (None, None))
         with pytest.raises(ConfigError, match="other queue pairs to this peer are not sealed"):
             joined(a, b, keys_of_both())
+
+
+def test_a_peer_is_sealed_in_every_lane_or_in_none() -> None:  # spec: seal-agreed
+    with Device(["127.0.0.1"], lanes=2) as a, Device(["127.0.0.1"], lanes=1) as b:
+        qps = joined(a, b, keys_of_both())
+        other = a.create_qp(a.create_cq())
+        assert other.qpn % 2 != qps[0].qpn % 2, "in another lane"
+        other.init()
+        with pytest.raises(ConfigError, match="other queue pairs to this peer are sealed"):
+            other.rtr(a.add_peer(qps[1].reached_at), dest_qpn=7, first_psn=0)
+
+
+def test_nobody_else_is_given_what_goes_to_a_queue_pair() -> None:
+    """Who poses as the same node and names the same queue pair there is refused; and whatever it has keys for, each
+    queue pair's packets leave under its own."""
+    with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
+        target = b.register(bytearray(5000), remote_write=True)
+        qps = joined(a, b, keys_of_both())
+        thief = a.create_qp(a.create_cq())
+        thief.init()
+        with pytest.raises(ConfigError, match="dest_qpn"):
+            seal = SealKeys(Cipher.AES_256_GCM, b"\2" * 32, b"\3" * 32)
+            thief.rtr(a.add_peer(qps[1].reached_at), dest_qpn=qps[1].qpn, first_psn=0, seal=seal)
+        assert writes(qps[0], target)
+        assert b.stats()["refused_forged"] == 0
+
+
+def test_what_is_refused_costs_no_keys(tmp_path: Path) -> None:
+    """A second `rtr`, at either end: the queue pair works as before, and its packets are sealed as before."""
+    with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
+        memory = bytearray(5000)
+        target = b.register(memory, remote_write=True)
+        qps = joined(a, b, keys_of_both())
+        assert writes(qps[0], target)
+        for qp, other, seal in zip(qps, reversed(qps), keys_of_both(), strict=True):
+            assert qp.peer is not None
+            with pytest.raises(UsageError):
+                qp.rtr(qp.peer, dest_qpn=other.qpn, first_psn=other.first_psn, seal=seal)
+        memory[:] = bytes(5000)
+        with a.capture(tmp_path / "seen.pcapng"):
+            assert writes(qps[0], target)
+        assert memory == b"x" * 5000
+        assert b"x" * 100 not in (tmp_path / "seen.pcapng").read_bytes()
+
+
+def test_keys_are_used_once() -> None:
+    """Numbers begin anew with each queue pair: the same keys again would be the same nonces again."""
+    with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
+        keys = keys_of_both()
+        qps = joined(a, b, keys)
+        for qp in qps:
+            qp.destroy()
+        with pytest.raises(ConfigError, match="never used"):
+            joined(a, b, keys)
+
+
+def test_a_peer_stays_sealed_when_its_keys_are_gone() -> None:
+    """A little after its last queue pair nothing can be said to it any more, least of all in the clear."""
+    with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
+        target = b.register(bytearray(5000), remote_write=True)
+        qps = joined(a, b, keys_of_both())
+        assert writes(qps[0], target)
+        peer = qps[0].peer
+        assert peer is not None
+        qps[0].destroy()
+
+        def is_keyless() -> bool:
+            a.probe(peer, 0, 1, 1)
+            return bool(a.planes()[0]["keyless"])
+
+        assert eventually(is_keyless)
+        assert b.stats()["refused_unsealed"] == b.stats()["refused_forged"] == 0
 
 
 def test_when_the_last_sealed_one_is_gone_others_may_be_plain() -> None:

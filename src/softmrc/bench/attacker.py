@@ -60,6 +60,7 @@ class Wire:
             ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
             ear.setblocking(False)
             self._ears.append(ear)
+        self.is_hostile = False
         self._seen: deque[tuple[socket.socket, bytes]] = deque(maxlen=REMEMBERED)
         self._held: list[tuple[socket.socket, bytes]] = []
         self.found = Found()
@@ -118,7 +119,7 @@ class Wire:
 
     def mutate(self) -> None:
         """Send something that is not what a device sent just now, made of what has passed."""
-        if not self._seen:
+        if not self._seen or not self.is_hostile:
             return
         ear, packet = self._random.choice(self._seen)
         name = self._random.choice(list(KINDS))
@@ -237,6 +238,7 @@ class Target:
         for end, (device, qp) in enumerate(zip(self.devices, self.qps, strict=True)):
             seal = keys[end] if is_sealed else None
             self._connect(device, qp, self.qps[1 - end], self.wire.place(end), seal)
+        self.wire.is_hostile = True  # before that an end without keys takes packets for plain ones, and counts them so
         self.source = bytearray(REGION)
         self.registered = self.devices[0].register(self.source)
         self._imms = 0

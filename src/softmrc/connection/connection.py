@@ -13,6 +13,7 @@ from softmrc import _core, leaving, reach, sealing
 from softmrc._core import SealKeys
 from softmrc.config import whole_payload
 from softmrc.connection.attendance import Attendance
+from softmrc.connection.doubt import Doubt
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.engine import CompletionStatus, QpState
@@ -44,7 +45,10 @@ ENDS_WITH_PEER = {CompletionStatus.RETRY_EXCEEDED, CompletionStatus.PEER_ERROR, 
 
 def _give_up_the_departed(device: Device) -> bool:
     """Whether there was a connection of this device whose peer had left."""
-    departed = [one for one in device._dependents() if isinstance(one, Connection) and one._has_lost_its_peer()]
+    ours = [one for one in device._dependents() if isinstance(one, Connection) and not one._closed]
+    departed = [one for one in ours if one._has_lost_its_peer()]
+    if not departed and any(one._channel.is_cut for one in ours):
+        raise Refusal("came while it was not known who else had left", "another may have left; try again", busy=True)
     for connection in departed:
         with contextlib.suppress(UsageError):  # closed meanwhile
             connection.qp.error()
@@ -98,8 +102,14 @@ class Connection:
         self._payload = 0  # bytes of a full packet
         self._failure = ""  # what is to be said of the peer since a write has failed; the first one knows the cause
         self._left_at: float | None = None  # when it was noticed that the peer has left
+        self._doubt = Doubt(self.qp)
         leaving.expect_connection(self)
         device._tell_when_closed(self)
+
+    def _begin(self) -> None:
+        """The handshake is over."""
+        if self.is_sealed:
+            self._channel.believe_only(self._proof)
 
     def _offer(self) -> dict[str, Any]:
         return offer_of(self.device, self.qp, self._memory.regions, self._port_key, self._share)
@@ -222,7 +232,7 @@ class Connection:
 
     def _judge_silence(self) -> None:
         """A peer that leaves still acknowledges what it took, for a while. After that nothing will come."""
-        if not self._sources or not self._channel.is_closed_by_peer():
+        if not self._sources or not self._peer_has_left():
             return
         self._check_open()  # or it was this side that hung up
         if self._left_at is None:
@@ -237,7 +247,7 @@ class Connection:
 
     def why(self, status: CompletionStatus) -> str:
         """What is to be said of the peer when a write ends with this status."""
-        if status in ENDS_WITH_PEER and self._channel.is_closed_by_peer():
+        if status in ENDS_WITH_PEER and self._peer_has_left():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
             return self._narrowed() or reach.never_reached(self.qp, self.peer) or "stopped answering"
@@ -253,8 +263,11 @@ class Connection:
         """Links that carried our packets when the device was made, and are too narrow for them now."""
         rows = zip(self.device.local_planes, self.device.planes(), strict=True)
         now = [replace(plane, link_mtu=row["link_mtu"]) for plane, row in rows]
+        around = _core.LONGEST_SEALED_OVERHEAD if self.is_sealed else _core.LONGEST_PACKET_OVERHEAD
         narrow = [
-            f"{one.link} (MTU {one.link_mtu:,})" for one in now if one.link_mtu and one.payload_mtu < self._payload
+            f"{one.link} (MTU {one.link_mtu:,})"
+            for one in now
+            if one.link_mtu and one.payload_mtu_with(around) < self._payload
         ]
         if not narrow:
             return ""
@@ -305,13 +318,25 @@ class Connection:
 
     def _check_for_more(self) -> None:
         """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""
-        is_over = self._channel.is_closed_by_peer() or self.qp.state == QpState.ERROR
+        is_over = self._peer_has_left() or self.qp.state == QpState.ERROR
         self._check_open()
         if is_over and not self._arrivals.look(self._receive) and not self._messages:
             self.check_alive()
 
     def _has_lost_its_peer(self) -> bool:
-        return not self._closed and self._channel.is_closed_by_peer()
+        return not self._closed and self._peer_has_left()
+
+    def _peer_has_left(self) -> bool:
+        """Or this side has closed, which whoever asks has to tell apart."""
+        if self._channel.is_closed_by_peer():
+            return True
+        if not self._channel.is_cut:
+            return False
+        try:
+            self._check_open()
+        except UsageError:
+            return True
+        return self._doubt.is_confirmed()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -325,7 +350,7 @@ class Connection:
     def check_alive(self) -> None:
         """Once it is over, raise why, each time as the first."""
         self._endings.look(self._note)
-        has_left = self._channel.is_closed_by_peer()
+        has_left = self._peer_has_left()
         self._check_open()  # what this side has ended is not the peer's doing
         if self._failure:
             raise RemoteError(f"the connection has failed: peer {self.peer} {self._failure}")
@@ -346,6 +371,7 @@ class Connection:
                 self.device._native.flush(self.qp.qpn, flush_s)
                 self.qp.destroy()
         finally:
+            self._channel.hang_up()
             self._channel.close()
             self._sources = dict.fromkeys(self._sources)  # the memory is the caller's; that they ended is not known
             for queue in {self.qp.send_cq, self.qp.recv_cq}:

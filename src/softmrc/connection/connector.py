@@ -155,6 +155,7 @@ class Caller:
             for connection in made:
                 connection._abandon()
             raise
+        made[0]._begin()
         return made[0]
 
     async def _see_planes(self, connection: Connection, patience: Patience) -> None:

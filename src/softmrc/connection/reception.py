@@ -335,6 +335,7 @@ class Reception:
         self._selector.unregister(visitor.channel.socket)
         del self._visitors[visitor.channel.socket]
         visitor.channel.socket.setblocking(True)
+        connection._begin()
         with self._changed:
             if not self._over:
                 self._waiting.append(connection)

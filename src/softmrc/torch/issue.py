@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,8 +58,9 @@ class Issuer:
     _collectives = 0  # issued so far
     _messages = 0
 
+    @abstractmethod
     def _origin(self) -> Origin:
-        raise NotImplementedError
+        """Who asks, and from where: for those who watch."""
 
     def _go(self, call: Call, steps: list[Step], result: list[Tensor], is_collective: bool = True) -> dist.Work:
         """Begin it, and say what is left to do at its end."""
