@@ -55,8 +55,8 @@ Kept reserve(Group& group) {
 }
 
 void know(Group& group, std::uint32_t peer, const std::vector<std::uint32_t>& places, const Kept& kept, std::uint32_t mpr, std::uint32_t max_wimm,
-          const std::optional<proto::EvProfile>& paths, std::vector<std::uint32_t> denied) {
-  Member member{{}, mpr, max_wimm, paths ? std::make_shared<proto::EvProfile>(*paths) : nullptr, std::move(denied)};
+          const std::optional<proto::EvProfile>& paths, std::vector<std::uint32_t> denied, bool is_neighbour) {
+  Member member{{}, mpr, max_wimm, paths ? std::make_shared<proto::EvProfile>(*paths) : nullptr, is_neighbour, std::move(denied)};
   for (std::size_t k = 0; k < group.strands(); ++k) {
     const auto& [first_qpn, stride, first_rkey] = kept.at(k);
     member.ends.push_back({places.at(k), first_qpn, stride, first_rkey});
@@ -141,7 +141,7 @@ void bind_collectives(nb::module_& m) {
       .def("agree", [](Group& g, std::pair<std::uint64_t, std::uint64_t> key, const proto::RtrAttributes& receiving, const proto::RtsAttributes& sending) {
         g.agree({{key.first, key.second}, receiving, sending});
       })
-      .def("know", &know, nb::arg("peer"), nb::arg("places"), nb::arg("kept"), nb::arg("mpr"), nb::arg("max_wimm"), nb::arg("paths").none(), nb::arg("denied"))
+      .def("know", &know, nb::arg("peer"), nb::arg("places"), nb::arg("kept"), nb::arg("mpr"), nb::arg("max_wimm"), nb::arg("paths").none(), nb::arg("denied"), nb::arg("is_neighbour"))
       .def("meet", &Group::meet, nb::call_guard<WithoutGil>())
       .def("domain", &Group::domain)
       .def("pairs", &Group::pairs, nb::call_guard<WithoutGil>())

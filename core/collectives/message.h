@@ -29,6 +29,7 @@ enum class MessageType : std::uint8_t {
   accept,     // write what you offered to `rkey`
   credit,     // nothing but what every header says
   error,      // the group is over; why is behind the header
+  pipe,       // here is memory to put into what you would write to me; where is behind the header
   bye,        // I leave, and have finished everything; or, where its number is not 0, have failed
 };
 

@@ -29,6 +29,7 @@ struct Member {
   std::uint32_t mpr = 8;  // what it takes of us, and we send
   std::uint32_t max_wimm = 128;
   std::shared_ptr<const proto::EvProfile> paths;  // to it; null: the home's own
+  bool is_neighbour = false;  // may share memory with us: both are of one machine, and want to
   std::vector<std::uint32_t> denied;  // of these paths, what the controller does not want taken
 };
 

@@ -121,7 +121,7 @@ void Strand::handle(Engine& engine, Time now, const proto::Completion& c) {
   if (!(c.wr_id & 1)) handle_message(engine, now, peer, c.length);
   else if (has_failed()) return;
   else if (c.imm & send_bit) handle_received(engine, peer, c.imm & ~send_bit);
-  else handle_slice(engine, now, peer, c.imm);
+  else handle_slice(engine, now, peer, c.imm, c.length);
 }
 
 void Strand::handle_failure(Engine& engine, Time now, const proto::Completion& c) {
@@ -166,6 +166,7 @@ void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::u
     case MessageType::offer: handle_offer(engine, now, peer, got.header, got.payload); break;
     case MessageType::accept: handle_accept(engine, now, peer, got.header); break;
     case MessageType::credit: break;
+    case MessageType::pipe: handle_pipe(engine, now, peer, got.payload); break;
     case MessageType::error: handle_error(engine, now, std::string(got.payload.begin(), got.payload.end())); break;
     case MessageType::bye: handle_bye(engine, now, peer, got.header.number == 0); break;
   }

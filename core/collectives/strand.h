@@ -18,6 +18,7 @@
 #include "base/prng.h"
 #include "collectives/channel.h"
 #include "collectives/operation.h"
+#include "collectives/pipe.h"
 #include "collectives/plan.h"
 #include "collectives/roll.h"
 #include "collectives/stripes.h"
@@ -34,6 +35,7 @@ constexpr Duration inquiry_interval = milliseconds(300);
   X(receives)                      \
   X(messages)                      \
   X(slices)                        \
+  X(slices_shared)                 \
   X(bytes_granted)                 \
   X(inquiries)                     \
   X(peers_met)
@@ -128,6 +130,8 @@ class Strand final : public proto::Attendant, private proto::Greeter {
     Channel channel;
     std::uint32_t ring_rkey = 0;
     std::uint32_t bulk_qpn = 0;
+    std::unique_ptr<Pipe> from, to;  // through memory, of neighbours that have bulk data for each other
+    bool is_offered_pipe = false;
     std::vector<Stashed> stash;   // for collectives that have not started here
     bool has_left = false;
     bool is_broken = false;       // its message queue pair is in error
@@ -190,6 +194,7 @@ class Strand final : public proto::Attendant, private proto::Greeter {
   void handle_failure(Engine& engine, Time now, const proto::Completion& completion);
   void handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length);
   void handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
+  void handle_pipe(Engine& engine, Time now, std::uint32_t peer, std::span<const std::uint8_t> payload);
   void handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well);
   void handle_error(Engine& engine, Time now, const std::string& why);
   void say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
@@ -216,7 +221,9 @@ class Strand final : public proto::Attendant, private proto::Greeter {
   void deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
   void deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
   void deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header);
-  void handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm);
+  void handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm, std::uint32_t length);
+  bool take_from_pipe(Engine& engine, Time now, Inbound& in);
+  void offer_pipe(Engine& engine, Time now, std::uint32_t peer);
   void handle_sent(std::uint64_t wr_id);
   void say_eager(Engine& engine, Time now, Operation& op, std::uint32_t out);
   void post(Engine& engine, Time now, Operation& op, std::uint32_t out);

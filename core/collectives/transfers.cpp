@@ -1,6 +1,7 @@
 // How a strand carries out its stripes of collectives: grants, slices, and what waits for what.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "collectives/strand.h"
@@ -72,6 +73,7 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
       bytes += in.bytes;
       total += in.total;
     }
+    offer_pipe(engine, now, peer);
     const std::uint32_t first = new_rkeys(engine, count);
     std::uint32_t next = first;
     for (Inbound& in : op.ins) {
@@ -180,11 +182,20 @@ void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) 
     request.imm = immediate_of(op.number, out.index);
     request.has_imm = true;
     request.is_signaled = out.posted + 1 == out.slices.count;
-    const proto::PostStatus status = engine.post_write(now, peers_[out.peer]->bulk_qpn, request);
+    Peer& peer = *peers_[out.peer];
+    const std::uint64_t shared = peer.to && out.from ? request.length : 0;
+    if (shared && !peer.to->put(request.data, shared)) {
+      has_unposted_ = true;
+      return;
+    }
+    if (shared) request.length = 0;
+    const proto::PostStatus status = engine.post_write(now, peer.bulk_qpn, request);
+    if (status != proto::PostStatus::ok && shared) peer.to->take_back(shared);
     if (status == proto::PostStatus::queue_full) has_unposted_ = true;
     if (status != proto::PostStatus::ok) return;
     ++out.posted;
     ++stats_.slices;
+    stats_.slices_shared += shared != 0;
   }
 }
 
@@ -196,13 +207,14 @@ void Strand::post_all(Engine& engine, Time now) {
   }
 }
 
-void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm) {
+void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm, std::uint32_t length) {
   for (const auto& op : operations_) {
     if (op->has_ended || !is_immediate_of(imm, op->number)) continue;
     for (Inbound& in : op->ins) {
       if (in.peer != peer || in.is_eager || in.index != index_of(imm)) continue;
       if (in.has_ended) break;
       op->has_message[peer] = true;
+      if (length == 0 && !take_from_pipe(engine, now, in)) return;
       ++in.arrived;
       for (std::uint32_t out : in.feeds) post(engine, now, *op, out);
       if (in.arrived == in.slices.count) end_inbound(engine, in);
@@ -276,6 +288,49 @@ void Strand::sweep(Engine& engine, Time now) {
     if (mail.ending) end(engine, now, *mail.ending);
     if (has_failed()) end_operations(engine);
   }
+}
+
+// Neighbours: ranks of one machine, whose bulk data goes through memory that they share. A write of nothing says that a
+// slice is there, so all that is promised of writes, their order and their end holds for slices as well.
+
+// Before the first grant, and to those alone who have something for us.
+void Strand::offer_pipe(Engine& engine, Time now, std::uint32_t p) {
+  if (!roll_.members[p].is_neighbour) return;
+  Peer& peer = reach(engine, now, p);
+  if (std::exchange(peer.is_offered_pipe, true) || !(peer.from = Pipe::make(prng_.bits()))) return;
+  const PipeKey key = peer.from->key();
+  Header header;
+  header.type = MessageType::pipe;
+  say(engine, now, p, header, {reinterpret_cast<const std::uint8_t*>(&key), sizeof key});
+}
+
+// Where it cannot be opened, data goes by the network as it does to others.
+void Strand::handle_pipe(Engine& engine, Time now, std::uint32_t p, std::span<const std::uint8_t> payload) {
+  PipeKey key;
+  if (!roll_.members[p].is_neighbour || payload.size() != sizeof key || peers_[p]->to)
+    return fail(engine, now, name_of(p) + " sent a message that makes no sense");
+  std::memcpy(&key, payload.data(), sizeof key);
+  peers_[p]->to = Pipe::open(key);
+}
+
+bool Strand::take_from_pipe(Engine& engine, Time now, Inbound& in) {
+  Peer& peer = *peers_[in.peer];
+  const std::uint64_t at = in.arrived * in.slices.size;
+  const std::uint64_t bytes = std::min(in.slices.size, in.bytes - at);
+  const auto land = [&](std::uint64_t offset, const std::uint8_t* source, std::uint64_t size) {
+    if (in.needs_placing()) in.place(at + offset, source, static_cast<std::uint32_t>(size));
+    else std::memcpy(in.to + at + offset, source, size);
+  };
+  if (!peer.from || !peer.from->take(bytes, land)) {
+    fail(engine, now, name_of(in.peer) + " sent data that is not there");
+    return false;
+  }
+  if (peer.from->is_awaited()) {
+    Header header;
+    header.type = MessageType::credit;
+    say(engine, now, in.peer, header);
+  }
+  return true;
 }
 
 }  // namespace softmrc::collectives

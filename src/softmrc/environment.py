@@ -32,6 +32,7 @@ VARIABLES = {
     CONFIG: "a TOML file with `planes` and a table [device]",
     SECRET: "what both ends of a connection know; needed as soon as it leaves the machine",
     DEBUG: "1: say on stderr what is decided, and why",
+    "SOFTMRC_SHARED_MEMORY": "auto, on or off: ranks of one machine pass bulk data through memory",
     "SOFTMRC_RECORD": "1: remember what happened, for `softmrc explain`",
     "SOFTMRC_DENYLIST": "a file of paths that no queue pair takes",
     "SOFTMRC_CONTROL": "0: devices have no socket by which they can be asked and told things",

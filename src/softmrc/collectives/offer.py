@@ -65,8 +65,9 @@ def check(offer: Offer, rank: int) -> None:
         said.whole(field, offer.get(field), least, most)
     said.whole("cores", offer.get("cores"), 0, MOST_CORES)
     said.whole("lanes", offer.get("lanes"), 1, MOST_STRANDS)
-    if not isinstance(offer.get("host"), str):
-        raise Nonsense("host", offer.get("host"), "a name")
+    for field in ("host", "memory"):
+        if not isinstance(offer.get(field), str):
+            raise Nonsense(field, offer.get(field), "a name")
 
 
 def places(offer: Offer, strands: int, size: int) -> list[Strand]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from softmrc import _core, reach, sealing
+from softmrc.collectives import neighbours
 from softmrc.collectives.offer import Offer, Strand, check, places, read, strands_of
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
@@ -74,6 +75,7 @@ class Meeting:
         self._secret = secret_of(None)
         self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
         self._cores = 0 if is_firm else max(1, int(cores()))
+        self._memory = neighbours.memory_of_this_process() if neighbours.is_wanted(device) else ""
         self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
         self._expected: list[tuple[int, int]] = []  # lanes, and places there
@@ -177,6 +179,7 @@ class Meeting:
             "byteorder": sys.byteorder,
             "size": self.size,
             "host": host(),
+            "memory": self._memory,
             "cores": self._cores,
             "lanes": self._most_lanes,
             "mtu": device.payload(self._share is not None),
@@ -287,7 +290,8 @@ class Meeting:
         paths, denied = expected[0][1]  # they lead to addresses, which are the same on all strands
         mpr, max_wimm = min(config.mpr, offer["mpr"]), min(config.max_wimm, offer["max_wimm"])
         kept = [one.kept for one in strands]
-        native.know(peer, at, kept, mpr, max_wimm, to_native(paths) if paths else None, denied)
+        is_neighbour = self._memory != "" and offer["memory"] == self._memory
+        native.know(peer, at, kept, mpr, max_wimm, to_native(paths) if paths else None, denied, is_neighbour)
 
     def _seal(self, peer: int, mine: list[Strand], its: list[Strand]) -> None:
         """Has the lanes know the keys of queue pairs to come, where packets are sealed."""

@@ -1,0 +1,88 @@
+#include "collectives/pipe.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+#include <string>
+
+namespace softmrc::collectives {
+namespace {
+
+constexpr std::size_t head_bytes = 4096;
+constexpr std::size_t all_bytes = head_bytes + Pipe::capacity;
+
+void* mapped(int descriptor) {
+  void* const memory = mmap(nullptr, all_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+}  // namespace
+
+Pipe::Pipe(int descriptor, void* memory)
+    : descriptor_(descriptor), memory_(memory), head_(static_cast<Head*>(memory)), data_(static_cast<std::uint8_t*>(memory) + head_bytes) {}
+
+Pipe::~Pipe() {
+  munmap(memory_, all_bytes);
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::unique_ptr<Pipe> Pipe::make(std::uint64_t token) {
+  const int descriptor = memfd_create("softmrc", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0) return nullptr;
+  constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  void* const memory =
+      ftruncate(descriptor, all_bytes) == 0 && fcntl(descriptor, F_ADD_SEALS, seals) == 0 ? mapped(descriptor) : nullptr;
+  if (!memory) {
+    ::close(descriptor);
+    return nullptr;
+  }
+  new (memory) Head{token, {}, {}, {}};
+  return std::unique_ptr<Pipe>(new Pipe(descriptor, memory));
+}
+
+// Its memory cannot shrink: else it would be a way to end this process.
+std::unique_ptr<Pipe> Pipe::open(const PipeKey& key) {
+  const std::string path = "/proc/" + std::to_string(key.process) + "/fd/" + std::to_string(key.descriptor);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor < 0) return nullptr;
+  struct stat found {};
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  const bool is_one = seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(descriptor, &found) == 0 && found.st_size == static_cast<off_t>(all_bytes);
+  void* const memory = is_one ? mapped(descriptor) : nullptr;
+  ::close(descriptor);
+  if (!memory) return nullptr;
+  std::unique_ptr<Pipe> pipe(new Pipe(-1, memory));
+  return pipe->head_->token == key.token ? std::move(pipe) : nullptr;
+}
+
+PipeKey Pipe::key() const { return {head_->token, getpid(), descriptor_}; }
+
+bool Pipe::has_room(std::uint64_t bytes) const {
+  const std::uint64_t held = at_ - head_->taken.load(std::memory_order_seq_cst);
+  return held <= capacity && padded(bytes) <= capacity - held;
+}
+
+// Asked for first and then looked again: the other end looks whether it is awaited after it has made room.
+bool Pipe::put(const std::uint8_t* from, std::uint64_t bytes) {
+  if (!has_room(bytes)) {
+    head_->waits.store(1, std::memory_order_seq_cst);
+    if (!has_room(bytes)) return false;
+  }
+  const std::uint64_t begin = at_ % capacity, first = std::min(bytes, capacity - begin);
+  std::memcpy(data_ + begin, from, first);
+  if (first < bytes) std::memcpy(data_, from + first, bytes - first);
+  at_ += padded(bytes);
+  head_->put.store(at_, std::memory_order_release);
+  return true;
+}
+
+void Pipe::take_back(std::uint64_t bytes) {
+  at_ -= padded(bytes);
+  head_->put.store(at_, std::memory_order_release);
+}
+
+}  // namespace softmrc::collectives

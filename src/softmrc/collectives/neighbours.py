@@ -1,0 +1,35 @@
+"""Which ranks pass bulk data through memory: those of one machine that can see each other's processes.
+
+SOFTMRC_SHARED_MEMORY=auto   unless all planes are loopback, where somebody wants to see the protocol at work
+SOFTMRC_SHARED_MEMORY=on     there, too
+SOFTMRC_SHARED_MEMORY=off    never
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from softmrc.errors import ConfigError
+from softmrc.verbs import Device
+
+SHARED_MEMORY = "SOFTMRC_SHARED_MEMORY"
+CHOICES = ("auto", "on", "off")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def is_wanted(device: Device) -> bool:
+    choice = os.environ.get(SHARED_MEMORY) or "auto"
+    if choice not in CHOICES:
+        raise ConfigError(SHARED_MEMORY, choice, "'auto', 'on' or 'off'")
+    return choice == "on" or (choice == "auto" and not all(plane.address.is_loopback for plane in device.local_planes))
+
+
+def memory_of_this_process() -> str:
+    """The same for processes that may share memory, as far as can be told without trying; a container, a host of a lab
+    and another user have another."""
+    try:
+        spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
+        return " ".join([BOOT.read_text().strip(), *spaces, str(os.geteuid())])
+    except OSError:
+        return ""
