@@ -2,9 +2,12 @@
 // Times are picoseconds.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
+#include "collectives/pipe.h"
 #include "proto/congestion/controller.h"
 #include "proto/ev_probe.h"
 #include "proto/ev_set.h"
@@ -38,6 +41,24 @@ auto on_ev(void (EvSet::*method)(std::uint16_t, Args...)) {
     check_index(set, ev);
     (set.*method)(static_cast<std::uint16_t>(ev), args...);
   };
+}
+
+void bind_pipe(nb::module_& m) {
+  using collectives::Pipe;
+  nb::class_<Pipe>(m, "Pipe")
+      .def_ro_static("CAPACITY", &Pipe::capacity)
+      .def_static("make", [](std::uint64_t token) { return Pipe::make(token); })
+      .def_static("open", [](std::uint64_t token, std::int32_t process, std::int32_t descriptor) { return Pipe::open({token, process, descriptor}); })
+      .def_prop_ro("key", [](const Pipe& p) { return std::tuple(p.key().token, p.key().process, p.key().descriptor); })
+      .def("put", [](Pipe& p, nb::bytes b) { return p.put(reinterpret_cast<const std::uint8_t*>(b.c_str()), b.size()); })
+      .def("take_back", &Pipe::take_back)
+      .def("take", [](Pipe& p, std::uint64_t bytes) -> std::optional<nb::bytes> {
+        std::vector<std::uint8_t> taken;
+        const auto sink = [&](std::uint64_t, const std::uint8_t* from, std::uint64_t size) { taken.insert(taken.end(), from, from + size); };
+        if (!p.take(bytes, sink)) return std::nullopt;
+        return nb::bytes(reinterpret_cast<const char*>(taken.data()), taken.size());
+      })
+      .def("is_awaited", &Pipe::is_awaited);
 }
 
 void bind_ev_set(nb::module_& m) {
@@ -237,6 +258,7 @@ void bind_silence(nb::module_& m) {
 
 void bind_parts(nb::module_& m) {
   bind_ev_set(m);
+  bind_pipe(m);
   bind_ev_probe(m);
   bind_loss(m);
   bind_controller(m);

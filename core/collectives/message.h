@@ -29,8 +29,8 @@ enum class MessageType : std::uint8_t {
   accept,     // write what you offered to `rkey`
   credit,     // nothing but what every header says
   error,      // the group is over; why is behind the header
-  pipe,       // here is memory to put into what you would write to me; where is behind the header
   bye,        // I leave, and have finished everything; or, where its number is not 0, have failed
+  pipe,       // here is memory to put into what you would write to me; where is behind the header
 };
 
 struct Header {
@@ -53,7 +53,7 @@ constexpr std::uint32_t most_payload = 16 * 1024;
 // Whether the fields say something that this build knows. Anything may stand in a header: it came from another process.
 constexpr bool makes_sense(const Header& header) {
   const Descriptor& d = header.descriptor;
-  if (header.type > MessageType::bye) return false;
+  if (header.type > MessageType::pipe) return false;
   if (static_cast<std::size_t>(d.kind) >= kind_names.size() || static_cast<std::size_t>(d.dtype) >= dtype_names.size() ||
       static_cast<std::size_t>(d.op) >= op_names.size() || static_cast<std::size_t>(d.algorithm) >= algorithm_names.size())
     return false;

@@ -23,7 +23,7 @@ struct PipeKey {
 
 class Pipe {
  public:
-  static constexpr std::uint64_t capacity = 2 << 20;
+  static constexpr std::uint64_t capacity = 4 << 20;
 
   // The end that takes. Nothing where the system has no such memory.
   static std::unique_ptr<Pipe> make(std::uint64_t token);

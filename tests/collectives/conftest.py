@@ -7,13 +7,21 @@ from collections.abc import Iterator
 import pytest
 
 from collectives.ranks import Ranks
+from softmrc.collectives.neighbours import SHARED_MEMORY
 
-SIZES = [(1, 1), (2, 1), (3, 1), (5, 1), (2, 3), (4, 3)]
+WIRE, MEMORY = "off", "on"
+SIZES = [(1, 1, WIRE), (2, 1, WIRE), (3, 1, WIRE), (5, 1, WIRE), (2, 3, WIRE), (4, 3, WIRE), (4, 2, MEMORY)]
 
 
-@pytest.fixture(scope="session", params=SIZES, ids=lambda size: f"{size[0]} ranks, {size[1]} lanes")
+def name(size: tuple[int, int, str]) -> str:
+    return f"{size[0]} ranks, {size[1]} lanes" + (", through memory" if size[2] == MEMORY else "")
+
+
+@pytest.fixture(scope="session", params=SIZES, ids=name)
 def group(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    size, lanes = request.param
-    made = Ranks(size, lanes=lanes)
+    size, lanes, memory = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SHARED_MEMORY, memory)
+        made = Ranks(size, lanes=lanes)
     yield made
     made.close()

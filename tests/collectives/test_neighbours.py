@@ -1,0 +1,127 @@
+"""Ranks of one machine whose bulk data goes through memory: the same numbers, and nothing of them on the wire."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import ranks, values_of
+
+from softmrc import _core
+from softmrc.collectives import Group, neighbours
+from softmrc.config import DeviceConfig
+from softmrc.errors import ConfigError
+
+SIZES = (3, 50_000, 1_000_001, 9_000_000)
+
+
+@pytest.fixture
+def through_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(neighbours.SHARED_MEMORY, "on")
+
+
+def sums(group: Group) -> list[np.ndarray]:
+    draw = np.random.default_rng(group.rank)
+    found = [draw.standard_normal(size).astype(np.float32) for size in SIZES]
+    for work in [group.all_reduce(values) for values in found]:
+        work.wait()
+    return found
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("seal", ["off", "on"])
+def test_results_are_those_of_the_wire(monkeypatch: pytest.MonkeyPatch, lanes: int, seal: str) -> None:
+    if seal == "on" and not _core.can_seal():
+        pytest.skip("built without sealing")
+    monkeypatch.setenv("SOFTMRC_SECRET", "known to all")
+    found: dict[str, list[Any]] = {}
+    for choice in ("off", "on"):
+        monkeypatch.setenv(neighbours.SHARED_MEMORY, choice)
+        with ranks(3, lanes=lanes, device_config=DeviceConfig(seal=seal, lanes=lanes)) as group:
+            found[choice] = values_of(group(sums))
+            stats = [one._native.stats() for one in group.groups]
+            assert all(one["slices"] > 10 for one in stats)
+            assert all(one["slices_shared"] == (one["slices"] if choice == "on" else 0) for one in stats)
+    for plain, shared in zip(found["off"], found["on"], strict=True):
+        for one, other in zip(plain, shared, strict=True):
+            np.testing.assert_array_equal(one.view(np.uint32), other.view(np.uint32))
+
+
+@pytest.mark.usefixtures("through_memory")
+def test_all_kinds_with_more_than_a_pipe_holds() -> None:
+    many = 3 * _core.parts.Pipe.CAPACITY // 8
+
+    def work(group: Group) -> None:
+        values = np.full(many, group.rank, np.float64)
+        gathered = np.empty((4, many))
+        group.all_gather(values, gathered).wait()
+        assert all((gathered[rank] == rank).all() for rank in range(4))
+        swapped = np.empty((4, many))
+        group.all_to_all(np.repeat(np.arange(4.0) + 10 * group.rank, many).reshape(4, many), swapped).wait()
+        assert all((swapped[rank] == group.rank + 10 * rank).all() for rank in range(4))
+        group.broadcast(values, 2).wait()
+        assert (values == 2).all()
+
+    with ranks(4) as group:
+        values_of(group(work))
+        assert all(one._native.stats()["slices_shared"] > 0 for one in group.groups)
+
+
+MISTAKEN = """
+import sys
+import numpy as np
+from softmrc.collectives import DirectoryStore, Group, neighbours
+
+neighbours.memory_of_this_process = lambda: "the same"
+rank = int(sys.argv[1])
+with Group.join(DirectoryStore(sys.argv[2]), rank, 2, planes=["127.0.0.1"]) as group:
+    values = np.full(3_000_000, rank + 1, np.float32)
+    group.all_reduce(values).wait()
+    assert (values == 3).all()
+    print(group._native.stats()["slices_shared"])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes a namespace of processes")
+def test_who_cannot_see_the_other_process_uses_the_wire(tmp_path: Path) -> None:
+    """They take each other for neighbours, but the numbers of processes mean others there."""
+    command = [sys.executable, "-c", MISTAKEN]
+    apart = ["unshare", "--pid", "--fork", "--mount-proc", *command]
+    environment = {**os.environ, neighbours.SHARED_MEMORY: "on"}
+    both = [
+        subprocess.Popen([*one, str(rank), str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True)
+        for rank, one in enumerate([command, apart])
+    ]
+    try:
+        assert [one.communicate(timeout=60)[0] for one in both] == ["0\n", "0\n"]
+    finally:
+        for one in both:
+            one.kill()
+
+
+def test_who_is_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter(["here", "there"])
+    monkeypatch.setattr(neighbours, "memory_of_this_process", lambda: next(names))
+    monkeypatch.setenv(neighbours.SHARED_MEMORY, "on")
+    with ranks(2) as group:
+        values_of(group(sums))
+        assert all(one._native.stats()["slices_shared"] == 0 for one in group.groups)
+
+
+def test_loopback_planes_are_for_looking_at_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(neighbours.SHARED_MEMORY, raising=False)
+    with ranks(2) as group:
+        values_of(group(sums))
+        assert all(one._native.stats()["slices_shared"] == 0 for one in group.groups)
+
+
+def test_a_choice_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(neighbours.SHARED_MEMORY, "yes")
+    with pytest.raises(ConfigError, match=r"SOFTMRC_SHARED_MEMORY.*'auto', 'on' or 'off'"), ranks(2):
+        pass
