@@ -95,7 +95,7 @@ Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
     const std::uint32_t qpn = end_.qpn(p, is_bulk);
     SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !engine.modify_init(qpn, init));
     if (driver_.connect(engine, now, qpn, roll_.receiving(number_, p, is_bulk, node))) {
-      for (const bool other : {false, true}) engine.destroy_qp(now, end_.qpn(p, other));
+      for (const bool other : {false, true}) driver_.destroy(engine, now, end_.qpn(p, other));
       if (member.paths) engine.remove_ev_profile(init.ev_profile);
       return give_up("other packets to it are sealed, or these are");
     }

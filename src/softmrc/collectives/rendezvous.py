@@ -97,8 +97,6 @@ class Meeting:
                 self._learn(native, offers)
                 self._share_cores(sum(offer["host"] == host() for offer in offers.values()))
             native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
-            if self._share is not None:
-                self._meet_all(native)
             if self.size > 1:
                 self.table.tell("ready")
                 self._see_planes(native)
@@ -118,14 +116,6 @@ class Meeting:
             Pairs(*(QueuePair(self.device, qpn, self.cq, self.cq, domain) for qpn in both))
             for both in native.pairs(peer)
         )
-
-    def _meet_all(self, native: Any) -> None:
-        """A first packet under seal opens only where the keys are, so both ends are made before there is one."""
-        assert self._share is not None
-        self._share.forget()
-        for peer in self._others():
-            for strand in range(len(self.lanes)):
-                native.meet(strand, peer)
 
     def _see_planes(self, native: Any) -> None:
         """All have said where they are: see whether they answer there, plane by plane. Each rank asks the next one, so
@@ -248,11 +238,13 @@ class Meeting:
         native.agree(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
         for peer, strands in found.items():
             try:
-                self._know(native, peer, offers[peer], strands)
-                self._seal(peer, mine, strands)
+                at = self._know(native, peer, offers[peer], strands)
+                self._seal(peer, at, mine, strands)
             except (ConfigError, Nonsense, TypeError) as error:  # numbers that fit their field and not each other
                 where = self.table.told_at("places", peer)
                 raise CollectiveError(f"rank {peer} cannot be reached as {where} says: {error}") from None
+        if self._share is not None:
+            self._share.forget()
 
     def _placed(self, peer: int, text: str) -> list[Strand]:
         where = self.table.told_at("places", peer)
@@ -279,7 +271,8 @@ class Meeting:
                         f"where rank {other} is ({self.table.told_at('places', peer)})"
                     )
 
-    def _know(self, native: Any, peer: int, offer: Offer, strands: list[Strand]) -> None:
+    def _know(self, native: Any, peer: int, offer: Offer, strands: list[Strand]) -> list[int]:
+        """By which numbers the lanes know its places."""
         device, config = self.device, self.device.config
         expected = [device._expect_peer(lane, one.planes) for lane, one in zip(self.lanes, strands, strict=True)]
         at = [place for place, _ in expected]
@@ -288,15 +281,17 @@ class Meeting:
         mpr, max_wimm = min(config.mpr, offer["mpr"]), min(config.max_wimm, offer["max_wimm"])
         kept = [one.kept for one in strands]
         native.know(peer, at, kept, mpr, max_wimm, to_native(paths) if paths else None, denied)
+        return at
 
-    def _seal(self, peer: int, mine: list[Strand], its: list[Strand]) -> None:
-        """Has the lanes know the keys of queue pairs to come, where packets are sealed."""
+    def _seal(self, peer: int, at: list[int], mine: list[Strand], its: list[Strand]) -> None:
+        """Has the lanes know the keys of queue pairs to come, where packets are sealed: they are used up when one of
+        the two first speaks, and what they were made of is forgotten before."""
         told = self._told[peer]
         if self._share is None or told is None:
             return
         salt, secret = f"softmrc group {self.table.key('says', 0)}".encode(), self._secret or b""
-        for lane, here, there in zip(self.lanes, mine, its, strict=True):
+        for lane, place, here, there in zip(self.lanes, at, mine, its, strict=True):
             for use in range(2):
                 ours, theirs = here.qpn(peer, use), there.qpn(self.rank, use)
                 keys = self._share.keys(told, secret, salt, self.rank < peer, ours, theirs)
-                self.device._native.expect_seal(lane, ours, keys)
+                self.device._native.expect_seal(lane, place, ours, theirs, keys)
