@@ -40,12 +40,17 @@ Strand::Peer& Strand::open(Engine& engine, std::uint32_t p, std::uint32_t rkey, 
 }
 
 // By a word that says nothing: the other end is made when it comes.
-void Strand::meet_now(std::uint32_t p) {
+bool Strand::meet_now(std::uint32_t p, Duration patience) {
   Header header;
   header.type = MessageType::credit;
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (!peers_[p]) say(engine, now, p, header);
   });
+  const auto is_answered = [&] {
+    const proto::QueuePair* pair = peers_[p]->bulk_qpn ? engine_->qp(peers_[p]->channel.qpn()) : nullptr;
+    return pair && (pair->requester().live_ports() & engine_->up_ports()) == engine_->up_ports();
+  };
+  return driver_.wait_until(is_answered, patience);
 }
 
 std::uint32_t Strand::ring_rkey(std::uint32_t p) {

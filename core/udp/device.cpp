@@ -464,6 +464,12 @@ std::size_t Device::peers() {
   return count;
 }
 
+std::size_t Device::expected_seals() {
+  std::size_t count = 0;
+  for_each_lane([&](Lane& lane) { count += lane.expected_seals(); });
+  return count;
+}
+
 bool Device::probe(std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
   std::uint32_t number = 0;
   std::uint32_t known_as = 0;

@@ -112,6 +112,7 @@ class Device final : private LaneOwner {
     lanes_[lane]->expect_seal(place, qpn, dest_qpn, keys);
   }
   void forget_peer(std::uint32_t lane, std::uint32_t place) { lanes_[lane]->forget(place); }
+  std::size_t expected_seals();
   std::size_t peers();
   // The device's number for whom a lane calls by that number; no_peer where it has been removed.
   std::uint32_t name_of_peer(std::uint32_t lane, std::uint32_t known_as);

@@ -197,6 +197,11 @@ void Lane::expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t des
   if (peer != proto::no_peer && !engine_.has_working_qp(peer)) seals_.admit(place, peer);
 }
 
+std::size_t Lane::expected_seals() {
+  const Turns::Visit visit(turns_);
+  return seals_.expected();
+}
+
 proto::Verdict Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) {
   const bool is_sealed = seals_.is_expected(qpn);
   if (auto refused = check_sealed(attributes.peer, is_sealed)) return refused;

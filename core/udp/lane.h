@@ -144,6 +144,8 @@ class Lane final : public proto::Driver {
   std::uint32_t place_of(std::uint32_t peer) const override;
   // The keys of a queue pair there that its attendant connects, or the other end speaks to first; used up.
   void expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys);
+  // Of queue pairs that are not there yet.
+  std::size_t expected_seals();
   proto::Verdict connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override;
   void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override;
 

@@ -40,6 +40,7 @@ class Seals {
     sessions_.place_is(place, proto::no_peer);
     if (place < sealed_places_.size()) sealed_places_[place] = false;
   }
+  std::size_t expected() const { return sessions_.expected(); }
   bool is_expected(std::uint32_t qpn) const { return sessions_.is_expected(qpn); }
   void begin_expected(std::uint32_t qpn, std::uint32_t peer) {
     sessions_.begin_expected(qpn, peer);

@@ -40,6 +40,7 @@ class SessionSeal final : public Seal {
   void add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys);
   // Keys of a queue pair to come with whoever is at a place: used up when either end first speaks.
   void expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys);
+  std::size_t expected() const { return expected_.size(); }
   bool is_expected(std::uint32_t qpn) const { return by_qpn_.contains(qpn) || expected_.contains(qpn); }
   // Who is at a place; no_peer: nobody yet, or no longer.
   void place_is(std::uint32_t place, std::uint32_t peer);

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from softmrc import _core
@@ -32,9 +34,10 @@ class LocalPlane:
     link: str  # the interface that has the address; empty where none does
     link_mtu: int
 
-    @property
+    @cached_property
     def speed_bps(self) -> int:
-        """What the kernel says of the link; 0 where it does not know, as of loopback and veth, or guesses."""
+        """What the kernel said of the link when it was first asked; 0 where it does not know, as of loopback and veth,
+        or guesses."""
         return speed_of(self.link) if self.link else 0
 
     @property
@@ -74,11 +77,17 @@ def speed_of(link: str) -> int:
         return 0
 
 
-def resolve(text: str, why: str = "") -> LocalPlane:
-    """What a person wrote, as a plane of this machine; `why` says where."""
+def resolve_all(texts: Iterable[str | LocalPlane], why: str = "") -> list[LocalPlane]:
+    """Several at once, with one look at the machine; what is resolved stays as it is."""
+    local = _core.local_addresses()
+    return [text if isinstance(text, LocalPlane) else resolve(text, why, local) for text in texts]
+
+
+def resolve(text: str, why: str = "", local: list[tuple[str, bytes, int]] | None = None) -> LocalPlane:
+    """What a person wrote, as a plane of this machine, which has `local` addresses; `why` says where."""
     if not isinstance(text, str) or not text:
         raise ConfigError("planes", text, "an address, ADDRESS%INTERFACE or an interface's name")
-    local = _core.local_addresses()
+    local = _core.local_addresses() if local is None else local
     name, _, interface = text.partition("%")
     try:
         address = ipaddress.ip_address(name)

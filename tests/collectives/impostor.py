@@ -119,8 +119,8 @@ class Impostor:
     def start(self, unit: int) -> None:
         pass
 
-    def meet(self, strand: int, peer: int) -> None:
-        pass
+    def meet(self, strand: int, peer: int, patience_s: float) -> bool:
+        return False
 
     def domain(self, peer: int) -> int:
         return 0

@@ -18,6 +18,7 @@ from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
+from softmrc.verbs import Device
 from udp.loopback import eventually
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
@@ -58,7 +59,7 @@ class Seen:
 
     def get(self, key: str) -> bytes:
         found: bytes = self._store.get(key)
-        return self._change(found) if self._change and "/says/1" in key else found
+        return self._change(found) if self._change and "/places/" in key and key.endswith("/1") else found
 
 
 def outcomes(settings: list[dict[str, Any]], change: Any = None, stores: list[Seen] | None = None) -> list[Any]:
@@ -90,10 +91,9 @@ def test_a_mismatch_is_said_on_both_sides() -> None:  # spec: seal-agreed
 
 def words_changed(change: Any) -> Any:
     def changed(data: bytes) -> bytes:
-        token, _, text = data.decode().partition(" ")
-        said = json.loads(text)
+        said = json.loads(data[1:])
         change(said)
-        return f"{token} {json.dumps(said)}".encode()
+        return b"+" + json.dumps(said).encode()
 
     return changed
 
@@ -214,3 +214,28 @@ def test_who_has_not_the_keys_makes_nobody_speak(pretended: int) -> None:
         liar.send(np.ones(3), 0).wait()
         work.wait()
         assert found.tolist() == [1, 1, 1]
+
+
+def test_keys_of_a_group_that_was_left_are_gone() -> None:
+    """Others of the same devices go on, and a new one has keys of its own."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(5) as pool:
+        devices = [Device(PLANES, SEALED) for _ in range(5)]
+
+        def join(rank: int, name: str) -> Group:
+            return Group.join(DirectoryStore(folder), rank, 5, device=devices[rank], timeout_s=20.0, name=name, lanes=1)
+
+        def kept_for_others() -> list[int]:
+            return [device._native.expected_seal_count for device in devices]
+
+        kept = list(pool.map(join, range(5), ["kept"] * 5))
+        assert eventually(lambda: kept_for_others() == [2 * 2] * 5), "of two queue pairs to each that is no neighbour"
+        for number in range(3):
+            brief = list(pool.map(join, range(5), [str(number)] * 5))
+            assert min(kept_for_others()) >= 2 * 2 * 2
+            list(pool.map(lambda group: group.close(), brief))
+        assert kept_for_others() == [2 * 2] * 5
+        list(pool.map(lambda group: group.all_reduce(np.ones(3)).wait(), kept))
+        list(pool.map(lambda group: group.close(), kept))
+        assert kept_for_others() == [0] * 5
+        for device in devices:
+            device.close()

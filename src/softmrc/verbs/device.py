@@ -135,16 +135,17 @@ class Device:
 
     def __init__(
         self,
-        planes: Sequence[str] = ("127.0.0.1",),
+        planes: Sequence[str | plane_names.LocalPlane] = ("127.0.0.1",),
         config: DeviceConfig | None = None,
         *,
         routes: Callable[[int, Any], Sequence[Any]] | None = None,
         why: str = "",
         **more: Any,
     ) -> None:
-        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
-        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does). `why` says where planes
-        come from that the caller did not choose, for the log and for what is said of them."""
+        """`planes` as `softmrc.planes` describes or resolved them; `more` are fields of `DeviceConfig`.
+        `routes(plane, address)` gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths`
+        does). `why` says where planes come from that the caller did not choose, for the log and for what is said of
+        them."""
         if routes is not None and not callable(routes):
             raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
@@ -156,7 +157,7 @@ class Device:
             planes = [planes]
         if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
             raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
-        self.local_planes = [plane_names.resolve(text, why) for text in planes]
+        self.local_planes = plane_names.resolve_all(planes, why)
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
@@ -174,7 +175,9 @@ class Device:
         leaving.expect(self)
         self._profiles: dict[int, tuple[int, int]] = {}
         self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
-        log.log(logging.INFO if why else logging.DEBUG, "%s", self._introduction(why))
+        level = logging.INFO if why else logging.DEBUG
+        if log.isEnabledFor(level):
+            log.log(level, "%s", self._introduction(why))
 
     def _introduction(self, why: str) -> str:
         """Which planes, why these, and what follows from them."""
