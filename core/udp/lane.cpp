@@ -32,11 +32,14 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
   try {
     open_descriptors();
     apply_ports(clock_.now());
-    thread_ = std::thread([this] { live(); });
   } catch (...) {
     close_descriptors();
     throw;
   }
+}
+
+void Lane::begin() {
+  thread_ = std::thread([this] { live(); });
   pthread_setname_np(thread_.native_handle(), "softmrc");
 }
 

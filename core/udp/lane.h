@@ -55,10 +55,12 @@ enum class QueueState : std::uint8_t { of_one_lane, of_several, gone };
 
 class Lane final : public proto::Driver {
  public:
-  // Opens all sockets and starts the thread. Throws DeviceFailure. Where there is a link watch, this lane reads it;
+  // Opens all sockets. Throws DeviceFailure. Where there is a link watch, this lane reads it;
   // `links_up` is what was known before.
   Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links = nullptr);
   ~Lane() override;
+  // Starts the thread, when all is set: whoever still sets something would wait for it.
+  void begin();
 
   // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the
   // lane's own thread stays a little to answer peers that missed it.

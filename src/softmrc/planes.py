@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -68,19 +69,20 @@ class LocalPlane:
 
 def speed_of(link: str) -> int:
     """Bits a second; 0: not known."""
-    folder = LINKS / link
-    if (folder / "tun_flags").exists() or not (folder / "device").exists():
+    folder = f"{LINKS}/{link}"
+    if os.path.exists(f"{folder}/tun_flags") or not os.path.exists(f"{folder}/device"):
         return 0  # software, whose speed is a number that somebody chose
     try:
-        return max(int((folder / "speed").read_text()), 0) * 1_000_000
+        return max(int(Path(f"{folder}/speed").read_text()), 0) * 1_000_000
     except (OSError, ValueError):
         return 0
 
 
 def resolve_all(texts: Iterable[str | LocalPlane], why: str = "") -> list[LocalPlane]:
     """Several at once, with one look at the machine; what is resolved stays as it is."""
-    local = _core.local_addresses()
-    return [text if isinstance(text, LocalPlane) else resolve(text, why, local) for text in texts]
+    listed = list(texts)
+    local = [] if all(isinstance(one, LocalPlane) for one in listed) else _core.local_addresses()
+    return [one if isinstance(one, LocalPlane) else resolve(one, why, local) for one in listed]
 
 
 def resolve(text: str, why: str = "", local: list[tuple[str, bytes, int]] | None = None) -> LocalPlane:

@@ -26,7 +26,7 @@ from softmrc import _core, reach, sealing
 from softmrc.collectives.offer import Greeting, Offer, Strand, check, read, strands_of, strands_told
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
-from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, RtrAttributes, RtsAttributes, to_native, whole_payload
+from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
 from softmrc.connection.arrange import SECRET, secret_of
 from softmrc.errors import ConfigError
 from softmrc.said import Nonsense, ends_of
@@ -87,7 +87,7 @@ class Meeting:
             if self.size > 1:
                 self._learn(native)
                 self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
-            native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
+            native.start(self.mtu * _core.packets_a_train(self.mtu))
             if self.size > 1:
                 self.table.be_ready()
                 self._see_planes(native)

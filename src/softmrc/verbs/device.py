@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -95,8 +96,10 @@ def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfi
     return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
 
 
+@functools.lru_cache(8)
 def _check_queue_pairs(config: DeviceConfig) -> None:
-    """Have the engine look at what queue pairs will be given, now and not when the first peer comes."""
+    """Have the engine look at what queue pairs will be given, now and not when the first peer comes; once for each
+    configuration."""
     endpoint = Endpoint()
     endpoint.add_ev_profile(EvProfile(count=1))
     endpoint.add_cc_profile(config.cc_profile())
@@ -105,6 +108,11 @@ def _check_queue_pairs(config: DeviceConfig) -> None:
     qp.init()
     qp.rtr(0, RtrAttributes(peer=endpoint.add_peer(), dest_qpn=ANY_QPN))
     qp.rts(0, RtsAttributes(**config.sending()))
+
+
+@functools.lru_cache(8)
+def _in_json(config: DeviceConfig) -> str:
+    return json.dumps(asdict(config))
 
 
 def _native_planes(planes: Iterable[PeerPlane]) -> list[Any]:
@@ -230,7 +238,7 @@ class Device:
     def _open_control(self) -> str:
         """Where this device can be asked and told (docs/control.md); empty where it cannot."""
         speeds = [plane.speed_bps for plane in self.local_planes]
-        path, why = _core.open_control(self._native, "verbs", self.mtu, json.dumps(asdict(self.config)), speeds)
+        path, why = _core.open_control(self._native, "verbs", self.mtu, _in_json(self.config), speeds)
         if why:
             logging.getLogger("softmrc").info("no control socket: %s", why)
         return path
