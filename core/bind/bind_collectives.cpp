@@ -138,11 +138,14 @@ void bind_collectives(nb::module_& m) {
   nb::class_<Group>(m, "CollectiveGroup")
       .def("__init__", &make, nb::keep_alive<1, 2>())
       .def("reserve", &reserve)
+      .def("narrow", &Group::narrow, nb::call_guard<WithoutGil>())
       .def("agree", [](Group& g, std::pair<std::uint64_t, std::uint64_t> key, const proto::RtrAttributes& receiving, const proto::RtsAttributes& sending) {
         g.agree({{key.first, key.second}, receiving, sending});
       })
       .def("know", &know, nb::arg("peer"), nb::arg("places"), nb::arg("kept"), nb::arg("mpr"), nb::arg("max_wimm"), nb::arg("paths").none(), nb::arg("denied"), nb::arg("is_neighbour"))
-      .def("meet", &Group::meet, nb::call_guard<WithoutGil>())
+      .def("meet", [](Group& g, std::uint32_t strand, std::uint32_t peer, double patience_s) {
+        return g.meet(strand, peer, Duration{static_cast<std::int64_t>(patience_s * 1e12)});
+      }, nb::arg("strand"), nb::arg("peer"), nb::arg("patience_s") = 0.0, nb::call_guard<WithoutGil>())
       .def("domain", &Group::domain)
       .def("pairs", &Group::pairs, nb::call_guard<WithoutGil>())
       .def_prop_ro("strands", &Group::strands)

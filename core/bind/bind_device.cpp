@@ -398,6 +398,7 @@ void bind_device(nb::module_& m) {
       .def("forget_peer", &Device::forget_peer)
       .def("expect_seal", &Device::expect_seal)
       .def_prop_ro("cq_count", [](Device& d) { return d.completion_queues(); })
+      .def_prop_ro("expected_seal_count", [](Device& d) { return d.expected_seals(); })
       .def_prop_ro("peer_count", [](Device& d) { return d.peers(); })
       .def_prop_ro("qp_count", [](Device& d) { return d.queue_pairs(); })
       .def_prop_ro("region_count", [](Device& d) { return d.regions(); })

@@ -42,10 +42,12 @@ class Group final : private StrandOwner {
 
   // Either peers are met when they are first needed: each rank keeps numbers, and knows the others' before it starts.
   std::vector<End> reserve();
+  // Another rank has fewer strands: the rest is given back, before it starts.
+  void narrow(std::uint32_t strands) { strands_.resize(strands); }
   proto::Verdict know(std::uint32_t peer, Member member);
   void agree(const Terms& terms) { roll_.terms = terms; }
   // Now, and not when there is something to say.
-  void meet(std::uint32_t strand, std::uint32_t peer) { strands_[strand]->meet_now(peer); }
+  bool meet(std::uint32_t strand, std::uint32_t peer, Duration patience) { return strands_[strand]->meet_now(peer, patience); }
   // Or somebody else makes all queue pairs.
   std::uint32_t ring_rkey(std::uint32_t strand, std::uint32_t peer) { return strands_[strand]->ring_rkey(peer); }
   proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }

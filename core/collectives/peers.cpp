@@ -40,12 +40,17 @@ Strand::Peer& Strand::open(Engine& engine, std::uint32_t p, std::uint32_t rkey, 
 }
 
 // By a word that says nothing: the other end is made when it comes.
-void Strand::meet_now(std::uint32_t p) {
+bool Strand::meet_now(std::uint32_t p, Duration patience) {
   Header header;
   header.type = MessageType::credit;
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (!peers_[p]) say(engine, now, p, header);
   });
+  const auto is_answered = [&] {
+    const proto::QueuePair* pair = peers_[p]->bulk_qpn ? engine_->qp(peers_[p]->channel.qpn()) : nullptr;
+    return pair && (pair->requester().live_ports() & engine_->up_ports()) == engine_->up_ports();
+  };
+  return driver_.wait_until(is_answered, patience);
 }
 
 std::uint32_t Strand::ring_rkey(std::uint32_t p) {
@@ -95,7 +100,7 @@ Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
     const std::uint32_t qpn = end_.qpn(p, is_bulk);
     SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !engine.modify_init(qpn, init));
     if (driver_.connect(engine, now, qpn, roll_.receiving(number_, p, is_bulk, node))) {
-      for (const bool other : {false, true}) engine.destroy_qp(now, end_.qpn(p, other));
+      for (const bool other : {false, true}) driver_.destroy(engine, now, end_.qpn(p, other));
       if (member.paths) engine.remove_ev_profile(init.ev_profile);
       return give_up("other packets to it are sealed, or these are");
     }

@@ -407,12 +407,13 @@ void Strand::leave() {
     has_left_ = true;
     engine.release(*this);
     end_point_to_point(engine, words_when_closed);  // what came after the goodbye was begun
-    for (const auto& peer : peers_) {
-      if (!peer) continue;
-      engine.remove_region(peer->ring_rkey);
-      if (peer->bulk_qpn == 0) continue;
-      driver_.destroy(engine, now, peer->channel.qpn());
-      driver_.destroy(engine, now, peer->bulk_qpn);
+    for (std::uint32_t p = 0; p < place_.size; ++p) {
+      const Peer* peer = peers_[p].get();
+      if (peer) engine.remove_region(peer->ring_rkey);
+      if (!meets_ && !(peer && peer->bulk_qpn)) continue;
+      // Those too that never were: a driver may keep keys for them.
+      driver_.destroy(engine, now, meets_ ? end_.qpn(p, false) : peer->channel.qpn());
+      driver_.destroy(engine, now, meets_ ? end_.qpn(p, true) : peer->bulk_qpn);
     }
   });
 }

@@ -94,7 +94,8 @@ class Strand final : public proto::Attendant, private proto::Greeter {
 
   // Keeps numbers for all peers. From start on those are met that speak, or are spoken to; the roll is complete by then.
   End reserve();
-  void meet_now(std::uint32_t peer);
+  // True when it has answered on every port that is up here, within so long.
+  bool meet_now(std::uint32_t peer, Duration patience);
   // Or somebody else makes the queue pairs. The key to the ring that this peer writes messages to:
   std::uint32_t ring_rkey(std::uint32_t peer);
   void connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);

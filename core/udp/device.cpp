@@ -106,6 +106,7 @@ Lane& Device::open_to(std::uint32_t number) {
     for (std::uint32_t p = 0; p < faults_.size(); ++p) lane.set_faults(p, faults_[p]);
     lane.set_capture(capture_);
     lane.set_event_fd(event_fd_);
+    lane.begin();
     ++open_;
     lane.heed_ports_soon();  // what changed meanwhile was told to the others only
   }
@@ -461,6 +462,12 @@ std::size_t Device::peers() {
   for_each_lane([&](Lane& lane) {
     count += lane.with_engine([](proto::Endpoint& e, Time) { return e.peers(); });
   });
+  return count;
+}
+
+std::size_t Device::expected_seals() {
+  std::size_t count = 0;
+  for_each_lane([&](Lane& lane) { count += lane.expected_seals(); });
   return count;
 }
 

@@ -108,8 +108,11 @@ class Device final : private LaneOwner {
   bool remove_peer(std::uint32_t peer);
   // See Lane: whoever is there becomes a peer of that lane when the first packet comes or goes.
   proto::Verdict expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place);
-  void expect_seal(std::uint32_t lane, std::uint32_t qpn, SealKeys& keys) { lanes_[lane]->expect_seal(qpn, keys); }
+  void expect_seal(std::uint32_t lane, std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys) {
+    lanes_[lane]->expect_seal(place, qpn, dest_qpn, keys);
+  }
   void forget_peer(std::uint32_t lane, std::uint32_t place) { lanes_[lane]->forget(place); }
+  std::size_t expected_seals();
   std::size_t peers();
   // The device's number for whom a lane calls by that number; no_peer where it has been removed.
   std::uint32_t name_of_peer(std::uint32_t lane, std::uint32_t known_as);

@@ -32,11 +32,14 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
   try {
     open_descriptors();
     apply_ports(clock_.now());
-    thread_ = std::thread([this] { live(); });
   } catch (...) {
     close_descriptors();
     throw;
   }
+}
+
+void Lane::begin() {
+  thread_ = std::thread([this] { live(); });
   pthread_setname_np(thread_.native_handle(), "softmrc");
 }
 
@@ -171,31 +174,43 @@ void Lane::wake_sleeper_if_late() {
 }
 
 proto::Verdict Lane::modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys) {
-  return with_engine_and_send([&](proto::Endpoint&, Time now) { return connect_with(now, qpn, attributes, keys); });
+  using proto::Problem;
+  return with_engine_and_send([&](proto::Endpoint&, Time now) -> proto::Verdict {
+    if (keys && keys->is_used) return Problem{Problem::Kind::config, "seal", "keys of another queue pair", "keys that were never used"};
+    if (auto refused = connect_as(now, qpn, attributes, keys != nullptr)) return refused;
+    if (keys) seals_.add(qpn, attributes.peer, attributes.dest_qpn, *keys);
+    return std::nullopt;
+  });
 }
 
 // The engine judges first: what it refuses must not cost a queue pair that works its keys.
-proto::Verdict Lane::connect_with(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys) {
+proto::Verdict Lane::connect_as(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, bool is_sealed) {
   using proto::Problem;
-  if (keys && keys->is_used) return Problem{Problem::Kind::config, "seal", "keys of another queue pair", "keys that were never used"};
-  if (keys && seals_.has_other(qpn, attributes.peer, attributes.dest_qpn))
+  if (is_sealed && seals_.has_other(qpn, attributes.peer, attributes.dest_qpn))
     return Problem{Problem::Kind::config, "dest_qpn", std::to_string(attributes.dest_qpn), "one that no other queue pair is connected to under seal"};
   if (auto refused = engine_.modify_rtr(now, qpn, attributes)) return refused;
-  if (keys) seals_.add(qpn, attributes.peer, attributes.dest_qpn, *keys);
-  else seals_.forget(attributes.peer);  // what was sealed is over
+  if (!is_sealed) seals_.forget(attributes.peer);  // what was sealed is over
   return std::nullopt;
 }
 
-void Lane::expect_seal(std::uint32_t qpn, SealKeys& keys) {
+void Lane::expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys) {
   const Turns::Visit visit(turns_);
-  expected_seals_.insert_or_assign(qpn, keys);
-  keys.use_up();
+  seals_.expect(qpn, place, dest_qpn, keys);
+  const std::uint32_t peer = expected_[place].peer;
+  if (peer != proto::no_peer && !engine_.has_working_qp(peer)) seals_.admit(place, peer);
+}
+
+std::size_t Lane::expected_seals() {
+  const Turns::Visit visit(turns_);
+  return seals_.expected();
 }
 
 proto::Verdict Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) {
-  const auto found = expected_seals_.extract(qpn);
-  if (auto refused = check_sealed(attributes.peer, !found.empty())) return refused;
-  return connect_with(now, qpn, attributes, found ? &found.mapped() : nullptr);
+  const bool is_sealed = seals_.is_expected(qpn);
+  if (auto refused = check_sealed(attributes.peer, is_sealed)) return refused;
+  if (auto refused = connect_as(now, qpn, attributes, is_sealed)) return refused;
+  if (is_sealed) seals_.begin_expected(qpn, attributes.peer);
+  return std::nullopt;
 }
 
 void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
@@ -288,6 +303,7 @@ void Lane::forget(std::uint32_t place) {
   if (--here.times) return;
   if (here.peer != proto::no_peer) engine_.remove_peer(here.peer);
   here = {};
+  seals_.forget_place(place);
   places_.remove(place);
   forget_peers();
 }
@@ -295,7 +311,9 @@ void Lane::forget(std::uint32_t place) {
 // For as long as it is expected it stays the same peer.
 std::uint32_t Lane::admit(std::uint32_t place) {
   Expected& here = expected_[place];
-  if (here.peer == proto::no_peer && introduce(places_.planes(place), here.peer)) here.peer = proto::no_peer;
+  if (here.peer != proto::no_peer) return here.peer;
+  if (introduce(places_.planes(place), here.peer)) return here.peer = proto::no_peer;
+  seals_.admit(place, here.peer);
   return here.peer;
 }
 

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <thread>
@@ -56,10 +55,12 @@ enum class QueueState : std::uint8_t { of_one_lane, of_several, gone };
 
 class Lane final : public proto::Driver {
  public:
-  // Opens all sockets and starts the thread. Throws DeviceFailure. Where there is a link watch, this lane reads it;
+  // Opens all sockets. Throws DeviceFailure. Where there is a link watch, this lane reads it;
   // `links_up` is what was known before.
   Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links = nullptr);
   ~Lane() override;
+  // Starts the thread, when all is set: whoever still sets something would wait for it.
+  void begin();
 
   // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the
   // lane's own thread stays a little to answer peers that missed it.
@@ -143,8 +144,10 @@ class Lane final : public proto::Driver {
   void forget(std::uint32_t place);
   std::uint32_t admit(std::uint32_t place) override;
   std::uint32_t place_of(std::uint32_t peer) const override;
-  // The keys of a queue pair that will be connected by its attendant.
-  void expect_seal(std::uint32_t qpn, SealKeys& keys);
+  // The keys of a queue pair there that its attendant connects, or the other end speaks to first; used up.
+  void expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys);
+  // Of queue pairs that are not there yet.
+  std::size_t expected_seals();
   proto::Verdict connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override;
   void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override;
 
@@ -197,7 +200,7 @@ class Lane final : public proto::Driver {
   void read_errors();
   proto::Verdict introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
   std::uint32_t peer_at(const sockaddr_storage& from);
-  proto::Verdict connect_with(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys);
+  proto::Verdict connect_as(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, bool is_sealed);
   proto::Verdict check_sealed(std::uint32_t peer, bool is_to_be);
   proto::Verdict check_new(const std::vector<PeerPlane>& planes, std::uint32_t same);
   void forget_peers();
@@ -221,7 +224,6 @@ class Lane final : public proto::Driver {
   };
   PeerBook places_;
   std::vector<Expected> expected_;
-  std::map<std::uint32_t, SealKeys> expected_seals_;  // by queue pair, until it is connected
   std::unique_ptr<LinkWatch> links_;  // null: another lane reads it
   std::uint32_t links_up_;           // as far as it knows
   std::vector<LinkState> link_changes_;

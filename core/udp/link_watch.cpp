@@ -19,14 +19,24 @@ namespace {
 
 bool is_running(unsigned flags) { return (flags & IFF_UP) && (flags & IFF_RUNNING); }
 
-bool read_interface(std::uint32_t index, unsigned long request, ifreq& out) {
-  std::memset(&out, 0, sizeof out);
-  if (!if_indextoname(index, out.ifr_name)) return false;
+// Asks about the link whose name is in `out`.
+bool read_named(unsigned long request, ifreq& out) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   const bool ok = ioctl(fd, request, &out) == 0;
   close(fd);
   return ok;
+}
+
+bool read_interface(std::uint32_t index, unsigned long request, ifreq& out) {
+  std::memset(&out, 0, sizeof out);
+  return if_indextoname(index, out.ifr_name) && read_named(request, out);
+}
+
+std::uint32_t mtu_of(const char* name) {
+  ifreq request{};
+  std::strncpy(request.ifr_name, name, sizeof request.ifr_name - 1);
+  return read_named(SIOCGIFMTU, request) ? static_cast<std::uint32_t>(request.ifr_mtu) : 0;
 }
 
 }  // namespace
@@ -79,7 +89,8 @@ std::vector<LocalAddress> local_addresses() {
     std::memcpy(&storage, a->ifa_addr, a->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
     std::uint16_t port = 0;
     source_of(storage, local.address, port);
-    local.mtu = link_mtu(if_nametoindex(a->ifa_name));
+    // Addresses of a link often lie side by side.
+    local.mtu = !found.empty() && found.back().interface == local.interface ? found.back().mtu : mtu_of(a->ifa_name);
     found.push_back(local);
   }
   freeifaddrs(first);

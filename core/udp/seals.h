@@ -24,8 +24,27 @@ class Seals {
   bool has_other(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn) const { return sessions_.has_other(qpn, peer, dest_qpn); }
   void add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys) {
     sessions_.add(qpn, peer, dest_qpn, keys);
-    if (is_sealed_.size() <= peer) is_sealed_.resize(peer + 1);
-    is_sealed_[peer] = true;
+    mark(peer);
+  }
+  // Keys of a queue pair to come with whoever is at a place: from when it is admitted on, nothing of it is taken without a seal.
+  void expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys) {
+    sessions_.expect(qpn, place, dest_qpn, keys);
+    if (sealed_places_.size() <= place) sealed_places_.resize(place + 1);
+    sealed_places_[place] = true;
+  }
+  void admit(std::uint32_t place, std::uint32_t peer) {
+    sessions_.place_is(place, peer);
+    if (place < sealed_places_.size() && sealed_places_[place]) mark(peer);
+  }
+  void forget_place(std::uint32_t place) {
+    sessions_.place_is(place, proto::no_peer);
+    if (place < sealed_places_.size()) sealed_places_[place] = false;
+  }
+  std::size_t expected() const { return sessions_.expected(); }
+  bool is_expected(std::uint32_t qpn) const { return sessions_.is_expected(qpn); }
+  void begin_expected(std::uint32_t qpn, std::uint32_t peer) {
+    sessions_.begin_expected(qpn, peer);
+    mark(peer);
   }
   void end(Time now, std::uint32_t qpn) { sessions_.end(now, qpn); }
   // Our side wants it plain from here on, or its number becomes another's.
@@ -42,11 +61,17 @@ class Seals {
   void handle_timeout(Time now) { sessions_.handle_timeout(now); }
 
  private:
+  void mark(std::uint32_t peer) {
+    if (is_sealed_.size() <= peer) is_sealed_.resize(peer + 1);
+    is_sealed_[peer] = true;
+  }
+
   IcrcSeal icrc_;
   BlankSeal blank_;
   Seal* plain_;
   SessionSeal sessions_;
-  std::vector<bool> is_sealed_;  // by peer
+  std::vector<bool> is_sealed_;      // by peer
+  std::vector<bool> sealed_places_;  // where keys are expected, by place
 };
 
 }  // namespace softmrc::udp

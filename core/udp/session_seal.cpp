@@ -17,7 +17,27 @@ void SessionSeal::add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_
   by_qpn_[qpn] = std::move(made);
 }
 
+void SessionSeal::expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys) {
+  remove(qpn);
+  expected_.insert_or_assign(qpn, Expected{place, dest_qpn, keys});
+  keys.use_up();
+}
+
+void SessionSeal::place_is(std::uint32_t place, std::uint32_t peer) {
+  if (peers_at_.size() <= place) peers_at_.resize(place + 1, proto::no_peer);
+  peers_at_[place] = peer;
+}
+
+bool SessionSeal::begin_expected(std::uint32_t qpn, std::uint32_t peer) {
+  const auto found = expected_.find(qpn);
+  if (found == expected_.end() || found->second.place >= peers_at_.size() || peers_at_[found->second.place] != peer) return false;
+  add(qpn, peer, found->second.dest_qpn, found->second.keys);
+  expected_.erase(found);
+  return true;
+}
+
 void SessionSeal::end(Time now, std::uint32_t qpn) {
+  expected_.erase(qpn);
   const auto found = by_qpn_.find(qpn);
   if (found == by_qpn_.end()) return;
   found->second->ends_at = now + afterlife;
@@ -99,13 +119,15 @@ bool SessionSeal::seal(Time now, Outgoing& packet) {
   return true;
 }
 
-// What names no queue pair of this peer's is nobody's, however well it is sealed.
+// What names no queue pair of this peer's is nobody's, however well it is sealed. One that is expected has keys from the first
+// packet that names it: whoever wrote it can have made what the peer would have, and no more.
 proto::Integrity SessionSeal::open(Time now, wire::MutableBytes& packet, std::uint32_t& opened_by) {
   const std::size_t clear = wire::clear_size(packet, origin_.is_trimmed);
   if (clear == 0) return proto::Integrity::unsealed;
   const std::uint32_t qpn = wire::SealKey::parse(packet.data() + clear).qpn;
   const std::uint32_t dqp = wire::load24(packet.data() + 5);
-  const auto found = by_qpn_.find(qpn);
+  auto found = by_qpn_.find(qpn);
+  if (found == by_qpn_.end() && begin_expected(qpn, origin_.peer)) found = by_qpn_.find(qpn);
   if (found == by_qpn_.end() || found->second->peer != origin_.peer || (dqp != qpn && dqp != wire::endpoint_qpn))
     return proto::Integrity::forged;
   Session& session = *found->second;

@@ -38,7 +38,15 @@ class SessionSeal final : public Seal {
 
   // Uses the keys up.
   void add(std::uint32_t qpn, std::uint32_t peer, std::uint32_t dest_qpn, SealKeys& keys);
-  // The queue pair is gone. What it still has to say, it can for a while.
+  // Keys of a queue pair to come with whoever is at a place: used up when either end first speaks.
+  void expect(std::uint32_t qpn, std::uint32_t place, std::uint32_t dest_qpn, SealKeys& keys);
+  std::size_t expected() const { return expected_.size(); }
+  bool is_expected(std::uint32_t qpn) const { return by_qpn_.contains(qpn) || expected_.contains(qpn); }
+  // Who is at a place; no_peer: nobody yet, or no longer.
+  void place_is(std::uint32_t place, std::uint32_t peer);
+  // Makes a session of what was expected of this peer, once; false where nothing was expected.
+  bool begin_expected(std::uint32_t qpn, std::uint32_t peer);
+  // The queue pair is gone, or will never be. What it still has to say, it can for a while.
   void end(Time now, std::uint32_t qpn);
   void remove(std::uint32_t qpn);
   void remove_peer(std::uint32_t peer);
@@ -75,6 +83,11 @@ class SessionSeal final : public Seal {
     Time heard_at;
     Time ends_at = Time::never();
   };
+  struct Expected {
+    std::uint32_t place = 0;
+    std::uint32_t dest_qpn = 0;
+    SealKeys keys;
+  };
   // Null: there is none.
   Session* session_for(Time now, const proto::Transmit& transmit);
   Session* spokesman_to(Time now, std::uint32_t peer);
@@ -83,6 +96,8 @@ class SessionSeal final : public Seal {
   std::shared_ptr<const seal::ForkGuard> guard_ = std::make_shared<seal::ForkGuard>();
   std::unordered_map<std::uint32_t, std::unique_ptr<Session>> by_qpn_;
   std::unordered_map<std::uint32_t, std::vector<Session*>> by_peer_;
+  std::unordered_map<std::uint32_t, Expected> expected_;  // by queue pair
+  std::vector<std::uint32_t> peers_at_;                   // by place
   std::uint32_t turn_ = 0;
   Time tidies_at_ = Time::never();
   Origin origin_;

@@ -8,8 +8,11 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from softmrc import _core
@@ -32,9 +35,10 @@ class LocalPlane:
     link: str  # the interface that has the address; empty where none does
     link_mtu: int
 
-    @property
+    @cached_property
     def speed_bps(self) -> int:
-        """What the kernel says of the link; 0 where it does not know, as of loopback and veth, or guesses."""
+        """What the kernel said of the link when it was first asked; 0 where it does not know, as of loopback and veth,
+        or guesses."""
         return speed_of(self.link) if self.link else 0
 
     @property
@@ -65,20 +69,27 @@ class LocalPlane:
 
 def speed_of(link: str) -> int:
     """Bits a second; 0: not known."""
-    folder = LINKS / link
-    if (folder / "tun_flags").exists() or not (folder / "device").exists():
+    folder = f"{LINKS}/{link}"
+    if os.path.exists(f"{folder}/tun_flags") or not os.path.exists(f"{folder}/device"):
         return 0  # software, whose speed is a number that somebody chose
     try:
-        return max(int((folder / "speed").read_text()), 0) * 1_000_000
+        return max(int(Path(f"{folder}/speed").read_text()), 0) * 1_000_000
     except (OSError, ValueError):
         return 0
 
 
-def resolve(text: str, why: str = "") -> LocalPlane:
-    """What a person wrote, as a plane of this machine; `why` says where."""
+def resolve_all(texts: Iterable[str | LocalPlane], why: str = "") -> list[LocalPlane]:
+    """Several at once, with one look at the machine; what is resolved stays as it is."""
+    listed = list(texts)
+    local = [] if all(isinstance(one, LocalPlane) for one in listed) else _core.local_addresses()
+    return [one if isinstance(one, LocalPlane) else resolve(one, why, local) for one in listed]
+
+
+def resolve(text: str, why: str = "", local: list[tuple[str, bytes, int]] | None = None) -> LocalPlane:
+    """What a person wrote, as a plane of this machine, which has `local` addresses; `why` says where."""
     if not isinstance(text, str) or not text:
         raise ConfigError("planes", text, "an address, ADDRESS%INTERFACE or an interface's name")
-    local = _core.local_addresses()
+    local = _core.local_addresses() if local is None else local
     name, _, interface = text.partition("%")
     try:
         address = ipaddress.ip_address(name)

@@ -119,8 +119,8 @@ class Impostor:
     def start(self, unit: int) -> None:
         pass
 
-    def meet(self, strand: int, peer: int) -> None:
-        pass
+    def meet(self, strand: int, peer: int, patience_s: float) -> bool:
+        return False
 
     def domain(self, peer: int) -> int:
         return 0
@@ -156,7 +156,8 @@ def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group
     def make(native: Any, homes: list[Any], rank: int, *others: Any) -> Any:
         return Impostor(device) if rank == 1 else _core.CollectiveGroup(native, homes, rank, *others)
 
-    monkeypatch.setattr(rendezvous, "_core", SimpleNamespace(CollectiveGroup=make))
+    pretended = SimpleNamespace(CollectiveGroup=make, packets_a_train=_core.packets_a_train)
+    monkeypatch.setattr(rendezvous, "_core", pretended)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES) as device:
         store = DirectoryStore(folder)
         meeting = rendezvous.Meeting(Table(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, TIMEOUT_S, 1, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -17,6 +18,8 @@ from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
+from softmrc.verbs import Device
+from udp.loopback import eventually
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
@@ -56,7 +59,7 @@ class Seen:
 
     def get(self, key: str) -> bytes:
         found: bytes = self._store.get(key)
-        return self._change(found) if self._change and "/says/1" in key else found
+        return self._change(found) if self._change and "/places/" in key and key.endswith("/1") else found
 
 
 def outcomes(settings: list[dict[str, Any]], change: Any = None, stores: list[Seen] | None = None) -> list[Any]:
@@ -88,10 +91,9 @@ def test_a_mismatch_is_said_on_both_sides() -> None:  # spec: seal-agreed
 
 def words_changed(change: Any) -> Any:
     def changed(data: bytes) -> bytes:
-        token, _, text = data.decode().partition(" ")
-        said = json.loads(text)
+        said = json.loads(data[1:])
         change(said)
-        return f"{token} {json.dumps(said)}".encode()
+        return b"+" + json.dumps(said).encode()
 
     return changed
 
@@ -131,3 +133,109 @@ def test_what_the_store_holds_makes_no_keys(monkeypatch: pytest.MonkeyPatch, tmp
     held = b" ".join(value for store in stores for value in store.said.values())
     assert b"share" in held and len(keys) >= 4, "two queue pairs on each strand, a key for each direction"
     assert b"what all ranks know" not in held and not any(key.encode() in held for key in keys)
+
+
+SEALED = DeviceConfig(seal="on")
+
+
+def test_who_is_never_spoken_to_costs_nothing_under_seal_either() -> None:
+    """Neighbours alone are met when ranks join; whoever speaks to another later is met then, and what keys were made
+    of is gone before."""
+    with ranks(6, lanes=1, device_config=SEALED) as six:
+        around = [sorted([(rank + 1) % 6, (rank - 1) % 6]) for rank in range(6)]
+        assert eventually(lambda: [sorted(group.pairs) for group in six.groups] == around)
+        assert all(group._meeting._share is not None and not group._meeting._share._own for group in six.groups)
+        for sender, receiver in ((0, 3), (4, 1)):
+            found = np.zeros(3)
+            work = six.groups[receiver].recv(found, sender)
+            six.groups[sender].send(np.ones(3), receiver).wait()
+            work.wait()
+            assert found.tolist() == [1, 1, 1]
+        assert [len(group.pairs) for group in six.groups] == [3, 3, 2, 3, 3, 2]
+        assert all(plane["bad_seal"] == 0 for group in six.groups for plane in group.device.planes())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_first_words_under_seal_from_both_sides_at_once(seed: int) -> None:
+    """Through loss, copies and another order: whichever packet comes first, its keys are there."""
+    with ranks(4, device_config=SEALED) as four:
+        for group in four.groups:
+            group.device.set_faults(drop=0.1, duplicate=0.1, reorder=0.1, reorder_delay_us=500)
+
+        def run(group: Group) -> list[float]:
+            others = [peer for peer in range(4) if peer != group.rank]
+            random.Random(seed * 4 + group.rank).shuffle(others)
+            works = [group.send(np.full(20_000, 10.0 * group.rank + peer), peer) for peer in others]
+            arrays = {peer: np.zeros(20_000) for peer in sorted(others)}
+            for peer, array in arrays.items():
+                group.recv(array, peer).wait()
+            for work in works:
+                work.wait()
+            return [value for array in arrays.values() for value in set(array.tolist())]
+
+        expected = [[10.0 * peer + rank for peer in range(4) if peer != rank] for rank in range(4)]
+        assert values_of(four(run)) == expected
+
+
+def test_bad_news_under_seal_reaches_those_with_whom_nobody_has_spoken() -> None:
+    with ranks(7, planes=["127.0.0.1"], device_config=SEALED) as many:
+        many.groups[3].abort("it was told to")
+        for group in many.groups:
+            assert eventually(lambda group=group: group.error is not None)
+            assert "rank 3 aborted: it was told to" in str(group.error)
+
+
+@pytest.mark.parametrize("pretended", [2, 3])
+def test_who_has_not_the_keys_makes_nobody_speak(pretended: int) -> None:
+    """A member that has not spoken yet: with the number that is kept for it, or for another, and keys of its own."""
+    with ranks(6, lanes=1, device_config=SEALED) as six:
+        victim, liar = six.groups[0], six.groups[2]
+        assert eventually(lambda: sorted(victim.pairs) == [1, 5])
+        told = [bytes.fromhex(path.stem).decode() for path in six.store.path.iterdir() if not path.suffix]
+        (key,) = [one for one in told if one.startswith("softmrc/group/places/") and one.endswith("/0")]
+        first, stride = json.loads(json.loads(six.store.get(key)[1:])["words"])["strands"][0]["pairs"]
+        device = liar.device
+        pair = device.create_qp(device.create_cq())
+        pair.init()
+        keys = _core.SealKeys(_core.faster_cipher(), bytes(range(32)), bytes(range(32, 64)))
+        pair.rtr(
+            device.add_peer(victim.device.reached_at(0)),
+            dest_qpn=first + stride * 2 * pretended,
+            first_psn=0,
+            seal=keys,
+        )
+        pair.rts()
+        pair.post_write(device.register(bytearray(64)), 0, 64, remote_va=0, rkey=0)
+        assert eventually(lambda: sum(plane["bad_seal"] for plane in victim.device.planes()) > 0)
+        assert sorted(victim.pairs) == [1, 5]
+        pair.destroy()
+        found = np.zeros(3)
+        work = victim.recv(found, 2)
+        liar.send(np.ones(3), 0).wait()
+        work.wait()
+        assert found.tolist() == [1, 1, 1]
+
+
+def test_keys_of_a_group_that_was_left_are_gone() -> None:
+    """Others of the same devices go on, and a new one has keys of its own."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(5) as pool:
+        devices = [Device(PLANES, SEALED) for _ in range(5)]
+
+        def join(rank: int, name: str) -> Group:
+            return Group.join(DirectoryStore(folder), rank, 5, device=devices[rank], timeout_s=20.0, name=name, lanes=1)
+
+        def kept_for_others() -> list[int]:
+            return [device._native.expected_seal_count for device in devices]
+
+        kept = list(pool.map(join, range(5), ["kept"] * 5))
+        assert eventually(lambda: kept_for_others() == [2 * 2] * 5), "of two queue pairs to each that is no neighbour"
+        for number in range(3):
+            brief = list(pool.map(join, range(5), [str(number)] * 5))
+            assert min(kept_for_others()) >= 2 * 2 * 2
+            list(pool.map(lambda group: group.close(), brief))
+        assert kept_for_others() == [2 * 2] * 5
+        list(pool.map(lambda group: group.all_reduce(np.ones(3)).wait(), kept))
+        list(pool.map(lambda group: group.close(), kept))
+        assert kept_for_others() == [0] * 5
+        for device in devices:
+            device.close()

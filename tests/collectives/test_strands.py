@@ -165,6 +165,8 @@ def test_strands_carry_the_same(lanes: int = 3) -> None:
         )
 
     def run(rank: Group) -> np.ndarray:
+        rank.all_reduce(np.ones(COUNT * 4)).wait()  # from here on there are queue pairs on every strand
+        rank.barrier().wait()
         before = moved(rank)
         rank.all_reduce(np.ones(COUNT * 4)).wait()
         return moved(rank) - before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,22 +42,80 @@ def test_a_rank_that_was_there_only_in_an_earlier_run_is_named(tmp_path: Path) -
     for error in agreed(store, "second", range(2), timeout_s=0.3):
         assert isinstance(error, CollectiveError)
         assert "rank 2 did not join the group of 3 within 0.3 s" in str(error)
-        assert "softmrc/table/heard/2 is of an earlier run" in str(error)
+        assert "nothing is under softmrc/table/heard/" in str(error) and "of an earlier run" in str(error)
 
 
-def test_a_rank_that_fails_on_the_way_tells_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_rank_that_fails_on_the_way_tells_the_others(tmp_path: Path, late: bool) -> None:
+    """Before it has told them where it is, or after."""
+
     def go(rank: int) -> None:
         table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
         table.agree("")
+        if late:
+            assert table.tell(f"place of {rank}") == [f"place of {one}" for one in range(SIZE)]
         if rank == 1:
             table.give_up("it has no memory left")
         else:
             with pytest.raises(CollectiveError, match="rank 1 did not get ready: it has no memory left"):
-                table.tell("ready")
+                table.be_ready() if late else table.tell("a place")
 
     with ThreadPoolExecutor(SIZE) as pool:
         for one in [pool.submit(go, rank) for rank in range(SIZE)]:
             one.result(20)
+
+
+def test_a_rank_that_does_not_get_ready_is_named(tmp_path: Path) -> None:
+    def go(rank: int) -> None:
+        table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 0.5)
+        table.agree("")
+        table.tell("a place")
+        if rank != 1:
+            with pytest.raises(CollectiveError, match=r"timed out: rank 1 did not get ready .* within 0.5 s"):
+                table.be_ready()
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        for one in [pool.submit(go, rank) for rank in range(SIZE)]:
+            one.result(20)
+
+
+class Counted:
+    """A store with torch's `multi_get`, which counts what it is asked."""
+
+    def __init__(self, store: DirectoryStore) -> None:
+        self._store, self.calls = store, 0
+
+    def set(self, key: str, value: bytes) -> None:
+        self.calls += 1
+        self._store.set(key, value)
+
+    def wait(self, keys: list[str], timeout: Any) -> None:
+        self.calls += 1
+        self._store.wait(keys, timeout)
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.calls += 1
+        return [self._store.get(key) for key in keys]
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_a_meeting_asks_the_store_as_often_for_any_number_of_ranks(tmp_path: Path, size: int) -> None:
+    """Four sentences; two are read, of two it is enough that they are there. Looking again, where others are late,
+    comes on top."""
+
+    def go(rank: int) -> int:
+        store = Counted(DirectoryStore(tmp_path))
+        table = Table(store, "table", rank, size, 20.0)
+        table.agree("")
+        table.tell("a place")
+        table.be_ready()
+        return store.calls
+
+    with ThreadPoolExecutor(size) as pool:
+        assert min(pool.map(go, range(size))) == 3 + 2 + 3 + 2
 
 
 def test_a_group_can_be_made_again(tmp_path: Path) -> None:

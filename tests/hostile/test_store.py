@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
+from softmrc.collectives.offer import Greeting
 from softmrc.collectives.table import LONGEST_ENTRY, Table
 
 SIZE, LIAR = 3, 1
@@ -89,13 +90,14 @@ BYTES: dict[str, Damage] = {
 }
 
 
-CASES = [(entry, name) for entry in ("says", "heard") for name in BYTES]
-CASES.remove(("says", "the first half"))  # a token and half of the words are an entry; what is in it is checked below
+CASES = sorted(
+    {*BYTES} - {"the first half"}
+)  # a token and half of the words are an entry: what is in it is checked below
 
 
-@pytest.mark.parametrize(("entry", "name"), CASES)
-def test_what_is_no_entry(tmp_path: Path, entry: str, name: str) -> None:
-    key = f"softmrc/table/{entry}/{LIAR}"
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_no_entry(tmp_path: Path, name: str) -> None:
+    key = f"softmrc/table/says/{LIAR}"
 
     def sit(rank: int) -> list[str]:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank != LIAR else []))
@@ -139,8 +141,7 @@ def test_leftovers_are_replaced(tmp_path: Path) -> None:
     """What makes no sense at first harms nobody whose rank comes."""
     store = DirectoryStore(tmp_path)
     for rank in range(SIZE):
-        for entry in ("says", "heard"):
-            store.set(f"softmrc/table/{entry}/{rank}", b"\xff\xfe of an earlier run")
+        store.set(f"softmrc/table/says/{rank}", b"\xff\xfe of an earlier run")
 
     def sit(rank: int) -> list[str]:
         time.sleep(0.05 * rank)
@@ -149,14 +150,14 @@ def test_leftovers_are_replaced(tmp_path: Path) -> None:
     assert outcomes(sit) == [[f"words of {rank}" for rank in range(SIZE)]] * SIZE
 
 
-@pytest.mark.parametrize("name", sorted({*BYTES} - {"the first half"}))
-def test_a_word_that_nobody_gave_when_ready(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_a_word_that_nobody_gave(tmp_path: Path, name: str) -> None:
     def sit(rank: int) -> None:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([f"*/{LIAR}"] if rank != LIAR else []))
         table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
         table.agree("words")
         table._store = store
-        table.tell("ready")
+        table.tell("where it is")
 
     found = outcomes(sit)
     for rank in (0, 2):
@@ -168,8 +169,8 @@ def test_a_word_that_nobody_gave_when_ready(tmp_path: Path, name: str) -> None:
 JUNK = (None, True, -1, 1.5, 10**30, "x", "", [], [[]], {}, {"a": {}}, "1" * 5000, float("nan"))
 FACTS, PLACES = "says", "places"
 FIELDS = (
-    *((FACTS, field) for field in ("version", "rank", "byteorder", "size", "icrc", "mtu")),
-    *((FACTS, field) for field in ("max_wimm", "mpr", "cores", "lanes")),
+    *((FACTS, field) for field in ("version", "rank", "byteorder", "size", "network", "cores", "lanes")),
+    *((PLACES, field) for field in ("icrc", "mtu", "max_wimm", "mpr")),
     (PLACES, "strands"), (PLACES, "strands", 0), *((PLACES, "strands", 0, *path) for path in (
         ("planes",), ("planes", 0), ("planes", 0, "address"), ("planes", 0, "port"), ("planes", 0, "source_ports"),
         ("planes", 0, "source_ports", 0), ("pairs",), ("pairs", 0), ("pairs", 1), ("rings",),
@@ -288,7 +289,7 @@ def test_entries_of_another_run(tmp_path: Path) -> None:
 
     assert outcomes(lambda rank: live(rank, 20.0)) == ["joined"] * SIZE
     for error in outcomes(lambda rank: live(rank, 0.5), range(2)):
-        check(error, "rank 2 did not join", "softmrc/group/heard/2 is of an earlier run")
+        check(error, "rank 2 did not join", "nothing is under softmrc/group/heard/", "of an earlier run")
 
 
 # The same as a rank of torch meets it.
@@ -315,8 +316,7 @@ def test_a_rank_of_torch_that_finds_no_entry(name: str) -> None:
     import torch.distributed as dist
 
     store = dist.HashStore()
-    for entry in ("says", "heard"):
-        store.set(f"softmrc/mrc/{entry}/1", TORCH_SAYS[name])
+    store.set("softmrc/mrc/says/1", TORCH_SAYS[name])
     with pytest.raises(RuntimeError) as raised:
         member(store, 0.5)
     check(raised.value, "rank 1 did not join the group of 2", "softmrc/mrc/")
@@ -330,12 +330,25 @@ def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
 
     def lie() -> None:
         table = Table(store, "mrc", 1, 2, 20.0)
-        table.agree("elsewhere")
-        table.tell("facts", offer)
+        table.agree(Greeting.own(1, 0).told(1, 2))
+        table.tell(offer)
 
     with ThreadPoolExecutor(1) as pool:
         liar = pool.submit(lie)
         with pytest.raises(RuntimeError) as raised:
             member(store, 20.0)
         liar.result(PATIENCE_S)
-    check(raised.value, "rank 1", "softmrc/mrc/facts/")
+    check(raised.value, "rank 1", "softmrc/mrc/places/")
+
+
+@pytest.mark.parametrize("greeting", ["", "elsewhere", "[]", "{}", '{"version": 1}'])
+def test_a_rank_of_torch_that_is_greeted_with_something_else(greeting: str) -> None:
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    with ThreadPoolExecutor(1) as pool:
+        liar = pool.submit(lambda: Table(store, "mrc", 1, 2, 20.0).agree(greeting))
+        with pytest.raises(RuntimeError) as raised:
+            member(store, 20.0)
+        liar.result(PATIENCE_S)
+    check(raised.value, "rank 1", "softmrc/mrc/says/1")

@@ -18,7 +18,7 @@ from softmrc.collectives.work import CollectiveError, Work, herald, quietly
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 from softmrc.fork import leave_to_parent
-from softmrc.planes import resolve
+from softmrc.planes import LocalPlane, resolve_all
 from softmrc.recorder.recorder import recorder_of
 from softmrc.verbs import Device
 from softmrc.verbs.bounds import whole
@@ -87,7 +87,7 @@ class Group:
             raise ConfigError("lanes", lanes, f"1 to {MOST_STRANDS}, or None: by processors and ranks")
         table = store if isinstance(store, Table) else Table(store, name, rank, size, timeout_s)
         config = device_config or DeviceConfig()
-        made = device or Device(planes or DEFAULT_PLANES, widened(config, planes or DEFAULT_PLANES, size, lanes))
+        made = device or made_for(planes or DEFAULT_PLANES, config, size, lanes)
         is_firm = bool(lanes or (device.config if device else config).lanes)
         try:
             meeting = Meeting(table, rank, size, made, timeout_s, min(lanes or MOST_STRANDS, made.lanes), is_firm)
@@ -319,13 +319,18 @@ class Group:
         return f"<Group rank {self.rank} of {self.size}{state}>"
 
 
-def widened(config: DeviceConfig, planes: Sequence[str], size: int, lanes: int | None = None) -> DeviceConfig:
-    """For the device of a rank, where nobody says how many lanes it has. On loopback all ranks share this host."""
+def made_for(planes: Sequence[str], config: DeviceConfig, size: int, lanes: int | None = None, **more: Any) -> Device:
+    """A device for a rank of so many, as wide as it can use where nobody says."""
+    found = resolve_all(planes, more.get("why", ""))
+    return Device(found, widened(config, found, size, lanes), **more)
+
+
+def widened(config: DeviceConfig, planes: Sequence[LocalPlane], size: int, lanes: int | None = None) -> DeviceConfig:
+    """With so many lanes. On loopback all ranks share this host."""
     if config.lanes or (config.port and not lanes):
         return config
-    found = [resolve(plane) for plane in planes]
-    ranks_here = processes_here(unless_said=size if all(plane.address.is_loopback for plane in found) else 1)
-    return replace(config, lanes=lanes or lanes_of_rank(ranks_here, [plane.speed_bps for plane in found]))
+    ranks_here = processes_here(unless_said=size if all(plane.address.is_loopback for plane in planes) else 1)
+    return replace(config, lanes=lanes or lanes_of_rank(ranks_here, [plane.speed_bps for plane in planes]))
 
 
 def _positive(field: str, seconds: Any) -> float:

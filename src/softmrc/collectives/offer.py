@@ -4,16 +4,25 @@ another version, of another group or another rank are refused in words, before a
 from __future__ import annotations
 
 import json
+import os
+import reprlib
+import socket
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
 
 from softmrc import said
+from softmrc.collectives.table import Table
+from softmrc.collectives.work import CollectiveError
 from softmrc.config import RtrAttributes, RtsAttributes, bounds
 from softmrc.said import Nonsense
 from softmrc.verbs import PeerPlane
 
+VERSION = 6
 Offer = dict[str, Any]
 LIMITS = {
     "mtu": bounds(RtrAttributes, "mtu"),
@@ -23,6 +32,66 @@ LIMITS = {
 QPNS = bounds(RtrAttributes, "dest_qpn")
 MOST_CORES = 1 << 20
 MOST_STRANDS = 64
+
+
+@cache
+def boot() -> str:
+    """The same for all processes of a machine, and another on the next one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def network() -> int:
+    """The same for two processes of a machine exactly if loopback connects them."""
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a rank says first, before it is known how it is reached."""
+
+    host: str
+    network: int
+    cores: int  # that it shares with ranks of its host; 0: it says how many strands it has
+    lanes: int  # the most strands it has; 0: it does not know yet
+
+    @classmethod
+    def own(cls, cores: int, lanes: int) -> Self:
+        return cls(boot(), network(), cores, lanes)
+
+    def told(self, rank: int, size: int) -> str:
+        return json.dumps({**_alike(rank, size), **vars(self)})
+
+    @classmethod
+    def heard(cls, texts: Sequence[str], table: Table) -> list[Self]:
+        """What each rank said, if every field is what it should be."""
+        found = []
+        for rank, text in enumerate(texts):
+            where = table.key("says", rank)
+            try:
+                words = read(text)
+                for key, value in _alike(rank, len(texts)).items():
+                    if type(words.get(key)) is not type(value) or words[key] != value:  # true is not 1
+                        raise CollectiveError(
+                            f"rank {rank} has {key} {reprlib.repr(words.get(key))}, and not {value};"
+                            f" set them alike ({where})"
+                        )
+                if not isinstance(words.get("host"), str):
+                    raise Nonsense("host", words.get("host"), "a name")
+                most = {"network": 1 << 64, "cores": MOST_CORES, "lanes": MOST_STRANDS}
+                found.append(cls(words["host"], *(said.whole(key, words.get(key), 0, most[key]) for key in most)))
+            except Nonsense as error:
+                raise CollectiveError(f"rank {rank}: {where} makes no sense: {error}") from None
+        return found
+
+
+def _alike(rank: int, size: int) -> Offer:
+    return {"version": VERSION, "byteorder": sys.byteorder, "rank": rank, "size": size}
 
 
 @dataclass(frozen=True)
@@ -58,21 +127,17 @@ def read(text: str) -> Offer:
     return offer
 
 
-def check(offer: Offer, rank: int) -> None:
-    """Whether every field is what it should be in the facts of `rank`."""
-    said.whole("rank", offer.get("rank"), rank, rank)
+def check(offer: Offer) -> None:
+    """Whether every number is what it should be in what a rank tells."""
     for field, (least, most) in LIMITS.items():
         said.whole(field, offer.get(field), least, most)
-    said.whole("cores", offer.get("cores"), 0, MOST_CORES)
-    said.whole("lanes", offer.get("lanes"), 1, MOST_STRANDS)
-    for field in ("host", "memory"):
-        if not isinstance(offer.get(field), str):
-            raise Nonsense(field, offer.get(field), "a name")
+    if not isinstance(offer.get("memory"), str):
+        raise Nonsense("memory", offer.get("memory"), "a name")
 
 
-def places(offer: Offer, strands: int, size: int) -> list[Strand]:
+def strands_told(offer: Offer, size: int) -> list[Strand]:
     """Where each of a rank's strands is in a group of this size, if every field is what it should be."""
-    listed = enumerate(said.a_list("strands", offer.get("strands"), strands, strands))
+    listed = enumerate(said.a_list("strands", offer.get("strands"), 1, MOST_STRANDS))
     found = [_strand(f"strands[{number}]", strand, size) for number, strand in listed]
     ends = [end for strand in found for end in said.ends_of(strand.planes)]
     if len(set(ends)) < len(ends):
@@ -91,10 +156,10 @@ def _strand(name: str, strand: object, size: int) -> Strand:
     return Strand(planes, first, stride, rings)
 
 
-def strands_of(offers: Sequence[Offer]) -> int:
-    """How many a group of these ranks has: as many as the one with the fewest. A rank that says how many processors it
-    has shares them with the other ranks of its host."""
-    here = Counter(offer["host"] for offer in offers)
-    most = [offer["lanes"] for offer in offers]
-    most += [max(1, offer["cores"] // here[offer["host"]]) for offer in offers if offer["cores"]]
-    return min(most)
+def strands_of(greetings: Sequence[Greeting]) -> int:
+    """How many a group of these ranks has at most: as many as the one with the fewest. A rank that says how many
+    processors it has shares them with the other ranks of its host."""
+    here = Counter(one.host for one in greetings)
+    most = [one.lanes for one in greetings if one.lanes]
+    most += [max(1, one.cores // here[one.host]) for one in greetings if one.cores]
+    return min(most, default=MOST_STRANDS)

@@ -18,35 +18,22 @@ import json
 import os
 import reprlib
 import secrets
-import socket
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from softmrc import _core, reach, sealing
 from softmrc.collectives import neighbours
-from softmrc.collectives.offer import Offer, Strand, check, places, read, strands_of
+from softmrc.collectives.offer import Greeting, Offer, Strand, check, read, strands_of, strands_told
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
-from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, RtrAttributes, RtsAttributes, to_native, whole_payload
+from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
 from softmrc.connection.arrange import SECRET, secret_of
 from softmrc.errors import ConfigError
 from softmrc.said import Nonsense, ends_of
 from softmrc.sealing import Share, Told, proof_of
 from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
 from softmrc.verbs.width import cores
-
-VERSION = 5
-
-
-def host() -> str:
-    """The same for all processes of a machine, and another on the next one."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
 
 
 @dataclass
@@ -57,6 +44,11 @@ class Pairs:
     bulk: QueuePair
 
 
+def cores_to_share(is_firm: bool) -> int:
+    """What a rank greets with: 0 where it says itself how many strands it has."""
+    return 0 if is_firm else max(1, int(cores()))
+
+
 class Meeting:
     """One rank on its way into a group."""
 
@@ -64,7 +56,7 @@ class Meeting:
         self, table: Table, rank: int, size: int, device: Device, timeout_s: float, lanes: int, is_firm: bool
     ) -> None:
         """With so many strands at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
-        share this host want the same processors. They may have agreed at this table already."""
+        share this host want the same processors. They may have greeted each other at this table already."""
         self.name = table.name
         self.table = table
         self.rank = rank
@@ -74,7 +66,7 @@ class Meeting:
         self._most_lanes = lanes
         self._secret = secret_of(None)
         self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
-        self._cores = 0 if is_firm else max(1, int(cores()))
+        self._cores = cores_to_share(is_firm)
         self._memory = neighbours.memory_of_this_process() if neighbours.is_wanted(device) else ""
         self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
@@ -87,22 +79,19 @@ class Meeting:
         """The native group, which knows of everybody."""
         native = None
         try:
-            offers = self._facts()
-            strands = strands_of(list(offers.values()))
+            greetings = self._greet()
+            strands = min(self._most_lanes, strands_of(greetings))
             first = self.device._native.emptiest_lane()
             self.lanes = [(first + k) % self.device.lanes for k in range(strands)]
-            self.mtu = whole_payload(min(offer["mtu"] for offer in offers.values()))
             homes = [(lane, *self.device._profiles_of(lane)) for lane in self.lanes]
             number, seed = self.cq.number, secrets.randbits(63)
             native = _core.CollectiveGroup(self.device._native, homes, self.rank, self.size, number, seed, port)
             if self.size > 1:
-                self._learn(native, offers)
-                self._share_cores(sum(offer["host"] == host() for offer in offers.values()))
-            native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
-            if self._share is not None:
-                self._meet_all(native)
+                self._learn(native)
+                self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
+            native.start(self.mtu * _core.packets_a_train(self.mtu))
             if self.size > 1:
-                self.table.tell("ready")
+                self.table.be_ready()
                 self._see_planes(native)
         except BaseException as error:
             why = str(error) or type(error).__name__
@@ -121,20 +110,16 @@ class Meeting:
             for both in native.pairs(peer)
         )
 
-    def _meet_all(self, native: Any) -> None:
-        """A first packet under seal opens only where the keys are, so both ends are made before there is one."""
-        assert self._share is not None
-        self._share.forget()
-        for peer in self._others():
-            for strand in range(len(self.lanes)):
-                native.meet(strand, peer)
-
     def _see_planes(self, native: Any) -> None:
         """All have said where they are: see whether they answer there, plane by plane. Each rank asks the next one, so
         that every plane of everybody is seen and nobody waits for all."""
         peer = (self.rank + 1) % self.size
-        native.meet(0, peer)
-        pair = self.pairs_of(native, peer)[0].messages
+        if native.meet(0, peer, reach.GRACE_S):
+            return
+        pairs = self.pairs_of(native, peer)
+        if not pairs:
+            raise CollectiveError(f"rank {peer} cannot be reached: another is where it said to be")
+        pair = pairs[0].messages
         for pause_s in reach.pauses([pair], min(reach.SILENT_S, self._timeout_s)):
             time.sleep(pause_s)
         node = Peer(0, self._places[peer][0].planes)
@@ -157,57 +142,42 @@ class Meeting:
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
 
-    def _facts(self) -> dict[int, Offer]:
+    def _greet(self) -> list[Greeting]:
         """What each rank is, by rank."""
-        mine = self._offer()
+        mine = Greeting.own(self._cores, self._most_lanes)
         if self.size == 1:
-            return {self.rank: mine}
-        is_first = not self.table.has_agreed
-        where = [self.table.key("says", p) if is_first else self.table.told_at("facts", p) for p in range(self.size)]
-        text = self._proved(json.dumps(mine), where[self.rank])
-        said = self.table.agree(text) if is_first else self.table.tell("facts", text)
-        return {
-            peer: mine if peer == self.rank else self._parsed(peer, said[peer], where[peer])
-            for peer in range(self.size)
-        }
+            return [mine]
+        said = self.table.said or self.table.agree(mine.told(self.rank, self.size))
+        return Greeting.heard(said, self.table)
 
-    def _offer(self) -> Offer:
+    def _offer(self, strands: list[Strand]) -> Offer:
         device = self.device
         return {
-            "version": VERSION,
-            "rank": self.rank,
-            "byteorder": sys.byteorder,
-            "size": self.size,
-            "host": host(),
             "memory": self._memory,
-            "cores": self._cores,
-            "lanes": self._most_lanes,
             "mtu": device.payload(self._share is not None),
             "icrc": device.config.icrc,
             "sealed": self._share is not None,
             "seal": self._share and self._share.told(),
             "max_wimm": device.config.max_wimm,
             "mpr": device.config.mpr,
+            "strands": [strand.told() for strand in strands],
         }
 
-    def _parsed(self, peer: int, text: str, where: str) -> Offer:
-        alike = {
-            "version": VERSION,
-            "byteorder": sys.byteorder,
-            "size": self.size,
-            "icrc": self.device.config.icrc,
-            "sealed": self._share is not None,
-        }
+    def _parsed(self, peer: int, text: str) -> tuple[Offer, list[Strand]]:
+        where = self.table.told_at(peer)
+        alike = {"icrc": self.device.config.icrc, "sealed": self._share is not None}
         try:
             offer = self._opened(peer, text, where)
             self._compare(peer, offer, alike, where)
             self._told[peer] = Told.parse("seal", offer.get("seal"))
             if self._share is not None and self._told[peer] is None:
                 raise Nonsense("seal", offer.get("seal"), "its share of the keys")
-            check(offer, peer)
+            check(offer)
+            strands = strands_told(offer, self.size)
         except Nonsense as error:
             raise CollectiveError(f"rank {peer}: {where} makes no sense: {error}") from None
-        return offer
+        self._compare_planes(peer, strands, where)
+        return offer, strands
 
     def _proved(self, words: str, where: str) -> str:
         """What we say there, and with it that we know the secret, where packets are sealed."""
@@ -237,39 +207,42 @@ class Meeting:
                     f"rank {peer} has {key} {what}, rank {self.rank} has {value}; set them alike ({where})"
                 )
 
-    def _learn(self, native: Any, offers: dict[int, Offer]) -> None:
+    def _learn(self, native: Any) -> None:
         """Where everybody is, and what it keeps for us."""
         kept = zip(self.lanes, native.reserve(), strict=True)
         mine = [Strand(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
-        said = json.dumps({"strands": [strand.told() for strand in mine]})
-        told = self.table.tell("places", self._proved(said, self.table.told_at("places", self.rank)))
-        found = self._places = {peer: self._placed(peer, told[peer]) for peer in self._others()}
-        self._check_places({self.rank: mine, **found})
+        own = self._offer(mine)
+        told = self.table.tell(self._proved(json.dumps(own), self.table.told_at(self.rank)))
+        found = {peer: self._parsed(peer, told[peer]) for peer in self._others()}
+        self._places = {peer: strands for peer, (_, strands) in found.items()}
+        self._check_places({self.rank: mine, **self._places})
+        if (fewest := min(map(len, self._places.values()))) < len(mine):
+            native.narrow(fewest)
+            del mine[fewest:], self.lanes[fewest:]
         config = self.device.config
+        self.mtu = whole_payload(min(own["mtu"], *(offer["mtu"] for offer, _ in found.values())))
         key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
         receiving = RtrAttributes(mtu=self.mtu, mpr_dest=config.mpr, max_wimm_dest=config.max_wimm)
         native.agree(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
-        for peer, strands in found.items():
+        for peer, (offer, strands) in found.items():
+            its = strands[: len(mine)]
             try:
-                self._know(native, peer, offers[peer], strands)
-                self._seal(peer, mine, strands)
+                at = self._know(native, peer, offer, its)
+                self._seal(peer, at, mine, its)
             except (ConfigError, Nonsense, TypeError) as error:  # numbers that fit their field and not each other
-                where = self.table.told_at("places", peer)
-                raise CollectiveError(f"rank {peer} cannot be reached as {where} says: {error}") from None
+                raise CollectiveError(
+                    f"rank {peer} cannot be reached as {self.table.told_at(peer)} says: {error}"
+                ) from None
+        if self._share is not None:
+            self._share.forget()
 
-    def _placed(self, peer: int, text: str) -> list[Strand]:
-        where = self.table.told_at("places", peer)
-        try:
-            found = places(self._opened(peer, text, where), len(self.lanes), self.size)
-        except Nonsense as error:
-            raise CollectiveError(f"rank {peer}: {where} makes no sense: {error}") from None
+    def _compare_planes(self, peer: int, strands: list[Strand], where: str) -> None:
         mine = [plane.address for plane in self.device.local_planes]
-        for strand in found:
+        for strand in strands:
             addresses = [plane.address for plane in strand.planes]
             self._compare(peer, {"number of planes": len(addresses)}, {"number of planes": len(mine)}, where)
             versions = [[address.version for address in some] for some in (addresses, mine)]
             self._compare(peer, {"planes of IP": versions[0]}, {"planes of IP": versions[1]}, where)
-        return found
 
     def _check_places(self, found: dict[int, list[Strand]]) -> None:
         """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
@@ -279,10 +252,11 @@ class Meeting:
                 if (other := taken.setdefault((address, port), peer)) != peer:
                     raise CollectiveError(
                         f"rank {peer} is said to be at {ipaddress.ip_address(address)} port {port}, "
-                        f"where rank {other} is ({self.table.told_at('places', peer)})"
+                        f"where rank {other} is ({self.table.told_at(peer)})"
                     )
 
-    def _know(self, native: Any, peer: int, offer: Offer, strands: list[Strand]) -> None:
+    def _know(self, native: Any, peer: int, offer: Offer, strands: list[Strand]) -> list[int]:
+        """By which numbers the lanes know its places."""
         device, config = self.device, self.device.config
         expected = [device._expect_peer(lane, one.planes) for lane, one in zip(self.lanes, strands, strict=True)]
         at = [place for place, _ in expected]
@@ -292,15 +266,17 @@ class Meeting:
         kept = [one.kept for one in strands]
         is_neighbour = self._memory != "" and offer["memory"] == self._memory
         native.know(peer, at, kept, mpr, max_wimm, to_native(paths) if paths else None, denied, is_neighbour)
+        return at
 
-    def _seal(self, peer: int, mine: list[Strand], its: list[Strand]) -> None:
-        """Has the lanes know the keys of queue pairs to come, where packets are sealed."""
+    def _seal(self, peer: int, at: list[int], mine: list[Strand], its: list[Strand]) -> None:
+        """Has the lanes know the keys of queue pairs to come, where packets are sealed: they are used up when one of
+        the two first speaks, and what they were made of is forgotten before."""
         told = self._told[peer]
         if self._share is None or told is None:
             return
         salt, secret = f"softmrc group {self.table.key('says', 0)}".encode(), self._secret or b""
-        for lane, here, there in zip(self.lanes, mine, its, strict=True):
+        for lane, place, here, there in zip(self.lanes, at, mine, its, strict=True):
             for use in range(2):
                 ours, theirs = here.qpn(peer, use), there.qpn(self.rank, use)
                 keys = self._share.keys(told, secret, salt, self.rank < peer, ours, theirs)
-                self.device._native.expect_seal(lane, ours, keys)
+                self.device._native.expect_seal(lane, place, ours, theirs, keys)

@@ -1,14 +1,15 @@
 """How ranks tell each other things through a store, and are sure to hear those who are there now.
 
 A store may still hold what an earlier run of the job said: `torchrun` restarts its workers on the same store, and a
-program may leave a group and make it again. So everybody adds a token of its own to what it says, and says which tokens
-it has heard; all is well when everybody has heard the same ones. A rank of the past cannot have heard a token of today.
+program may leave a group and make it again. So everybody adds a token of its own to what it says, and all tokens
+make a name, under which everybody leaves a sign. All is well when all signs are there: a rank of the past cannot have
+heard a token of today. Whatever is said after that is under this name, and heard at once.
 
 What makes no sense may also be of the past, and be replaced in a moment. So nobody fails of it before the time is up;
 then the rank is named, the key, and what was found there.
 
-Once they agree, keys carry a name that all those tokens make, so that whatever is said after that is heard at once.
-Each time a rank speaks once and reads all others in one go, where the store can do that.
+Each time a rank speaks once, and reads all others in one go, where the store can do that. Of signs it is enough that
+they are there.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from softmrc.errors import ConfigError
 
 LAST_LOOK_S = 0.01
 LOOK_AGAIN_S = 0.005
+FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.05, 0.5  # how long signs are waited for before looking elsewhere
 LONGEST_S = 1e8  # stores count in types that overflow
 LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
 LONGEST_REASON = 300
 TOKEN = re.compile("[0-9a-f]{16}")
-MATTERS = ("facts", "places", "ready")  # what may be told after an agreement, in this order
 WELL, FAILED = "+", "-"  # how what is told begins
 
 
@@ -43,33 +44,32 @@ class Table:
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self._sitting = ""  # names those who agreed
+        self.said: list[str] = []  # what they said, by rank; none: they have not agreed
         self.secret = b""  # what they have in common, and nobody knows who cannot read the store
-        self._untold = list(MATTERS)
+        self._has_told = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
 
     def agree(self, text: str) -> list[str]:
         """What each rank says, by rank."""
         mine = f"{secrets.token_hex(8)} {text}"
-        self._set("says", mine)
+        self._set(self._own("says"), mine)
+        glance_s, sitting = FIRST_GLANCE_S, ""
         while True:
             self._faults.clear()
             said = self._said(mine)
-            if len(said) == self._size and self._is_heard(" ".join(one[0] for one in said.values())):
-                self.secret = hashlib.sha256("\n".join(" ".join(one) for one in said.values()).encode()).digest()
-                return [one[2] for one in said.values()]
+            if len(said) == self._size:
+                name = hashlib.sha256(" ".join(one[0] for one in said.values()).encode()).hexdigest()[:16]
+                if name != sitting:
+                    sitting = name
+                    self._set(self._own(f"heard/{sitting}"), WELL)
+                if self._all_signed(f"heard/{sitting}", glance_s):
+                    self._sitting, self.said = sitting, [one[2] for one in said.values()]
+                    every = "\n".join(" ".join(one) for one in said.values())
+                    self.secret = hashlib.sha256(every.encode()).digest()
+                    return self.said
+                glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
             self._check_time("join")
             time.sleep(LOOK_AGAIN_S)
-
-    def _is_heard(self, tokens: str) -> bool:
-        """Whether everybody has heard the same."""
-        self._set("heard", tokens)
-        heard = self._all("heard", "join")
-        for rank in heard:
-            if heard[rank] != tokens:
-                self._faults[rank] = f"{self.key('heard', rank)} is of an earlier run or another group"
-        if not self._faults:
-            self._sitting = hashlib.sha256(tokens.encode()).hexdigest()[:16]
-        return not self._faults
 
     def _said(self, mine: str) -> dict[int, tuple[str, str, str]]:
         """Token, space and words of every rank that has said something. Ours must be there as we said it."""
@@ -80,25 +80,22 @@ class Table:
                 f" another process takes itself for rank {self._rank}, or the store is damaged"
             )
         said: dict[int, tuple[str, str, str]] = {}
+        tokens: dict[str, int] = {}
         for rank, text in texts.items():
             one = text.partition(" ")
             if not TOKEN.fullmatch(one[0]):
                 self._faults[rank] = f"{self.key('says', rank)} holds no token"
-            elif twin := [other for other in said if said[other][0] == one[0]]:
-                self._faults[rank] = f"{self.key('says', rank)} is a copy of what rank {twin[0]} said"
+            elif (twin := tokens.setdefault(one[0], rank)) != rank:
+                self._faults[rank] = f"{self.key('says', rank)} is a copy of what rank {twin} said"
             else:
                 said[rank] = one
         return said
 
-    @property
-    def has_agreed(self) -> bool:
-        return bool(self._sitting)
-
-    def tell(self, matter: str, text: str = "") -> list[str]:
-        """After `agree`: what each rank tells of this matter, by rank. One that has failed meanwhile says why."""
-        what = f"{matter}/{self._sitting}"
-        self._untold = self._untold[self._untold.index(matter) + 1 :]
-        self._set(what, WELL + text)
+    def tell(self, text: str) -> list[str]:
+        """After `agree`: what each rank tells, by rank. One that has failed meanwhile says why."""
+        what = f"places/{self._sitting}"
+        self._has_told = True
+        self._set(self._own(what), WELL + text)
         self._faults.clear()
         told = self._all(what, "get ready for")
         for rank in range(self._size):
@@ -108,22 +105,85 @@ class Table:
                 raise CollectiveError(f"rank {rank} did not get ready: {why or self.key(what, rank)}")
         return [told[rank][1:] for rank in range(self._size)]
 
-    def give_up(self, why: str) -> None:
-        """Tell those who wait for us to be ready."""
-        words = FAILED + "".join(c if c.isprintable() else " " for c in why)
-        for matter in self._untold if self._sitting else []:
-            self._set(f"{matter}/{self._sitting}", words)
+    def be_ready(self) -> None:
+        """Until everybody is. One that has failed meanwhile says why."""
+        what = f"ready/{self._sitting}"
+        self._set(self._own(what), WELL)
+        glance_s = FIRST_GLANCE_S
+        while not self._all_signed(what, glance_s):
+            if why := self._failure():
+                raise CollectiveError(why)
+            self._check_time("get ready for")
+            glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
 
-    def told_at(self, matter: str, rank: int) -> str:
+    def give_up(self, why: str) -> None:
+        """Tell those who wait for us."""
+        if not self._sitting:
+            return
+        words = "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
+        if not self._has_told:
+            self._set(self._own(f"places/{self._sitting}"), FAILED + words)
+        elif not self._failure():
+            self._set(self._shared("failed"), f"rank {self._rank} did not get ready: {words}")
+
+    def _failure(self) -> str:
+        """What the first rank said that failed after it had told the others where it is; empty: none did."""
+        key = self._shared("failed")
+        if self._refused([key], LAST_LOOK_S):
+            return ""
+        try:
+            return _text(self._store.get(key))[: 2 * LONGEST_REASON] or f"nothing is under {key}"
+        except ValueError as error:
+            return f"{key} holds {error}"
+
+    def told_at(self, rank: int) -> str:
         """Under which key that is."""
-        return self.key(f"{matter}/{self._sitting}", rank)
+        return self.key(f"places/{self._sitting}", rank)
 
     def key(self, what: str, rank: int) -> str:
         """Under which the store holds it."""
         return f"softmrc/{self.name}/{what}/{rank}"
 
-    def _set(self, what: str, text: str) -> None:
-        self._store.set(self.key(what, self._rank), text.encode())
+    def _own(self, what: str) -> str:
+        return self.key(what, self._rank)
+
+    def _shared(self, what: str) -> str:
+        return f"softmrc/{self.name}/{what}/{self._sitting}"
+
+    def _set(self, key: str, text: str) -> None:
+        self._store.set(key, text.encode())
+
+    def _keys(self, what: str) -> list[str]:
+        return [self.key(what, rank) for rank in range(self._size)]
+
+    def _all_signed(self, what: str, glance_s: float) -> bool:
+        """Whether everybody has left this sign within so long; when the time is up, who has not is remembered."""
+        keys, start = self._keys(what), time.monotonic()
+        patience_s = min(glance_s, max(self._until - start, LAST_LOOK_S))
+        error = self._refused(keys, patience_s)
+        if error is None:
+            return True
+        if time.monotonic() - start < patience_s / 2:  # that was no timeout
+            raise self._store_failed(keys, error)
+        if time.monotonic() < self._until:
+            return False
+        for rank, key in enumerate(keys):
+            if self._refused([key], LAST_LOOK_S):
+                self._faults[rank] = f"nothing is under {key}; what it said before may be of an earlier run"
+        return not self._faults
+
+    def _refused(self, keys: list[str], seconds: float) -> Exception | None:
+        """What the store says if these are not all set so soon: every store has its own type for that."""
+        try:
+            self._store.wait(keys, timedelta(seconds=seconds))
+        except Exception as error:
+            return error
+        return None
+
+    def _store_failed(self, keys: list[str], error: Exception) -> CollectiveError:
+        return CollectiveError(
+            f"the store failed while rank {self._rank} waited for all {self._size} ({keys[0]}): {error}"
+        )
 
     def _all(self, what: str, did: str) -> dict[int, str]:
         """What every rank said, by rank; those are not in it of whom the store holds no text."""
@@ -139,15 +199,13 @@ class Table:
 
     def _read(self, what: str) -> dict[int, object]:
         """What the store holds of each, in one go; where that fails, one by one, to say of whom it holds nothing."""
-        keys = [self.key(what, rank) for rank in range(self._size)]
+        keys = self._keys(what)
         try:
             self._store.wait(keys, self._time_left())
             return dict(enumerate(_values(self._store, keys)))
-        except Exception as error:  # every store has its own type for "not in time"
+        except Exception as error:
             if time.monotonic() < self._until:
-                raise CollectiveError(
-                    f"the store failed while rank {self._rank} waited for all {self._size} ({keys[0]}): {error}"
-                ) from error
+                raise self._store_failed(keys, error) from error
         found: dict[int, object] = {}
         for rank, key in enumerate(keys):
             try:
@@ -161,7 +219,7 @@ class Table:
         return timedelta(seconds=min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S))
 
     def _check_time(self, did: str) -> None:
-        if time.monotonic() >= self._until:
+        if self._faults and time.monotonic() >= self._until:
             names = ", ".join(f"rank {rank}" for rank in sorted(self._faults))
             faults = "; ".join(self._faults[rank] for rank in sorted(self._faults))
             raise CollectiveError(

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from softmrc.collectives import Group
-from softmrc.collectives.group import widened
+from softmrc.collectives.group import made_for
+from softmrc.collectives.offer import Greeting
+from softmrc.collectives.rendezvous import cores_to_share
 from softmrc.collectives.table import Table
 from softmrc.torch import settings
 from softmrc.verbs import Device
@@ -32,8 +34,7 @@ class Membership:
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         wanted = settings.read()
         table = Table(store, "mrc", rank, size, timeout_s)
-        hosts = [] if wanted.planes else table.agree(settings.host_identity())
-        planes, why = settings.chosen(wanted, hosts)
+        planes, why = settings.chosen(wanted, [] if wanted.planes else _hosts(table, rank, size, wanted.device.lanes))
         self._key = (os.getpid(), planes, wanted.device)
         device = _take(self._key, wanted.routes, size, why)
         try:
@@ -53,10 +54,17 @@ class Membership:
         _give_back(self._key)
 
 
+def _hosts(table: Table, rank: int, size: int, lanes: int) -> list[tuple[str, int]]:
+    """Where each rank is: the same for two of them exactly if loopback connects them."""
+    mine = Greeting.own(cores_to_share(bool(lanes)), lanes)
+    said = table.agree(mine.told(rank, size))
+    return [(one.host, one.network) for one in Greeting.heard(said, table)]
+
+
 def _take(key: Key, routes: Any, size: int, why: str) -> Device:
     with _lock:
         if key not in _devices:
-            _devices[key] = _Shared(Device(key[1], widened(key[2], key[1], size), routes=routes, why=why))
+            _devices[key] = _Shared(made_for(key[1], key[2], size, routes=routes, why=why))
         _devices[key].users += 1
         return _devices[key].device
 

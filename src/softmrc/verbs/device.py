@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -95,8 +96,10 @@ def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfi
     return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
 
 
+@functools.lru_cache(8)
 def _check_queue_pairs(config: DeviceConfig) -> None:
-    """Have the engine look at what queue pairs will be given, now and not when the first peer comes."""
+    """Have the engine look at what queue pairs will be given, now and not when the first peer comes; once for each
+    configuration."""
     endpoint = Endpoint()
     endpoint.add_ev_profile(EvProfile(count=1))
     endpoint.add_cc_profile(config.cc_profile())
@@ -105,6 +108,11 @@ def _check_queue_pairs(config: DeviceConfig) -> None:
     qp.init()
     qp.rtr(0, RtrAttributes(peer=endpoint.add_peer(), dest_qpn=ANY_QPN))
     qp.rts(0, RtsAttributes(**config.sending()))
+
+
+@functools.lru_cache(8)
+def _in_json(config: DeviceConfig) -> str:
+    return json.dumps(asdict(config))
 
 
 def _native_planes(planes: Iterable[PeerPlane]) -> list[Any]:
@@ -135,16 +143,17 @@ class Device:
 
     def __init__(
         self,
-        planes: Sequence[str] = ("127.0.0.1",),
+        planes: Sequence[str | plane_names.LocalPlane] = ("127.0.0.1",),
         config: DeviceConfig | None = None,
         *,
         routes: Callable[[int, Any], Sequence[Any]] | None = None,
         why: str = "",
         **more: Any,
     ) -> None:
-        """`planes` as `softmrc.planes` describes them; `more` are fields of `DeviceConfig`. `routes(plane, address)`
-        gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths` does). `why` says where planes
-        come from that the caller did not choose, for the log and for what is said of them."""
+        """`planes` as `softmrc.planes` describes or resolved them; `more` are fields of `DeviceConfig`.
+        `routes(plane, address)` gives the SRv6 carriers to a peer that was added without any (`FabricHost.paths`
+        does). `why` says where planes come from that the caller did not choose, for the log and for what is said of
+        them."""
         if routes is not None and not callable(routes):
             raise ConfigError("routes", routes, "a function of a plane and an address, or None")
         self._routes = routes
@@ -156,7 +165,7 @@ class Device:
             planes = [planes]
         if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
             raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
-        self.local_planes = [plane_names.resolve(text, why) for text in planes]
+        self.local_planes = plane_names.resolve_all(planes, why)
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
@@ -174,7 +183,9 @@ class Device:
         leaving.expect(self)
         self._profiles: dict[int, tuple[int, int]] = {}
         self.domain = ProtectionDomain(self, 0)  # of whatever is given none of its own
-        log.log(logging.INFO if why else logging.DEBUG, "%s", self._introduction(why))
+        level = logging.INFO if why else logging.DEBUG
+        if log.isEnabledFor(level):
+            log.log(level, "%s", self._introduction(why))
 
     def _introduction(self, why: str) -> str:
         """Which planes, why these, and what follows from them."""
@@ -227,7 +238,7 @@ class Device:
     def _open_control(self) -> str:
         """Where this device can be asked and told (docs/control.md); empty where it cannot."""
         speeds = [plane.speed_bps for plane in self.local_planes]
-        path, why = _core.open_control(self._native, "verbs", self.mtu, json.dumps(asdict(self.config)), speeds)
+        path, why = _core.open_control(self._native, "verbs", self.mtu, _in_json(self.config), speeds)
         if why:
             logging.getLogger("softmrc").info("no control socket: %s", why)
         return path
