@@ -64,7 +64,9 @@ class Model {
   }
   std::uint32_t columns() const {
     std::uint32_t best = 1;
+    // A row is of whole machines: else what their ranks could add up among themselves goes by the network.
     const auto consider = [&](std::uint32_t columns) {
+      if (columns % load_.side_by_side != 0) return;
       if (best == 1 || grid(columns) < grid(best)) best = columns;
     };
     for (std::uint32_t few = 2; few * few <= n_; ++few)

@@ -26,6 +26,7 @@ struct Load {
   std::uint32_t ranks = 1;
   std::uint64_t bytes = 0;    // of one rank's contribution, or of the result: all parts together
   std::uint64_t largest = 0;  // of the parts, where there is one for each rank
+  std::uint32_t side_by_side = 1;  // ranks that share a machine
 };
 
 constexpr std::uint64_t impossible_ps = std::numeric_limits<std::uint64_t>::max();

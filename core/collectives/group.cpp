@@ -44,8 +44,9 @@ void Group::connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t mess
   strands_[strand]->connect(peer, message_qpn, bulk_qpn, remote_rkey);
 }
 
-void Group::start(std::uint32_t unit) {
+void Group::start(std::uint32_t unit, std::uint32_t side_by_side) {
   place_.unit = unit;
+  place_.side_by_side = side_by_side;
   for (const auto& strand : strands_) strand->start();
 }
 

@@ -53,7 +53,7 @@ class Group final : private StrandOwner {
   proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }
   void connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
   // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
-  void start(std::uint32_t unit);
+  void start(std::uint32_t unit, std::uint32_t side_by_side = 1);
 
   std::shared_ptr<Work> issue(const Call& call, double timeout_s);
   std::shared_ptr<Work> send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s);

@@ -41,13 +41,13 @@ std::uint64_t count_of(const Call& call) {
 }
 
 // The same on all ranks of one collective; of those that differ from pair to pair only the kind counts.
-Load load_of(const Call& call, std::uint32_t ranks) {
+Load load_of(const Call& call, const Place& place) {
   const std::uint64_t bytes = count_of(call) * size_of(call.dtype);
   std::uint64_t largest = call.kind == Kind::all_reduce ? bytes : 0;
   const std::vector<Part>& parts = call.kind == Kind::reduce_scatter ? call.inputs : call.outputs;
   if (call.kind == Kind::reduce_scatter || call.kind == Kind::all_gather)
     for (const Part& part : parts) largest = std::max(largest, part.bytes);
-  return {call.kind, ranks, bytes, largest};
+  return {call.kind, place.size, bytes, largest, place.side_by_side};
 }
 
 // Whether all that a transfer waits for or is merged with is cut in the same places: it is as long as itself, or says what
@@ -109,7 +109,7 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
   op->descriptor.root = call.root;
   op->descriptor.count = count_of(call);
   op->descriptor.shape = hash_of(call);
-  const Load load = load_of(call, place.size);
+  const Load load = load_of(call, place);
   op->descriptor.algorithm = cheapest(load, place.costs, place.forced);
   for (const Part& part : call.inputs) op->ranges.push_back({part.data, part.data + part.bytes, false});
   for (const Part& part : call.outputs) op->ranges.push_back({part.data, part.data + part.bytes, true});

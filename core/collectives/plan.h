@@ -28,6 +28,7 @@ struct Place {
   Costs costs{};              // the same for all ranks
   std::optional<Algorithm> forced{};  // where it is possible: for tests and benches, on all ranks
   bool is_weightless = false; // in simulators: lengths alone count, no memory is read or written
+  std::uint32_t side_by_side = 1;  // ranks of every machine, if they are as many everywhere and have numbers in a row
 };
 
 struct Part {

@@ -6,6 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 from ranks import ranks, values_of
 
 from softmrc import _core
-from softmrc.collectives import Group, neighbours
+from softmrc.collectives import DirectoryStore, Group, neighbours
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 
@@ -125,3 +128,51 @@ def test_a_choice_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(neighbours.SHARED_MEMORY, "yes")
     with pytest.raises(ConfigError, match=r"SOFTMRC_SHARED_MEMORY.*'auto', 'on' or 'off'"), ranks(2):
         pass
+
+
+@pytest.mark.parametrize(
+    ("memories", "many"),
+    [
+        ("aabb", 2),
+        ("aaaabbbb", 4),
+        ("abab", 1),
+        ("aab", 1),
+        ("aabbb", 1),
+        ("aabbaa", 1),
+        ("aaaa", 1),
+        ("abcd", 1),
+        ("a", 1),
+    ],
+)
+def test_ranks_side_by_side(memories: str, many: int) -> None:
+    assert neighbours.side_by_side(list(memories)) == many
+    assert neighbours.side_by_side([""] * len(memories)) == 1
+
+
+@pytest.mark.usefixtures("through_memory")
+def test_a_row_of_a_grid_is_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six ranks on two machines of three: nothing but what a machine has added up goes from one to the other."""
+    places = threading.local()
+    monkeypatch.setattr(neighbours, "memory_of_this_process", lambda: places.name)
+
+    def join(rank: int) -> Group:
+        places.name = "here" if rank < 3 else "there"
+        return Group.join(store, rank, 6, planes=["127.0.0.1"], timeout_s=20.0, lanes=1)
+
+    def crossing(group: Group) -> int:
+        here = range(3) if group.rank < 3 else range(3, 6)
+        there = [pair for peer, pairs in group.pairs.items() if peer not in here for pair in pairs]
+        return sum(pair.bulk.stats()["bytes_sent"] for pair in there)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(6) as pool:
+        store = DirectoryStore(folder)
+        groups = list(pool.map(join, range(6)))
+        for group in groups:
+            group._native.force("grid")
+        arrays = [np.full(600_000, rank + 1.0, np.float32) for rank in range(6)]
+        list(pool.map(lambda rank: groups[rank].all_reduce(arrays[rank]).wait(), range(6)))
+        assert all((array == 21).all() for array in arrays)
+        sent = list(pool.map(crossing, groups))
+        list(pool.map(Group.close, groups))
+    a_third = 600_000 * 4 // 3
+    assert all(0 < one < 1.1 * a_third for one in sent)

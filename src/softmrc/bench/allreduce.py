@@ -25,6 +25,7 @@ from softmrc.bench.ranks import Ranks
 from softmrc.bench.udp import LOOPBACK
 from softmrc.bench.veth import Lab, link_of, planes_of, veth_planes
 from softmrc.child import command_of
+from softmrc.collectives.neighbours import SHARED_MEMORY
 from softmrc.errors import DeviceError
 
 MIB = 1 << 20
@@ -33,6 +34,7 @@ LINKS = 2
 LINK_MBPS = 1000
 STEPS = {"64MiB": (64 * MIB, 3), "1MiB": (MIB, 50), "64KiB": (64 << 10, 100), "8B": (8, 400)}  # bytes, how many a round
 SIZES = (2, 4, 8, 16)
+LARGE = [(size, name) for size in (2, 4) for name in ("64MiB", "1MiB")]  # what is worth sharing memory for
 ALWAYS = 4  # ranks that are measured on any machine; more, where each has a core
 
 
@@ -50,6 +52,10 @@ FIGURES = (
     *_beside_gloo_figures(4, 1.0, 1.0, 1.5),
     *_beside_gloo_figures(8, 1.2, 1.2, 0.8),
     *_beside_gloo_figures(16, 1.0, 1.2, 0.8),
+    *(
+        Figure(f"memory.{size}.{name}", f"{size} ranks through memory, {name}: speed over loopback's", "", 1, True)
+        for size, name in LARGE
+    ),
     Figure(
         "fault_worst_over_median", "a plane swallows everything: the worst 64 MiB step over the median", "", 3, False
     ),
@@ -71,8 +77,10 @@ FIGURES = (
 )
 
 
-def _ours(store: str, size: int, planes: Sequence[str]) -> list[list[str]]:
-    return [command_of("softmrc.bench.ranks", store, str(r), str(size), "{}", *planes) for r in range(size)]
+def _ours(store: str, size: int, planes: Sequence[str], memory: str = "off") -> list[list[str]]:
+    settings = ["env", f"{SHARED_MEMORY}={memory}"]  # where wires are compared, nothing goes round them
+    module = [*settings, *command_of("softmrc.bench.ranks", store)]
+    return [[*module, str(rank), str(size), "{}", *planes] for rank in range(size)]
 
 
 def _gloos(store: str, size: int) -> list[list[str]]:
@@ -132,6 +140,24 @@ def _every_size(rounds: int) -> dict[str, Any]:
         f"ranks{size}": {"not_measured": reason} if reason else _beside_gloo(size, rounds)
         for size, reason in reasons.items()
     }
+
+
+def _through_memory(rounds: int) -> dict[str, Any]:
+    """Ranks of one machine that share memory, beside the same over loopback: speed over its speed."""
+    found = {}
+    for size, name in LARGE:
+        nbytes, count = STEPS[name]
+        with contextlib.ExitStack() as stack:
+            both = [
+                stack.enter_context(Ranks(_ours(stack.enter_context(_store()), size, LOOPBACK, memory)))
+                for memory in ("on", "off")
+            ]
+            rows = [[statistics.median(one.times(nbytes, count)) for one in both] for _ in range(rounds + 1)][1:]
+        found[f"{size}.{name}"] = {
+            "gbytes_s": nbytes / statistics.median(mine for mine, _ in rows) / 1e9,
+            "ratio": statistics.median(theirs / mine for mine, theirs in rows),
+        }
+    return found
 
 
 def _fault(trials: int, steps: int) -> dict[str, Any]:
@@ -239,6 +265,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     """All figures; `quick` for a look, not for the record."""
     rounds = 3 if quick else 9
     figures = _every_size(rounds)
+    figures["memory"] = _through_memory(rounds)
     figures |= _fault(*((2, 20) if quick else (8, 30)))
     figures["links"] = _on_links(3 if quick else 9, 2 if quick else 8)
     figures["rounds"] = rounds
@@ -255,6 +282,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
 def shown(figures: dict[str, Any]) -> dict[str, Any]:
     """The figures by the keys of FIGURES."""
     flat = {key: value for key, value in figures.items() if isinstance(value, float)}
-    for group in [name for name in (*(f"ranks{size}" for size in SIZES), "cuda", *setup.WHAT) if name in figures]:
+    groups = (*(f"ranks{size}" for size in SIZES), "memory", "cuda", *setup.WHAT)
+    for group in [name for name in groups if name in figures]:
         flat |= {f"{group}.{name}": row["ratio"] for name, row in figures[group].items() if name != "not_measured"}
     return flat | {f"links.{name}": value for name, value in figures["links"].items() if name != "refused"}

@@ -8,6 +8,7 @@ SOFTMRC_SHARED_MEMORY=off    never
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from softmrc.errors import ConfigError
@@ -33,3 +34,12 @@ def memory_of_this_process() -> str:
         return " ".join([BOOT.read_text().strip(), *spaces, str(os.geteuid())])
     except OSError:
         return ""
+
+
+def side_by_side(memories: Sequence[str]) -> int:
+    """How many ranks each of several memories has, if they are as many everywhere and have numbers in a row; else 1."""
+    many = next((rank for rank, memory in enumerate(memories) if memory != memories[0]), len(memories))
+    blocks = [set(memories[first : first + many]) for first in range(0, len(memories), many)]
+    is_even = len(memories) % many == 0 and all(len(block) == 1 for block in blocks)
+    is_regular = is_even and len(set(memories)) == len(blocks) > 1 and "" not in memories
+    return many if is_regular else 1

@@ -68,6 +68,7 @@ class Meeting:
         self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
         self._cores = cores_to_share(is_firm)
         self._memory = neighbours.memory_of_this_process() if neighbours.is_wanted(device) else ""
+        self._side_by_side = 1
         self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
         self._expected: list[tuple[int, int]] = []  # lanes, and places there
@@ -89,7 +90,7 @@ class Meeting:
             if self.size > 1:
                 self._learn(native)
                 self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
-            native.start(self.mtu * _core.packets_a_train(self.mtu))
+            native.start(self.mtu * _core.packets_a_train(self.mtu), self._side_by_side)
             if self.size > 1:
                 self.table.be_ready()
                 self._see_planes(native)
@@ -219,6 +220,8 @@ class Meeting:
         if (fewest := min(map(len, self._places.values()))) < len(mine):
             native.narrow(fewest)
             del mine[fewest:], self.lanes[fewest:]
+        memories = {self.rank: self._memory, **{peer: offer["memory"] for peer, (offer, _) in found.items()}}
+        self._side_by_side = neighbours.side_by_side([memories[rank] for rank in range(self.size)])
         config = self.device.config
         self.mtu = whole_payload(min(own["mtu"], *(offer["mtu"] for offer, _ in found.values())))
         key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
