@@ -131,6 +131,8 @@ class DeviceConfig:
                 raise ConfigError(item.name, value, "a whole number that is not negative")
         if self.seal not in SEAL_CHOICES:
             raise ConfigError("seal", self.seal, "'auto', 'on' or 'off'")
+        if not isinstance(self.congestion_control, str):
+            raise ConfigError("congestion_control", self.congestion_control, "the name of a controller")
         for name, least, most in (("rekey_packets", 16, 1 << 36), ("rekey_s", 10, LONGEST_REKEY_S)):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(name, getattr(self, name), f"{least} to {most}")
