@@ -74,7 +74,7 @@ void bind_recovery(nb::module_& m) {
 class LinkRig : private LinkObserver {
  public:
   explicit LinkRig(const NetworkConfig& config)
-      : config_(config), fabric_(config.fabric), prng_(config.seed, "links"), links_(config_, fabric_, scheduler_, prng_, parcels_, *this) {}
+      : config_(config), fabric_(config.fabric), links_(config_, fabric_, scheduler_, parcels_, *this) {}
   LinkRig(const LinkRig&) = delete;
   LinkRig& operator=(const LinkRig&) = delete;
 
@@ -105,13 +105,13 @@ class LinkRig : private LinkObserver {
     std::vector<std::tuple<std::int64_t, std::uint32_t, std::uint32_t, bool, bool, bool>> seen;
     while (!scheduler_.empty()) {
       const Scheduler::Event event = scheduler_.pop();
-      if (event.kind == Happening::arrive) follow(event.what, event.who);
-      if (event.kind == Happening::arrive && links_.on_arrive(event.who, event.what)) {
-        const Parcel& p = parcels_[event.what];
-        seen.emplace_back(event.at.ps, event.what, links_.end_of(event.who).index, p.trim != proto::Trim::none, p.congestion, p.is_corrupt);
-        parcels_.drop(event.what);
-      } else if (event.kind == Happening::ready && links_.on_ready(event.who)) {
-        is_busy_[event.who] = false;
+      if (event.kind() == Happening::arrive) follow(event.what(), event.who());
+      if (event.kind() == Happening::arrive && links_.on_arrive(event.who(), event.what())) {
+        const Parcel& p = parcels_[event.what()];
+        seen.emplace_back(event.at.ps, event.what(), links_.end_of(event.who()).index, p.trim != proto::Trim::none, p.congestion, p.is_corrupt);
+        parcels_.drop(event.what());
+      } else if (event.kind() == Happening::ready && links_.on_ready(event.who())) {
+        is_busy_[event.who()] = false;
       }
     }
     return seen;
@@ -137,7 +137,6 @@ class LinkRig : private LinkObserver {
   const NetworkConfig config_;
   const Fabric fabric_;
   Scheduler scheduler_;
-  Prng prng_;
   Parcels parcels_;
   Links links_;
   std::vector<bool> is_busy_ = std::vector<bool>(fabric_.links());

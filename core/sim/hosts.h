@@ -53,8 +53,6 @@ struct HostObserver {
   virtual void on_leave(std::uint32_t host, std::uint32_t parcel) = 0;
   virtual void on_placed(const Placement& placement) = 0;
   virtual void on_landed(const Landing& landing) = 0;
-  // So much is to land because of a call that begins now.
-  virtual void on_expected(std::uint64_t bytes) = 0;
   virtual void on_bad_evs(std::int64_t change) = 0;
   virtual void on_delivered(std::uint32_t flow) = 0;
   virtual void on_completed(std::uint32_t flow) = 0;
@@ -67,7 +65,6 @@ class Hosts {
   struct Place {
     const NetworkConfig& config;
     const Scheduler& clock;
-    Prng& prng;
     Parcels& parcels;
     std::span<const Nic> nics;
     HostObserver& network;
@@ -89,10 +86,12 @@ class Hosts {
   enum class Carried : std::uint8_t { flow, bulk, message };
   virtual Carried carried(std::uint32_t) const { return Carried::flow; }
 
-  // Before the first flow starts.
-  virtual void begin(const std::vector<Flow>&) {}
-  // The source of a flow is given it to send.
+  // Before the first flow starts: who will talk to whom. Returns how many bytes are to land because of collectives.
+  virtual std::uint64_t begin(const std::vector<Flow>& flows) = 0;
+  // The source of a flow is given it to send; a link's delay later, long before a packet can be there, its destination is
+  // told to expect it.
   virtual void start(std::uint32_t id, const Flow& flow) = 0;
+  virtual void expect(std::uint32_t id, const Flow& flow) = 0;
   virtual void handle(std::uint32_t host, std::uint32_t parcel) = 0;
   virtual void handle_timeout(std::uint32_t host) = 0;
   // More of its ports are free, or may carry data again.
@@ -114,7 +113,7 @@ class Hosts {
   virtual proto::QpStats total_stats() const { return {}; }
 
   const Counters& counters() const { return counters_; }
-  // What arrived where and when, as a number.
+  // What arrived where and when, as a number: a sum, so that only what and when counts, not who was looked at first.
   std::uint64_t trace_hash() const { return hash_; }
 
  protected:
@@ -126,8 +125,8 @@ class Hosts {
 
   void count_arrival(std::uint32_t host, std::uint32_t psn) {
     ++counters_.arrived;
-    const std::uint64_t value = static_cast<std::uint64_t>(now().ps) ^ static_cast<std::uint64_t>(host) << 40 ^ psn;
-    hash_ = (hash_ ^ value) * 0x100000001B3u ^ (hash_ >> 29);
+    std::uint64_t state = static_cast<std::uint64_t>(now().ps) * 0x9FB21C651E98DF25u ^ (static_cast<std::uint64_t>(host) << 32 | psn);
+    hash_ += splitmix64(state);
   }
 
   Place place_;
@@ -136,7 +135,7 @@ class Hosts {
  private:
   std::uint32_t all_ports_;
   bool have_engines_;
-  std::uint64_t hash_ = 0xCBF29CE484222325u;
+  std::uint64_t hash_ = 0;
 };
 
 }  // namespace softmrc::sim

@@ -13,9 +13,9 @@ std::uint32_t scaled(std::uint32_t bytes, float share) {
 
 }  // namespace
 
-Links::Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& scheduler, Prng& prng, Parcels& parcels, LinkObserver& observer)
-    : config_(config), fabric_(fabric), scheduler_(scheduler), prng_(prng), parcels_(parcels), observer_(observer),
-      links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()), router_(config, fabric, faults_, scheduler),
+Links::Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& scheduler, Parcels& parcels, LinkObserver& observer)
+    : config_(config), fabric_(fabric), scheduler_(scheduler), parcels_(parcels), observer_(observer),
+      seed_(Prng(config.seed, "links").bits()), links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()), router_(config, fabric, faults_, scheduler),
       is_lossless_(config.transport == Transport::roce && config.roce.pfc),
       xoff_bytes_(config.roce.pfc_xoff_bytes ? config.roce.pfc_xoff_bytes : config.queue.data_bytes / 2),
       xon_bytes_(config.roce.pfc_xon_bytes ? config.roce.pfc_xon_bytes : xoff_bytes_ / 4 * 3) {
@@ -56,7 +56,8 @@ void Links::drop(std::uint32_t id) {
   parcels_.drop(id);
 }
 
-bool Links::should_mark(const Link& link) {
+bool Links::should_mark(LinkId at) {
+  const Link& link = links_[at];
   const QueueConfig& q = config_.queue;
   const std::uint32_t low = scaled(q.ecn_low_bytes, link.queue_share);
   const std::uint32_t high = scaled(q.ecn_high_bytes, link.queue_share);
@@ -64,7 +65,7 @@ bool Links::should_mark(const Link& link) {
   if (link.is_last_hop && !q.ecn_on_last_hop) return false;
   if (link.data_bytes >= high) return true;
   const double share = static_cast<double>(link.data_bytes - low) / (high - low);
-  return prng_.chance(share);
+  return draw(at).chance(share);
 }
 
 // The payload goes, the header goes on as control traffic.
@@ -81,14 +82,15 @@ void Links::cut(Parcel& p, bool last_hop) {
 
 // Finds the packet a place in one of the link's queues, or says that there is none. On overflow either the arriving or
 // the newest waiting packet is trimmed, whichever a coin says, so that flows which burst do not always pay.
-bool Links::admit(Link& link, std::uint32_t id) {
+bool Links::admit(LinkId at, std::uint32_t id) {
+  Link& link = links_[at];
   const QueueConfig& q = config_.queue;
   Parcel* p = &parcels_[id];
   if (!p->is_control) {
     const std::uint32_t full = link.is_last_hop && q.last_hop_trim_bytes ? q.last_hop_trim_bytes : q.trim_bytes;
     const std::uint32_t limit = scaled(full, link.queue_share);
     if (limit && p->is_trimmable && link.data_bytes + p->bytes > limit) {
-      if (!link.data.empty() && parcels_[link.data.tail].is_trimmable && prng_.chance(0.5)) {
+      if (!link.data.empty() && parcels_[link.data.tail].is_trimmable && draw(at).chance(0.5)) {
         Parcel& newest = parcels_[link.data.tail];
         link.data_bytes += p->bytes - newest.bytes;
         std::swap(*p, newest);
@@ -117,7 +119,7 @@ void Links::enqueue(LinkId at, std::uint32_t id) {
   if (faults_.is_down(at)) return lose(id);
   const bool may_go = !link.is_paused || parcels_[id].is_control;
   if (!link.is_ready_armed && link.busy_until <= now() && may_go) return transmit(at, id);
-  if (!admit(link, id)) return drop(id);
+  if (!admit(at, id)) return drop(id);
   kick(at);
 }
 
@@ -147,7 +149,7 @@ bool Links::on_ready(LinkId at) {
   } else {
     id = link.data.head;
     Parcel& p = parcels_[id];
-    if (should_mark(link)) {
+    if (should_mark(at)) {
       p.congestion = true;
       ++counters_.marked;
     }
@@ -163,13 +165,16 @@ bool Links::on_ready(LinkId at) {
 void Links::transmit(LinkId at, std::uint32_t id) {
   Link& link = links_[at];
   Parcel& p = parcels_[id];
-  link.busy_until = now() + Duration{static_cast<std::int64_t>(static_cast<std::uint64_t>(p.bytes) * link.ps_per_byte_q8 >> 8)};
+  // At least a moment, so that no two packets reach the end of a link at once.
+  const auto ps = static_cast<std::int64_t>(static_cast<std::uint64_t>(p.bytes) * link.ps_per_byte_q8 >> 8);
+  link.busy_until = now() + Duration{std::max<std::int64_t>(ps, 1)};
   link.bytes += p.bytes;
   ++counters_.hops;
   if (link.is_first_hop) scheduler_.push(link.busy_until, Happening::ready, at, 0);
   if (faults_.is_faulty(at)) [[unlikely]] {
-    if (faults_.swallows(at, p, prng_)) return lose(id);
-    if (faults_.corrupts(at, prng_)) {
+    Draw chance = draw(at);
+    if (faults_.swallows(at, p, chance)) return lose(id);
+    if (faults_.corrupts(at, chance)) {
       p.is_corrupt = true;
       ++counters_.corrupted;
     }
@@ -219,24 +224,24 @@ bool Links::on_pause(LinkId at, bool is_paused) {
 }
 
 void Links::fetch_link(const Scheduler::Event& event) const {
-  if (event.kind == Happening::arrive) {
-    fetch(&parcels_[event.what]);
-    fetch(&ends_[event.who]);
-  } else if (event.kind == Happening::ready) {
-    fetch(&links_[event.who]);
+  if (event.kind() == Happening::arrive) {
+    fetch(&parcels_[event.what()]);
+    fetch(&ends_[event.who()]);
+  } else if (event.kind() == Happening::ready) {
+    fetch(&links_[event.who()]);
   }
 }
 
 bool Links::fetch_behind(const Scheduler::Event& event) const {
-  if (event.kind == Happening::arrive) {
-    const Node& node = ends_[event.who];
+  if (event.kind() == Happening::arrive) {
+    const Node& node = ends_[event.who()];
     if (node.tier == Tier::host) {
-      fetch(&parcels_[event.what].packet);
+      fetch(&parcels_[event.what()].packet);
       return false;
     }
-    if (const LinkId next = router_.next_link(node, parcels_[event.what]); next != no_link) fetch(&links_[next]);
-  } else if (event.kind == Happening::ready) {
-    const Link& link = links_[event.who];
+    if (const LinkId next = router_.next_link(node, parcels_[event.what()]); next != no_link) fetch(&links_[next]);
+  } else if (event.kind() == Happening::ready) {
+    const Link& link = links_[event.who()];
     const std::uint32_t head = link.control.empty() ? link.data.head : link.control.head;
     if (head == no_parcel) return !link.is_first_hop;
     fetch(&parcels_[head]);

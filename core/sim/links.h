@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/prng.h"
 #include "sim/fabric.h"
 #include "sim/link_faults.h"
 #include "sim/network_config.h"
@@ -20,12 +19,13 @@ namespace softmrc::sim {
 // What happens in a network, by the number that the scheduler carries.
 struct Happening {
   enum Kind : std::uint32_t {
+    fault,       // number `what`: what is to happen at that moment finds it there
     arrive,      // at the end of link `who`: packet `what`
     ready,       // link `who` may send again
     pause,       // link `who` is told to pause, or that it may go on
     timer,       // host `who` wanted to be called
-    flow_start,  // flow `what`
-    fault,       // number `what`
+    flow_start,  // flow `what`, at its source `who`
+    flow_meet,   // flow `what`, which has started, is told to its destination `who`
     shot,        // number `what` of a survey leaves
   };
 };
@@ -44,7 +44,7 @@ class Links {
   };
 
   // What these refer to outlives them.
-  Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& scheduler, Prng& prng, Parcels& parcels, LinkObserver& observer);
+  Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& scheduler, Parcels& parcels, LinkObserver& observer);
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
@@ -69,8 +69,8 @@ class Links {
 
   // The host that an arrival or a free port is a matter of, if it is one's.
   std::uint32_t host_of(const Scheduler::Event& event) const {
-    if (event.kind == Happening::arrive && ends_[event.who].tier == Tier::host) return ends_[event.who].index;
-    if (event.kind == Happening::ready && links_[event.who].is_first_hop) return fabric_.host_before(event.who);
+    if (event.kind() == Happening::arrive && ends_[event.who()].tier == Tier::host) return ends_[event.who()].index;
+    if (event.kind() == Happening::ready && links_[event.who()].is_first_hop) return fabric_.host_before(event.who());
     return no_host;
   }
   // Asks for the memory of what is to happen, one step of the pointer chain at a time: the link and the packet first, then
@@ -91,6 +91,7 @@ class Links {
     std::uint32_t ps_per_byte_q8 = 0;  // serialisation time of a byte, in 1/256 ps
     std::uint32_t buffered = 0;        // bytes that came in by this link and wait in the switch at its end
     float queue_share = 1;             // of the configured queues and thresholds
+    std::uint16_t draws = 0;           // what was left to chance on it, so often
     bool is_ready_armed = false;
     bool is_first_hop = false;
     bool is_last_hop = false;
@@ -101,9 +102,10 @@ class Links {
 
   double byte_time_q8(LinkId at) const;
   void enqueue(LinkId at, std::uint32_t id);
-  bool admit(Link& link, std::uint32_t id);
+  bool admit(LinkId at, std::uint32_t id);
   void cut(Parcel& parcel, bool last_hop);
-  bool should_mark(const Link& link);
+  Draw draw(LinkId at) { return {seed_, at, now(), links_[at].draws++}; }
+  bool should_mark(LinkId at);
   void transmit(LinkId at, std::uint32_t id);
   void kick(LinkId at);
   void count_buffered(LinkId came_from, std::int64_t bytes);
@@ -114,9 +116,9 @@ class Links {
   const NetworkConfig& config_;
   const Fabric& fabric_;
   Scheduler& scheduler_;
-  Prng& prng_;
   Parcels& parcels_;
   LinkObserver& observer_;
+  const std::uint64_t seed_;
   std::vector<Link> links_;
   std::vector<Node> ends_;
   LinkFaults faults_;

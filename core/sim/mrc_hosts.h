@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -26,8 +25,9 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
   std::vector<std::string> errors() const override { return errors_; }
   Carried carried(std::uint32_t qpn) const override { return connections_[qpn - first_qpn].carried; }
 
-  void begin(const std::vector<Flow>& flows) override;
+  std::uint64_t begin(const std::vector<Flow>& flows) override;
   void start(std::uint32_t id, const Flow& flow) override;
+  void expect(std::uint32_t id, const Flow& flow) override;
   void handle(std::uint32_t host, std::uint32_t parcel) override;
   void handle_timeout(std::uint32_t host) override;
   void handle_free_port(std::uint32_t host) override { drain(host); }
@@ -86,9 +86,12 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
     const proto::QueuePair* last_sender = nullptr;  // likely to send next, too: its memory is fetched ahead
   };
   // One queue pair, or as many as are asked for, per ordered pair of hosts that talk; flows between them are its messages.
+  // Each end has its queue pair from the first flow on that it hears of.
   struct Connection {
     std::uint32_t source = 0;
     std::uint32_t destination = 0;
+    std::uint32_t id_at_source = 0;       // of the peer
+    std::uint32_t id_at_destination = 0;
     const proto::QueuePair* sender = nullptr;
     const proto::QueuePair* receiver = nullptr;
     Carried carried = Carried::flow;
@@ -114,7 +117,10 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
 
   void on(const proto::Event& event) override;
   proto::Endpoint& endpoint_of(std::uint32_t host);
-  std::uint32_t connection(std::uint32_t source, std::uint32_t destination, std::uint32_t lane);
+  void plan_connections(const std::vector<Flow>& flows);
+  void count_peers(const std::vector<Flow>& flows);
+  Psn first_psn(std::uint32_t qpn) const;
+  const proto::QueuePair* open(std::uint32_t connection, std::uint32_t host, std::uint32_t peer);
   void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init);
   proto::InitAttributes hints_for(std::uint32_t source, std::uint32_t destination) const;
   void hand_in(std::uint32_t host, std::uint32_t parcel);
@@ -124,6 +130,8 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
   const proto::QueuePair* pair_of(const Host& host, const Parcel* arriving) const;
 
   // mrc_ranks.cpp: collectives.
+  collectives::Call asked(const Collective& what, std::uint8_t* in, std::uint8_t* out) const;
+  std::uint64_t meet(const Flow& flow);
   void call(std::uint32_t id, const Flow& flow);
   void introduce(Group& group, std::uint32_t a, std::uint32_t b);
   bool attend(std::uint32_t host);
@@ -131,8 +139,7 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
 
   std::vector<Host> hosts_;
   std::vector<Connection> connections_;  // by queue pair number, which both ends share
-  std::unordered_map<std::uint64_t, std::uint32_t> connection_ids_;
-  std::unordered_map<std::uint64_t, std::uint32_t> next_lane_;  // by pair of hosts, where they have several
+  std::vector<std::uint32_t> connection_of_;  // by flow
   std::vector<std::uint16_t> send_peers_, receive_peers_;       // by host, where there are hints
   proto::Transmit scratch_;
   Clock clock_{*this};

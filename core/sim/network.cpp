@@ -24,9 +24,9 @@ std::uint64_t key_of(const Parcel& p) { return Recovery::key(p.packet.bth.dqp, p
 }  // namespace
 
 Network::Network(const NetworkConfig& config)
-    : config_(config), fabric_(config.fabric), prng_(config.seed, "network"), nics_(config.fabric.hosts),
-      links_(config_, fabric_, scheduler_, prng_, parcels_, *this),
-      hosts_(make_hosts({config_, scheduler_, prng_, parcels_, nics_, *this})), workload_(config.chain_on_acknowledgement),
+    : config_(config), fabric_(config.fabric), nics_(config.fabric.hosts),
+      links_(config_, fabric_, scheduler_, parcels_, *this),
+      hosts_(make_hosts({config_, scheduler_, parcels_, nics_, *this})), workload_(config.chain_on_acknowledgement),
       checker_(config.mtu), series_(config.fabric.planes) {}
 
 Network::~Network() = default;
@@ -54,9 +54,9 @@ void Network::add_fault(const Fault& fault) {
 
 void Network::begin() {
   has_begun_ = true;
-  hosts_->begin(workload_.flows());
+  checker_.expect(hosts_->begin(workload_.flows()));
   for (std::uint32_t i = 0; i < faults_.size(); ++i) scheduler_.push(faults_[i].at, Happening::fault, 0, i);
-  workload_.begin([this](Time at, std::uint32_t flow) { scheduler_.push(at, Happening::flow_start, 0, flow); });
+  workload_.begin([this](Time at, std::uint32_t flow) { start_at(at, flow); });
 }
 
 bool Network::run(Time until, std::uint64_t max_events) {
@@ -77,39 +77,44 @@ bool Network::run(Time until, std::uint64_t max_events) {
 }
 
 void Network::handle(const Scheduler::Event& event) {
-  switch (static_cast<Happening::Kind>(event.kind)) {
+  switch (static_cast<Happening::Kind>(event.kind())) {
     case Happening::arrive: {
-      if (!links_.on_arrive(event.who, event.what)) break;
-      if (parcels_[event.what].is_survey) {
-        survey_.on_back(now(), parcels_[event.what]);
-        parcels_.drop(event.what);
+      if (!links_.on_arrive(event.who(), event.what())) break;
+      if (parcels_[event.what()].is_survey) {
+        survey_.on_back(now(), parcels_[event.what()]);
+        parcels_.drop(event.what());
         break;
       }
-      const std::uint32_t host = links_.end_of(event.who).index;
-      hosts_->handle(host, event.what);
+      const std::uint32_t host = links_.end_of(event.who()).index;
+      hosts_->handle(host, event.what());
       arm_timer(host);
       break;
     }
     case Happening::ready:
-      if (links_.on_ready(event.who)) on_free_port(event.who);
+      if (links_.on_ready(event.who())) on_free_port(event.who());
       break;
     case Happening::pause:
-      if (links_.on_pause(event.who, event.what != 0)) on_pause(event.who, event.what != 0);
+      if (links_.on_pause(event.who(), event.what() != 0)) on_pause(event.who(), event.what() != 0);
       break;
     case Happening::timer:
-      if (nics_[event.who].timer_at != event.at) break;
-      nics_[event.who].timer_at = Time::never();
-      hosts_->handle_timeout(event.who);
-      arm_timer(event.who);
+      if (nics_[event.who()].timer_at != event.at) break;
+      nics_[event.who()].timer_at = Time::never();
+      hosts_->handle_timeout(event.who());
+      arm_timer(event.who());
       break;
     case Happening::flow_start: {
-      const Flow& flow = workload_.on_started(now(), event.what);
-      hosts_->start(event.what, flow);
+      const Flow& flow = workload_.on_started(now(), event.what());
+      hosts_->start(event.what(), flow);
       arm_timer(flow.source);
+      if (flow.collective < 0) scheduler_.push(now() + config_.fabric.link_delay, Happening::flow_meet, flow.destination, event.what());
       break;
     }
-    case Happening::fault: on_fault(faults_[event.what]); break;
-    case Happening::shot: on_shot(event.who, event.what); break;
+    case Happening::flow_meet:
+      hosts_->expect(event.what(), workload_.flows()[event.what()]);
+      arm_timer(event.who());
+      break;
+    case Happening::fault: on_fault(faults_[event.what()]); break;
+    case Happening::shot: on_shot(event.who(), event.what()); break;
   }
 }
 
@@ -202,11 +207,11 @@ void Network::on_landed(const Landing& l) {
 
 void Network::on_delivered(std::uint32_t id) {
   checker_.on_delivered(id);
-  workload_.on_delivered(now(), id, [this](Time at, std::uint32_t flow) { scheduler_.push(at, Happening::flow_start, 0, flow); });
+  workload_.on_delivered(now(), id, [this](Time at, std::uint32_t flow) { start_at(at, flow); });
 }
 
 void Network::on_completed(std::uint32_t id) {
-  workload_.on_completed(now(), id, [this](Time at, std::uint32_t flow) { scheduler_.push(at, Happening::flow_start, 0, flow); });
+  workload_.on_completed(now(), id, [this](Time at, std::uint32_t flow) { start_at(at, flow); });
 }
 
 bool Network::is_port_down(std::uint32_t host, std::uint32_t plane) const {
@@ -226,11 +231,11 @@ void Network::check_conserved() const {
 void Network::fetch_ahead() const {
   if (const Scheduler::Event* event = scheduler_.ahead(16)) {
     links_.fetch_link(*event);
-    if (event->kind == Happening::timer) fetch_host(event->who);
+    if (event->kind() == Happening::timer) fetch_host(event->who());
   }
   if (const Scheduler::Event* event = scheduler_.ahead(10); event && !links_.fetch_behind(*event)) fetch_host(links_.host_of(*event));
   if (!hosts_->have_engines()) return;
-  const auto arriving = [this](const Scheduler::Event& event) { return event.kind == Happening::arrive ? &parcels_[event.what] : nullptr; };
+  const auto arriving = [this](const Scheduler::Event& event) { return event.kind() == Happening::arrive ? &parcels_[event.what()] : nullptr; };
   if (const Scheduler::Event* event = scheduler_.ahead(6))
     if (const std::uint32_t host = links_.host_of(*event); host != no_host) hosts_->fetch_engine(host, arriving(*event));
   if (const Scheduler::Event* event = scheduler_.ahead(3))

@@ -14,7 +14,6 @@
 #include <memory>
 #include <vector>
 
-#include "base/prng.h"
 #include "sim/checker.h"
 #include "sim/fabric.h"
 #include "sim/hosts.h"
@@ -74,13 +73,13 @@ class Network final : private HostObserver, private LinkObserver {
   void on_leave(std::uint32_t host, std::uint32_t parcel) override;
   void on_placed(const Placement& placement) override;
   void on_landed(const Landing& landing) override;
-  void on_expected(std::uint64_t bytes) override { checker_.expect(bytes); }
   void on_bad_evs(std::int64_t change) override { series_.on_bad_evs(now(), change); }
   void on_delivered(std::uint32_t flow) override;
   void on_completed(std::uint32_t flow) override;
   bool is_port_down(std::uint32_t host, std::uint32_t plane) const override;
 
   void begin();
+  void start_at(Time at, std::uint32_t flow) { scheduler_.push(at, Happening::flow_start, workload_.flows()[flow].source, flow); }
   void handle(const Scheduler::Event& event);
   void on_shot(std::uint32_t host, std::uint32_t number);
   void depart(std::uint32_t host, std::uint32_t parcel);
@@ -96,7 +95,6 @@ class Network final : private HostObserver, private LinkObserver {
   const NetworkConfig config_;
   const Fabric fabric_;
   Scheduler scheduler_;
-  Prng prng_;  // one stream for all that is left to chance outside the hosts
   Parcels parcels_;
   std::vector<Nic> nics_;  // by host
   Links links_;
