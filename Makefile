@@ -9,7 +9,7 @@ SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
-THREAD_TESTS ?= tests/udp tests/collectives tests/nccl
+THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
 .PHONY: help demo demo-lab demo-gpu test torch-suite lint bench sanitize sanitize-threads fuzz arm64 swarm soak paper spec-map settings api wheel docs build clean
 .DEFAULT_GOAL := help

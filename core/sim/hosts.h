@@ -1,10 +1,11 @@
-// The hosts of a network, whichever transport they speak. A host is known by its number. It is told what happens to it,
+// The hosts of a network, or of one shard of it, whichever transport they speak. A host is known by its number. It is told what happens to it,
 // sends what its free ports allow at that moment, and says when it wants to be called; everything that it finds out goes
 // to the observer.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "proto/stats.h"
 #include "sim/network_config.h"
 #include "sim/parcel.h"
+#include "sim/partition.h"
 #include "sim/scheduler.h"
 #include "sim/workload.h"
 
@@ -59,35 +61,64 @@ struct HostObserver {
   virtual bool is_port_down(std::uint32_t host, std::uint32_t plane) const = 0;
 };
 
+class Hosts;
+
+// Where hosts of a shard stand; all of it outlives them.
+struct HostPlace {
+  const NetworkConfig& config;
+  const Partition& partition;
+  std::uint32_t shard;
+  const Scheduler& clock;
+  Parcels& parcels;
+  std::span<const Nic> nics;
+  HostObserver& network;
+};
+
+// All hosts of a network, and who talks to whom, which is known before anything moves. What belongs to a host is touched by the
+// shard of that host alone; the rest changes only while all shards wait.
+class Roster {
+ public:
+  virtual ~Roster() = default;
+
+  // Ranks, by their hosts; and what they will call. Where hosts have no collectives, -1.
+  virtual void add_group(const std::vector<std::uint32_t>&) {}
+  virtual std::int32_t add_collective(const Collective&) { return -1; }
+  // What travels to this queue pair: flows, or the bulk data or the messages of collectives.
+  enum class Carried : std::uint8_t { flow, bulk, message };
+  virtual Carried carried(std::uint32_t) const { return Carried::flow; }
+
+  // The hosts of one shard.
+  virtual std::unique_ptr<Hosts> stand(const HostPlace& place) = 0;
+  // Once all stand, and before the first flow starts: who will talk to whom. How many bytes are to land because of collectives.
+  virtual std::uint64_t begin(const std::vector<Flow>& flows) = 0;
+
+  // EVs of all queue pairs that send, by state; sums of the counters of every queue pair.
+  virtual std::array<std::uint64_t, 4> ev_census() const { return {}; }
+  virtual proto::QpStats total_stats() const { return {}; }
+};
+
 class Hosts {
  public:
-  // Where they stand; all of it outlives them.
-  struct Place {
-    const NetworkConfig& config;
-    const Scheduler& clock;
-    Parcels& parcels;
-    std::span<const Nic> nics;
-    HostObserver& network;
-  };
   struct Counters {
     std::uint64_t data_packets = 0, control_packets = 0, retransmitted = 0, arrived = 0, dropped = 0, broken_connections = 0;
+
+    Counters& operator+=(const Counters& o) {
+      data_packets += o.data_packets, control_packets += o.control_packets, retransmitted += o.retransmitted;
+      arrived += o.arrived, dropped += o.dropped, broken_connections += o.broken_connections;
+      return *this;
+    }
+  };
+  // Why a collective failed.
+  struct Error {
+    std::uint32_t flow = 0;
+    std::string text;
   };
 
   virtual ~Hosts() = default;
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  // Ranks, by their hosts; and what they will call. Where hosts have no collectives, -1.
-  virtual void add_group(const std::vector<std::uint32_t>&) {}
-  virtual std::int32_t add_collective(const Collective&) { return -1; }
-  // Why collectives failed, if some did.
-  virtual std::vector<std::string> errors() const { return {}; }
-  // What travels to this queue pair: flows, or the bulk data or the messages of collectives.
-  enum class Carried : std::uint8_t { flow, bulk, message };
-  virtual Carried carried(std::uint32_t) const { return Carried::flow; }
-
-  // Before the first flow starts: who will talk to whom. Returns how many bytes are to land because of collectives.
-  virtual std::uint64_t begin(const std::vector<Flow>& flows) = 0;
+  virtual std::vector<Error> errors() const { return {}; }
   // The source of a flow is given it to send; a link's delay later, long before a packet can be there, its destination is
   // told to expect it.
   virtual void start(std::uint32_t id, const Flow& flow) = 0;
@@ -108,16 +139,12 @@ class Hosts {
   virtual void fetch_engine(std::uint32_t, const Parcel*) const {}
   virtual void fetch_work(std::uint32_t, const Parcel*) const {}
 
-  // EVs of all queue pairs that send, by state; sums of the counters of every queue pair.
-  virtual std::array<std::uint64_t, 4> ev_census() const { return {}; }
-  virtual proto::QpStats total_stats() const { return {}; }
-
   const Counters& counters() const { return counters_; }
   // What arrived where and when, as a number: a sum, so that only what and when counts, not who was looked at first.
   std::uint64_t trace_hash() const { return hash_; }
 
  protected:
-  Hosts(const Place& place, bool have_engines)
+  Hosts(const HostPlace& place, bool have_engines)
       : place_(place), all_ports_((1u << place.config.fabric.planes) - 1), have_engines_(have_engines) {}
 
   Time now() const { return place_.clock.now(); }
@@ -129,7 +156,7 @@ class Hosts {
     hash_ += splitmix64(state);
   }
 
-  Place place_;
+  HostPlace place_;
   Counters counters_;
 
  private:

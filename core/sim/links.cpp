@@ -13,12 +13,8 @@ std::uint32_t scaled(std::uint32_t bytes, float share) {
 
 }  // namespace
 
-Links::Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& scheduler, Parcels& parcels, LinkObserver& observer)
-    : config_(config), fabric_(fabric), scheduler_(scheduler), parcels_(parcels), observer_(observer),
-      seed_(Prng(config.seed, "links").bits()), links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()), router_(config, fabric, faults_, scheduler),
-      is_lossless_(config.transport == Transport::roce && config.roce.pfc),
-      xoff_bytes_(config.roce.pfc_xoff_bytes ? config.roce.pfc_xoff_bytes : config.queue.data_bytes / 2),
-      xon_bytes_(config.roce.pfc_xon_bytes ? config.roce.pfc_xon_bytes : xoff_bytes_ / 4 * 3) {
+LinkTable::LinkTable(const NetworkConfig& config, const Fabric& fabric)
+    : config_(config), links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()) {
   for (LinkId at = 0; at < fabric.links(); ++at) {
     ends_[at] = fabric.to(at);
     links_[at].is_first_hop = fabric.is_first_hop(at);
@@ -27,21 +23,44 @@ Links::Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& sched
   }
 }
 
+void LinkTable::divide(const Partition& partition) {
+  for (LinkId at = 0; at < links_.size(); ++at) links_[at].end_shard = static_cast<std::uint8_t>(partition.of(ends_[at]));
+}
+
 // As it is when nothing is wrong with it.
-double Links::byte_time_q8(LinkId at) const {
+double LinkTable::byte_time_q8(LinkId at) const {
   const bool at_host = links_[at].is_first_hop || links_[at].is_last_hop;
   const std::uint64_t bps = at_host ? config_.fabric.host_link_bps : config_.fabric.fabric_link_bps;
   return 8e12 * 256 / static_cast<double>(bps);
 }
 
-void Links::apply(const Fault& f) {
-  faults_.apply(now(), f);
+void LinkTable::apply(Time now, const Fault& f) {
+  faults_.apply(now, f);
   Link& link = links_[f.link];
   const bool is_slow = f.kind == FaultKind::slow || f.kind == FaultKind::slow_scaled;
   if (!is_slow && f.kind != FaultKind::heal) return;
   const double share = is_slow ? f.value : 1;
   link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time_q8(f.link) / share + 0.5);
   link.queue_share = f.kind == FaultKind::slow_scaled ? static_cast<float>(share) : 1;
+}
+
+Links::Links(const Place& p)
+    : config_(p.config), fabric_(p.fabric), partition_(p.partition), shard_(p.shard), scheduler_(p.scheduler), outbox_(p.outbox),
+      parcels_(p.parcels), observer_(p.observer), links_(p.table.links_), ends_(p.table.ends_), faults_(p.table.faults_),
+      seed_(Prng(p.config.seed, "links").bits()), router_(p.config, p.fabric, p.table.faults_, p.scheduler),
+      is_lossless_(p.config.transport == Transport::roce && p.config.roce.pfc),
+      xoff_bytes_(p.config.roce.pfc_xoff_bytes ? p.config.roce.pfc_xoff_bytes : p.config.queue.data_bytes / 2),
+      xon_bytes_(p.config.roce.pfc_xon_bytes ? p.config.roce.pfc_xon_bytes : xoff_bytes_ / 4 * 3) {}
+
+void Links::send(std::uint32_t shard, const Scheduler::Event& event) {
+  if (shard == shard_) scheduler_.push(event);
+  else outbox_.send(shard, event);
+}
+
+Links::Counters& Links::Counters::operator+=(const Counters& o) {
+  hops += o.hops, trimmed += o.trimmed, marked += o.marked, dropped += o.dropped;
+  lost += o.lost, corrupted += o.corrupted, pauses += o.pauses;
+  return *this;
 }
 
 void Links::lose(std::uint32_t id) {
@@ -95,6 +114,7 @@ bool Links::admit(LinkId at, std::uint32_t id) {
         link.data_bytes += p->bytes - newest.bytes;
         std::swap(*p, newest);
         std::swap(p->next, newest.next);
+        std::swap(p->home, newest.home);
       }
       cut(*p, link.is_last_hop);
     } else if (q.data_bytes && link.data_bytes + p->bytes > scaled(q.data_bytes, link.queue_share) && !is_lossless_) {
@@ -179,7 +199,7 @@ void Links::transmit(LinkId at, std::uint32_t id) {
       ++counters_.corrupted;
     }
   }
-  scheduler_.push(link.busy_until + config_.fabric.link_delay, Happening::arrive, at, id);
+  send(link.end_shard, Scheduler::event(link.busy_until + config_.fabric.link_delay, Happening::arrive, at, id));
 }
 
 bool Links::on_arrive(LinkId at, std::uint32_t id) {
@@ -209,11 +229,15 @@ void Links::count_buffered(LinkId came_from, std::int64_t bytes) {
   if (!link.pause_asked && link.buffered > xoff_bytes_) {
     link.pause_asked = true;
     ++counters_.pauses;
-    scheduler_.push(now() + config_.fabric.link_delay, Happening::pause, came_from, 1);
+    ask_to_pause(came_from, true);
   } else if (link.pause_asked && link.buffered < xon_bytes_) {
     link.pause_asked = false;
-    scheduler_.push(now() + config_.fabric.link_delay, Happening::pause, came_from, 0);
+    ask_to_pause(came_from, false);
   }
+}
+
+void Links::ask_to_pause(LinkId at, bool is_paused) {
+  send(partition_.of(fabric_.from(at)), Scheduler::event(now() + config_.fabric.link_delay, Happening::pause, at, is_paused));
 }
 
 bool Links::on_pause(LinkId at, bool is_paused) {

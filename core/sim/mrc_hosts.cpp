@@ -16,9 +16,19 @@ constexpr std::uint32_t cq = 0;
 
 }  // namespace
 
-MrcHosts::Driven::Driven(MrcHosts& all, std::uint32_t which)
-    : hosts(all), host(which),
-      process(all.place_.config.process, all.place_.config.fabric.planes, Prng(all.place_.config.seed, "process", which)) {}
+MrcRoster::Driven::Driven(MrcHosts& all, const NetworkConfig& config, std::uint32_t which)
+    : hosts(all), host(which), process(config.process, config.fabric.planes, Prng(config.seed, "process", which)) {}
+
+MrcRoster::Host::Host() = default;
+MrcRoster::Host::Host(Host&&) noexcept = default;
+MrcRoster::Host::~Host() = default;
+
+std::unique_ptr<Hosts> MrcRoster::stand(const HostPlace& place) {
+  auto hosts = std::make_unique<MrcHosts>(place, *this);
+  partition_ = &place.partition;
+  shards_.push_back(hosts.get());
+  return hosts;
+}
 
 proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
   Host& h = hosts_[host];
@@ -28,7 +38,7 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
   config.ports = network.fabric.planes;
   config.seed = network.seed * 0x9E3779B97F4A7C15u + host;
   h.endpoint = std::make_unique<proto::Endpoint>(config);
-  if (network.process.most_received) h.driven = std::make_unique<Driven>(*this, host);
+  if (network.process.most_received) h.driven = std::make_unique<MrcRoster::Driven>(*this, network, host);
   std::uint32_t id = 0;
   SOFTMRC_CHECK(!h.endpoint->add_ev_profile(network.ev_profile, id));
   SOFTMRC_CHECK(!h.endpoint->add_cc_profile(network.cc_profile, id));
@@ -44,7 +54,7 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
 
 // Flows of a pair of hosts take its queue pairs in turn. Numbers follow from the plan alone: of connections, and of peers at
 // both ends, which are those that their endpoints will give.
-void MrcHosts::plan_connections(const std::vector<Flow>& flows) {
+void MrcRoster::plan_connections(const std::vector<Flow>& flows) {
   struct Lanes {
     std::vector<std::uint32_t> connections;
     std::uint32_t next = 0;
@@ -55,7 +65,7 @@ void MrcHosts::plan_connections(const std::vector<Flow>& flows) {
     const Flow& flow = flows[id];
     if (flow.collective >= 0) continue;
     Lanes& lanes = pairs[static_cast<std::uint64_t>(flow.source) << 32 | flow.destination];
-    const std::uint32_t lane = lanes.next++ % place_.config.qps_per_pair;
+    const std::uint32_t lane = lanes.next++ % config_.qps_per_pair;
     if (lane == lanes.connections.size()) {
       lanes.connections.push_back(static_cast<std::uint32_t>(connections_.size()));
       std::vector<RemotePeer>& here = hosts_[flow.source].peers;
@@ -70,15 +80,15 @@ void MrcHosts::plan_connections(const std::vector<Flow>& flows) {
   }
 }
 
-Psn MrcHosts::first_psn(std::uint32_t qpn) const {
-  return Psn(static_cast<std::uint32_t>(Prng(place_.config.seed, "first psn", qpn).bits() >> 40));
+Psn MrcRoster::first_psn(std::uint32_t qpn) const {
+  return Psn(static_cast<std::uint32_t>(Prng(config_.seed, "first psn", qpn).bits() >> 40));
 }
 
 const proto::QueuePair* MrcHosts::open(std::uint32_t number, std::uint32_t host, std::uint32_t peer) {
   const std::uint32_t qpn = first_qpn + number;
   const Connection& connection = connections_[number];
   proto::Endpoint& endpoint = endpoint_of(host);
-  make_queue_pair(host, qpn, qpn, peer, first_psn(qpn), hints_for(connection.source, connection.destination));
+  make_queue_pair(host, qpn, qpn, peer, all_.first_psn(qpn), all_.hints_for(connection.source, connection.destination));
   return endpoint.qp(qpn);
 }
 
@@ -105,8 +115,8 @@ void MrcHosts::make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint3
   SOFTMRC_CHECK(!endpoint.modify_rts(now(), qpn, rts));
 }
 
-std::uint64_t MrcHosts::begin(const std::vector<Flow>& flows) {
-  if (place_.config.hints) count_peers(flows);
+std::uint64_t MrcRoster::begin(const std::vector<Flow>& flows) {
+  if (config_.hints) count_peers(flows);
   plan_connections(flows);
   std::uint64_t to_land = 0;
   for (const Flow& flow : flows)
@@ -114,7 +124,7 @@ std::uint64_t MrcHosts::begin(const std::vector<Flow>& flows) {
   return to_land;
 }
 
-void MrcHosts::count_peers(const std::vector<Flow>& flows) {
+void MrcRoster::count_peers(const std::vector<Flow>& flows) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs;
   for (const Flow& flow : flows) pairs.emplace_back(flow.source, flow.destination);
   std::sort(pairs.begin(), pairs.end());
@@ -128,10 +138,10 @@ void MrcHosts::count_peers(const std::vector<Flow>& flows) {
 }
 
 // What a controller that knows the whole plan would tell a queue pair.
-proto::InitAttributes MrcHosts::hints_for(std::uint32_t source, std::uint32_t destination) const {
+proto::InitAttributes MrcRoster::hints_for(std::uint32_t source, std::uint32_t destination) const {
   proto::InitAttributes init;
-  if (!place_.config.hints) return init;
-  init.hint_qps_per_peer = static_cast<std::uint16_t>(place_.config.qps_per_pair);
+  if (!config_.hints) return init;
+  init.hint_qps_per_peer = static_cast<std::uint16_t>(config_.qps_per_pair);
   init.hint_send_peers = send_peers_[source];
   init.hint_receive_peers = receive_peers_[destination];
   return init;
@@ -216,7 +226,7 @@ void MrcHosts::handle_timeout(std::uint32_t host) {
 void MrcHosts::leave(std::uint32_t host, const proto::Transmit& t) {
   const std::uint32_t id = place_.parcels.take();
   Parcel& p = place_.parcels[id];
-  const RemotePeer& peer = hosts_[host].peers[t.peer];
+  const MrcRoster::RemotePeer& peer = hosts_[host].peers[t.peer];
   p.packet = t.packet;
   p.entropy = t.entropy;
   p.source = host;
@@ -302,7 +312,7 @@ void MrcHosts::fetch_work(std::uint32_t host, const Parcel* arriving) const {
   pair->fetch_ahead(arriving && wire::is_write(arriving->packet.bth.opcode));
 }
 
-std::array<std::uint64_t, 4> MrcHosts::ev_census() const {
+std::array<std::uint64_t, 4> MrcRoster::ev_census() const {
   std::array<std::uint64_t, 4> states{};
   for (const Connection& connection : connections_) {
     if (!connection.sender) continue;  // its first flow has not started
@@ -313,7 +323,7 @@ std::array<std::uint64_t, 4> MrcHosts::ev_census() const {
   return states;
 }
 
-proto::QpStats MrcHosts::total_stats() const {
+proto::QpStats MrcRoster::total_stats() const {
   proto::QpStats sum;
   for (const Connection& connection : connections_)
     for (const proto::QueuePair* pair : {connection.sender, connection.receiver}) {

@@ -16,7 +16,9 @@ RoceHost& RoceHosts::host_of(std::uint32_t host) {
   return *hosts_[host];
 }
 
-std::uint64_t RoceHosts::begin(const std::vector<Flow>& flows) {
+std::unique_ptr<Hosts> RoceRoster::stand(const HostPlace& place) { return std::make_unique<RoceHosts>(place, *this); }
+
+std::uint64_t RoceRoster::begin(const std::vector<Flow>& flows) {
   std::unordered_map<std::uint64_t, std::uint32_t> pairs;
   for (const Flow& flow : flows) {
     const std::uint64_t key = static_cast<std::uint64_t>(flow.source) << 32 | flow.destination;

@@ -10,21 +10,15 @@
 
 namespace softmrc::sim {
 
-class RoceHosts final : public Hosts, private RoceObserver {
+class RoceRoster final : public Roster {
  public:
-  explicit RoceHosts(const Place& place) : Hosts(place, false), hosts_(place.config.fabric.hosts) {}
+  explicit RoceRoster(const NetworkConfig& config) : hosts_(config.fabric.hosts) {}
 
+  std::unique_ptr<Hosts> stand(const HostPlace& place) override;
   std::uint64_t begin(const std::vector<Flow>& flows) override;
-  void start(std::uint32_t id, const Flow& flow) override;
-  void expect(std::uint32_t id, const Flow& flow) override;
-  void handle(std::uint32_t host, std::uint32_t parcel) override;
-  void handle_timeout(std::uint32_t host) override;
-  void handle_free_port(std::uint32_t host) override { drain(host); }
-  bool set_port(std::uint32_t, std::uint32_t, bool) override { return false; }  // a queue pair keeps its only path
-  Time deadline(std::uint32_t host) override { return hosts_[host] ? hosts_[host]->deadline(now()) : Time::never(); }
 
  private:
-  static constexpr std::uint32_t max_qps = 16;  // per pair of hosts
+  friend class RoceHosts;
 
   struct Connection {
     std::uint32_t source = 0;
@@ -38,6 +32,30 @@ class RoceHosts final : public Hosts, private RoceObserver {
     std::uint32_t to_acknowledge = 0;
   };
 
+  std::vector<std::unique_ptr<RoceHost>> hosts_;
+  std::vector<Connection> connections_;       // queue pairs are numbered by them
+  std::vector<std::uint32_t> connection_of_;  // by flow
+  std::vector<Left> left_;                    // by flow
+};
+
+class RoceHosts final : public Hosts, private RoceObserver {
+ public:
+  RoceHosts(const HostPlace& place, RoceRoster& all)
+      : Hosts(place, false), hosts_(all.hosts_), connections_(all.connections_), connection_of_(all.connection_of_), left_(all.left_) {}
+
+  void start(std::uint32_t id, const Flow& flow) override;
+  void expect(std::uint32_t id, const Flow& flow) override;
+  void handle(std::uint32_t host, std::uint32_t parcel) override;
+  void handle_timeout(std::uint32_t host) override;
+  void handle_free_port(std::uint32_t host) override { drain(host); }
+  bool set_port(std::uint32_t, std::uint32_t, bool) override { return false; }  // a queue pair keeps its only path
+  Time deadline(std::uint32_t host) override { return hosts_[host] ? hosts_[host]->deadline(now()) : Time::never(); }
+
+ private:
+  static constexpr std::uint32_t max_qps = 16;  // per pair of hosts
+
+  using Connection = RoceRoster::Connection;
+
   void on_roce_placed(const RocePacket& packet, std::uint8_t port) override;
   void on_roce_acknowledged(std::uint32_t flow, std::uint32_t bytes) override;
   void on_roce_broken(std::uint32_t qp) override;
@@ -48,10 +66,10 @@ class RoceHosts final : public Hosts, private RoceObserver {
   void drain(std::uint32_t host);
   void leave(std::uint32_t host, const RoceSend& send);
 
-  std::vector<std::unique_ptr<RoceHost>> hosts_;
-  std::vector<Connection> connections_;  // queue pairs are numbered by them, max_qps each
-  std::vector<std::uint32_t> connection_of_;  // by flow
-  std::vector<Left> left_;               // by flow
+  std::vector<std::unique_ptr<RoceHost>>& hosts_;
+  std::vector<Connection>& connections_;
+  const std::vector<std::uint32_t>& connection_of_;
+  std::vector<RoceRoster::Left>& left_;
 };
 
 }  // namespace softmrc::sim

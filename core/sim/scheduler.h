@@ -55,12 +55,25 @@ class Scheduler {
   // An event that comes soon, if it is known already: for fetching its memory ahead of time.
   const Event* ahead(std::size_t steps) const { return next_ + steps < open_.size() ? &open_[next_ + steps] : nullptr; }
 
-  // The next event, which must exist.
-  Event pop() {
-    while (next_ == open_.size() && soon_.empty()) turn();
-    --size_;
+  // No event is earlier than this.
+  Time earliest() const {
+    Time at = next_ < open_.size() ? open_[next_].at : Time::never();
+    if (!soon_.empty()) at = std::min(at, soon_.front().at);
+    return at != Time::never() || size_ == 0 ? at : start_of(next_span());
+  }
+
+  // Nothing before this moment is to come any more.
+  void advance(Time to) { now_ = std::max(now_, to); }
+
+  // The next event, if it is before this moment.
+  bool pop_before(Time end, Event& event) {
+    while (next_ == open_.size() && soon_.empty()) {
+      if (size_ == 0 || start_of(next_span()) >= end) return false;
+      turn();
+    }
     const bool from_soon = !soon_.empty() && (next_ == open_.size() || later(open_[next_], soon_.front()));
-    Event event;
+    if ((from_soon ? soon_.front() : open_[next_]).at >= end) return false;
+    --size_;
     if (from_soon) {
       std::pop_heap(soon_.begin(), soon_.end(), later);
       event = soon_.back();
@@ -69,11 +82,12 @@ class Scheduler {
       event = open_[next_++];
     }
     now_ = event.at;
-    return event;
+    return true;
   }
 
- private:
   static constexpr unsigned span_bits = 16;         // 65.5 ns
+
+ private:
   static constexpr std::uint64_t span_count = 4096; // 268 us ahead
 
   static bool later(const Event& a, const Event& b) { return a.at != b.at ? a.at > b.at : a.order > b.order; }
@@ -91,11 +105,16 @@ class Scheduler {
     events.push_back(event);
   }
 
+  static Time start_of(std::uint64_t span) { return Time{static_cast<std::int64_t>(span << span_bits)}; }
+
+  std::uint64_t next_span() const {
+    const std::uint64_t next = next_occupied();
+    return far_.empty() ? next : std::min(next, span_of(far_.front().at));
+  }
+
   // Opens the next span that holds anything, after drawing in what has come within reach of the wheel.
   void turn() {
-    std::uint64_t next = next_occupied();
-    if (!far_.empty()) next = std::min(next, span_of(far_.front().at));
-    current_ = next;
+    current_ = next_span();
     while (!far_.empty() && span_of(far_.front().at) < current_ + span_count) {
       std::pop_heap(far_.begin(), far_.end(), later);
       append(span_of(far_.back().at), far_.back());

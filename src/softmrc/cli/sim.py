@@ -61,6 +61,9 @@ def sim(
     report: Annotated[Path | None, typer.Option(help="Write a page with plots here (HTML).")] = None,
     only: Annotated[str | None, typer.Option(help="Run only the variant of this name.")] = None,
     keys: Annotated[list[str] | None, typer.Option("--set", help="Change a key: fabric.planes=8.")] = None,
+    cores: Annotated[
+        int, typer.Option(min=0, max=255, help="Cores; they change only the time it takes. 0: as the size asks.")
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run a scenario, and what it is compared with."""
@@ -75,9 +78,9 @@ def sim(
     shown = _Shown(not quiet)
     with shown.bar:
         if only is not None:
-            results = [simulator.run(chosen.scenario, seed, shown, chosen.name)]
+            results = [simulator.run(chosen.scenario, seed, shown, chosen.name, cores)]
         else:
-            results = simulator.run_all(scenario, seed, shown)
+            results = simulator.run_all(scenario, seed, shown, cores)
     if report is not None:
         write_text(report, reports.page(results))
     if as_json:

@@ -36,7 +36,7 @@ class Task:
 
     def run(self) -> dict[str, Any]:
         chosen = parse(self.table, self.source).with_keys(self.changes).variants()[self.variant]
-        found = run(chosen.scenario, self.seed, name=chosen.name).summary()
+        found = run(chosen.scenario, self.seed, name=chosen.name, cores=1).summary()
         return {"point": self.changes} | found
 
 
