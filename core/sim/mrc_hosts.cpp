@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/fetch.h"
@@ -55,28 +55,28 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
 // Flows of a pair of hosts take its queue pairs in turn. Numbers follow from the plan alone: of connections, and of peers at
 // both ends, which are those that their endpoints will give.
 void MrcRoster::plan_connections(const std::vector<Flow>& flows) {
-  struct Lanes {
-    std::vector<std::uint32_t> connections;
-    std::uint32_t next = 0;
-  };
-  std::unordered_map<std::uint64_t, Lanes> pairs;
+  std::vector<std::uint32_t> ids;  // pair by pair
+  for (std::uint32_t id = 0; id < flows.size(); ++id)
+    if (flows[id].collective < 0) ids.push_back(id);
+  const auto pair = [&flows](std::uint32_t id) { return static_cast<std::uint64_t>(flows[id].source) << 32 | flows[id].destination; };
+  std::sort(ids.begin(), ids.end(), [&](std::uint32_t a, std::uint32_t b) { return std::pair(pair(a), a) < std::pair(pair(b), b); });
   connection_of_.resize(flows.size());
-  for (std::uint32_t id = 0; id < flows.size(); ++id) {
-    const Flow& flow = flows[id];
-    if (flow.collective >= 0) continue;
-    Lanes& lanes = pairs[static_cast<std::uint64_t>(flow.source) << 32 | flow.destination];
-    const std::uint32_t lane = lanes.next++ % config_.qps_per_pair;
-    if (lane == lanes.connections.size()) {
-      lanes.connections.push_back(static_cast<std::uint32_t>(connections_.size()));
-      std::vector<RemotePeer>& here = hosts_[flow.source].peers;
-      std::vector<RemotePeer>& there = hosts_[flow.destination].peers;
-      const auto id_here = static_cast<std::uint32_t>(here.size());
-      const auto id_there = static_cast<std::uint32_t>(there.size());
-      here.push_back({flow.destination, id_there});
-      there.push_back({flow.source, id_here});
-      connections_.push_back({flow.source, flow.destination, id_here, id_there});
+  std::uint32_t turn = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    turn = i > 0 && pair(ids[i]) == pair(ids[i - 1]) ? turn + 1 : 0;
+    if (turn >= config_.qps_per_pair) {
+      connection_of_[ids[i]] = connection_of_[ids[i - config_.qps_per_pair]];
+      continue;
     }
-    connection_of_[id] = lanes.connections[lane];
+    const Flow& flow = flows[ids[i]];
+    connection_of_[ids[i]] = static_cast<std::uint32_t>(connections_.size());
+    std::vector<RemotePeer>& here = hosts_[flow.source].peers;
+    std::vector<RemotePeer>& there = hosts_[flow.destination].peers;
+    const auto id_here = static_cast<std::uint32_t>(here.size());
+    const auto id_there = static_cast<std::uint32_t>(there.size());
+    here.push_back({flow.destination, id_there});
+    there.push_back({flow.source, id_here});
+    connections_.push_back({flow.source, flow.destination, id_here, id_there});
   }
 }
 
