@@ -13,7 +13,7 @@ from typing import Any
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import closed_form
-from softmrc.fabric.description import Description, Failures
+from softmrc.fabric.description import Description
 from softmrc.fabric.flips import Flip, find
 from softmrc.fabric.losses import POLICIES, TRANSPORTS, Losses
 from softmrc.fabric.months import MONTH_H, Months, draw, events_a_month
@@ -169,8 +169,8 @@ def compare(description: Description) -> dict[str, dict[str, Losses]]:
 
 
 def without_network_failures(description: Description) -> Description:
-    calm: Failures = replace(description.failures, **dict.fromkeys(NETWORK_RATES, 0.0))
-    return replace(description, failures=calm)
+    never: dict[str, Any] = dict.fromkeys(NETWORK_RATES, 0.0)
+    return replace(description, failures=replace(description.failures, **never))
 
 
 def assess(description: Description, trials: int = 0, seed: int = 1) -> Assessment:

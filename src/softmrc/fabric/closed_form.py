@@ -251,7 +251,7 @@ def losses(d: Description, transport: str, policy: str) -> Losses:
     # What takes a host, what takes a group of hosts, and what leaves something.
     host = [(r.gpu, f.gpu_repair_h)]
     group = [(r.power, f.power_repair_h)]
-    partial = []
+    partial: list[tuple[float, float]] = []
     (host if n == 1 else partial).append((r.port, f.nic_port_repair_h))
     (host if whole_cable else partial).append((r.cable, f.link_repair_h))
     wide = [(r.optic, f.optic_repair_h), (r.leaf, f.switch_repair_h)]
