@@ -77,7 +77,8 @@ def test_reports_are_one_file_each() -> None:
     prices = Prices.load()
     for page in (assess_html(judge.assess(description, 2)), plan_html(question, compare(question, prices), prices)):
         assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
-        assert not re.findall(r"<(script|link|img)\b", page) and "http" not in page.replace("http://www.w3.org", "")
+        assert not re.findall(r"<(link|img)\b|src=", page) and "http" not in page.replace("http://www.w3.org", "")
+        assert "prefers-color-scheme:dark" in page and "data-plot" in page
         assert "<svg" in page
 
 
