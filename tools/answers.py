@@ -29,19 +29,13 @@ SMALLER: dict[str, dict[str, Any]] = {
     "paper/all-to-all-loss-0.1": {"fabric.hosts": 32, "workload.message_bytes": 65536},
     "paper/all-to-all-loss-1": {"fabric.hosts": 32, "workload.message_bytes": 65536},
     "paper/cold-start": {"fabric.hosts": 32, "workload.bytes": 8_000_000},
-    "paper/ev-loss": {"fabric.hosts": 32, "workload.messages": 3},
+    "paper/ev-loss": {"fabric.hosts": 32},
     "paper/incast-victim": {"workload.message_bytes": 4_000_000, "workload.victim.messages": 120},
-    "paper/links-20": {"fabric.hosts": 32, "workload.messages": 10},
-    "paper/nic-port-down": {"workload.messages": 4},
+    "paper/links-20": {"fabric.hosts": 32},
     "paper/permutation": {"fabric.hosts": 32, "workload.message_bytes": 16_000_000},
     "paper/ring-all-reduce": {"fabric.hosts": 32, "workload.bytes": 16_000_000},
     "paper/ring-all-reduce-loss-0.1": {"fabric.hosts": 32, "workload.bytes": 16_000_000},
     "paper/ring-all-reduce-loss-1": {"fabric.hosts": 32, "workload.bytes": 16_000_000},
-    "paper/t0-down": {"workload.messages": 8},
-    "paper/t0-t1-flaps": {"workload.messages": 20},
-    "paper/t1-reboot": {"workload.messages": 10},
-    "paper/transceiver-flaps": {"workload.steps": 12, "workload.bytes": 8_000_000},
-    "all-reduce/16-64MiB": {"workload.bytes": 16_777_216},
 }
 LEFT_OUT = ("all-reduce/128-64MiB", "all-reduce/1024-64MiB", "all-reduce/1024-8KiB")
 

@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from softmrc import sim as simulator
-from softmrc.cli import app
+from softmrc.cli import app, study
 from softmrc.errors import ConfigError, DeviceError
+from softmrc.sim.confirm import Confirmed, confirm
 
 ROOT = Path(__file__).parents[2]
 LAB, LARGE = str(ROOT / "examples" / "lab.toml"), str(ROOT / "examples" / "large.toml")
@@ -71,7 +72,8 @@ def test_help_shows_brackets() -> None:
 def test_assess_prints_reports_and_json(tmp_path: Path) -> None:
     text = run("assess", LARGE, "--trials", "1", "--report", str(tmp_path / "x.html"))
     assert "2,048" in text and "131,072" in text and "With MRC" in text and "loses less" in text
-    assert (tmp_path / "x.html").read_text().count("<svg") == 4
+    page = (tmp_path / "x.html").read_text()
+    assert page.count('<svg class="plot') == 3 and len(page) < 300_000
     found = json.loads(run("assess", LAB, "--trials", "2", "--seed", "7", "--json"))
     assert found["drawn"]["mrc"]["seed"] == 7 and found["diversity"][1]["paths"] == 16
     assert len(found["drawn"]["roce"]["lost"]) == 2 and set(found["best"]) == {"mrc", "roce"}
@@ -117,3 +119,29 @@ def test_the_examples_are_ten_lines_or_so() -> None:
     for path in (LAB, LARGE):
         lines = [line for line in Path(path).read_text().splitlines() if line and not line.startswith("#")]
         assert len(lines) <= 10
+
+
+def test_a_study_goes_on_where_it_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, kept = tmp_path / "s.toml", tmp_path / "kept.jsonl"
+    file.write_text("gpus = 64\n[vary]\nplanes = [2, 4]\ntiers = 2\nswitch_bps = '12.8T'\n")
+    asked: list[int] = []
+
+    def pretended(planes: int, nic_bps: str, oversubscription: float, seed: int = 1) -> Confirmed:
+        asked.append(planes)
+        return Confirmed(1 - 1 / planes, 0.5)
+
+    monkeypatch.setattr(study, "confirm", pretended)
+    first = json.loads(run("study", str(file), "--confirm", "--keep", str(kept), "--json"))
+    assert len(asked) == first["front"] == len(kept.read_text().splitlines()) > 0
+    again = json.loads(run("study", str(file), "--confirm", "--keep", str(kept), "--json"))
+    assert again == first and len(asked) == first["front"], "what is there is not run again"
+    assert "beaten by none" in run("study", str(file), "--report", str(tmp_path / "x.html"))
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_packets_confirm_what_a_port_takes(planes: int) -> None:
+    found = confirm(planes, "100G", 1.0)
+    if planes == 1:
+        assert found.packets is None and found.arithmetic == 0
+    else:
+        assert found.packets == pytest.approx(found.arithmetic, abs=0.12)

@@ -71,6 +71,13 @@ def test_of_a_run_that_is_stuck_only_that_is_said() -> None:
     assert "cut off does not finish (stuck)" in found.text and found.found[1].values == ()
 
 
+def test_a_fault_that_comes_too_late_is_told() -> None:
+    event = {"kind": "down", "link": {"plane": 0, "leaf": 0, "spine": 0}, "at_us": 1e6, "label": "the cable"}
+    text = answer([sim.run_all(sim.parse(table(faults={"events": [event]})))]).text
+    assert text.endswith("MRC was over before the cable came.")
+    assert "over before" not in answer([sim.run_all(sim.parse(table()))]).text
+
+
 def test_answers_of_the_page_are_about_scenarios_that_are_shipped() -> None:
     page = (Path(__file__).parents[2] / "docs" / "answers.md").read_text()
     for line in page.splitlines():

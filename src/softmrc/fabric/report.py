@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from html import escape
 
-from softmrc.fabric import charts, findings
+from softmrc.fabric import findings
 from softmrc.fabric.assess import Assessment
 from softmrc.fabric.drawing import draw
 from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
 from softmrc.fabric.plan import Design, Impossible, Prices, Question
+from softmrc.fabric.study import Point, Study
+from softmrc.report import plots
+from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.units import count_text, money_text, power_text, rate_text, share_text
-
-STYLE = """
-body{font:15px/1.5 ui-sans-serif,system-ui,sans-serif;color:#0f172a;max-width:980px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.15rem;margin-top:2.2rem}
-p.note{color:#64748b;font-size:.9rem}p.big{font-size:1.1rem}
-table{border-collapse:collapse;font-size:.9rem;margin:.8rem 0;display:block;overflow-x:auto}
-th,td{padding:.32rem .7rem;border-bottom:1px solid #e2e8f0;text-align:right;white-space:nowrap}
-th:first-child,td:first-child{text-align:left}th{color:#475569;font-weight:600}
-svg{max-width:100%;height:auto}
-"""
-Cell = str
-
-
-def table(head: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table; cells are text."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def page(title: str, parts: Sequence[str]) -> str:
-    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{escape(title)}</title>"
-    body = "".join(parts)
-    return f"<!doctype html><html lang='en'><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>\n"
-
 
 # Label and figure; a label alone opens a group.
 PLAN_ROWS: tuple[tuple[str, str], ...] = (
@@ -93,54 +72,94 @@ def plan_note(prices: Prices) -> str:
     return f"Cost, power and energy over {prices.energy.years:g} years rest on {book}."
 
 
+def _design_name(d: Design) -> str:
+    counts = (d.planes, "plane"), (d.tiers, "tier")
+    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+
+
 def plan_html(question: Question, found: Sequence[Design | Impossible], prices: Prices) -> str:
     """The comparison as a report."""
     designs = [d for d in found if isinstance(d, Design)]
-    title = plan_title(question)
     rows = [[label, *(plan_cell(d, key) for d in designs)] for label, key in PLAN_ROWS]
     names = [plan_cell(d, "shape") for d in designs]
     slim = len({d.oversubscription for d in designs}) > 1
-    labels = [f"{d.planes} planes, {d.tiers} tiers" + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
-    parts = [f"<h1>{escape(title)}</h1><p class='note'>{escape(plan_note(prices))}</p>"]
-    parts.append(table(["planes × tiers", *names], rows))
+    labels = [_design_name(d) + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
     refused = [d for d in found if isinstance(d, Impossible)]
-    parts += [f"<p>{d.planes} × {d.tiers} cannot be built; {escape(d.reason)}</p>" for d in refused]
-    for heading, value, words in (
-        ("Switches", lambda d: d.switches, lambda d: f"{d.switches:,}"),
-        ("Optics, in 800G transceivers", lambda d: d.optics_800g, lambda d: f"{d.optics_800g:,.0f}"),
-        ("What one failed NIC port takes from its NIC", lambda d: d.port_share, lambda d: share_text(d.port_share)),
-        ("What one failed T0–T1 link takes from its NICs", lambda d: d.link_share, lambda d: share_text(d.link_share)),
-        ("Cost", lambda d: d.cost_usd, lambda d: money_text(d.cost_usd)),
+    lines = [verdict_line(False, "impossible", f"{d.planes} × {d.tiers}", d.reason) for d in refused]
+    parts = [section("In figures", "", table(["planes × tiers", *names], rows))]
+    for heading, key in (
+        ("Switches", "switches"),
+        ("Optics, in 800G transceivers", "optics_800g"),
+        ("What one failed NIC port takes from its NIC", "port_share"),
+        ("What one failed T0–T1 link takes from its NICs", "link_share"),
+        ("Cost", "cost_usd"),
+        ("Power", "power_w"),
     ):
-        parts.append(f"<h2>{heading}</h2>")
-        parts.append(charts.bars([(n, value(d), words(d)) for n, d in zip(labels, designs, strict=True)]))
-    return page(title, parts)
+        words = [plan_cell(d, WORDS_OF.get(key, key)) for d in designs]
+        parts.append(section(heading, "", plots.bar_chart(labels, [getattr(d, key) for d in designs], key, (), words)))
+    return page_of(plan_title(question), plan_note(prices), lines, parts)
+
+
+WORDS_OF = {"optics_800g": "optics", "cost_usd": "cost", "power_w": "power"}
 
 
 def assess_html(found: Assessment) -> str:
     """The assessment as a report."""
-    title = f"Fabric {found.description.name}"
-    colours = [charts.BLUE, charts.RED] * len(POLICIES)
-    lost = [
-        (f"{POLICIES[p]}, {TRANSPORT_WORDS[t]}", found.losses[p][t].lost, share_text(found.losses[p][t].lost))
-        for p in POLICIES
-        for t in TRANSPORTS
-    ]
-    answer = "".join(f"<p class='big'>{escape(line)}</p>" for line in findings.answer_lines(found))
+    cases = [(p, t) for p in POLICIES for t in TRANSPORTS]
+    names = [f"{POLICIES[p]}, {TRANSPORT_WORDS[t]}" for p, t in cases]
+    lost = [100 * found.losses[p][t].lost for p, t in cases]
+    inks = [plots.color(TRANSPORTS.index(t)) for _, t in cases]
+    answer, *rest = findings.answer_lines(found)
     flips = "".join(f"<li>{escape(line)}</li>" for line in findings.flip_lines(found))
-    parts = [
-        f"<h1>{escape(title)}</h1>{answer}",
-        f"<h2>{findings.LOSSES_TITLE}</h2>", table(["", *findings.LOSSES_HEAD], findings.losses_rows(found)),
-        "<h3>Lost in all, of the job's time</h3>", charts.bars(lost, colours),
-        f"<h2>What would change the answer</h2><ul>{flips}</ul>",
-        "<h3>The slowest host of the first month that was drawn, with MRC</h3>",
-        charts.steps(found.drawn["mrc"].timeline, "hour", "share of its capacity", MONTH_H),
-        "<h2>Ways between two hosts</h2>", table(findings.DIVERSITY_HEAD, findings.diversity_rows(found)),
-        "<h2>Failure domains, the largest first</h2>", table(findings.DOMAIN_HEAD, findings.domain_rows(found)),
-        "<h3>What one failure takes away, in hosts' worth of capacity (logarithmic)</h3>",
-        charts.bars([(d.what, d.fabric_hosts, count_text(d.fabric_hosts)) for d in found.domains], logarithmic=True),
-        "<h2>Topology</h2>", draw(found.description.fabric, "Topology"),
-        "<h2>Assumptions</h2>", table(["key", "value", "from"], findings.assumption_rows(found)),
-        f"<p class='note'>{escape(findings.assess_note(found))}</p>",
+    hours, capacity = zip(*_hourly(found.drawn["mrc"].timeline), strict=True)
+    domains = sorted(found.domains, key=lambda d: -d.fabric_hosts)
+    sections = [
+        section("Lost in all", "Per cent of the job's time, by policy and transport.",
+                plots.bar_chart(names, lost, "%", inks, [share_text(x / 100) for x in lost])),
+        section(findings.LOSSES_TITLE, "", table(["", *findings.LOSSES_HEAD], findings.losses_rows(found))),
+        section("What would change the answer", "Each assumption moved on its own.", f"<ul>{flips}</ul>"),
+        section("The slowest host", "The least share of its capacity in each hour of the first month drawn, with MRC.",
+                plots.step_chart(hours, capacity, "slowest host", "hours", "share of its capacity", MONTH_H)),
+        section("Ways between two hosts", "", table(findings.DIVERSITY_HEAD, findings.diversity_rows(found))),
+        section("Failure domains, the largest first", "", table(findings.DOMAIN_HEAD, findings.domain_rows(found))),
+        section("What one failure takes away", "In hosts' worth of capacity.",
+                plots.bar_chart([d.what for d in domains], [d.fabric_hosts for d in domains], "hosts", (),
+                                [count_text(d.fabric_hosts) for d in domains])),
+        section("Topology", "", draw(found.description.fabric, "Topology")),
+        section("Assumptions", findings.assess_note(found),
+                table(["key", "value", "from"], findings.assumption_rows(found))),
     ]  # fmt: skip
-    return page(title, parts)
+    lines = [f'<p class="verdict"><b>{escape(answer)}</b></p>', *(f"<p>{escape(line)}</p>" for line in rest)]
+    return page_of(f"Fabric {found.description.name}", findings.summary(found), lines, sections)
+
+
+def _hourly(timeline: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The least value of each hour: what a plot can show."""
+    least: dict[int, float] = {}
+    held = 1.0
+    moments = deque(timeline)
+    for hour in range(int(MONTH_H)):
+        least[hour] = held
+        while moments and moments[0][0] < hour + 1:
+            held = moments.popleft()[1]
+            least[hour] = min(least[hour], held)
+    return [(float(hour), value) for hour, value in least.items()]
+
+
+def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
+    """A study as a report: the front, and why the others are out."""
+    front, out = [p for p in points if not p.out], [p for p in points if p.out]
+    head = ["design", "cost", "power", "lost", "policy"]
+    rows = [[p.name, money_text(p.cost_usd), power_text(p.power_w), share_text(p.lost_share), p.policy] for p in front]
+    built = [p for p in points if p.cost_usd]
+    picture = plots.scatter_chart(
+        [(kind, [p.cost_usd / 1e6 for p in chosen], [100 * p.lost_share for p in chosen], [p.name for p in chosen])
+         for kind, chosen in (("beaten by none", front), ("out", [p for p in built if p.out]))],
+        "cost, $ M", "lost, % of the job's time",
+    )  # fmt: skip
+    sections = [
+        section("The front", "Beaten by none: nothing costs less and loses less.", table(head, rows)),
+        section("All that can be built", "", picture),
+        section("Why the others are out", "", table(["design", "because"], [[p.name, p.out] for p in out])),
+    ]
+    return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", plan_note(prices), [], sections)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softmrc.sim.result import Result
+from softmrc.sim.result import PS_PER_US, Result
 from softmrc.sim.workloads import Collective, Incast, Training
 
 
@@ -96,7 +96,18 @@ def answer(runs: Sequence[Sequence[Result]]) -> Answer:
     parts = [_said(own, figure)] + [_beside(one, own, figure) for one in found[1:]]
     lead = figure.words[0].upper() + figure.words[1:]
     seeds = f" ({len(runs)} seeds; least to most in brackets)" if len(runs) > 1 else ""
-    return Answer(f"{lead} {'; '.join(parts)}{seeds}.", key, figure.unit, len(runs), found)
+    text = f"{lead} {'; '.join(parts)}{seeds}.{_too_late(runs[0])}"
+    return Answer(text, key, figure.unit, len(runs), found)
+
+
+def _too_late(results: Sequence[Result]) -> str:
+    """What the figures do not tell: that a run was over before what should have disturbed it."""
+    said = ""
+    for one in results:
+        missed = [a.label for a in one.faults if a.kind != "heal" and a.at_ps / PS_PER_US > one.makespan_us]
+        if one.verdict and missed:
+            said += f" {one.name} was over before {missed[0]} came."
+    return said
 
 
 def _gather(column: Sequence[Result], figure: Figure) -> Found:
