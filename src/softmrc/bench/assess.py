@@ -30,7 +30,7 @@ FIGURES = (
     ),
 )
 MONTHS_H = 720.0
-EVENTS = 100_000  # of each stretch that is drawn
+EVENTS = 60_000  # of each stretch that is drawn
 
 CALM = 0.02  # flaps a link and year
 FABRICS: dict[str, Description] = {
@@ -112,7 +112,7 @@ def _slowest_flow_us(events: list[dict[str, Any]], nbytes: int, seed: int) -> fl
     return float(np.nanmax(sim.run(scenario, seed).fct_us))
 
 
-def packet_slowdowns(nbytes: int = 64_000_000, seeds: int = 3) -> dict[str, dict[str, float]]:
+def packet_slowdowns(nbytes: int = 16_000_000, seeds: int = 3) -> dict[str, dict[str, float]]:
     """By fault: how many times as long the slowest flow takes, in the arithmetic and with packets."""
     found = {}
     for what, (where, left) in FAULTS.items():
@@ -126,7 +126,7 @@ def packet_slowdowns(nbytes: int = 64_000_000, seeds: int = 3) -> dict[str, dict
 
 def measure(quick: bool = False) -> dict[str, Any]:
     rows = disagreements(EVENTS / 10 if quick else EVENTS)
-    packets = packet_slowdowns(8_000_000 if quick else 64_000_000, 1 if quick else 3)
+    packets = packet_slowdowns(4_000_000 if quick else 16_000_000, 1 if quick else 3)
     return {
         "worst_disagreement": max(row["disagreement"] for row in rows),
         "mean_disagreement": float(np.mean([row["disagreement"] for row in rows])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,12 +85,9 @@ def _print(points: list[studies.Point], front: list[studies.Point], found: dict[
             cells += ["cut off" if one.packets is None else f"{one.packets:.2f}", f"{one.arithmetic:.2f}"]
         table.add_row(p.name, *cells)
     console.print(table)
-    out = [p for p in points if p.out]
-    for p in out[:SHOWN_OUT]:
-        console.print(f"{p.name}: {p.out}", highlight=False)
-    if len(out) > SHOWN_OUT:
-        console.print(f"… and {len(out) - SHOWN_OUT} more; --json has all of them.", style="dim", highlight=False)
+    for why, count in Counter(p.out for p in points if p.out).most_common(SHOWN_OUT):
+        console.print(f"{count} out: {why}", highlight=False)
     whose = "assumed prices, not quotes; pass your own with --prices" if book.are_assumptions else "your price file"
     parts = f"to build it, its energy and the spares that stand by, over {book.energy.years:g} years"
-    note = f"Cost: {parts}, by {whose}. Lost: of the job's time, with MRC and its best policy."
+    note = f"Cost: {parts}, by {whose}. Lost: of the job's time, to failures with MRC and to lean uplinks."
     console.print(note, style="dim", highlight=False)

@@ -76,15 +76,27 @@ def answer_lines(found: Assessment) -> list[str]:
         network = max(found.network_share(t), 0.0)
         lines.append(
             f"With {TRANSPORT_WORDS[t]} the best policy is to {best[t]}: {share_text(one.lost)} of the job's time is "
-            f"lost, {share_text(network)} to the network's failures; the job stops "
-            f"{count_text(one.stops_per_month)} times a month."
+            f"lost, {share_text(network)} to the network's failures."
         )
     lines.append(
         f"{share_text(found.hosts_alone.lost)} would be lost with a network that never fails: GPUs, hosts, power and "
         "checkpoints, the same for both."
     )
+    lines.append(_ridden_line(found))
     lines += [_drawn_line(found, t) for t in TRANSPORTS]
     return lines
+
+
+def _ridden_line(found: Assessment) -> str:
+    """What happens, and for how much of it the job stops."""
+    failures = sum(d.count * d.per_year for d in found.domains) * MONTH_H / YEAR_H
+    cables = sum(d.count for d in found.domains if d.what.endswith("cable"))
+    flaps = cables * found.description.failures.flap_per_link_year * MONTH_H / YEAR_H
+    stops = {t: count_text(found.of_best(t).stops_per_month) for t in TRANSPORTS}
+    return (
+        f"A month brings {count_text(failures)} failures and {count_text(flaps)} flaps; the job stops {stops['mrc']} "
+        f"times with MRC and {stops['roce']} times with RoCE, and the rest is ridden out."
+    )
 
 
 def _drawn_line(found: Assessment, transport: str) -> str:

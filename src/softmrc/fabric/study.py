@@ -28,7 +28,7 @@ from softmrc.fabric.description import Description, Failures, Job, read_section,
 from softmrc.fabric.losses import POLICIES
 from softmrc.fabric.plan import Prices, Question, design, shape_of
 from softmrc.files import located, parse_toml, read_text
-from softmrc.units import as_rate_bps, as_share
+from softmrc.units import as_rate_bps, as_share, rate_text, share_text
 
 MOST_POINTS = 20_000
 VARIED: dict[str, tuple[Any, ...]] = {
@@ -47,7 +47,7 @@ class Limits:
 
     cost_usd: float = 0.0  # to build it, its energy and the spares that stand by, over its life
     power_w: float = 0.0
-    lost_share: float = 0.0  # of the job's time, with MRC and its best policy
+    lost_share: float = 0.0  # of the job's time, to failures with MRC and its best policy, and to lean uplinks
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,24 @@ class Study:
     def points(self) -> list[dict[str, Any]]:
         return [dict(zip(self.vary, values, strict=True)) for values in itertools.product(*self.vary.values())]
 
+    def name_of(self, varied: dict[str, Any]) -> str:
+        """By what it differs from others."""
+        planes, tiers = varied["planes"], varied["tiers"]
+        words = [f"{planes} {'plane' if planes == 1 else 'planes'} × {tiers} {'tier' if tiers == 1 else 'tiers'}"]
+        said = {
+            "oversubscription": lambda value: f"{value:g} : 1",
+            "nic_bps": lambda value: f"NICs of {rate_text(as_rate_bps('nic_bps', value))}",
+            "switch_bps": lambda value: f"switches of {rate_text(as_rate_bps('switch_bps', value))}",
+            "spare_share": lambda value: f"{share_text(value)} spares",
+        }
+        return ", ".join(words + [said[key](varied[key]) for key in said if len(self.vary[key]) > 1])
+
 
 @dataclass(frozen=True)
 class Point:
     """One combination: what it comes to, or why it is out."""
 
+    name: str
     varied: dict[str, Any]
     out: str = ""  # why it cannot be built, or is not wanted, or who is better; empty: on the front
     cost_usd: float = 0.0
@@ -77,13 +90,8 @@ class Point:
     policy: str = ""
     switches: int = 0
 
-    @property
-    def name(self) -> str:
-        rest = [f"{key} {value}" for key, value in self.varied.items() if key not in ("planes", "tiers")]
-        return ", ".join([f"{self.varied['planes']} planes × {self.varied['tiers']} tiers", *rest])
-
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"name": self.name}
+        return asdict(self)
 
 
 def load(path: Path) -> Study:
@@ -144,7 +152,9 @@ def _checked(where: str, value: Any) -> Any:
 
 
 def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
-    """One combination, as far as it goes by itself."""
+    """One combination, as far as it goes by itself. Communication is taken to be held up by the uplinks: with half as
+    many as downlinks it takes twice as long."""
+    name = study.name_of(varied)
     nic, switch = (as_rate_bps(f"vary.{key}", varied[key]) for key in ("nic_bps", "switch_bps"))
     try:
         ratio = Fraction(varied["oversubscription"]).limit_denominator(1000)
@@ -154,12 +164,14 @@ def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
         description = Description(fabric=shape, failures=study.failures, job=job)
         lost = {policy: closed_form.losses(description, "mrc", policy).lost for policy in POLICIES}
     except ConfigError as error:
-        return Point(varied, f"cannot be: {error.field}: {error.allowed}")
+        return Point(name, varied, f"cannot be: {error.field}: {error.allowed}")
     policy = min(POLICIES, key=lambda one: lost[one])
     idle_gpus = math.ceil(job.spare_share * study.gpus)
     spares_usd = idle_gpus * job.gpu_hour_usd * prices.energy.years * closed_form.YEAR_H
     cost = found.cost_usd + found.energy_usd + spares_usd
-    return _within(study.keep, Point(varied, "", cost, found.power_w, lost[policy], policy, found.switches))
+    share = job.communication_share
+    all_lost = 1 - (1 - lost[policy]) / (1 - share + share * float(ratio))
+    return _within(study.keep, Point(name, varied, "", cost, found.power_w, all_lost, policy, found.switches))
 
 
 def _within(limits: Limits, point: Point) -> Point:

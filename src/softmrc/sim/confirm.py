@@ -40,6 +40,5 @@ def confirm(planes: int, nic_bps: str, oversubscription: float, seed: int = 1) -
     event = {"kind": "down", "port": {"plane": 0, "host": 5}, "at_us": 0.0}
     broken = run(parse(table | {"faults": {"events": [event]}}))
     kept = float(np.nanmin(broken.rate_bps) / np.nanmin(whole.rate_bps)) if broken.verdict else None
-    # The uplinks are shared, so that where they are fewer a host with one port less still has its part of them.
-    share = min(1.0, oversubscription * (1 - 1 / planes))
-    return Confirmed(share, kept)
+    # As assess has it. Where uplinks are fewer than downlinks a host may keep more: its ports were not the bottleneck.
+    return Confirmed(1 - 1 / planes, kept)
