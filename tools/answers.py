@@ -32,6 +32,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "paper/ev-loss": {"fabric.hosts": 32},
     "paper/incast-victim": {"workload.message_bytes": 4_000_000, "workload.victim.messages": 120},
     "paper/links-20": {"fabric.hosts": 32},
+    "paper/nic-port-down": {"workload.messages": 10},
     "paper/permutation": {"fabric.hosts": 32, "workload.message_bytes": 16_000_000},
     "paper/ring-all-reduce": {"fabric.hosts": 32, "workload.bytes": 16_000_000},
     "paper/ring-all-reduce-loss-0.1": {"fabric.hosts": 32, "workload.bytes": 16_000_000},

@@ -158,7 +158,7 @@ def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
         "cost, $ M", "lost, % of the job's time",
     )  # fmt: skip
     sections = [
-        section("The front", "Beaten by none: nothing costs less and loses less.", table(head, rows)),
+        section("The front", "Beaten by none: nothing costs less and loses as little.", table(head, rows)),
         section("All that can be built", "", picture),
         section("Why the others are out", "", table(["design", "because"], [[p.name, p.out] for p in out])),
     ]

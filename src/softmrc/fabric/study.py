@@ -31,6 +31,7 @@ from softmrc.files import located, parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share, rate_text, share_text
 
 MOST_POINTS = 20_000
+CLEAR_DIFFERENCE = 0.001  # of the job's time
 VARIED: dict[str, tuple[Any, ...]] = {
     "planes": (1, 2, 4, 8),
     "tiers": (1, 2, 3),
@@ -191,11 +192,11 @@ def explore(study: Study, prices: Prices) -> list[Point]:
 
 
 def _against_each_other(wanted: list[Point]) -> Iterator[Point]:
-    """From the cheapest up: one is on the front if it loses less than everything cheaper."""
+    """From the cheapest up: one is on the front if it loses clearly less than everything cheaper."""
     best: Point | None = None
     for point in wanted:
-        if best is None or point.lost_share < best.lost_share - 1e-9:
+        if best is None or point.lost_share < best.lost_share - CLEAR_DIFFERENCE:
             best = point
             yield point
         else:
-            yield replace(point, out=f"{best.name} costs no more and loses no more")
+            yield replace(point, out=f"{best.name} costs no more and loses as little")
