@@ -137,7 +137,20 @@ def _erlang_b(servers: int, offered: float) -> float:
     blocked = 1.0
     for k in range(1, servers + 1):
         blocked = offered * blocked / (k + offered * blocked)
+        if blocked < NEGLIGIBLE:
+            return 0.0
     return blocked
+
+
+def _first_back_h(spares: int, hosts: float, out_hosts: float, swapped: float, out_swapped: float) -> float:
+    """How long a lost host is waited for that finds no spare: until the first of all that are out is back. Those that
+    were swapped for a port or a cable are mended sooner, and each may be one of them."""
+    if not hosts:
+        return 0.0
+    back = hosts / out_hosts  # an hour, of a host that was lost
+    sooner = swapped / out_swapped if out_swapped else back
+    _, chances = _binomial(spares, out_swapped / (out_hosts + out_swapped), 0.0 if not spares else 1 / spares)
+    return float(sum(chance / ((spares + 1 - k) * back + k * sooner) for k, chance in enumerate(chances.tolist())))
 
 
 # How fast the job goes.
@@ -260,10 +273,10 @@ def losses(d: Description, transport: str, policy: str) -> Losses:
     host_rate, group_rate, partial_rate = (sum(rate for rate, _ in kind) for kind in (host, group, partial))
     swapped = partial_rate if policy == "swap" else 0.0
     spares = math.ceil(job.spare_share * d.fabric.hosts)
-    out = sum(rate * (delay + hours) for rate, hours in host)
-    out += sum(rate * (delay + hours) for rate, hours in partial) if policy == "swap" else 0.0
-    full = _erlang_b(spares + 1, out)
-    unswapped = _erlang_b(spares, out) if policy == "swap" else 0.0
+    out_hosts = sum(rate * (delay + hours) for rate, hours in host)
+    out_swapped = sum(rate * (delay + hours) for rate, hours in partial) if policy == "swap" else 0.0
+    no_spare = _erlang_b(spares, out_hosts + out_swapped)
+    unswapped = no_spare if policy == "swap" else 0.0
     stop = host_rate + group_rate
     stall_h = 0.0  # of stalls that begin in an hour
     if transport == "roce":
@@ -272,7 +285,8 @@ def losses(d: Description, transport: str, policy: str) -> Losses:
     elif whole_cable and r.flap_below:
         stall_h, stop = _flaps(d, r.flap_below, stop)
     waits = sum(rate * (delay + hours) for rate, hours in group)
-    waits += full / (1 - full) * host_rate / (host_rate + swapped) if host_rate and full < 1 else 0.0
+    if no_spare:
+        waits += no_spare * host_rate * _first_back_h(spares, host_rate, out_hosts, swapped, out_swapped)
     planned = swapped * (1 - unswapped) if transport == "mrc" else 0.0
     standing = -math.expm1(-stall_h)
     going = _going(d, transport, policy, crew_h, unswapped)
