@@ -83,6 +83,15 @@ def plan_sweep(scenario: Scenario, varied: list[tuple[str, list[Any]]], seeds: i
     return tasks
 
 
+def heads(keys: list[str]) -> list[str]:
+    """Keys as short as they can be and still be told apart: planes, links; or faults.kind, transport.kind."""
+    short = list(keys)
+    for length in (3, 2, 1):
+        ends = [".".join(key.split(".")[-length:]) for key in keys]
+        short = [end if ends.count(end) == 1 else old for end, old in zip(ends, short, strict=True)]
+    return short
+
+
 def sweep(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterator[dict[str, Any]]:
     """Summaries of runs, as they finish. Stopping early stops the workers."""
     if engine not in ENGINES:
