@@ -25,7 +25,9 @@ from softmrc.cli import (
     nccl,
     perf,
     ping,
+    retries,
     sim,
+    study,
     top,
 )
 from softmrc.cli.interrupt import heed_ctrl_c
@@ -62,9 +64,11 @@ app.command("explain")(explain.explain)
 app.command("agent")(agent.agent)
 app.command("dash")(agent.dash)
 app.command("sweep")(sim.sweep)
+app.command("retries")(retries.retries)
 app.command("nccl-plugin")(nccl.nccl_plugin)
 app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
+app.command("study")(study.study)
 app.add_typer(fabric.fabric_app, name="fabric")
 app.add_typer(ctl.ctl_app, name="ctl")
 app.add_typer(lab.lab_app, name="lab")
