@@ -25,6 +25,7 @@ from softmrc.cli import (
     nccl,
     perf,
     ping,
+    profiles,
     retries,
     sim,
     study,
@@ -70,6 +71,7 @@ app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
 app.command("study")(study.study)
 app.add_typer(fabric.fabric_app, name="fabric")
+ctl.ctl_app.add_typer(profiles.profile_app, name="profile")
 app.add_typer(ctl.ctl_app, name="ctl")
 app.add_typer(lab.lab_app, name="lab")
 app.add_typer(mapper.mapper_app, name="mapper")

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,9 @@ Watch = Annotated[
 Qpn = Annotated[int | None, typer.Option("--qpn", min=0, max=0xFFFFFF, help="Of this queue pair only.")]
 Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
 Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
+Profile = Annotated[
+    int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all who use it.")
+]
 Stop = Annotated[bool, typer.Option("--stop", help="Nothing more after the first that fails.")]
 
 
@@ -42,7 +46,7 @@ def _again(watch: float, show: Callable[[], None]) -> None:
             show()
 
 
-def _say(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Table]) -> None:
+def say_rows(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Table]) -> None:
     if as_json:
         for row in rows:
             print(json.dumps(row), flush=True)
@@ -50,7 +54,7 @@ def _say(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Table]) 
         terminal().print(table())
 
 
-def _table(*heads: str) -> Table:
+def a_table(*heads: str) -> Table:
     table = Table()
     for head in heads:
         table.add_column(head, justify="right" if head.endswith(("#", "s", "B")) else "left")
@@ -77,14 +81,14 @@ def _devices(as_json: bool) -> None:
         return
 
     def table() -> Table:
-        shown = _table("device", "kind", "planes", "program")
+        shown = a_table("device", "kind", "planes", "program")
         for row in rows:
             planes = ", ".join(str(plane.get("address", "?")) for plane in row.get("planes", []))
             program = printable(str(row.get("program", row.get("error", ""))))[:60]
             shown.add_row(row["device"], str(row.get("kind", "?")), planes, program)
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
 @ctl_app.command("planes")
@@ -98,7 +102,7 @@ def _planes(node: control.Node, as_json: bool) -> None:
     rows = [{"plane": i} | row for i, row in enumerate(node.stats()["planes"])]
 
     def table() -> Table:
-        shown = _table("plane", "state", "admin", "link", "packets sent", "packets received", "bad ICRC #")
+        shown = a_table("plane", "state", "admin", "link", "packets sent", "packets received", "bad ICRC #")
         for row in rows:
             state = Text("up", "green") if row["is_up"] else Text("down", "red")
             words = ["up" if row.get(key, row["is_up"]) else "down" for key in ("is_admin_up", "is_link_up")]
@@ -106,7 +110,7 @@ def _planes(node: control.Node, as_json: bool) -> None:
             shown.add_row(str(row["plane"]), state, *words, *counts)
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
 @ctl_app.command("qps")
@@ -120,7 +124,7 @@ def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
     rows = node.queue_pairs(qpn)
 
     def table() -> Table:
-        shown = _table("qpn", "state", "peer", "in flight, B", "round trip, µs", "sent again #", "paths")
+        shown = a_table("qpn", "state", "peer", "in flight, B", "round trip, µs", "sent again #", "paths")
         for row in rows:
             peer = ", ".join((row.get("peer") or {}).get("planes", [])[:1])
             marks = Text(" ").join(MARKS[getattr(EvState, one["state"].upper())] for one in row.get("evs", [])[:64])
@@ -129,7 +133,7 @@ def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
             shown.add_row(f"{row['qpn']:06x}", row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
 @ctl_app.command("evs")
@@ -146,59 +150,74 @@ def _evs(node: control.Node, qpn: int, as_json: bool) -> None:
     rows = [one for qp in node.queue_pairs(qpn) for one in qp.get("evs", [])]
 
     def table() -> Table:
-        shown = _table("ev", "value", "plane", "state", "packets lost #")
+        shown = a_table("ev", "value", "plane", "state", "packets lost #")
         for row in rows:
             value = f"{row['value']:08x}" if isinstance(row["value"], int) else str(row["value"])
             state = row["state"] + (" (spare)" if row.get("is_spare") else "")
             shown.add_row(str(row["ev"]), value, str(row["plane"]), state, str(row.get("drops", 0)))
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
-@ctl_app.command("deny")
-def deny(
-    device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, stop: Stop = False,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Keep queue pairs off some EVs; without --qpn all queue pairs. Exit status 1 if some could not be denied."""
-    with control.the_device(device) as node:
-        _tell(node.deny(ev or None, qpn=qpn, plane=plane, stop=stop), "denied", as_json)
+def _change(word: str, help_text: str) -> None:
+    """A command that denies or allows: the two differ in a word."""
+
+    def command(
+        device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, profile: Profile = None,
+        stop: Stop = False, as_json: AsJson = False,
+    ) -> None:  # fmt: skip
+        with control.the_device(device) as node:
+            change = node.deny if word == "deny" else node.allow
+            _tell(
+                change(ev or None, qpn=qpn, plane=plane, profile=profile, stop=stop),
+                "denied" if word == "deny" else "allowed",
+                as_json,
+            )
+
+    ctl_app.command(word, help=help_text)(command)
 
 
-@ctl_app.command("allow")
-def allow(
-    device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, stop: Stop = False,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Let queue pairs use EVs again that were denied."""
-    with control.the_device(device) as node:
-        _tell(node.allow(ev or None, qpn=qpn, plane=plane, stop=stop), "allowed", as_json)
+_change("deny", "Keep queue pairs off EVs; without --qpn and --profile all. Exit status 1 if some could not be denied.")
+_change("allow", "Let queue pairs use EVs again that were denied.")
 
 
 def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
     if as_json:
-        failed = [{"qpn": one.qpn, "ev": one.ev, "error": one.error} for one in batch.failed]
+        failed = [{_whose(one)[0]: _whose(one)[1], "ev": one.ev, "error": one.error} for one in batch.failed]
         print(json.dumps({"done": batch.done, "failed": failed}))
     else:
         print(f"{batch.done} {word}")
         for one in batch.failed:
-            print(f"queue pair {one.qpn:06x}, EV {one.ev}: {one.error}")
+            whose = f"profile {one.profile}" if one.profile else f"queue pair {one.qpn:06x}"
+            print(f"{whose}, EV {one.ev}: {one.error}")
     if batch.failed:
         raise typer.Exit(1)
 
 
+def _whose(failed: control.Failed) -> tuple[str, int]:
+    return ("profile", failed.profile) if failed.profile else ("qpn", failed.qpn)
+
+
 @ctl_app.command("replace")
 def replace(
-    qpn: Annotated[int, typer.Argument(min=0, max=0xFFFFFF)],
-    ev: Annotated[int, typer.Argument(min=0, max=65535, help="Its index.")],
+    number: Annotated[int, typer.Argument(min=0, max=0xFFFFFF, help="A queue pair; with --profile a profile.")],
+    ev: Annotated[int, typer.Argument(min=0, max=65535, help="Its index, or its place in the list.")],
     value: Annotated[str, typer.Argument(help="Another path: a number, or hexadecimal text of a wide one.")],
+    profile: Annotated[bool, typer.Option("--profile", help="In an EV profile's list.")] = False,
+    all_copies: Annotated[bool, typer.Option("--all-copies", help="And in queue pairs that use the profile.")] = False,
     device: Device = None,
 ) -> None:
     """Another path in the place of an EV."""
+    if all_copies and not profile:
+        raise ConfigError("all-copies", all_copies, "with --profile only")
+    new = int(value) if value.isdecimal() else value
     with control.the_device(device) as node:
-        node.replace(qpn, ev, int(value) if value.isdigit() else value)
-    print(f"EV {ev} of queue pair {qpn:06x} is {value}")
+        if profile:
+            node.replace(None, ev, new, profile=number, all_copies=all_copies)
+        else:
+            node.replace(number, ev, new)
+    print(f"EV {ev} of {f'profile {number}' if profile else f'queue pair {number:06x}'} is {value}")
 
 
 @ctl_app.command("port")
@@ -227,14 +246,14 @@ def faults(
         found = node.faults() if text is None else node.set_faults(text)
 
     def table() -> Table:
-        shown = _table("plane", "faults")
+        shown = a_table("plane", "faults")
         for number, row in enumerate(found):
             active = {name: value for name, value in row.items() if value and name != "reorder_delay_us"}
             words = [name if value is True else f"{name}={value:g}" for name, value in active.items()]
             shown.add_row(str(number), ", ".join(words) or "none")
         return shown
 
-    _say(as_json, found, table)
+    say_rows(as_json, found, table)
 
 
 @ctl_app.command("capture")
@@ -258,25 +277,25 @@ def probe(
     ev: Annotated[list[int], typer.Option("--ev", min=0, max=0xFFFFFFFF, help="A value; may be repeated.")],
     device: Device = None,
     timeout: Annotated[str, typer.Option(help="How long to wait.")] = "1s",
+    dscp: Annotated[int | None, typer.Option(min=0, max=63, help="How the questions are marked.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a peer for a sign of life over chosen paths."""
     with control.the_device(device) as node:
-        found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9)
-    rows = [
-        {"ev": one.ev, "asked": one.asked, "took_ns": one.took_ns, "arrival_plane": one.arrival_plane} for one in found
-    ]
+        found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9, dscp)
+    rows = [asdict(one) for one in found]
 
     def table() -> Table:
-        shown = _table("ev", "answer", "round trip, µs", "came by plane")
+        shown = a_table("ev", "answer", "round trip, µs", "peer's part, µs", "came by plane")
         for one in found:
             word = "yes" if one.took_ns is not None else "none" if one.asked else "not sent"
             trip = "" if one.took_ns is None else f"{one.took_ns / 1000:,.0f}"
             came = "" if one.arrival_plane is None else str(one.arrival_plane)
-            shown.add_row(f"{one.ev:08x}", word, trip, came)
+            part = "" if one.service_ns is None else f"{one.service_ns / 1000:,.1f}"
+            shown.add_row(f"{one.ev:08x}", word, trip, part, came)
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
 @ctl_app.command("events")

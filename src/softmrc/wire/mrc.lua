@@ -89,6 +89,7 @@ field("endpointrequest.port_status_mask", "uint32", "Usable ports", base.HEX)
 field("endpointrequest.key", "uint64", "Key or nonce", base.HEX)
 field("endpointresponse.op", "uint8", "Operation", base.DEC, OPS)
 field("endpointresponse.key", "uint64", "Key or nonce", base.HEX)
+field("endpointresponse.service_ns", "uint32", "Service time (ns)", base.DEC)
 local all = {}
 for _, one in pairs(F) do all[#all + 1] = one end
 mrc.fields = all
@@ -258,6 +259,7 @@ local function dissect_response(buffer, tree)
   local op = bits(second, 2, 2) ~= 0 and bits(second, 2, 2) or bits(second, 4, 2)
   tree:add(F["endpointresponse.op"], buffer(BTH + 1, 1), op)
   dissect_timestamp(buffer, BTH + 28, tree)
+  tree:add(F["endpointresponse.service_ns"], buffer(BTH + 32, 4))
   dissect_key(buffer, tree, "endpointresponse", BTH + 36)
   return " " .. (OPS[op] or op)
 end
