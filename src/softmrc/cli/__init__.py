@@ -20,6 +20,7 @@ from softmrc.cli import (
     explain,
     fabric,
     info,
+    key,
     lab,
     mapper,
     nccl,
@@ -67,6 +68,7 @@ app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
 app.add_typer(fabric.fabric_app, name="fabric")
 app.add_typer(ctl.ctl_app, name="ctl")
+app.add_typer(key.key_app, name="key")
 app.add_typer(lab.lab_app, name="lab")
 app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")
