@@ -63,8 +63,9 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
         "ASAN_OPTIONS": f"detect_leaks=0:{log}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:{log}",
         # What the interpreter and NumPy touch is not seen, so their calls of memcpy and the like must not be, either;
-        # their locks, the interpreter's own among them, still order what we do.
-        "TSAN_OPTIONS": f"ignore_noninstrumented_modules=1:second_deadlock_stack=1:{log}",
+        # their locks, the interpreter's own among them, still order what we do. A process may end with devices open,
+        # whose threads nobody joins.
+        "TSAN_OPTIONS": f"ignore_noninstrumented_modules=1:report_thread_leaks=0:second_deadlock_stack=1:{log}",
         "SOFTMRC_SWARM_SEEDS": "200",
         "SOFTMRC_SANITIZER": kind,  # for tests that look at what a process costs and says
     }

@@ -5,6 +5,7 @@
 #include "bind/wire_tuples.h"
 #include "proto/congestion/controller.h"
 #include "proto/transmit.h"
+#include "udp/train.h"
 #include "wire/sealed.h"
 
 namespace nb = nanobind;
@@ -82,9 +83,10 @@ void bind_config(nb::module_& m) {
   bind_settings<RtsAttributes>(m, declared, "RtsAttributes", "RTR → RTS: what is needed to send.");
   m.def("settings", [declared] { return declared; }, "Every setting, as declared: by class, its meaning and rows of (name, default, bounds, meaning).");
   m.attr("RETRY_FOREVER") = retry_forever;
-  m.attr("PACKET_OVERHEAD") = data_headers + static_cast<std::uint32_t>(wire::icrc_size);
   m.attr("LONGEST_PACKET_OVERHEAD") = longest_data_headers + static_cast<std::uint32_t>(wire::icrc_size);
   m.attr("LONGEST_SEALED_OVERHEAD") = longest_data_headers + static_cast<std::uint32_t>(wire::sealed_data_overhead);
+  m.def("packets_a_train", &udp::packets_a_train, nb::arg("mtu"), "Full packets of this payload that leave together.");
+  m.def("usual_quantum", &udp::usual_quantum, nb::arg("mtu"), "How many packets of this payload share a path where nobody says.");
   m.def("controllers", &Controllers::names, "The congestion controllers there are.");
 
   nb::class_<Buffer>(m, "Buffer")

@@ -11,17 +11,15 @@
 #include "face/control.h"
 #include "face/fabric.h"
 #include "face/faults.h"
-#include "proto/transmit.h"
 #include "seal/choice.h"
 #include "udp/failure.h"
-#include "wire/packet.h"
+#include "udp/train.h"
 
 namespace softmrc::face {
 namespace {
 
 constexpr std::uint64_t unknown_rate_bps = 40'000'000'000;  // what software may reach
 constexpr double queue_here_us = 8'000;                     // on loopback
-constexpr std::uint32_t train_bytes = 65'480;
 constexpr std::uint64_t most_captured = std::uint64_t{1} << 30;
 
 Duration us(double value) { return Duration{static_cast<std::int64_t>(value * 1e6)}; }
@@ -163,8 +161,7 @@ std::vector<udp::PeerPlane> Node::reached_at(std::uint32_t number) {
 proto::EvProfile Node::ev_profile() const {
   proto::EvProfile evs;
   evs.mode = proto::EvMode::explicit_;
-  const std::uint32_t packet = mtu_ + proto::data_headers + static_cast<std::uint32_t>(wire::icrc_size);
-  evs.spray_quantum = settings_.quantum ? settings_.quantum : std::clamp(2 * (train_bytes / packet), 1u, 64u);
+  evs.spray_quantum = settings_.quantum ? settings_.quantum : udp::usual_quantum(mtu_);
   evs.leaves_slow_ports = settings_.leave_slow_planes;
   return evs;
 }

@@ -12,6 +12,7 @@
 #include "udp/peer_book.h"
 #include "udp/plane.h"
 #include "udp/seals.h"
+#include "udp/train.h"
 #include "wire/frame.h"
 
 namespace softmrc::udp {
@@ -38,8 +39,6 @@ class Sender {
 
  private:
   static constexpr std::uint32_t none = ~0u;
-  static constexpr std::size_t most_train_bytes = 65'480;
-  static constexpr std::uint32_t most_train_packets = 64;
   static constexpr std::size_t most_gathered_bytes = 4 * most_train_bytes;  // before they are handed to the kernel
 
   struct Pending {

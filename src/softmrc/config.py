@@ -12,16 +12,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from softmrc import _core, settings
-from softmrc._core import PACKET_OVERHEAD, RETRY_FOREVER, EvFormat, EvMode
+from softmrc._core import RETRY_FOREVER, EvFormat, EvMode
 from softmrc.errors import ConfigError
 from softmrc.settings import CcProfile, EndpointConfig, InitAttributes, RtrAttributes, RtsAttributes
 from softmrc.wire.entropy import EvField, layout
 
 __all__ = [
-    "PACKET_OVERHEAD",
     "PAYLOAD_UNIT",
     "RETRY_FOREVER",
-    "TRAIN_BYTES",
     "CcProfile",
     "DeviceConfig",
     "EndpointConfig",
@@ -42,7 +40,6 @@ SEAL_CHOICES = ("auto", "on", "off")
 PAYLOAD_UNIT = 128  # full packets carry a multiple of it, so that no word of a message is split between two
 HERE_QUEUE_US = 8_000.0  # on loopback
 UNKNOWN_RATE_BPS = 40_000_000_000  # what software may reach
-TRAIN_BYTES = 65_480  # what the kernel takes in one send, to cut into packets itself
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ class DeviceConfig:
 
     def quantum_for(self, mtu: int) -> int:
         """The spray quantum with packets of this size."""
-        return self.quantum or max(1, min(2 * (TRAIN_BYTES // (mtu + PACKET_OVERHEAD)), 64))
+        return self.quantum or _core.usual_quantum(mtu)
 
     def cc_profile(self, speeds_bps: Sequence[int] = (0,), stays_here: bool = False) -> CcProfile:
         """Congestion control for a device whose links have these speeds; 0 where one is not known. What stays on this

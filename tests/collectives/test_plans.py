@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from collectives.plans import ALGORITHMS, COMPILER, Asked, Outcome, Plans, build
+from sanitizers import NOT_UNDER_SANITIZERS
 from softmrc import _core
 from softmrc.collectives.block import Kind, ReduceOp
 
@@ -402,6 +403,7 @@ def test_what_is_chosen_by_size_and_ranks() -> None:
     }
 
 
+@NOT_UNDER_SANITIZERS
 def test_plans_stay_within_their_memory(tmp_path: Path) -> None:
     """The same program with every access checked."""
     program = tmp_path / "plans"

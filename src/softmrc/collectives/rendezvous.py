@@ -26,7 +26,7 @@ from softmrc._core import SealKeys
 from softmrc.collectives.offer import Offer, check, read, strands_of
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
-from softmrc.config import PACKET_OVERHEAD, TRAIN_BYTES, whole_payload
+from softmrc.config import whole_payload
 from softmrc.connection.arrange import SECRET, secret_of
 from softmrc.errors import ConfigError
 from softmrc.said import Nonsense, ends_of
@@ -129,7 +129,7 @@ class Meeting:
                 if self._share is not None:
                     self._share.forget()
                 self._share_cores(1 + sum(offer["host"] == host() for offer in offers.values()))
-            native.start(self.mtu * max(1, TRAIN_BYTES // (self.mtu + PACKET_OVERHEAD)))
+            native.start(self.mtu * _core.packets_a_train(self.mtu))
             if self.size > 1:
                 self.table.ready()
                 self._see_planes()
