@@ -228,16 +228,42 @@ def test_nobody_in_the_middle_becomes_an_end(people: People, proofs: Callable[[]
             with pytest.raises(Refusal, match=r"does not (know|have)|not the one"):
                 meet(*proofs(), change)
 
-    def own_name(by: str, frame: dict[str, Any]) -> dict[str, Any]:
-        """Signs what the connector says with a key that the listener knows as well."""
+    insider: list[identity.Meeting] = []
+
+    def in_own_name(by: str, frame: dict[str, Any]) -> dict[str, Any]:
+        """One whom both ends know puts its own key in the place of the connector's, and a signature that is right."""
         if by == CONNECTOR and "identity" in frame:
             return frame | {"identity": frame["identity"] | {"key": third.public.hex()}}
-        if "signature" in frame:
-            return frame | {"signature": third.sign(b"anything").hex()}
+        if by == LISTENER and "identity" in frame:
+            insider.append(signer(third, frame))
+        if by == CONNECTOR and "signature" in frame:
+            return frame | {"signature": insider[0].signature(bytes(64))}
         return frame
 
     with pytest.raises(Refusal, match="does not have the key"):
-        meet(*proofs(), own_name)
+        meet(*proofs(), in_own_name)
+
+
+def signer(who: Identity, hello: dict[str, Any]) -> identity.Meeting:
+    """Whoever has heard a listener, and has a key that is known."""
+    meeting = identity.Meeting(who, CONNECTOR, ("b",))
+    meeting.hear(hello["identity"], bytes(64))
+    return meeting
+
+
+def test_keys_and_nonces_are_in_what_is_made_and_signed(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the same shares between other ends, or in another handshake, are of no use."""
+    people("a", b="b", c="c")
+    listener = Identity(people("b", a="a", c="c"))
+    monkeypatch.setattr(identity.secrets, "token_bytes", bytes)
+    share = _core.x25519_public(b"\1" * 32).hex()
+    made, signed = set(), set()
+    for name in ("a", "c"):
+        for salt in (bytes(64), bytes(63) + b"\1"):
+            meeting = identity.Meeting(listener, LISTENER)
+            made.add(meeting.hear({"key": Identity(people(name)).public.hex(), "share": share}, salt))
+            signed.add(meeting.signature(salt))
+    assert len(made) == len(signed) == 4
 
 
 JUNK: list[Any] = [
