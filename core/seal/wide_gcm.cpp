@@ -7,6 +7,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"  // of what the compiler's own headers leave so on purpose
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include <algorithm>
@@ -192,6 +193,12 @@ SOFTMRC_INLINE_WIDE void two_keys(__m128i* keys) {
   keys[3] = next_key(keys[1], _mm_shuffle_epi32(_mm_aeskeygenassist_si128(keys[2], 0), 0xAA));
 }
 
+// Not every compiler lets one ask for this by name.
+bool has_vaes() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & bit_VAES);
+}
+
 template <std::size_t rounds>
 SOFTMRC_WIDE void prepare(const Secret& key, std::uint8_t* made_keys, std::uint8_t* powers) {
   __m128i keys[rounds + 2];
@@ -219,7 +226,7 @@ SOFTMRC_WIDE void prepare(const Secret& key, std::uint8_t* made_keys, std::uint8
 
 bool WideGcm::is_supported() {
   static const bool has_all = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vaes") && __builtin_cpu_supports("vpclmulqdq");
+                              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq") && has_vaes();
   return has_all;
 }
 
