@@ -88,12 +88,16 @@ def _known(path: Path) -> dict[bytes, tuple[str, ...]]:
     return found
 
 
+def _check_can_sign(folder: object) -> None:
+    if not _core.can_seal():
+        raise ConfigError("identity", str(folder), "none: built without sealing (OpenSSL's headers were not there)")
+
+
 class Identity:
     """This end's key, and the peers that it knows."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        if not _core.can_seal():
-            raise ConfigError("identity", str(folder), "none: built without sealing (OpenSSL's headers were not there)")
+        _check_can_sign(folder)
         self.folder = Path(folder)
         self._own = _private_key(self.folder / KEY)
         self.public: bytes = _core.ed25519_public(self._own)
@@ -122,6 +126,7 @@ class Identity:
 
 def make(folder: Path) -> Identity:
     """A new key, in a folder of its own; one that is there is never replaced."""
+    _check_can_sign(folder)
     key = secrets.token_bytes(SIZE)
     text = base64.b64encode(PKCS8 + key).decode()
     try:

@@ -455,6 +455,13 @@ def test_a_key_is_never_replaced(people: People) -> None:
     assert [(a / name).stat().st_mode & 0o777 for name in (KEY, KNOWN)] == [0o600, 0o600]
 
 
+def test_where_nothing_can_be_signed_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "can_seal", lambda: False)
+    with pytest.raises(ConfigError, match="built without sealing"):
+        identity.make(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="asks the openssl command")
 def test_openssl_reads_our_keys_and_we_read_its(people: People) -> None:
     a = people("a")
