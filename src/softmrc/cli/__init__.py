@@ -20,6 +20,7 @@ from softmrc.cli import (
     explain,
     fabric,
     info,
+    key,
     lab,
     mapper,
     nccl,
@@ -73,6 +74,7 @@ app.command("study")(study.study)
 app.add_typer(fabric.fabric_app, name="fabric")
 ctl.ctl_app.add_typer(profiles.profile_app, name="profile")
 app.add_typer(ctl.ctl_app, name="ctl")
+app.add_typer(key.key_app, name="key")
 app.add_typer(lab.lab_app, name="lab")
 app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")
