@@ -116,7 +116,7 @@ class Impostor:
     def _number(self, use: int, sender: int, receiver: int) -> int:
         return sip_hash(self._key, use << 56 | sender << 24 | receiver)
 
-    def start(self, unit: int) -> None:
+    def start(self, unit: int, side_by_side: int) -> None:
         pass
 
     def meet(self, strand: int, peer: int, patience_s: float) -> bool:

@@ -20,7 +20,7 @@ from collectives.test_failures import IMPATIENT
 from collectives.test_reduce import ops_of
 from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group, ReduceOp, Work
-from softmrc.collectives.offer import strands_of
+from softmrc.collectives.offer import Greeting, strands_of
 from softmrc.errors import ConfigError
 from softmrc.verbs import Device, width
 
@@ -381,10 +381,6 @@ def test_a_rank_that_is_killed_or_stopped_in_the_middle(how: int) -> None:
             process.communicate()
 
 
-def offer_of(host: str, cores: int, strands: int) -> dict[str, Any]:
-    return {"host": host, "cores": cores, "lanes": strands}
-
-
 @pytest.mark.parametrize(
     ("offers", "strands"),
     [
@@ -397,7 +393,7 @@ def offer_of(host: str, cores: int, strands: int) -> dict[str, Any]:
     ],
 )
 def test_how_many_strands_a_group_has(offers: list[tuple[str, int, int]], strands: int) -> None:
-    assert strands_of([offer_of(*offer) for offer in offers]) == strands
+    assert strands_of([Greeting(host, 0, cores, most) for host, cores, most in offers]) == strands
 
 
 @pytest.mark.parametrize(
