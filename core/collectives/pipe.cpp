@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -49,9 +48,8 @@ std::unique_ptr<Pipe> Pipe::open(const PipeKey& key) {
   const std::string path = "/proc/" + std::to_string(key.process) + "/fd/" + std::to_string(key.descriptor);
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0) return nullptr;
-  struct stat found {};
   const int seals = fcntl(descriptor, F_GET_SEALS);
-  const bool is_one = seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(descriptor, &found) == 0 && found.st_size == static_cast<off_t>(all_bytes);
+  const bool is_one = seals >= 0 && (seals & F_SEAL_SHRINK) && lseek(descriptor, 0, SEEK_END) == static_cast<off_t>(all_bytes);
   void* const memory = is_one ? mapped(descriptor) : nullptr;
   ::close(descriptor);
   if (!memory) return nullptr;
