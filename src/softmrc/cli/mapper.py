@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from softmrc import shipped
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape, load
@@ -75,7 +76,9 @@ def lab_settings(lab: Lab, lanes: int = 1) -> Settings:
 
 @mapper_app.command("sim")
 def sim(
-    file: Annotated[Path, typer.Argument(help="A fabric file (TOML).", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A fabric file (TOML), or a name of `softmrc examples`.", show_default=False)
+    ],
     broken: Annotated[
         list[str] | None,
         typer.Option("--break", help="What to break: THING=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
@@ -87,7 +90,7 @@ def sim(
     as_json: AsJson = False,
 ) -> None:
     """Map a simulated fabric that you break, to see what the mapper would say."""
-    description = load(file)
+    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
     fabric = SimulatedFabric(description.fabric, seed)
     things = Things(description.fabric, lanes)
     for text in broken or []:
