@@ -38,7 +38,7 @@ COUNTS = {
 LEGEND = Text.assemble(
     "paths:  ", *(part for state, words in LEGENDS.items() for part in (MARKS[state], f" {words}  "))
 )
-HEADS = ("plane", "state", "out, Gb/s", "in, Gb/s", "packets/s", "paths")
+HEADS = ("plane", "state", "out, Gb/s", "in, Gb/s", "packets/s", "window, B", "paths")
 Work = Callable[[float], None]  # does something for so many seconds
 
 
@@ -61,9 +61,11 @@ class Sight:
             return Text(f"{self._node.name}: {error}", "yellow")
         before, self._before = self._before, now
         span_s = max(now["at"] - before["at"], 1e-3)
-        grid = Grid(*HEADS, spare=("packets/s", "state", "in, Gb/s"), folds="paths")
+        grid = Grid(*HEADS, spare=("packets/s", "window, B", "state", "in, Gb/s"), folds="paths")
         for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
-            grid.add_row(*self._row(number, old, new, span_s), paths_of(now["qps"], number))
+            grid.add_row(
+                *self._row(number, old, new, span_s), window_of(now["qps"], number), paths_of(now["qps"], number)
+            )
         return Group(self._head(now["qps"]), grid, changes(before["qps"], now["qps"], span_s))
 
     def _head(self, qps: list[dict[str, Any]]) -> Text:
@@ -83,6 +85,12 @@ class Sight:
         state = Text("up", "green") if new["is_up"] else Text("down", "red")
         speeds = [f"{rate(name) * 8e-9:.3f}" for name in ("bytes_sent", "bytes_received")]
         return [f"{number} {where}", state, *speeds, f"{rate('packets_sent') + rate('packets_received'):,.0f}"]
+
+
+def window_of(qps: list[dict[str, Any]], plane: int) -> str:
+    """How much all queue pairs together may have in flight there; empty where their windows know no planes."""
+    windows = [qp["port_window_bytes"][plane] for qp in qps if len(qp.get("port_window_bytes", [])) > plane]
+    return f"{sum(windows):,}" if windows else ""
 
 
 def paths_of(qps: list[dict[str, Any]], plane: int) -> Text:
