@@ -9,9 +9,9 @@ SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
-THREAD_TESTS ?= tests/udp tests/collectives tests/nccl
+THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
-.PHONY: help demo demo-lab demo-gpu test torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz fuzz-short arm64 swarm soak paper spec-map settings api wheel wheel-check docs build clean
+.PHONY: help demo demo-lab demo-gpu test torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz fuzz-short arm64 swarm soak paper answers spec-map settings api wheel wheel-check docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -84,6 +84,9 @@ settings: $(VENV)/.built ## Write src/softmrc/settings.py, docs/settings.md and 
 
 swarm: $(VENV)/.test ## Replay one seed of the swarm: make swarm SEED=7
 	$(BIN)/python -m tests.swarm.swarm --seed $(SEED)
+
+answers: build ## Ask every scenario its question and write docs/answers.md
+	$(BIN)/python tools/answers.py
 
 paper: build ## Run the published experiments, beside RoCE, and write docs/results.md
 	$(BIN)/python tools/paper.py

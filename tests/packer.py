@@ -112,8 +112,8 @@ def request(op: int, request_id: int, mask: int = 0, ticks: int = 0, key: int = 
     return raw + struct.pack(">HBB", ticks, 0, 1) + (struct.pack(">Q", key) if key else b"")
 
 
-def response(op: int, request_id: int, ticks: int = 0, key: int = 0) -> bytes:
-    raw = bth(RESPONSE, 2, request_id) + struct.pack(">BB26xHBB4x", 0, op << 2, ticks, 0, 1)
+def response(op: int, request_id: int, ticks: int = 0, key: int = 0, service_ns: int = 0) -> bytes:
+    raw = bth(RESPONSE, 2, request_id) + struct.pack(">BB26xHBBI", 0, op << 2, ticks, 0, 1, service_ns)
     return raw + (struct.pack(">Q", key) if key else b"")
 
 
@@ -160,8 +160,9 @@ def parse(raw: bytes) -> Parsed:
         mask, ticks = struct.unpack_from(">I4xH", body, 4)
         fields = {"op": body[1] & 3, "mask": mask, "ticks": ticks, "key": int.from_bytes(body[16:], "big")}
     elif opcode == RESPONSE:
-        (ticks,) = struct.unpack_from(">H", body, 28)
-        fields = {"op": body[1] >> 2 & 3, "ticks": ticks, "key": int.from_bytes(body[36:], "big")}
+        ticks, service_ns = struct.unpack_from(">H2xI", body, 28)
+        key = int.from_bytes(body[36:], "big")
+        fields = {"op": body[1] >> 2 & 3, "ticks": ticks, "service_ns": service_ns, "key": key}
     return Parsed(opcode, dqp & PSN_MASK, word & PSN_MASK, bool(flags & 0x80), bool(flags & 0x20), fields)
 
 

@@ -22,7 +22,7 @@ from softmrc.bench.allreduce import LOOPBACK, _ours
 from softmrc.bench.ranks import Ranks
 from softmrc.bench.simulated import all_reduce_us
 from softmrc.collectives.block import Kind
-from softmrc.sim import plots
+from softmrc.report import plots
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "results"
 SIZES = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]

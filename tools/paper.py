@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from softmrc import sim
-from softmrc.sim import plots, report
+from softmrc.report import plots
+from softmrc.sim import report
 from softmrc.sim.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -277,7 +277,15 @@ void bind_engine_calls(Class& c) {
       .def("remove_region", &Device::remove_region)
       .def("reads_from", [](Device& d, const Buffer& b) { return d.reads_from(b.data(), b.data() + b.size()); })
       .def("create_qp", [](Device& d, std::uint32_t qpn) { raise_if(d.create_qp(qpn)); })
-      .def("modify_init", [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a) { raise_if(d.modify_init(qpn, a)); })
+      .def("modify_init", [](Device& d, std::uint32_t qpn, const proto::InitAttributes& a, std::optional<std::uint32_t> evs, std::optional<std::uint32_t> control) {
+        raise_if(d.modify_init(qpn, a, {evs, control}));
+      }, nb::arg("qpn"), nb::arg("attributes"), nb::arg("ev_profile").none() = nb::none(), nb::arg("cc_profile").none() = nb::none())
+      .def("has_wide_evs", [](Device& d, std::uint32_t qpn) {
+        return d.lane_of(qpn).with_engine([&](Endpoint& e, Time) {
+          const proto::QueuePair* pair = e.qp(qpn);
+          return pair && pair->ev_profile().is_wide();
+        });
+      })
       .def("modify_rtr", [](Device& d, std::uint32_t qpn, const proto::RtrAttributes& a, SealKeys* seal) { raise_if(d.modify_rtr(qpn, a, seal)); },
            nb::arg("qpn"), nb::arg("attributes"), nb::arg("seal").none() = nb::none())
       // Seconds since the peer was heard under this queue pair's keys; it is asked for another sign of life.
@@ -341,7 +349,7 @@ void bind_engine_calls(Class& c) {
       })
       .def("probe", [](Device& d, std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
         checked_plane(d, plane);
-        return d.probe(peer, plane, entropy, token);
+        return d.probe(peer, plane, {&entropy, 1}, token) == 1;
       });
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "bind/bind.h"
+#include "face/denylist.h"
 #include "face/door.h"
 #include "face/exchange.h"
 #include "face/fabric.h"
@@ -126,6 +127,14 @@ void bind_face(nb::module_& m) {
     for (const wire::Ipv6& path : told([&] { return FabricHost(text, "the file", host).paths(plane, to); })) rows.append(in_python(path));
     return rows;
   }, "The carriers from a host of a fabric to another's address in a plane.");
+  m.def("face_denied", [](const std::string& text, const std::string& host, const std::string& denylist, const nb::bytes& address) {
+    wire::Ipv6 to{};
+    std::copy_n(of_python(address).begin(), std::min(address.size(), to.size()), to.begin());
+    return told([&] {
+      const FabricHost fabric(text, "the file", host);
+      return Denylist(denylist, "the list", fabric).denied(fabric, to);
+    });
+  }, "The paths from a host to another's address in plane 0 that a denylist takes, by their numbers.");
   m.def("face_host_address", [](const std::string& text, const std::string& host) {
     return in_python(told([&] { return FabricHost(text, "the file", host).host_address(); }));
   });

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -68,6 +70,7 @@ void bind_fabric(nb::module_& m) {
       .def_rw("transport", &NetworkConfig::transport)
       .def_rw("roce", &NetworkConfig::roce)
       .def_rw("seed", &NetworkConfig::seed)
+      .def_rw("cores", &NetworkConfig::cores)
       .def_rw("fabric", &NetworkConfig::fabric)
       .def_rw("queue", &NetworkConfig::queue)
       .def_rw("forwarding", &NetworkConfig::forwarding)
@@ -154,7 +157,7 @@ void add_shots(Network& n, Column<std::int64_t> at_ps, Column<std::uint32_t> hos
   if (n.config().forwarding != Forwarding::srv6) refuse("forwarding", static_cast<std::int64_t>(n.config().forwarding), "srv6, for packets with routes");
   const FabricConfig& fabric = n.fabric().config();
   for (std::size_t i = 0; i < count; ++i) {
-    if (at_ps(i) < n.now().ps) refuse("at_ps", at_ps(i), "not before now, " + std::to_string(n.now().ps));
+    if (at_ps(i) < n.reached().ps) refuse("at_ps", at_ps(i), "not before now, " + std::to_string(n.reached().ps));
     if (host(i) >= fabric.hosts) refuse("host", host(i), "a host below " + std::to_string(fabric.hosts));
     if (plane(i) >= fabric.planes) refuse("plane", plane(i), "below " + std::to_string(fabric.planes));
     if (bytes(i) == 0 || bytes(i) > 65536) refuse("bytes", bytes(i), "1 to 65536");
@@ -202,8 +205,8 @@ nb::bytes flow_rows(const Network& n) {
 
 nb::dict counters(const Network& n) {
   nb::dict d;
-  const Links::Counters& links = n.links().counters();
-  const Hosts::Counters& hosts = n.hosts().counters();
+  const Links::Counters links = n.link_counters();
+  const Hosts::Counters hosts = n.host_counters();
   d["events"] = n.events();
   d["link_hops"] = links.hops;
   d["data_packets"] = hosts.data_packets;
@@ -216,7 +219,7 @@ nb::dict counters(const Network& n) {
   d["retransmitted"] = hosts.retransmitted;
   d["pauses"] = links.pauses;
   d["broken_connections"] = hosts.broken_connections;
-  d["bytes_placed"] = n.checker().bytes_placed();
+  d["bytes_placed"] = n.bytes_placed();
   d["data_lost"] = n.recovery().lost();
   return d;
 }
@@ -237,7 +240,7 @@ void bind_network(nb::module_& m) {
         if (number < 0) raise_if(proto::Problem{proto::Problem::Kind::config, "transport", "roce", "mrc, which has collectives"});
         return number;
       }, nb::arg("group"), nb::arg("kind"), nb::arg("bytes"), nb::arg("algorithm") = nb::none())
-      .def("collective_errors", [](const Network& n) { return n.hosts().errors(); })
+      .def("collective_errors", [](const Network& n) { return n.errors(); })
       .def("add_flows", &add_flows)
       .def("add_dependencies", [](Network& n, Column<std::uint32_t> earlier, Column<std::uint32_t> later, Column<std::int64_t> think_ps) {
         for (std::size_t i = 0; i < earlier.shape(0); ++i) n.add_dependency(earlier(i), later(i), Duration{think_ps(i)});
@@ -245,8 +248,8 @@ void bind_network(nb::module_& m) {
       .def("add_fault", [](Network& n, std::int64_t at_ps, FaultKind kind, LinkId link, double value) {
         if (link >= n.fabric().links())
           raise_if(proto::Problem{proto::Problem::Kind::config, "link", std::to_string(link), "below " + std::to_string(n.fabric().links())});
-        if (at_ps < n.now().ps)
-          raise_if(proto::Problem{proto::Problem::Kind::config, "at_ps", std::to_string(at_ps), "not before now, " + std::to_string(n.now().ps)});
+        if (at_ps < n.reached().ps)
+          raise_if(proto::Problem{proto::Problem::Kind::config, "at_ps", std::to_string(at_ps), "not before now, " + std::to_string(n.reached().ps)});
         n.add_fault({Time{at_ps}, kind, link, value});
       })
       .def("add_shots", &add_shots)
@@ -254,10 +257,12 @@ void bind_network(nb::module_& m) {
       .def("sample_every", [](Network& n, std::int64_t bin_ps) { n.sample_every(Duration{bin_ps}); })
       .def("run", [](Network& n, std::int64_t until_ps, std::uint64_t max_events) { return n.run(Time{until_ps}, max_events); },
            nb::call_guard<WithoutGil>())
+      .def_prop_ro("cores", &Network::cores)
+      .def_prop_ro("last_placed_ps", [](const Network& n) { return std::max<std::int64_t>(n.last_placed().ps, 0); })
       .def_prop_ro("now_ps", [](const Network& n) { return n.now().ps; })
       .def_prop_ro("is_idle", &Network::is_idle)
-      .def_prop_ro("flows_completed", [](const Network& n) { return n.workload().completed(); })
-      .def_prop_ro("trace_hash", [](const Network& n) { return n.hosts().trace_hash(); })
+      .def_prop_ro("flows_completed", [](const Network& n) { return n.completed(); })
+      .def_prop_ro("trace_hash", [](const Network& n) { return n.trace_hash(); })
       .def_prop_ro("links", [](const Network& n) { return n.fabric().links(); })
       .def_prop_ro("leaves", [](const Network& n) { return n.fabric().leaves(); })
       .def("host_up", [](const Network& n, std::uint32_t p, std::uint32_t h) { return n.fabric().host_up(p, h); })
@@ -285,10 +290,10 @@ void bind_network(nb::module_& m) {
         const auto states = n.hosts().ev_census();
         return nb::make_tuple(states[0], states[1], states[2], states[3]);
       })
-      .def_prop_ro("bytes_placed", [](const Network& n) { return n.checker().bytes_placed(); })
+      .def_prop_ro("bytes_placed", [](const Network& n) { return n.bytes_placed(); })
       .def("recovery", [](const Network& n) {
         const Recovery& r = n.recovery();
-        return nb::make_tuple(r.last_lost().ps, r.last_resent().ps, r.unsent());
+        return nb::make_tuple(r.last_lost().ps, r.last_resent().ps, n.unsent());
       })
       .def("stuck_flows", [](const Network& n) { return n.workload().stuck(); });
 }

@@ -1,12 +1,15 @@
 // Sealing: what Python needs for handshakes, and in `_core.parts` its pieces by themselves, for tests.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "bind/bind.h"
 #include "seal/choice.h"
 #include "seal/session.h"
+#include "seal/wide_gcm.h"
 #include "udp/session_seal.h"
 
 namespace nb = nanobind;
@@ -25,35 +28,36 @@ void check_available() {
     raise_if(proto::Problem{proto::Problem::Kind::config, "seal", "on", "off: built without sealing (OpenSSL's headers were not there)"});
 }
 
-Secret secret_of(const nb::bytes& bytes, const char* field) {
-  Secret secret;
-  if (bytes.size() != secret.size())
-    raise_if(proto::Problem{proto::Problem::Kind::config, field, std::to_string(bytes.size()) + " bytes", "32 bytes"});
-  std::memcpy(secret.data(), bytes.data(), secret.size());
-  return secret;
+template <typename T>
+T exactly(const nb::bytes& bytes, const char* field) {
+  T out;
+  if (bytes.size() != out.size())
+    raise_if(proto::Problem{proto::Problem::Kind::config, field, std::to_string(bytes.size()) + " bytes", std::to_string(out.size()) + " bytes"});
+  std::memcpy(out.data(), bytes.data(), out.size());
+  return out;
 }
 
-Nonce nonce_of(const nb::bytes& bytes) {
-  Nonce nonce;
-  if (bytes.size() != nonce.size())
-    raise_if(proto::Problem{proto::Problem::Kind::config, "nonce", std::to_string(bytes.size()) + " bytes", "12 bytes"});
-  std::memcpy(nonce.data(), bytes.data(), nonce.size());
-  return nonce;
-}
+Secret secret_of(const nb::bytes& bytes, const char* field) { return exactly<Secret>(bytes, field); }
+Nonce nonce_of(const nb::bytes& bytes) { return exactly<Nonce>(bytes, "nonce"); }
 
-nb::bytes close_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce, const nb::bytes& associated, const nb::bytes& text) {
+// The text in pieces, cut at `cuts`.
+nb::bytes close_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce, const nb::bytes& associated, const nb::bytes& text, Engine engine,
+                     std::pair<std::size_t, std::size_t> cuts) {
   check_available();
+  const Bytes all = of_python(text);
+  const std::size_t first = std::min(cuts.first, all.size()), second = std::clamp(cuts.second, first, all.size());
   std::vector<std::uint8_t> out(text.size() + tag_size);
-  Aead(cipher, secret_of(key, "key"), Aead::Use::seal).seal(nonce_of(nonce), of_python(associated), {of_python(text)}, out.data());
+  Aead(cipher, secret_of(key, "key"), Aead::Use::seal, engine)
+      .seal(nonce_of(nonce), of_python(associated), {all.first(first), all.subspan(first, second - first), all.subspan(second)}, out.data());
   return in_python(out);
 }
 
-nb::object open_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce, const nb::bytes& associated, const nb::bytes& hidden) {
+nb::object open_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce, const nb::bytes& associated, const nb::bytes& hidden, Engine engine) {
   check_available();
   if (hidden.size() < tag_size) return nb::none();
   const Bytes given = of_python(hidden);
   std::vector<std::uint8_t> text(given.begin(), given.end() - tag_size);
-  Aead aead(cipher, secret_of(key, "key"), Aead::Use::open);
+  Aead aead(cipher, secret_of(key, "key"), Aead::Use::open, engine);
   if (!aead.open(nonce_of(nonce), of_python(associated), text, given.data() + text.size())) return nb::none();
   return in_python(text);
 }
@@ -100,6 +104,18 @@ void bind_seal(nb::module_& m) {
     if (!x25519(secret_of(own, "own"), secret_of(others, "others"), shared)) return nb::none();
     return in_python(shared);
   }, nb::sig("def x25519(own: bytes, others: bytes) -> bytes | None"));
+  m.def("ed25519_public", [](const nb::bytes& own) {
+    check_available();
+    return in_python(ed25519_public(secret_of(own, "own")));
+  });
+  m.def("ed25519_sign", [](const nb::bytes& own, const nb::bytes& text) {
+    check_available();
+    return in_python(ed25519_sign(secret_of(own, "own"), of_python(text)));
+  });
+  m.def("ed25519_verify", [](const nb::bytes& others, const nb::bytes& text, const nb::bytes& signature) {
+    check_available();
+    return ed25519_verify(secret_of(others, "others"), of_python(text), exactly<Signature>(signature, "signature"));
+  });
   nb::class_<udp::SealKeys>(m, "SealKeys")
       .def("__init__", [](udp::SealKeys* self, Cipher cipher, const nb::bytes& send, const nb::bytes& receive) {
         check_available();
@@ -108,15 +124,20 @@ void bind_seal(nb::module_& m) {
 }
 
 void bind_seal_parts(nb::module_& m) {
-  m.def("aead_seal", &close_with, nb::arg("cipher"), nb::arg("key"), nb::arg("nonce"), nb::arg("associated"), nb::arg("text"));
+  nb::enum_<Engine>(m, "SealEngine", nb::is_arithmetic()).value("LIBRARY", Engine::library).value("WIDE", Engine::wide);
+  m.def("has_wide_gcm", &WideGcm::is_supported);
+  m.def("faster_engine", &faster_engine);
+  m.def("aead_seal", &close_with, nb::arg("cipher"), nb::arg("key"), nb::arg("nonce"), nb::arg("associated"), nb::arg("text"),
+        nb::arg("engine") = Engine::library, nb::arg("cuts") = std::pair<std::size_t, std::size_t>{0, SIZE_MAX});
   m.def("aead_open", &open_with, nb::arg("cipher"), nb::arg("key"), nb::arg("nonce"), nb::arg("associated"), nb::arg("hidden"),
-        nb::sig("def aead_open(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, hidden: bytes) -> bytes | None"));
+        nb::arg("engine") = Engine::library,
+        nb::sig("def aead_open(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, hidden: bytes, engine: SealEngine = SealEngine.LIBRARY) -> bytes | None"));
   m.def("sip_hash", [](std::uint64_t k0, std::uint64_t k1, const nb::bytes& text) { return sip_hash({k0, k1}, of_python(text)); });
   m.def("seal_next_secret", [](const nb::bytes& secret) { return in_python(next_of(secret_of(secret, "secret"))); });
   m.def("seal_expand", [](const nb::bytes& secret, const nb::bytes& label) {
     return in_python(expand(secret_of(secret, "secret"), {label.c_str(), label.size()}));
   });
-  m.def("measure_cipher", [](Cipher cipher, std::size_t bytes) { return measure(cipher, bytes); });
+  m.def("measure_cipher", [](Cipher cipher, std::size_t bytes) { return measure(cipher, faster_engine(cipher), bytes); });
   nb::enum_<Opened>(m, "Opened", nb::is_arithmetic())
       .value("FRESH", Opened::fresh).value("UNSEALED", Opened::unsealed).value("FORGED", Opened::forged).value("REPLAYED", Opened::replayed);
   nb::class_<ReplayWindow>(m, "ReplayWindow")

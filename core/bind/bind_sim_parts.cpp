@@ -1,5 +1,7 @@
 // Parts of the simulator by themselves, for tests that put one of them next to a plain model: `_core.parts`.
 // Times are picoseconds.
+#include <algorithm>
+
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -19,16 +21,26 @@ using namespace sim;
 
 namespace {
 
+// The oracle with what it has seen, all at one place.
+struct CheckerRig {
+  explicit CheckerRig(std::uint32_t mtu) : checker(mtu) {}
+  Checker checker;
+  Checker::Seen seen;
+};
+
 void bind_checker(nb::module_& m) {
-  nb::class_<Checker>(m, "Checker")
+  nb::class_<CheckerRig>(m, "Checker")
       .def(nb::init<std::uint32_t>(), nb::arg("mtu"))
-      .def("plan", &Checker::plan, nb::arg("source"), nb::arg("destination"), nb::arg("bytes"))
-      .def("on_placed", &Checker::on_placed, nb::arg("flow"), nb::arg("source"), nb::arg("destination"), nb::arg("offset"), nb::arg("bytes"))
-      .def("on_delivered", &Checker::on_delivered)
+      .def("plan", [](CheckerRig& c, std::uint32_t source, std::uint32_t destination, std::uint32_t bytes) { c.checker.plan(source, destination, bytes); },
+           nb::arg("source"), nb::arg("destination"), nb::arg("bytes"))
+      .def("on_placed", [](CheckerRig& c, std::uint32_t flow, std::uint32_t source, std::uint32_t destination, std::uint64_t offset, std::uint32_t bytes) {
+        c.checker.on_placed(c.seen, flow, source, destination, offset, bytes);
+      }, nb::arg("flow"), nb::arg("source"), nb::arg("destination"), nb::arg("offset"), nb::arg("bytes"))
+      .def("on_delivered", [](const CheckerRig& c, std::uint32_t flow) { c.checker.on_delivered(flow); })
       .def_static("check_conserved", [](std::uint64_t sent, std::uint64_t arrived, std::uint64_t dropped, std::uint64_t lost, std::uint64_t under_way) {
         Checker::check_conserved({sent, arrived, dropped, lost, under_way});
       }, nb::arg("sent"), nb::arg("arrived") = 0, nb::arg("dropped") = 0, nb::arg("lost") = 0, nb::arg("under_way") = 0)
-      .def_prop_ro("bytes_placed", &Checker::bytes_placed);
+      .def_prop_ro("bytes_placed", [](const CheckerRig& c) { return c.seen.bytes_placed; });
 }
 
 void bind_workload(nb::module_& m) {
@@ -43,8 +55,6 @@ void bind_workload(nb::module_& m) {
       .def("begin", [into](Workload& w) { Starts s; w.begin(into(s)); return s; })
       .def("on_delivered", [into](Workload& w, std::int64_t now, std::uint32_t id) { Starts s; w.on_delivered(Time{now}, id, into(s)); return s; })
       .def("on_completed", [into](Workload& w, std::int64_t now, std::uint32_t id) { Starts s; w.on_completed(Time{now}, id, into(s)); return s; })
-      .def_prop_ro("completed", &Workload::completed)
-      .def_prop_ro("is_done", &Workload::is_done)
       .def("stuck", &Workload::stuck);
 }
 
@@ -58,14 +68,23 @@ void bind_series(nb::module_& m) {
       .def_prop_ro("bad_evs", &Series::bad_evs);
 }
 
+auto among(const std::vector<std::uint64_t>& placed) {
+  return [&placed](const Recovery::Lost& lost) { return std::find(placed.begin(), placed.end(), lost.key) != placed.end(); };
+}
+
 void bind_recovery(nb::module_& m) {
   nb::class_<Recovery>(m, "Recovery")
       .def(nb::init<>())
-      .def("on_lost", [](Recovery& r, std::int64_t now, std::uint64_t key, bool is_placed) { r.on_lost(Time{now}, key, is_placed); })
-      .def("on_sent", [](Recovery& r, std::int64_t now, std::uint64_t key) { r.on_sent(Time{now}, key); })
-      .def("on_placed", &Recovery::on_placed)
+      .def("settle", [](Recovery& r, const std::vector<std::pair<std::int64_t, std::uint64_t>>& lost,
+                        const std::vector<std::pair<std::int64_t, std::uint64_t>>& resent, const std::vector<std::uint64_t>& placed) {
+        std::vector<Recovery::Lost> taken;
+        for (const auto& [at, key] : lost) taken.push_back({Time{at}, key, 0, 0, 0, true});
+        std::vector<Recovery::Resent> again;
+        for (const auto& [at, key] : resent) again.push_back({Time{at}, key});
+        r.settle(taken, again, among(placed));
+      }, nb::arg("lost"), nb::arg("resent"), nb::arg("placed"))
       .def_prop_ro("lost", &Recovery::lost)
-      .def_prop_ro("unsent", &Recovery::unsent)
+      .def("unsent", [](const Recovery& r, const std::vector<std::uint64_t>& placed) { return r.unsent(among(placed)); }, nb::arg("placed"))
       .def_prop_ro("last_lost", [](const Recovery& r) { return r.last_lost().ps; })
       .def_prop_ro("last_resent", [](const Recovery& r) { return r.last_resent().ps; });
 }
@@ -74,7 +93,8 @@ void bind_recovery(nb::module_& m) {
 class LinkRig : private LinkObserver {
  public:
   explicit LinkRig(const NetworkConfig& config)
-      : config_(config), fabric_(config.fabric), prng_(config.seed, "links"), links_(config_, fabric_, scheduler_, prng_, parcels_, *this) {}
+      : config_(config), fabric_(config.fabric), table_(config_, fabric_), partition_(fabric_, 1),
+        links_({config_, fabric_, table_, partition_, 0, scheduler_, outbox_, parcels_, *this}) {}
   LinkRig(const LinkRig&) = delete;
   LinkRig& operator=(const LinkRig&) = delete;
 
@@ -103,15 +123,14 @@ class LinkRig : private LinkObserver {
   // Until nothing moves: when which packet reached which host, whether it was trimmed, marked, corrupted.
   std::vector<std::tuple<std::int64_t, std::uint32_t, std::uint32_t, bool, bool, bool>> run() {
     std::vector<std::tuple<std::int64_t, std::uint32_t, std::uint32_t, bool, bool, bool>> seen;
-    while (!scheduler_.empty()) {
-      const Scheduler::Event event = scheduler_.pop();
-      if (event.kind == Happening::arrive) follow(event.what, event.who);
-      if (event.kind == Happening::arrive && links_.on_arrive(event.who, event.what)) {
-        const Parcel& p = parcels_[event.what];
-        seen.emplace_back(event.at.ps, event.what, links_.end_of(event.who).index, p.trim != proto::Trim::none, p.congestion, p.is_corrupt);
-        parcels_.drop(event.what);
-      } else if (event.kind == Happening::ready && links_.on_ready(event.who)) {
-        is_busy_[event.who] = false;
+    for (Scheduler::Event event; scheduler_.pop_before(Time::never(), event);) {
+      if (event.kind() == Happening::arrive) follow(event.what(), event.who());
+      if (event.kind() == Happening::arrive && links_.on_arrive(event.who(), event.what())) {
+        const Parcel& p = parcels_[event.what()];
+        seen.emplace_back(event.at.ps, event.what(), table_.end_of(event.who()).index, p.trim != proto::Trim::none, p.congestion, p.is_corrupt);
+        parcels_.drop(event.what());
+      } else if (event.kind() == Happening::ready && links_.on_ready(event.who())) {
+        is_busy_[event.who()] = false;
       }
     }
     return seen;
@@ -119,12 +138,12 @@ class LinkRig : private LinkObserver {
 
   void apply(FaultKind kind, LinkId link, double value) {
     if (link >= fabric_.links()) raise_if(proto::Problem{proto::Problem::Kind::config, "link", std::to_string(link), "below " + std::to_string(fabric_.links())});
-    links_.apply({scheduler_.now(), kind, link, value});
+    table_.apply(scheduler_.now(), {scheduler_.now(), kind, link, value});
   }
   const Links::Counters& counters() const { return links_.counters(); }
   // Packets that went on by a link which does not begin where the one before it ends.
   std::uint64_t leaps() const { return leaps_; }
-  std::uint64_t under_way() const { return parcels_.in_use(); }
+  std::int64_t under_way() const { return parcels_.in_use(); }
   std::uint64_t taken_by_faults() const { return taken_by_faults_; }
 
  private:
@@ -136,9 +155,12 @@ class LinkRig : private LinkObserver {
 
   const NetworkConfig config_;
   const Fabric fabric_;
+  LinkTable table_;
+  const Partition partition_;
   Scheduler scheduler_;
-  Prng prng_;
-  Parcels parcels_;
+  Outbox outbox_{1};
+  ParcelStore store_;
+  Parcels parcels_{store_, 1, 0};
   Links links_;
   std::vector<bool> is_busy_ = std::vector<bool>(fabric_.links());
   std::uint64_t taken_by_faults_ = 0;

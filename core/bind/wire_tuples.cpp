@@ -119,7 +119,7 @@ nb::tuple to_tuple(const wire::Bth&, const wire::EndpointRequest& r) {
 }
 
 nb::tuple to_tuple(const wire::Bth&, const wire::EndpointResponse& r) {
-  return nb::make_tuple(number(r.op), r.key, to_tuple(r.timestamp));
+  return nb::make_tuple(number(r.op), r.key, to_tuple(r.timestamp), r.service_ns);
 }
 
 nb::tuple to_tuple(const wire::Bth&, const wire::Aeth& a) { return nb::make_tuple(number(a.syndrome), a.msn); }
@@ -251,7 +251,7 @@ wire::Packet packet_from(const nb::tuple& t) {
     case Opcode::endpoint_response:
       packet.body =
           wire::EndpointResponse{enum_item<wire::EndpointOp>(body, 0), timestamp_from(item<nb::tuple>(body, 2)),
-                                 item<std::uint64_t>(body, 1)};
+                                 item<std::uint64_t>(body, 1), item<std::uint32_t>(body, 3)};
       break;
     case Opcode::sack: packet.body = sack_from(body); break;
     case Opcode::nack: packet.body = nack_from(body); break;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "face/asked.h"
 #include "face/control.h"
 #include "face/faults.h"
 #include "face/planes.h"
@@ -14,85 +15,6 @@
 #include "udp/views.h"
 
 namespace softmrc::face {
-namespace {
-
-constexpr std::int64_t protocol = 1;
-constexpr std::size_t longest_program = 1024;
-constexpr std::int64_t most_events = 4096;
-
-// A request, as its operation reads it.
-class Asked {
- public:
-  explicit Asked(const Json& object) : object_(object) {}
-
-  bool has(const char* name) const { return object_.find(name) != nullptr; }
-  bool is_text(const char* name) const { return has(name) && object_.find(name)->as_text(); }
-  std::int64_t whole(const char* name, std::int64_t least, std::int64_t most) const {
-    const Json* found = object_.find(name);
-    const std::int64_t* value = found ? found->as_whole() : nullptr;
-    if (!value || *value < least || *value > most) refuse(name, std::to_string(least) + " to " + std::to_string(most));
-    return *value;
-  }
-  std::int64_t whole(const char* name, std::int64_t least, std::int64_t most, std::int64_t otherwise) const {
-    return has(name) ? whole(name, least, most) : otherwise;
-  }
-  bool flag(const char* name) const {
-    const Json* found = object_.find(name);
-    const bool* value = found ? found->as_flag() : nullptr;
-    if (!value) refuse(name, "true or false");
-    return *value;
-  }
-  bool flag(const char* name, bool otherwise) const { return has(name) ? flag(name) : otherwise; }
-  const std::string& text(const char* name) const {
-    const Json* found = object_.find(name);
-    const std::string* value = found ? found->as_text() : nullptr;
-    if (!value) refuse(name, "a text");
-    return *value;
-  }
-  std::vector<std::uint64_t> numbers(const char* name) const {
-    const Json* found = object_.find(name);
-    const Json::List* list = found ? found->as_list() : nullptr;
-    if (!list) refuse(name, "a list of numbers");
-    std::vector<std::uint64_t> values;
-    for (const Json& one : *list) {
-      if (!one.as_whole() || *one.as_whole() < 0) refuse(name, "a list of numbers");
-      values.push_back(static_cast<std::uint64_t>(*one.as_whole()));
-    }
-    return values;
-  }
-  [[noreturn]] void refuse(const char* name, const std::string& allowed) const {
-    const Json* found = object_.find(name);
-    throw Refusal(std::string(name) + " is " + (found ? found->text() : "missing") + "; allowed: " + allowed);
-  }
-
- private:
-  const Json& object_;
-};
-
-std::uint32_t plane_of(const Asked& asked, udp::Device& device) {
-  return static_cast<std::uint32_t>(asked.whole("plane", 0, device.planes() - 1));
-}
-
-// Names ------------------------------------------------------------------------------------------------------------
-
-template <std::size_t Count, typename Enum>
-std::string named(const std::array<const char*, Count>& names, Enum value) {
-  const auto at = static_cast<std::size_t>(value);
-  return at < Count ? names[at] : std::to_string(at);
-}
-
-constexpr std::array qp_states{"reset", "init", "rtr", "rts", "error"};
-constexpr std::array ev_states{"good", "skip", "assumed_bad", "denied"};
-constexpr std::array statuses{"success", "flushed", "retry_exceeded", "remote_access", "remote_invalid", "remote_operation",
-                              "local_protocol", "peer_error"};
-constexpr std::array refusals{"malformed", "bad_icrc", "unknown_qp", "wrong_peer", "wrong_state", "unknown_peer", "out_of_window",
-                              "remote_access", "invalid_request", "bad_acknowledgement", "unknown_answer", "wrong_pair", "unproven",
-                              "last_port", "wrong_proof"};
-constexpr std::array event_types{
-#define X(name, notable, meaning) #name,
-    SOFTMRC_EVENTS(X)
-#undef X
-};
 
 std::string hex_of(const wire::EvBytes& bytes) {
   static constexpr char digits[] = "0123456789abcdef";
@@ -101,43 +23,59 @@ std::string hex_of(const wire::EvBytes& bytes) {
   return text;
 }
 
-template <typename Stats>
-Json::Object counters_of(const Stats& stats);
-template <>
-Json::Object counters_of(const udp::PlaneStats& stats) {
-  Json::Object found;
-#define X(name) found.emplace_back(#name, stats.name);
-  SOFTMRC_PLANE_COUNTERS(X)
-#undef X
-  return found;
+proto::EvValue ev_value(const Asked& asked, const char* name) {
+  if (!asked.is_text(name)) return static_cast<std::uint32_t>(asked.whole(name, 0, 0xFFFFFFFF));
+  const std::string& text = asked.text(name);
+  wire::EvBytes bytes{};
+  bool is_hex = text.size() == 2 * bytes.size();
+  for (std::size_t i = 0; is_hex && i < bytes.size(); ++i) {
+    const char* const at = text.data() + 2 * i;
+    const auto [to, error] = std::from_chars(at, at + 2, bytes[i], 16);
+    is_hex = error == std::errc{} && to == at + 2;
+  }
+  if (!is_hex) asked.refuse(name, "a number of 32 bits, or " + std::to_string(2 * bytes.size()) + " hexadecimal digits");
+  return bytes;
 }
-template <>
-Json::Object counters_of(const udp::FaultStats& stats) {
-  Json::Object found;
-#define X(name) found.emplace_back(#name, stats.name);
-  SOFTMRC_FAULT_COUNTERS(X)
-#undef X
-  return found;
+
+namespace {
+
+constexpr std::int64_t protocol = 1;
+constexpr std::size_t longest_program = 1024;
+constexpr std::int64_t most_events = 4096;
+constexpr std::size_t most_probes = 1024;  // in a batch
+
+std::uint32_t plane_of(const Asked& asked, udp::Device& device) {
+  return static_cast<std::uint32_t>(asked.whole("plane", 0, device.planes() - 1));
 }
-template <>
-Json::Object counters_of(const udp::LaneView& view) {
-  Json::Object found;
-#define X(name) found.emplace_back(#name, view.engine.name);
-  SOFTMRC_ENDPOINT_COUNTERS(X)
+
+// Names ------------------------------------------------------------------------------------------------------------
+
+constexpr std::array qp_states{"reset", "init", "rtr", "rts", "error"};
+constexpr std::array statuses{"success", "flushed", "retry_exceeded", "remote_access", "remote_invalid", "remote_operation",
+                              "local_protocol", "peer_error"};
+constexpr std::array refusals{"malformed", "bad_icrc", "unknown_qp", "wrong_peer", "wrong_state", "unknown_peer", "out_of_window",
+                              "remote_access", "invalid_request", "bad_acknowledgement", "unknown_answer", "wrong_pair", "unproven",
+                              "last_port", "wrong_proof", "unsealed", "forged", "replayed"};
+constexpr std::array event_types{
+#define X(name, notable, meaning) #name,
+    SOFTMRC_EVENTS(X)
 #undef X
-#define X(name) found.emplace_back(#name, view.lane.name);
-  SOFTMRC_LANE_COUNTERS(X)
-#undef X
-  return found;
-}
-template <>
-Json::Object counters_of(const proto::QpStats& stats) {
-  Json::Object found;
-#define X(name) found.emplace_back(#name, stats.name);
-  SOFTMRC_QP_COUNTERS(X)
-#undef X
-  return found;
-}
+};
+
+#define SOFTMRC_ADD(name) found.emplace_back(#name, stats.name);
+#define SOFTMRC_COUNTERS_OF(Stats, COUNTERS)         \
+  Json::Object counters_of(const Stats& stats) {     \
+    Json::Object found;                              \
+    COUNTERS(SOFTMRC_ADD)                            \
+    return found;                                    \
+  }
+SOFTMRC_COUNTERS_OF(udp::PlaneStats, SOFTMRC_PLANE_COUNTERS)
+SOFTMRC_COUNTERS_OF(udp::FaultStats, SOFTMRC_FAULT_COUNTERS)
+SOFTMRC_COUNTERS_OF(udp::LaneStats, SOFTMRC_LANE_COUNTERS)
+SOFTMRC_COUNTERS_OF(proto::EndpointStats, SOFTMRC_ENDPOINT_COUNTERS)
+SOFTMRC_COUNTERS_OF(proto::QpStats, SOFTMRC_QP_COUNTERS)
+#undef SOFTMRC_COUNTERS_OF
+#undef SOFTMRC_ADD
 
 // What it is -------------------------------------------------------------------------------------------------------
 
@@ -187,7 +125,9 @@ Json::Object stats(udp::Device& device, const Facts&, const Asked&) {
   std::size_t pairs = 0;
   for (const udp::LaneView& view : udp::view_lanes(device)) {
     pairs += view.queue_pairs;
-    lanes.push_back(counters_of(view));
+    Json::Object lane = counters_of(view.engine), thread = counters_of(view.lane);
+    std::move(thread.begin(), thread.end(), std::back_inserter(lane));
+    lanes.push_back(std::move(lane));
   }
   return {{"planes", planes_of(device)}, {"lanes", std::move(lanes)}, {"queue_pairs", pairs}, {"peers", device.peers()},
           {"regions", device.regions()}, {"capture", capture_of(device)}};
@@ -209,7 +149,7 @@ Json::List evs_of(const udp::QueuePairView& view) {
   for (std::size_t i = 0; i < view.evs.size(); ++i) {
     const proto::Ev& ev = view.evs[i];
     evs.push_back(Json::Object{{"ev", i}, {"value", view.wide.empty() ? Json(ev.value) : Json(hex_of(view.wide[i]))}, {"plane", ev.port},
-                               {"state", named(ev_states, ev.state)}, {"drops", ev.drops}, {"damping", ev.damping},
+                               {"state", named(ev_state_names, ev.state)}, {"drops", ev.drops}, {"damping", ev.damping},
                                {"is_spare", static_cast<bool>(ev.is_spare)}});
   }
   return evs;
@@ -229,6 +169,9 @@ Json::Object qps(udp::Device& device, const Facts&, const Asked& asked) {
       X(out_of_order) X(base_rtt_us) X(smoothed_rtt_us) X(receives_posted) X(data_ports)
 #undef X
       pair.emplace_back("port_window_bytes", Json::List(state.port_window_bytes.begin(), state.port_window_bytes.end()));
+      const udp::Profiles::Given given = device.profiles().given_to(view.qpn);
+      pair.emplace_back("ev_profile", given.evs);
+      pair.emplace_back("cc_profile", given.control);
       pair.emplace_back("stats", counters_of(view.stats));
       if (with_evs) pair.emplace_back("evs", evs_of(view));
     }
@@ -247,7 +190,7 @@ std::string told(const proto::Event& event) {
     case qp_state:
       return pair + " is in " + named(qp_states, event.code) + (event.value ? ": " + named(statuses, event.value) : "");
     case ev_state:
-      return pair + ": path " + std::to_string(event.ev) + " on " + plane + " is " + named(ev_states, event.code) + ", " + std::to_string(event.value) +
+      return pair + ": path " + std::to_string(event.ev) + " on " + plane + " is " + named(ev_state_names, event.code) + ", " + std::to_string(event.value) +
              " packets lost there so far";
     case port_state: return plane + " is " + (event.code ? "up" : "down");
     case peer_ports: {
@@ -268,6 +211,9 @@ Json::Object events(udp::Device& device, const Facts& facts, const Asked& asked)
   const auto most = static_cast<std::size_t>(asked.whole("most", 1, most_events, 256));
   std::vector<proto::Event> found;
   std::uint64_t lost = device.recent_events(from, found);
+  std::erase_if(found, [&](const proto::Event& event) {  // what a profile does not want told
+    return event.type == proto::EventType::ev_state && !device.profiles().tells(event.qpn, static_cast<proto::EvState>(event.code));
+  });
   if (!asked.has("since")) lost = 0;  // who asks for the first time has missed nothing
   if (found.size() > most) {
     lost += asked.has("since") ? found.size() - most : 0;
@@ -277,7 +223,7 @@ Json::Object events(udp::Device& device, const Facts& facts, const Asked& asked)
   for (const proto::Event& event : found)
     rows.push_back(Json::Object{{"at", facts.started + static_cast<double>(event.at_ps) / 1e12}, {"at_ps", event.at_ps},
                                 {"type", named(event_types, event.type)}, {"qpn", event.qpn}, {"plane", event.port}, {"ev", event.ev},
-                                {"psn", event.psn}, {"code", event.code}, {"value", event.value}, {"text", told(event)}});
+                                {"psn", event.psn}, {"code", event.code}, {"value", event.value}, {"took", event.took}, {"text", told(event)}});
   return {{"events", std::move(rows)}, {"next", Json::List(from.begin(), from.end())}, {"lost", lost}};
 }
 
@@ -324,17 +270,57 @@ Json::Object port(udp::Device& device, const Facts&, const Asked& asked) {
   return {{"planes", planes_of(device)}};
 }
 
-using EvChange = proto::Verdict (proto::Endpoint::*)(Time, std::uint32_t, std::uint32_t);
+// Words about EVs: what was done, what was not and why; whether anything comes after the first that was not.
+class Batch {
+ public:
+  explicit Batch(bool stops) : stops_(stops) {}
+  bool goes_on() const { return !stops_ || failed_.empty(); }
+  void add(const char* whose, std::uint32_t number, std::uint64_t ev, const proto::Verdict& problem) {
+    if (problem) failed_.push_back(Json::Object{{whose, number}, {"ev", ev}, {"error", face::in_words(*problem)}});
+    else ++done_;
+  }
+  Json::Object told() { return {{"done", done_}, {"failed", std::move(failed_)}}; }
 
-// As many as can be; of the others it is told why not.
-Json::Object change_evs(udp::Device& device, const Asked& asked, EvChange change) {
+ private:
+  bool stops_;
+  std::int64_t done_ = 0;
+  Json::List failed_;
+};
+
+proto::Verdict change_ev(proto::Endpoint& engine, Time now, std::uint32_t qpn, std::uint32_t ev, bool is_denied) {
+  return is_denied ? engine.deny_ev(now, qpn, ev) : engine.allow_ev(now, qpn, ev);
+}
+
+// Every queue pair that has it has it by the profile's word, then, and those to come will.
+Json::Object change_listed(udp::Device& device, const Asked& asked, bool is_denied) {
+  if (asked.has("qpn") || asked.has("plane") || !asked.has("evs")) throw Refusal("of a profile, evs say which of its list; nothing else does");
+  const auto number = static_cast<std::uint32_t>(asked.whole("profile", 1, 0xFFFFFFFF));
+  Batch batch(asked.flag("stop", false));
+  for (const std::uint32_t listed : asked.numbers<std::uint32_t>("evs")) {
+    const auto problem = device.profiles().deny(number, listed, is_denied);
+    batch.add("profile", number, listed, problem);
+    if (!batch.goes_on()) break;
+    const auto profile = device.profiles().find(number);
+    if (problem || !profile) continue;
+    const proto::EvProfile& evs = std::get<udp::PathProfile>(profile->body).evs;
+    for (const std::uint32_t qpn : device.profiles().users(number))
+      device.lane_of(qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) {
+        for (const std::uint16_t ev : udp::places_of(engine, qpn, evs, listed)) change_ev(engine, now, qpn, ev, is_denied);
+        return 0;
+      });
+  }
+  return batch.told();
+}
+
+// spec: controller-batches
+Json::Object change_evs(udp::Device& device, const Asked& asked, bool is_denied) {
+  if (asked.has("profile")) return change_listed(device, asked, is_denied);
   const auto qpn = static_cast<std::uint32_t>(asked.whole("qpn", 1, 0xFFFFFF, 0));
   if (asked.has("evs") == asked.has("plane")) throw Refusal("evs and plane: one of them says which paths");
   std::vector<std::uint64_t> wanted;
   if (asked.has("evs")) wanted = asked.numbers("evs");
   const std::uint32_t plane = asked.has("plane") ? plane_of(asked, device) : 0;
-  std::int64_t done = 0;
-  Json::List failed;
+  Batch batch(asked.flag("stop", false));
   const auto views = udp::view_queue_pairs(device, qpn, true);
   if (qpn && views.empty()) asked.refuse("qpn", "a queue pair of this device");
   for (const udp::QueuePairView& view : views) {
@@ -344,37 +330,42 @@ Json::Object change_evs(udp::Device& device, const Asked& asked, EvChange change
       for (std::size_t i = 0; i < view.evs.size(); ++i)
         if (view.evs[i].port == plane) evs.push_back(i);
     device.lane_of(view.qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) {
-      for (const std::uint64_t ev : evs) {
-        const auto problem = (engine.*change)(now, view.qpn, static_cast<std::uint32_t>(std::min<std::uint64_t>(ev, ~0u)));
-        if (problem) failed.push_back(Json::Object{{"qpn", view.qpn}, {"ev", ev}, {"error", face::in_words(*problem)}});
-        else ++done;
-      }
+      for (const std::uint64_t ev : evs)
+        if (batch.goes_on()) batch.add("qpn", view.qpn, ev, change_ev(engine, now, view.qpn, static_cast<std::uint32_t>(std::min<std::uint64_t>(ev, ~0u)), is_denied));
       return 0;
     });
   }
-  return {{"done", done}, {"failed", std::move(failed)}};
+  return batch.told();
 }
 
-Json::Object deny(udp::Device& device, const Facts&, const Asked& asked) { return change_evs(device, asked, &proto::Endpoint::deny_ev); }
-Json::Object allow(udp::Device& device, const Facts&, const Asked& asked) { return change_evs(device, asked, &proto::Endpoint::allow_ev); }
+Json::Object deny(udp::Device& device, const Facts&, const Asked& asked) { return change_evs(device, asked, true); }
+Json::Object allow(udp::Device& device, const Facts&, const Asked& asked) { return change_evs(device, asked, false); }
 
-proto::EvValue ev_value(const Asked& asked) {
-  if (!asked.is_text("value")) return static_cast<std::uint32_t>(asked.whole("value", 0, 0xFFFFFFFF));
-  const std::string& text = asked.text("value");
-  wire::EvBytes bytes{};
-  bool is_hex = text.size() == 2 * bytes.size();
-  for (std::size_t i = 0; is_hex && i < bytes.size(); ++i) {
-    const char* const at = text.data() + 2 * i;
-    const auto [to, error] = std::from_chars(at, at + 2, bytes[i], 16);
-    is_hex = error == std::errc{} && to == at + 2;
-  }
-  if (!is_hex) asked.refuse("value", "a number of 32 bits, or " + std::to_string(2 * bytes.size()) + " hexadecimal digits");
-  return bytes;
+// In the list, for queue pairs to come; and where copies are meant too, in every queue pair that has it.
+Json::Object replace_listed(udp::Device& device, const Asked& asked) {
+  if (asked.has("qpn")) throw Refusal("qpn and profile: one of them says whose path it is");
+  const auto number = static_cast<std::uint32_t>(asked.whole("profile", 1, 0xFFFFFFFF)), listed = static_cast<std::uint32_t>(asked.whole("ev", 0, 0xFFFF));
+  const proto::EvValue value = ev_value(asked, "value");
+  const auto before = device.profiles().find(number);
+  raise_if(device.profiles().replace(number, listed, value));
+  std::size_t copies = 0;
+  if (asked.flag("all_copies", false) && before)
+    for (const std::uint32_t qpn : device.profiles().users(number))
+      raise_if(device.lane_of(qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) {
+        proto::Verdict problem;
+        for (const std::uint16_t ev : udp::places_of(engine, qpn, std::get<udp::PathProfile>(before->body).evs, listed)) {
+          if (!problem) problem = engine.replace_ev(now, qpn, ev, value);
+          copies += !problem;
+        }
+        return problem;
+      }));
+  return {{"copies", copies}};
 }
 
 Json::Object replace(udp::Device& device, const Facts&, const Asked& asked) {
+  if (asked.has("profile")) return replace_listed(device, asked);
   const auto qpn = static_cast<std::uint32_t>(asked.whole("qpn", 1, 0xFFFFFF)), ev = static_cast<std::uint32_t>(asked.whole("ev", 0, 0xFFFF));
-  const proto::EvValue value = ev_value(asked);
+  const proto::EvValue value = ev_value(asked, "value");
   raise_if(device.lane_of(qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) { return engine.replace_ev(now, qpn, ev, value); }));
   return {};
 }
@@ -383,17 +374,15 @@ Json::Object probe(udp::Device& device, const Facts&, const Asked& asked) {
   const auto peer = static_cast<std::uint32_t>(asked.whole("peer", 0, 0xFFFFFFFE));
   if (device.planes_of_peer(peer).empty()) asked.refuse("peer", "the number of a peer of this device");
   const auto plane = static_cast<std::uint8_t>(plane_of(asked, device));
-  const auto ev = static_cast<std::uint32_t>(asked.whole("ev", 0, 0xFFFFFFFF)), token = static_cast<std::uint32_t>(asked.whole("token", 0, 0xFFFFFFFF, 0));
-  return {{"asked", device.probe(peer, plane, ev, token)}};
+  const auto evs = asked.numbers<std::uint32_t>("evs");
+  if (evs.size() > most_probes) asked.refuse("evs", "at most " + std::to_string(most_probes));
+  const auto token = static_cast<std::uint32_t>(asked.whole("token", 0, 0xFFFFFFFF, 0));
+  proto::TrafficClass treated = proto::TrafficClass::data_no_trim;
+  if (asked.has("dscp")) treated = proto::with_dscp(static_cast<std::uint8_t>(asked.whole("dscp", 0, proto::most_dscp)));
+  return {{"asked", device.probe(peer, plane, evs, token, treated)}};
 }
 
 // The table --------------------------------------------------------------------------------------------------------
-
-struct Operation {
-  std::string_view name;
-  Json::Object (*run)(udp::Device&, const Facts&, const Asked&);
-  std::array<std::string_view, 4> takes;
-};
 
 constexpr Operation operations[] = {
     {"info", info, {}},
@@ -403,10 +392,10 @@ constexpr Operation operations[] = {
     {"faults", faults, {"set"}},
     {"capture", capture, {"start", "stop", "most_bytes"}},
     {"port", port, {"plane", "up"}},
-    {"deny", deny, {"qpn", "evs", "plane"}},
-    {"allow", allow, {"qpn", "evs", "plane"}},
-    {"replace", replace, {"qpn", "ev", "value"}},
-    {"probe", probe, {"peer", "plane", "ev", "token"}},
+    {"deny", deny, {"qpn", "profile", "evs", "plane", "stop"}},
+    {"allow", allow, {"qpn", "profile", "evs", "plane", "stop"}},
+    {"replace", replace, {"qpn", "profile", "ev", "value", "all_copies"}},
+    {"probe", probe, {"peer", "plane", "evs", "token", "dscp"}},
 };
 
 template <typename Range, typename Name>
@@ -426,15 +415,21 @@ void check_names(const Operation& operation, const Json::Object& request) {
   }
 }
 
+const Operation* operation_called(const std::string& name) {
+  for (const Operation& one : operations)
+    if (name == one.name) return &one;
+  for (const Operation& one : profile_operations)
+    if (name == one.name) return &one;
+  return nullptr;
+}
+
 Json::Object carry_out(udp::Device& device, const Facts& facts, const Json& request) {
   const Asked asked(request);
-  const std::string& name = asked.text("op");
-  for (const Operation& operation : operations) {
-    if (name != operation.name) continue;
-    check_names(operation, *request.as_object());
-    return operation.run(device, facts, asked);
-  }
-  asked.refuse("op", listed(operations, [](const Operation& one) { return one.name; }));
+  const auto name = [](const Operation& one) { return one.name; };
+  const Operation* operation = operation_called(asked.text("op"));
+  if (!operation) asked.refuse("op", listed(operations, name) + ", " + listed(profile_operations, name));
+  check_names(*operation, *request.as_object());
+  return operation->run(device, facts, asked);
 }
 
 }  // namespace

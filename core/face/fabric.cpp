@@ -166,15 +166,23 @@ std::vector<std::uint32_t> FabricHost::named(std::uint32_t to, std::uint32_t pat
   return {t1_usid + pod_of(from_leaf) * spines_ + uplink, t2_usid + path, t0_usid + to_leaf};  // cores are numbered as the paths through them
 }
 
-std::vector<wire::Ipv6> FabricHost::paths(std::uint32_t plane, const wire::Address& address) const {
+std::uint32_t FabricHost::host_at(std::uint32_t plane, const wire::Address& address) const {
   // The address says which host it is: what a carrier ends with.
   const auto number = [&](std::size_t at) { return static_cast<std::uint32_t>(address.bytes[at]) << 8 | address.bytes[at + 1]; };
   const std::uint32_t to = (number(6) - t0_usid) * hosts_per_leaf_ + (number(4) - downlink_usid);
   if (address.is_v4 || number(6) < t0_usid || number(4) < downlink_usid || number(4) - downlink_usid >= hosts_per_leaf_ || to >= hosts_ || to == host_ ||
       wire::Address(nic_address(to, plane)) != address)
     throw Refusal(udp::text_of(address) + " is not the address of another host in plane " + std::to_string(plane) + " of " + name_);
+  return to;
+}
+
+std::uint32_t FabricHost::path_count(std::uint32_t to) const {
   const std::uint32_t from_leaf = leaf_of(host_), to_leaf = leaf_of(to);
-  const std::uint32_t count = from_leaf == to_leaf ? 1 : pod_of(from_leaf) == pod_of(to_leaf) ? spines_ : spines_ * cores_per_spine_;
+  return from_leaf == to_leaf ? 1 : pod_of(from_leaf) == pod_of(to_leaf) ? spines_ : spines_ * cores_per_spine_;
+}
+
+std::vector<wire::Ipv6> FabricHost::paths(std::uint32_t plane, const wire::Address& address) const {
+  const std::uint32_t to = host_at(plane, address), count = path_count(to);
   std::vector<wire::Ipv6> found;
   for (std::uint32_t path = 0; path < count; ++path) {
     std::vector<std::uint32_t> usids = named(to, path);
@@ -185,6 +193,75 @@ std::vector<wire::Ipv6> FabricHost::paths(std::uint32_t plane, const wire::Addre
     found.push_back(carrier(plane, usids));
   }
   return found;
+}
+
+// Links by name ----------------------------------------------------------------------------------------------------
+
+std::string FabricHost::word(Tier tier) const {
+  const char* const words[] = {"host", "leaf", pods_ ? "agg" : "spine", "core"};
+  return words[static_cast<std::size_t>(tier)];
+}
+
+std::string FabricHost::link_name(std::uint32_t plane, const Place& from, const Place& to) const {
+  return "p" + std::to_string(plane) + "." + word(from.tier) + std::to_string(from.number) + ">" + word(to.tier) + std::to_string(to.number);
+}
+
+std::vector<std::string> FabricHost::links(std::uint32_t plane, std::uint32_t to, std::uint32_t path) const {
+  const std::uint32_t from_leaf = leaf_of(host_), to_leaf = leaf_of(to);
+  std::vector<Place> way{{Tier::host, host_}, {Tier::leaf, from_leaf}};
+  if (from_leaf != to_leaf) {
+    const bool is_far = pod_of(from_leaf) != pod_of(to_leaf);
+    const std::uint32_t uplink = is_far ? path / cores_per_spine_ : path;
+    way.push_back({Tier::t1, pod_of(from_leaf) * spines_ + uplink});
+    if (is_far) way.insert(way.end(), {{Tier::t2, path}, {Tier::t1, pod_of(to_leaf) * spines_ + uplink}});
+    way.push_back({Tier::leaf, to_leaf});
+  }
+  way.push_back({Tier::host, to});
+  std::vector<std::string> found;
+  for (std::size_t i = 1; i < way.size(); ++i) found.push_back(link_name(plane, way[i - 1], way[i]));
+  return found;
+}
+
+bool FabricHost::are_joined(const Place& lower, const Place& upper) const {
+  const std::uint32_t t1 = std::max(pods_, 1u) * spines_;
+  if (lower.tier == Tier::host && upper.tier == Tier::leaf) return lower.number < hosts_ && leaf_of(lower.number) == upper.number;
+  if (lower.tier == Tier::leaf && upper.tier == Tier::t1) return lower.number < leaves() && upper.number < t1 && upper.number / spines_ == pod_of(lower.number);
+  return lower.tier == Tier::t1 && upper.tier == Tier::t2 && pods_ && lower.number < t1 && upper.number / cores_per_spine_ == lower.number % spines_;
+}
+
+std::string FabricHost::link(const std::string& written) const {
+  const auto refuse = [&]() { throw Refusal(written + " is no link of " + name_ + "; allowed: a directed one, as p0.leaf0>" + word(Tier::t1) + "1"); };
+  std::string_view rest = written;
+  const auto number = [&] {
+    std::uint32_t value = 0;
+    const auto [to, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    if (error != std::errc{}) refuse();
+    rest.remove_prefix(static_cast<std::size_t>(to - rest.data()));
+    return value;
+  };
+  std::uint32_t plane = 0;
+  const auto place = [&](bool is_first) {
+    if (rest.starts_with("p") && rest.size() > 1 && rest[1] >= '0' && rest[1] <= '9') {
+      rest.remove_prefix(1);
+      const std::uint32_t said = number();
+      if (is_first) plane = said;
+      if (!rest.starts_with(".")) refuse();
+      rest.remove_prefix(1);
+    }
+    for (const Tier tier : {Tier::host, Tier::leaf, Tier::t1, Tier::t2})
+      if (const std::string name = word(tier); rest.starts_with(name)) {
+        rest.remove_prefix(name.size());
+        return Place{tier, number()};
+      }
+    refuse();
+    return Place{};
+  };
+  const Place from = place(true);
+  if (!rest.starts_with(">")) refuse();
+  rest.remove_prefix(1);
+  const Place to = place(false);
+  if (!rest.empty() || plane >= planes_ || !(from.tier < to.tier ? are_joined(from, to) : are_joined(to, from))) refuse();
+  return link_name(plane, from, to);
 }
 
 }  // namespace softmrc::face

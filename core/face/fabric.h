@@ -26,7 +26,24 @@ class FabricHost {
   // A carrier for each path to the host that has this address in a plane. It leaves the checksum as it is. Throws Refusal.
   std::vector<wire::Ipv6> paths(std::uint32_t plane, const wire::Address& address) const;
 
+  std::uint32_t plane_count() const { return planes_; }
+  // Which host has this address in a plane. Throws Refusal where it is none other.
+  std::uint32_t host_at(std::uint32_t plane, const wire::Address& address) const;
+  std::uint32_t path_count(std::uint32_t to) const;
+  // The directed links of a path, as `p0.leaf0>spine1`.
+  std::vector<std::string> links(std::uint32_t plane, std::uint32_t to, std::uint32_t path) const;
+  // The same name as people may write it: the plane may stand before both ends, or be left out. Throws Refusal where there is no such link.
+  std::string link(const std::string& written) const;
+
  private:
+  enum class Tier : std::uint8_t { host, leaf, t1, t2 };
+  struct Place {
+    Tier tier{};
+    std::uint32_t number = 0;
+  };
+  std::string word(Tier tier) const;
+  std::string link_name(std::uint32_t plane, const Place& from, const Place& to) const;
+  bool are_joined(const Place& lower, const Place& upper) const;
   std::uint32_t leaves() const { return hosts_ / hosts_per_leaf_; }
   std::uint32_t leaf_of(std::uint32_t host) const { return host / hosts_per_leaf_; }
   std::uint32_t pod_of(std::uint32_t leaf) const { return pods_ ? leaf / (leaves() / pods_) : 0; }

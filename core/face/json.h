@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +30,12 @@ class Json {
   // Null where it is none of that.
   const bool* as_flag() const { return std::get_if<bool>(&value_); }
   const std::int64_t* as_whole() const { return std::get_if<std::int64_t>(&value_); }
+  // With a point, or whole.
+  std::optional<double> as_number() const {
+    if (const auto* real = std::get_if<double>(&value_)) return *real;
+    if (const auto* whole = as_whole()) return static_cast<double>(*whole);
+    return std::nullopt;
+  }
   const std::string* as_text() const { return std::get_if<std::string>(&value_); }
   const List* as_list() const { return std::get_if<List>(&value_); }
   const Object* as_object() const { return std::get_if<Object>(&value_); }

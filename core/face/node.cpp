@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "face/control.h"
+#include "face/denylist.h"
 #include "face/fabric.h"
 #include "face/faults.h"
 #include "seal/choice.h"
@@ -76,7 +77,7 @@ std::uint64_t random_bits() {
 }
 
 Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
-    : planes_(std::move(planes)), settings_(settings.device), fabric_(settings.fabric), secret_(settings.secret),
+    : planes_(std::move(planes)), settings_(settings.device), fabric_(settings.fabric), denylist_(settings.denylist), secret_(settings.secret),
       is_sealed_(seals(settings_, secret_, are_here(planes_))), mtu_(chosen_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
   if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
   udp::DevicePlan wanted = plan(settings, lanes);
@@ -207,7 +208,7 @@ void Node::init(const End& end, const std::vector<udp::PeerPlane>& peer) {
   attributes.cc_profile = profiles.control;
   attributes.send_cq = attributes.recv_cq = cq_;
   attributes.domain = end.domain;
-  if (!fabric_) return raise_if(device_->modify_init(end.qpn, attributes));
+  if (!fabric_) return raise_if(device_->modify_init(end.qpn, attributes, {0, 0}));
   proto::EvProfile evs = ev_profile();
   evs.format = wire::EvFormat::srv6;
   std::vector<std::vector<wire::Ipv6>> paths;
@@ -223,9 +224,15 @@ void Node::init(const End& end, const std::vector<udp::PeerPlane>& peer) {
     raise_if(engine.add_ev_profile(std::make_shared<proto::EvProfile>(evs), attributes.ev_profile));
     return 0;
   });
-  const auto problem = device_->modify_init(end.qpn, attributes);
+  const auto problem = device_->modify_init(end.qpn, attributes, {std::nullopt, 0});
   lane.with_engine([&](proto::Endpoint& engine, Time) { return engine.remove_ev_profile(attributes.ev_profile); });  // the queue pair keeps it
   raise_if(problem);
+  if (!denylist_) return;
+  lane.with_engine([&](proto::Endpoint& engine, Time now) {
+    for (const std::uint32_t listed : denylist_->denied(*fabric_, peer[0].address))
+      for (const std::uint16_t ev : udp::places_of(engine, end.qpn, evs, listed)) raise_if(engine.deny_ev(now, end.qpn, ev));
+    return 0;
+  });
 }
 
 Offer Node::offer(std::span<const End> ends, Bytes more) {

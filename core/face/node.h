@@ -112,6 +112,7 @@ class Node {
   std::vector<LocalPlane> planes_;
   DeviceSettings settings_;
   std::shared_ptr<const FabricHost> fabric_;
+  std::shared_ptr<const Denylist> denylist_;
   std::string secret_;
   bool is_sealed_;
   std::uint32_t mtu_;

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "face/denylist.h"
 #include "face/fabric.h"
 #include "face/refusal.h"
 #include "face/table.h"
@@ -134,6 +135,10 @@ Settings read_settings(const Environment& environment) {
   if (!fabric.empty() && !host.empty()) {
     settings.fabric = std::make_shared<FabricHost>(text_of_file("SOFTMRC_FABRIC", fabric), fabric, host);
     settings.device = settings.fabric->settings();
+  }
+  if (const std::string file = environment("SOFTMRC_DENYLIST"); !file.empty()) {
+    if (!settings.fabric) throw Refusal("SOFTMRC_DENYLIST is " + file + "; allowed: with a fabric beside it, SOFTMRC_FABRIC and SOFTMRC_HOST say which host this is");
+    settings.denylist = std::make_shared<Denylist>(text_of_file("SOFTMRC_DENYLIST", file), file, *settings.fabric);
   }
   if (const std::string file = environment("SOFTMRC_CONFIG"); !file.empty()) settings = from_file(file, std::move(settings));
   if (const std::string text = environment("SOFTMRC_PLANES"); !text.empty()) {

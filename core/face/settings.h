@@ -102,6 +102,7 @@ struct DeviceSettings {
 };
 
 class FabricHost;
+class Denylist;
 
 struct Settings {
   std::vector<std::string> planes;  // as people name them; none: to be found
@@ -111,6 +112,7 @@ struct Settings {
   std::string capture;
   bool control = true;
   std::shared_ptr<const FabricHost> fabric;  // null: paths are sockets
+  std::shared_ptr<const Denylist> denylist;  // null: every path may be used
 };
 
 // The value of a variable, empty where it is not set.

@@ -110,7 +110,8 @@ class Endpoint {
   void on_unreachable(Time now, std::uint32_t peer);
   // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`. False
   // when there will be none: the port is down, or too many wait for it already.
-  bool probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token);
+  bool probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
+             TrafficClass traffic_class = TrafficClass::data_no_trim);
   // Ask the peer of this queue pair for a sign of life, under its keys where it has some, on every port that may be used.
   void ask(std::uint32_t qpn);
   // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is set up
@@ -160,6 +161,7 @@ class Endpoint {
     std::uint32_t peer = 0;
     WantedProbe probe;
     Time sent_at{};
+    TrafficClass traffic_class = TrafficClass::data_no_trim;
   };
   struct Answer {
     std::uint32_t peer = 0;
@@ -169,6 +171,7 @@ class Endpoint {
     wire::EndpointOp op{};
     wire::Timestamp timestamp;
     std::uint64_t key = 0;
+    Time asked_at{};
     // A copy takes another path of the plane that the question came from, or another plane than the answer, which was
     // `port`; one that strays even a plane that is not proven.
     enum class Way : std::uint8_t { usual, other_path, other_plane, any_plane } way = Way::usual;

@@ -27,6 +27,12 @@ constexpr std::size_t most_caller_probes = 1024;
 constexpr Duration doubt_patience = milliseconds(400);
 constexpr int doubt_round_trips = 8;
 
+// As an answer tells it: never 0, which says nothing.
+// spec: probe-service-time
+std::uint32_t service_ns(Duration took) {
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(took.ps / 1000, 1, 0xFFFFFFFF));
+}
+
 }  // namespace
 
 // Whoever can forge a peer's address can ask as often as it likes; answering costs a send. What one peer is said to ask
@@ -100,7 +106,7 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
     return refuse(now, RefusedPacket::last_port, journal_.stats.refused_last_port, &packet.bth, arrival);
   if (answers_.size() >= most_answers) answers_.pop();
   const std::uint64_t key = !is_update ? request.key : witness->peer_port_key();  // a nonce goes back as it came
-  answers_.push({arrival.peer, arrival.qpn, id, arrival.port, request.op, request.timestamp, key});
+  answers_.push({arrival.peer, arrival.qpn, id, arrival.port, request.op, request.timestamp, key, now});
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
   if (!is_news) return;
   const bool is_change = peer.usable_ports != ports;
@@ -171,6 +177,7 @@ void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const A
     e.ev = probe.probe.entropy;
     e.port = arrival.port;
     e.value = static_cast<std::uint64_t>((now - probe.sent_at).ps);
+    e.took = response.service_ns;
     journal_.note(e);
     return;
   }
@@ -297,6 +304,8 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
     if (may_stray || seems_unheard_by(answer.peer, now)) copy(may_stray ? Way::any_plane : Way::other_plane, port);
   }
   fill_response(answer.op, answer.id, answer.timestamp, answer.key, answer.peer, port, out);
+  if (answer.op == wire::EndpointOp::ev_probe)
+    std::get<wire::EndpointResponse>(out.packet.body).service_ns = service_ns(now - answer.asked_at);
   out.qpn = answer.qpn;
   if (pair) pair->address_reply(port, answer.way != Way::usual, out);
   return true;
@@ -314,7 +323,7 @@ void Endpoint::fill_response(wire::EndpointOp op, std::uint16_t id, wire::Timest
   out.packet.bth.opcode = wire::Opcode::endpoint_response;
   out.packet.bth.dqp = wire::endpoint_qpn;
   out.packet.bth.psn = id;
-  out.packet.body = wire::EndpointResponse{op, timestamp, key};
+  out.packet.body = wire::EndpointResponse{op, timestamp, key, 0};
 }
 
 // spec: port-status
@@ -403,7 +412,7 @@ bool Endpoint::poll_port_words(Time now, std::uint32_t free_ports, Transmit& out
   return false;
 }
 
-bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token) {
+bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token, TrafficClass traffic_class) {
   if (!peers_.contains(peer) || port >= config_.ports) return false;
   if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
   auto& waiting = caller_probes_[port];
@@ -411,7 +420,7 @@ bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t 
     ++journal_.stats.probes_unsent;
     return false;
   }
-  waiting.push({PendingProbe::Owner::caller, 0, token, peer, {no_ev, port, entropy}, Time{}});
+  waiting.push({PendingProbe::Owner::caller, 0, token, peer, {no_ev, port, entropy}, Time{}, traffic_class});
   caller_ports_ |= 1u << port;
   return true;
 }
@@ -445,6 +454,7 @@ bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& o
     out.qpn = probe.slot;
     return true;
   }
+  out.traffic_class = probe.traffic_class;
   const Peer& peer = peers_[probe.peer];
   if (const QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) out.wide = pair->wide_of(probe.probe.port, probe.probe.entropy);
   return true;

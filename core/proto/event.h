@@ -14,7 +14,7 @@ namespace softmrc::proto {
   X(ev_state, true, "ev, port; code: new EvState; value: packets lost on this EV so far")          \
   X(port_state, true, "port; code: 1 up, 0 down")                                                  \
   X(peer_ports, true, "value: mask of the ports that the peer can use; code: peer")                \
-  X(probe_answer, true, "port: arrival; ev; value: round trip in ps; psn: the caller's token")     \
+  X(probe_answer, true, "port: arrival; ev; value: round trip in ps; psn: the caller's token; took: the peer's part of it in ns, if it tells") \
   X(packet_refused, true, "code: RefusedPacket; psn, ev as far as known")                          \
   X(packet_sent, false, "psn, ev, port; code: tx count; value: bytes")                             \
   X(packet_acked, false, "psn, ev, port; value: age in ps")                                        \
@@ -41,7 +41,7 @@ struct Event {
   EventType type{};
   std::uint8_t port = 0;
   std::uint16_t reserved = 0;
-  std::uint32_t reserved2 = 0;
+  std::uint32_t took = 0;
 };
 static_assert(sizeof(Event) == 40);
 

@@ -14,6 +14,7 @@ bool is_available() { return false; }
 struct Aead::Context {};
 
 Aead::Aead(Cipher, const Secret&, Use) { fail(); }
+Aead::Aead(Cipher, const Secret&, Use, Engine) { fail(); }
 Aead::~Aead() = default;
 Aead::Aead(Aead&&) noexcept = default;
 Aead& Aead::operator=(Aead&&) noexcept = default;
@@ -23,6 +24,9 @@ bool Aead::open(const Nonce&, Bytes, MutableBytes, const std::uint8_t*) { fail()
 Secret hmac_sha256(Bytes, Bytes) { fail(); }
 Secret x25519_public(const Secret&) { fail(); }
 bool x25519(const Secret&, const Secret&, Secret&) { fail(); }
+Secret ed25519_public(const Secret&) { fail(); }
+Signature ed25519_sign(const Secret&, Bytes) { fail(); }
+bool ed25519_verify(const Secret&, Bytes, const Signature&) { fail(); }
 void wipe(void*, std::size_t) {}
 
 }  // namespace softmrc::seal

@@ -1,5 +1,5 @@
-// What sealing takes from a library of cryptography: two ciphers that authenticate (AEAD), HMAC-SHA256 and X25519. The one
-// place that knows which library that is: openssl.cpp, or absent.cpp where there is none.
+// What sealing takes from a library of cryptography: two ciphers that authenticate (AEAD), HMAC-SHA256, X25519 and Ed25519. The
+// one place that knows which library that is: openssl.cpp, or absent.cpp where there is none.
 #pragma once
 
 #include <array>
@@ -15,10 +15,13 @@ using Bytes = std::span<const std::uint8_t>;
 using MutableBytes = std::span<std::uint8_t>;
 using Secret = std::array<std::uint8_t, 32>;
 using Nonce = std::array<std::uint8_t, 12>;
+using Signature = std::array<std::uint8_t, 64>;
 
 constexpr std::size_t tag_size = 16;
 
 enum class Cipher : std::uint8_t { aes_256_gcm, chacha20_poly1305 };
+// Whose code it is: the library's, or for AES-256-GCM what is in wide_gcm.h.
+enum class Engine : std::uint8_t { library, wide };
 
 // False: built without a library. Nothing below may then be called.
 bool is_available();
@@ -27,7 +30,9 @@ class Aead {
  public:
   enum class Use : std::uint8_t { seal, open };
 
+  // By whatever is faster here.
   Aead(Cipher cipher, const Secret& key, Use use);
+  Aead(Cipher cipher, const Secret& key, Use use, Engine engine);
   ~Aead();
   Aead(Aead&&) noexcept;
   Aead& operator=(Aead&&) noexcept;
@@ -48,6 +53,12 @@ Secret hmac_sha256(Bytes key, Bytes text);
 Secret x25519_public(const Secret& own);
 // What both sides have in common. False: the other's key is one that leaves no choice.
 bool x25519(const Secret& own, const Secret& others, Secret& shared);
+
+// Likewise of one that signs.
+Secret ed25519_public(const Secret& own);
+Signature ed25519_sign(const Secret& own, Bytes text);
+// Whether who has that key has signed that text.
+bool ed25519_verify(const Secret& others, Bytes text, const Signature& signature);
 
 void wipe(void* memory, std::size_t size);
 

@@ -2,8 +2,13 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "base/check.h"
+#include "seal/choice.h"
 #include "seal/crypto.h"
+#include "seal/wide_gcm.h"
 
 namespace softmrc::seal {
 namespace {
@@ -19,20 +24,42 @@ const EVP_CIPHER* cipher_of(Cipher cipher) {
 struct FreeKey {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
   void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
 };
 template <typename T>
 using Owned = std::unique_ptr<T, FreeKey>;
+
+Owned<EVP_PKEY> private_key(int type, const Secret& own) {
+  return Owned<EVP_PKEY>(EVP_PKEY_new_raw_private_key(type, nullptr, own.data(), own.size()));
+}
+
+Secret public_of(int type, const Secret& own) {
+  const Owned<EVP_PKEY> key = private_key(type, own);
+  Secret out;
+  std::size_t size = out.size();
+  SOFTMRC_CHECK(key && EVP_PKEY_get_raw_public_key(key.get(), out.data(), &size) == 1 && size == out.size());
+  return out;
+}
 
 }  // namespace
 
 bool is_available() { return true; }
 
 struct Aead::Context {
-  EVP_CIPHER_CTX* evp = EVP_CIPHER_CTX_new();
+  std::optional<WideGcm> wide;
+  EVP_CIPHER_CTX* evp = nullptr;  // where it is the library's
   ~Context() { EVP_CIPHER_CTX_free(evp); }
 };
 
-Aead::Aead(Cipher cipher, const Secret& key, Use use) : context_(std::make_unique<Context>()) {
+Aead::Aead(Cipher cipher, const Secret& key, Use use) : Aead(cipher, key, use, faster_engine(cipher)) {}
+
+Aead::Aead(Cipher cipher, const Secret& key, Use use, Engine engine) : context_(std::make_unique<Context>()) {
+  if (engine == Engine::wide) {
+    SOFTMRC_CHECK(cipher == Cipher::aes_256_gcm && WideGcm::is_supported());
+    context_->wide.emplace(key);
+    return;
+  }
+  context_->evp = EVP_CIPHER_CTX_new();
   SOFTMRC_CHECK(context_->evp);
   SOFTMRC_CHECK(EVP_CipherInit_ex(context_->evp, cipher_of(cipher), nullptr, key.data(), nullptr, use == Use::seal) == 1);
 }
@@ -41,7 +68,25 @@ Aead::~Aead() = default;
 Aead::Aead(Aead&&) noexcept = default;
 Aead& Aead::operator=(Aead&&) noexcept = default;
 
+namespace {
+
+// Where something lies beside the payload, all of it is put side by side first. That is the end of a message, and little.
+void seal_wide(const WideGcm& gcm, const Nonce& nonce, Bytes associated, std::initializer_list<Bytes> pieces, std::uint8_t* out) {
+  const auto is_there = [](Bytes piece) { return !piece.empty(); };
+  const auto* only = std::find_if(pieces.begin(), pieces.end(), is_there);
+  if (std::count_if(pieces.begin(), pieces.end(), is_there) == 1) {
+    gcm.seal(nonce, associated, *only, out, out + only->size());
+    return;
+  }
+  std::uint8_t* end = out;
+  for (const Bytes piece : pieces) end = std::copy(piece.begin(), piece.end(), end);
+  gcm.seal(nonce, associated, {out, end}, out, end);
+}
+
+}  // namespace
+
 void Aead::seal(const Nonce& nonce, Bytes associated, std::initializer_list<Bytes> pieces, std::uint8_t* out) {
+  if (context_->wide) return seal_wide(*context_->wide, nonce, associated, pieces, out);
   EVP_CIPHER_CTX* evp = context_->evp;
   int written = 0;
   bool is_done = EVP_EncryptInit_ex(evp, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
@@ -57,6 +102,7 @@ void Aead::seal(const Nonce& nonce, Bytes associated, std::initializer_list<Byte
 }
 
 bool Aead::open(const Nonce& nonce, Bytes associated, MutableBytes hidden, const std::uint8_t* tag) {
+  if (context_->wide) return context_->wide->open(nonce, associated, hidden, tag);
   EVP_CIPHER_CTX* evp = context_->evp;
   int written = 0;
   std::uint8_t none[16];
@@ -78,22 +124,35 @@ Secret hmac_sha256(Bytes key, Bytes text) {
   return out;
 }
 
-Secret x25519_public(const Secret& own) {
-  const Owned<EVP_PKEY> key(EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, nullptr, own.data(), own.size()));
-  Secret out;
-  std::size_t size = out.size();
-  SOFTMRC_CHECK(key && EVP_PKEY_get_raw_public_key(key.get(), out.data(), &size) == 1 && size == out.size());
-  return out;
-}
+Secret x25519_public(const Secret& own) { return public_of(EVP_PKEY_X25519, own); }
 
 bool x25519(const Secret& own, const Secret& others, Secret& shared) {
-  const Owned<EVP_PKEY> key(EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, nullptr, own.data(), own.size()));
+  const Owned<EVP_PKEY> key = private_key(EVP_PKEY_X25519, own);
   const Owned<EVP_PKEY> other(EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, others.data(), others.size()));
   const Owned<EVP_PKEY_CTX> context(EVP_PKEY_CTX_new(key.get(), nullptr));
   SOFTMRC_CHECK(key && other && context && EVP_PKEY_derive_init(context.get()) == 1);
   std::size_t size = shared.size();
   return EVP_PKEY_derive_set_peer(context.get(), other.get()) == 1 && EVP_PKEY_derive(context.get(), shared.data(), &size) == 1 &&
          size == shared.size();
+}
+
+Secret ed25519_public(const Secret& own) { return public_of(EVP_PKEY_ED25519, own); }
+
+Signature ed25519_sign(const Secret& own, Bytes text) {
+  const Owned<EVP_PKEY> key = private_key(EVP_PKEY_ED25519, own);
+  const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new());
+  Signature out;
+  std::size_t size = out.size();
+  SOFTMRC_CHECK(key && context && EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1 &&
+                EVP_DigestSign(context.get(), out.data(), &size, text.data(), text.size()) == 1 && size == out.size());
+  return out;
+}
+
+bool ed25519_verify(const Secret& others, Bytes text, const Signature& signature) {
+  const Owned<EVP_PKEY> key(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, others.data(), others.size()));
+  const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new());
+  SOFTMRC_CHECK(key && context && EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1);
+  return EVP_DigestVerify(context.get(), signature.data(), signature.size(), text.data(), text.size()) == 1;
 }
 
 void wipe(void* memory, std::size_t size) { OPENSSL_cleanse(memory, size); }

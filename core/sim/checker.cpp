@@ -8,11 +8,11 @@ namespace softmrc::sim {
 
 void Checker::plan(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes) {
   flows_.push_back({packets_, source, destination, bytes});
-  packets_ += (static_cast<std::uint64_t>(bytes) + mtu_ - 1) / mtu_;
-  placed_.resize(packets_ / 64 + 1, 0);
+  packets_ += ((static_cast<std::uint64_t>(bytes) + mtu_ - 1) / mtu_ + 63) / 64 * 64;
+  placed_.resize(packets_ / 64, 0);
 }
 
-void Checker::on_placed(std::uint32_t id, std::uint32_t source, std::uint32_t destination, std::uint64_t offset, std::uint32_t bytes) {
+void Checker::on_placed(Seen& seen, std::uint32_t id, std::uint32_t source, std::uint32_t destination, std::uint64_t offset, std::uint32_t bytes) {
   SOFTMRC_CHECK(id < flows_.size());
   const Planned& flow = flows_[id];
   SOFTMRC_CHECK(source == flow.source && destination == flow.destination);
@@ -21,7 +21,7 @@ void Checker::on_placed(std::uint32_t id, std::uint32_t source, std::uint32_t de
   const std::uint64_t bit = bit_of(id, offset);
   SOFTMRC_CHECK(!has(bit));
   placed_[bit / 64] |= 1ull << (bit % 64);
-  bytes_placed_ += bytes;
+  seen.bytes_placed += bytes;
 }
 
 void Checker::on_delivered(std::uint32_t flow) const {
@@ -29,23 +29,23 @@ void Checker::on_delivered(std::uint32_t flow) const {
   for (std::uint64_t offset = 0; offset < flows_[flow].bytes; offset += mtu_) SOFTMRC_CHECK(is_placed(flow, offset));
 }
 
-void Checker::on_landed(std::uint32_t host, std::uint32_t rkey, std::uint64_t va, std::uint32_t bytes) {
+void Checker::on_landed(Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t va, std::uint32_t bytes) const {
   SOFTMRC_CHECK(va % mtu_ == 0 && bytes > 0 && bytes <= mtu_);
-  std::vector<std::uint64_t>& bits = landed_[static_cast<std::uint64_t>(host) << 32 | rkey];
+  std::vector<std::uint64_t>& bits = seen.landed[static_cast<std::uint64_t>(host) << 32 | rkey];
   const std::uint64_t bit = va / mtu_;
   if (bits.size() <= bit / 64) bits.resize(bit / 64 + 1, 0);
   SOFTMRC_CHECK(!(bits[bit / 64] >> (bit % 64) & 1));
   bits[bit / 64] |= 1ull << (bit % 64);
-  bytes_landed_ += bytes;
+  seen.bytes_landed += bytes;
 }
 
-bool Checker::has_landed(std::uint32_t host, std::uint32_t rkey, std::uint64_t va) const {
-  const auto found = landed_.find(static_cast<std::uint64_t>(host) << 32 | rkey);
+bool Checker::has_landed(const Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t va) const {
+  const auto found = seen.landed.find(static_cast<std::uint64_t>(host) << 32 | rkey);
   const std::uint64_t bit = va / mtu_;
-  return found != landed_.end() && bit / 64 < found->second.size() && (found->second[bit / 64] >> (bit % 64) & 1);
+  return found != seen.landed.end() && bit / 64 < found->second.size() && (found->second[bit / 64] >> (bit % 64) & 1);
 }
 
-void Checker::check_expected() const { SOFTMRC_CHECK(bytes_landed_ == expected_); }
+void Checker::check_expected(std::uint64_t landed) const { SOFTMRC_CHECK(landed == expected_); }
 
 void Checker::check_result(collectives::Kind kind, std::uint32_t rank, std::uint32_t ranks, std::span<const std::uint32_t> found) {
   using collectives::Kind;

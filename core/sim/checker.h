@@ -14,6 +14,13 @@ namespace softmrc::sim {
 
 class Checker {
  public:
+  // What it has seen at the hosts of one shard.
+  struct Seen {
+    std::uint64_t bytes_placed = 0;
+    std::uint64_t bytes_landed = 0;
+    std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> landed;  // by host and key: a bit for each packet
+  };
+
   explicit Checker(std::uint32_t mtu) : mtu_(mtu) {}
 
   // The next flow of the plan; flows are known by their order.
@@ -21,15 +28,15 @@ class Checker {
 
   // A connection between these two carried so many bytes of a flow, which were placed at this offset. That happens exactly
   // once to every packet of the plan, and to nothing else.
-  void on_placed(std::uint32_t flow, std::uint32_t source, std::uint32_t destination, std::uint64_t offset, std::uint32_t bytes);
+  void on_placed(Seen& seen, std::uint32_t flow, std::uint32_t source, std::uint32_t destination, std::uint64_t offset, std::uint32_t bytes);
   // Somebody was told that all of it is there.
   void on_delivered(std::uint32_t flow) const;
 
   // What collectives move: every packet of every key lands once; and in the end, as much as their plans say.
-  void on_landed(std::uint32_t host, std::uint32_t rkey, std::uint64_t va, std::uint32_t bytes);
-  bool has_landed(std::uint32_t host, std::uint32_t rkey, std::uint64_t va) const;
+  void on_landed(Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t va, std::uint32_t bytes) const;
+  bool has_landed(const Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t va) const;
   void expect(std::uint64_t bytes) { expected_ += bytes; }
-  void check_expected() const;
+  void check_expected(std::uint64_t landed) const;
   // What a rank of a collective that sums `sample` over ranks holds in the end.
   static std::uint32_t sample(std::uint32_t rank, std::uint64_t element) { return rank * 2'654'435'761u + static_cast<std::uint32_t>(element) * 40'503u; }
   static void check_result(collectives::Kind kind, std::uint32_t rank, std::uint32_t ranks, std::span<const std::uint32_t> found);
@@ -41,7 +48,6 @@ class Checker {
   static void check_conserved(const Packets& packets);
 
   bool is_placed(std::uint32_t flow, std::uint64_t offset) const { return has(bit_of(flow, offset)); }
-  std::uint64_t bytes_placed() const { return bytes_placed_ + bytes_landed_; }
 
  private:
   struct Planned {
@@ -56,11 +62,8 @@ class Checker {
 
   std::uint32_t mtu_;
   std::vector<Planned> flows_;
-  std::uint64_t packets_ = 0;          // of all flows
+  std::uint64_t packets_ = 0;          // of all flows, each with words of its own
   std::vector<std::uint64_t> placed_;  // a bit for each of them
-  std::uint64_t bytes_placed_ = 0;
-  std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> landed_;  // by host and key: a bit for each packet
-  std::uint64_t bytes_landed_ = 0;
   std::uint64_t expected_ = 0;
 };
 

@@ -1,10 +1,11 @@
-// The hosts of a network, whichever transport they speak. A host is known by its number. It is told what happens to it,
+// The hosts of a network, or of one shard of it, whichever transport they speak. A host is known by its number. It is told what happens to it,
 // sends what its free ports allow at that moment, and says when it wants to be called; everything that it finds out goes
 // to the observer.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "proto/stats.h"
 #include "sim/network_config.h"
 #include "sim/parcel.h"
+#include "sim/partition.h"
 #include "sim/scheduler.h"
 #include "sim/workload.h"
 
@@ -53,46 +55,74 @@ struct HostObserver {
   virtual void on_leave(std::uint32_t host, std::uint32_t parcel) = 0;
   virtual void on_placed(const Placement& placement) = 0;
   virtual void on_landed(const Landing& landing) = 0;
-  // So much is to land because of a call that begins now.
-  virtual void on_expected(std::uint64_t bytes) = 0;
   virtual void on_bad_evs(std::int64_t change) = 0;
   virtual void on_delivered(std::uint32_t flow) = 0;
   virtual void on_completed(std::uint32_t flow) = 0;
   virtual bool is_port_down(std::uint32_t host, std::uint32_t plane) const = 0;
 };
 
+class Hosts;
+
+// Where hosts of a shard stand; all of it outlives them.
+struct HostPlace {
+  const NetworkConfig& config;
+  const Partition& partition;
+  std::uint32_t shard;
+  const Scheduler& clock;
+  Parcels& parcels;
+  std::span<const Nic> nics;
+  HostObserver& network;
+};
+
+// All hosts of a network, and who talks to whom, which is known before anything moves. What belongs to a host is touched by the
+// shard of that host alone; the rest changes only while all shards wait.
+class Roster {
+ public:
+  virtual ~Roster() = default;
+
+  // Ranks, by their hosts; and what they will call. Where hosts have no collectives, -1.
+  virtual void add_group(const std::vector<std::uint32_t>&) {}
+  virtual std::int32_t add_collective(const Collective&) { return -1; }
+  // What travels to this queue pair: flows, or the bulk data or the messages of collectives.
+  enum class Carried : std::uint8_t { flow, bulk, message };
+  virtual Carried carried(std::uint32_t) const { return Carried::flow; }
+
+  // The hosts of one shard.
+  virtual std::unique_ptr<Hosts> stand(const HostPlace& place) = 0;
+  // Once all stand, and before the first flow starts: who will talk to whom. How many bytes are to land because of collectives.
+  virtual std::uint64_t begin(const std::vector<Flow>& flows) = 0;
+
+  // EVs of all queue pairs that send, by state; sums of the counters of every queue pair.
+  virtual std::array<std::uint64_t, 4> ev_census() const { return {}; }
+  virtual proto::QpStats total_stats() const { return {}; }
+};
+
 class Hosts {
  public:
-  // Where they stand; all of it outlives them.
-  struct Place {
-    const NetworkConfig& config;
-    const Scheduler& clock;
-    Prng& prng;
-    Parcels& parcels;
-    std::span<const Nic> nics;
-    HostObserver& network;
-  };
   struct Counters {
     std::uint64_t data_packets = 0, control_packets = 0, retransmitted = 0, arrived = 0, dropped = 0, broken_connections = 0;
+
+    Counters& operator+=(const Counters& o) {
+      data_packets += o.data_packets, control_packets += o.control_packets, retransmitted += o.retransmitted;
+      arrived += o.arrived, dropped += o.dropped, broken_connections += o.broken_connections;
+      return *this;
+    }
+  };
+  // Why a collective failed.
+  struct Error {
+    std::uint32_t flow = 0;
+    std::string text;
   };
 
   virtual ~Hosts() = default;
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  // Ranks, by their hosts; and what they will call. Where hosts have no collectives, -1.
-  virtual void add_group(const std::vector<std::uint32_t>&) {}
-  virtual std::int32_t add_collective(const Collective&) { return -1; }
-  // Why collectives failed, if some did.
-  virtual std::vector<std::string> errors() const { return {}; }
-  // What travels to this queue pair: flows, or the bulk data or the messages of collectives.
-  enum class Carried : std::uint8_t { flow, bulk, message };
-  virtual Carried carried(std::uint32_t) const { return Carried::flow; }
-
-  // Before the first flow starts.
-  virtual void begin(const std::vector<Flow>&) {}
-  // The source of a flow is given it to send.
+  virtual std::vector<Error> errors() const { return {}; }
+  // The source of a flow is given it to send; a link's delay later, long before a packet can be there, its destination is
+  // told to expect it.
   virtual void start(std::uint32_t id, const Flow& flow) = 0;
+  virtual void expect(std::uint32_t id, const Flow& flow) = 0;
   virtual void handle(std::uint32_t host, std::uint32_t parcel) = 0;
   virtual void handle_timeout(std::uint32_t host) = 0;
   // More of its ports are free, or may carry data again.
@@ -109,16 +139,12 @@ class Hosts {
   virtual void fetch_engine(std::uint32_t, const Parcel*) const {}
   virtual void fetch_work(std::uint32_t, const Parcel*) const {}
 
-  // EVs of all queue pairs that send, by state; sums of the counters of every queue pair.
-  virtual std::array<std::uint64_t, 4> ev_census() const { return {}; }
-  virtual proto::QpStats total_stats() const { return {}; }
-
   const Counters& counters() const { return counters_; }
-  // What arrived where and when, as a number.
+  // What arrived where and when, as a number: a sum, so that only what and when counts, not who was looked at first.
   std::uint64_t trace_hash() const { return hash_; }
 
  protected:
-  Hosts(const Place& place, bool have_engines)
+  Hosts(const HostPlace& place, bool have_engines)
       : place_(place), all_ports_((1u << place.config.fabric.planes) - 1), have_engines_(have_engines) {}
 
   Time now() const { return place_.clock.now(); }
@@ -126,17 +152,17 @@ class Hosts {
 
   void count_arrival(std::uint32_t host, std::uint32_t psn) {
     ++counters_.arrived;
-    const std::uint64_t value = static_cast<std::uint64_t>(now().ps) ^ static_cast<std::uint64_t>(host) << 40 ^ psn;
-    hash_ = (hash_ ^ value) * 0x100000001B3u ^ (hash_ >> 29);
+    std::uint64_t state = static_cast<std::uint64_t>(now().ps) * 0x9FB21C651E98DF25u ^ (static_cast<std::uint64_t>(host) << 32 | psn);
+    hash_ += splitmix64(state);
   }
 
-  Place place_;
+  HostPlace place_;
   Counters counters_;
 
  private:
   std::uint32_t all_ports_;
   bool have_engines_;
-  std::uint64_t hash_ = 0xCBF29CE484222325u;
+  std::uint64_t hash_ = 0;
 };
 
 }  // namespace softmrc::sim

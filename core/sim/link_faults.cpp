@@ -34,17 +34,17 @@ void LinkFaults::apply(Time now, const Fault& f) {
   }
 }
 
-bool LinkFaults::swallows(LinkId link, const Parcel& p, Prng& prng) {
+bool LinkFaults::swallows(LinkId link, const Parcel& p, Draw& draw) {
   Kinds& kinds = kinds_.at(link);
-  if (is_down(link) || kinds.is_black_hole || prng.chance(static_cast<double>(kinds.loss))) return true;
+  if (is_down(link) || kinds.is_black_hole || draw.chance(static_cast<double>(kinds.loss))) return true;
   if (kinds.ev_loss <= 0 || p.is_control) return false;
   if (!kinds.lossy_ev) kinds.lossy_ev = p.entropy;
-  return p.entropy == kinds.lossy_ev && prng.chance(static_cast<double>(kinds.ev_loss));
+  return p.entropy == kinds.lossy_ev && draw.chance(static_cast<double>(kinds.ev_loss));
 }
 
-bool LinkFaults::corrupts(LinkId link, Prng& prng) const {
+bool LinkFaults::corrupts(LinkId link, Draw& draw) const {
   const float share = kinds_.at(link).corrupt;
-  return share > 0 && prng.chance(static_cast<double>(share));
+  return share > 0 && draw.chance(static_cast<double>(share));
 }
 
 }  // namespace softmrc::sim

@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/prng.h"
 #include "base/time.h"
+#include "sim/draw.h"
 #include "sim/fabric.h"
 #include "sim/parcel.h"
 
@@ -42,8 +42,8 @@ class LinkFaults {
   // Packets may be lost or broken on it.
   bool is_faulty(LinkId link) const { return state_[link] & faulty_bit; }
   // Of a faulty link: does this packet vanish, or break, on it?
-  bool swallows(LinkId link, const Parcel& parcel, Prng& prng);
-  bool corrupts(LinkId link, Prng& prng) const;
+  bool swallows(LinkId link, const Parcel& parcel, Draw& draw);
+  bool corrupts(LinkId link, Draw& draw) const;
   // ECMP groups leave out a link so long after it went down.
   bool is_routable(LinkId link, Time now, Duration convergence_delay) const {
     if (!is_faulty(link)) return true;

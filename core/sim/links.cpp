@@ -13,12 +13,8 @@ std::uint32_t scaled(std::uint32_t bytes, float share) {
 
 }  // namespace
 
-Links::Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& scheduler, Prng& prng, Parcels& parcels, LinkObserver& observer)
-    : config_(config), fabric_(fabric), scheduler_(scheduler), prng_(prng), parcels_(parcels), observer_(observer),
-      links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()), router_(config, fabric, faults_, scheduler),
-      is_lossless_(config.transport == Transport::roce && config.roce.pfc),
-      xoff_bytes_(config.roce.pfc_xoff_bytes ? config.roce.pfc_xoff_bytes : config.queue.data_bytes / 2),
-      xon_bytes_(config.roce.pfc_xon_bytes ? config.roce.pfc_xon_bytes : xoff_bytes_ / 4 * 3) {
+LinkTable::LinkTable(const NetworkConfig& config, const Fabric& fabric)
+    : config_(config), links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()) {
   for (LinkId at = 0; at < fabric.links(); ++at) {
     ends_[at] = fabric.to(at);
     links_[at].is_first_hop = fabric.is_first_hop(at);
@@ -27,21 +23,44 @@ Links::Links(const NetworkConfig& config, const Fabric& fabric, Scheduler& sched
   }
 }
 
+void LinkTable::divide(const Partition& partition) {
+  for (LinkId at = 0; at < links_.size(); ++at) links_[at].end_shard = static_cast<std::uint8_t>(partition.of(ends_[at]));
+}
+
 // As it is when nothing is wrong with it.
-double Links::byte_time_q8(LinkId at) const {
+double LinkTable::byte_time_q8(LinkId at) const {
   const bool at_host = links_[at].is_first_hop || links_[at].is_last_hop;
   const std::uint64_t bps = at_host ? config_.fabric.host_link_bps : config_.fabric.fabric_link_bps;
   return 8e12 * 256 / static_cast<double>(bps);
 }
 
-void Links::apply(const Fault& f) {
-  faults_.apply(now(), f);
+void LinkTable::apply(Time now, const Fault& f) {
+  faults_.apply(now, f);
   Link& link = links_[f.link];
   const bool is_slow = f.kind == FaultKind::slow || f.kind == FaultKind::slow_scaled;
   if (!is_slow && f.kind != FaultKind::heal) return;
   const double share = is_slow ? f.value : 1;
   link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time_q8(f.link) / share + 0.5);
   link.queue_share = f.kind == FaultKind::slow_scaled ? static_cast<float>(share) : 1;
+}
+
+Links::Links(const Place& p)
+    : config_(p.config), fabric_(p.fabric), partition_(p.partition), shard_(p.shard), scheduler_(p.scheduler), outbox_(p.outbox),
+      parcels_(p.parcels), observer_(p.observer), links_(p.table.links_), ends_(p.table.ends_), faults_(p.table.faults_),
+      seed_(Prng(p.config.seed, "links").bits()), router_(p.config, p.fabric, p.table.faults_, p.scheduler),
+      is_lossless_(p.config.transport == Transport::roce && p.config.roce.pfc),
+      xoff_bytes_(p.config.roce.pfc_xoff_bytes ? p.config.roce.pfc_xoff_bytes : p.config.queue.data_bytes / 2),
+      xon_bytes_(p.config.roce.pfc_xon_bytes ? p.config.roce.pfc_xon_bytes : xoff_bytes_ / 4 * 3) {}
+
+void Links::send(std::uint32_t shard, const Scheduler::Event& event) {
+  if (shard == shard_) scheduler_.push(event);
+  else outbox_.send(shard, event);
+}
+
+Links::Counters& Links::Counters::operator+=(const Counters& o) {
+  hops += o.hops, trimmed += o.trimmed, marked += o.marked, dropped += o.dropped;
+  lost += o.lost, corrupted += o.corrupted, pauses += o.pauses;
+  return *this;
 }
 
 void Links::lose(std::uint32_t id) {
@@ -56,7 +75,8 @@ void Links::drop(std::uint32_t id) {
   parcels_.drop(id);
 }
 
-bool Links::should_mark(const Link& link) {
+bool Links::should_mark(LinkId at) {
+  const Link& link = links_[at];
   const QueueConfig& q = config_.queue;
   const std::uint32_t low = scaled(q.ecn_low_bytes, link.queue_share);
   const std::uint32_t high = scaled(q.ecn_high_bytes, link.queue_share);
@@ -64,7 +84,7 @@ bool Links::should_mark(const Link& link) {
   if (link.is_last_hop && !q.ecn_on_last_hop) return false;
   if (link.data_bytes >= high) return true;
   const double share = static_cast<double>(link.data_bytes - low) / (high - low);
-  return prng_.chance(share);
+  return draw(at).chance(share);
 }
 
 // The payload goes, the header goes on as control traffic.
@@ -81,18 +101,20 @@ void Links::cut(Parcel& p, bool last_hop) {
 
 // Finds the packet a place in one of the link's queues, or says that there is none. On overflow either the arriving or
 // the newest waiting packet is trimmed, whichever a coin says, so that flows which burst do not always pay.
-bool Links::admit(Link& link, std::uint32_t id) {
+bool Links::admit(LinkId at, std::uint32_t id) {
+  Link& link = links_[at];
   const QueueConfig& q = config_.queue;
   Parcel* p = &parcels_[id];
   if (!p->is_control) {
     const std::uint32_t full = link.is_last_hop && q.last_hop_trim_bytes ? q.last_hop_trim_bytes : q.trim_bytes;
     const std::uint32_t limit = scaled(full, link.queue_share);
     if (limit && p->is_trimmable && link.data_bytes + p->bytes > limit) {
-      if (!link.data.empty() && parcels_[link.data.tail].is_trimmable && prng_.chance(0.5)) {
+      if (!link.data.empty() && parcels_[link.data.tail].is_trimmable && draw(at).chance(0.5)) {
         Parcel& newest = parcels_[link.data.tail];
         link.data_bytes += p->bytes - newest.bytes;
         std::swap(*p, newest);
         std::swap(p->next, newest.next);
+        std::swap(p->home, newest.home);
       }
       cut(*p, link.is_last_hop);
     } else if (q.data_bytes && link.data_bytes + p->bytes > scaled(q.data_bytes, link.queue_share) && !is_lossless_) {
@@ -117,7 +139,7 @@ void Links::enqueue(LinkId at, std::uint32_t id) {
   if (faults_.is_down(at)) return lose(id);
   const bool may_go = !link.is_paused || parcels_[id].is_control;
   if (!link.is_ready_armed && link.busy_until <= now() && may_go) return transmit(at, id);
-  if (!admit(link, id)) return drop(id);
+  if (!admit(at, id)) return drop(id);
   kick(at);
 }
 
@@ -147,7 +169,7 @@ bool Links::on_ready(LinkId at) {
   } else {
     id = link.data.head;
     Parcel& p = parcels_[id];
-    if (should_mark(link)) {
+    if (should_mark(at)) {
       p.congestion = true;
       ++counters_.marked;
     }
@@ -163,18 +185,21 @@ bool Links::on_ready(LinkId at) {
 void Links::transmit(LinkId at, std::uint32_t id) {
   Link& link = links_[at];
   Parcel& p = parcels_[id];
-  link.busy_until = now() + Duration{static_cast<std::int64_t>(static_cast<std::uint64_t>(p.bytes) * link.ps_per_byte_q8 >> 8)};
+  // At least a moment, so that no two packets reach the end of a link at once.
+  const auto ps = static_cast<std::int64_t>(static_cast<std::uint64_t>(p.bytes) * link.ps_per_byte_q8 >> 8);
+  link.busy_until = now() + Duration{std::max<std::int64_t>(ps, 1)};
   link.bytes += p.bytes;
   ++counters_.hops;
   if (link.is_first_hop) scheduler_.push(link.busy_until, Happening::ready, at, 0);
   if (faults_.is_faulty(at)) [[unlikely]] {
-    if (faults_.swallows(at, p, prng_)) return lose(id);
-    if (faults_.corrupts(at, prng_)) {
+    Draw chance = draw(at);
+    if (faults_.swallows(at, p, chance)) return lose(id);
+    if (faults_.corrupts(at, chance)) {
       p.is_corrupt = true;
       ++counters_.corrupted;
     }
   }
-  scheduler_.push(link.busy_until + config_.fabric.link_delay, Happening::arrive, at, id);
+  send(link.end_shard, Scheduler::event(link.busy_until + config_.fabric.link_delay, Happening::arrive, at, id));
 }
 
 bool Links::on_arrive(LinkId at, std::uint32_t id) {
@@ -204,11 +229,15 @@ void Links::count_buffered(LinkId came_from, std::int64_t bytes) {
   if (!link.pause_asked && link.buffered > xoff_bytes_) {
     link.pause_asked = true;
     ++counters_.pauses;
-    scheduler_.push(now() + config_.fabric.link_delay, Happening::pause, came_from, 1);
+    ask_to_pause(came_from, true);
   } else if (link.pause_asked && link.buffered < xon_bytes_) {
     link.pause_asked = false;
-    scheduler_.push(now() + config_.fabric.link_delay, Happening::pause, came_from, 0);
+    ask_to_pause(came_from, false);
   }
+}
+
+void Links::ask_to_pause(LinkId at, bool is_paused) {
+  send(partition_.of(fabric_.from(at)), Scheduler::event(now() + config_.fabric.link_delay, Happening::pause, at, is_paused));
 }
 
 bool Links::on_pause(LinkId at, bool is_paused) {
@@ -219,24 +248,24 @@ bool Links::on_pause(LinkId at, bool is_paused) {
 }
 
 void Links::fetch_link(const Scheduler::Event& event) const {
-  if (event.kind == Happening::arrive) {
-    fetch(&parcels_[event.what]);
-    fetch(&ends_[event.who]);
-  } else if (event.kind == Happening::ready) {
-    fetch(&links_[event.who]);
+  if (event.kind() == Happening::arrive) {
+    fetch(&parcels_[event.what()]);
+    fetch(&ends_[event.who()]);
+  } else if (event.kind() == Happening::ready) {
+    fetch(&links_[event.who()]);
   }
 }
 
 bool Links::fetch_behind(const Scheduler::Event& event) const {
-  if (event.kind == Happening::arrive) {
-    const Node& node = ends_[event.who];
+  if (event.kind() == Happening::arrive) {
+    const Node& node = ends_[event.who()];
     if (node.tier == Tier::host) {
-      fetch(&parcels_[event.what].packet);
+      fetch(&parcels_[event.what()].packet);
       return false;
     }
-    if (const LinkId next = router_.next_link(node, parcels_[event.what]); next != no_link) fetch(&links_[next]);
-  } else if (event.kind == Happening::ready) {
-    const Link& link = links_[event.who];
+    if (const LinkId next = router_.next_link(node, parcels_[event.what()]); next != no_link) fetch(&links_[next]);
+  } else if (event.kind() == Happening::ready) {
+    const Link& link = links_[event.who()];
     const std::uint32_t head = link.control.empty() ? link.data.head : link.control.head;
     if (head == no_parcel) return !link.is_first_hop;
     fetch(&parcels_[head]);

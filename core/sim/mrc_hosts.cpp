@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/check.h"
 #include "base/fetch.h"
@@ -15,9 +16,19 @@ constexpr std::uint32_t cq = 0;
 
 }  // namespace
 
-MrcHosts::Driven::Driven(MrcHosts& all, std::uint32_t which)
-    : hosts(all), host(which),
-      process(all.place_.config.process, all.place_.config.fabric.planes, Prng(all.place_.config.seed, "process", which)) {}
+MrcRoster::Driven::Driven(MrcHosts& all, const NetworkConfig& config, std::uint32_t which)
+    : hosts(all), host(which), process(config.process, config.fabric.planes, Prng(config.seed, "process", which)) {}
+
+MrcRoster::Host::Host() = default;
+MrcRoster::Host::Host(Host&&) noexcept = default;
+MrcRoster::Host::~Host() = default;
+
+std::unique_ptr<Hosts> MrcRoster::stand(const HostPlace& place) {
+  auto hosts = std::make_unique<MrcHosts>(place, *this);
+  partition_ = &place.partition;
+  shards_.push_back(hosts.get());
+  return hosts;
+}
 
 proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
   Host& h = hosts_[host];
@@ -27,12 +38,13 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
   config.ports = network.fabric.planes;
   config.seed = network.seed * 0x9E3779B97F4A7C15u + host;
   h.endpoint = std::make_unique<proto::Endpoint>(config);
-  if (network.process.most_received) h.driven = std::make_unique<Driven>(*this, host);
+  if (network.process.most_received) h.driven = std::make_unique<MrcRoster::Driven>(*this, network, host);
   std::uint32_t id = 0;
   SOFTMRC_CHECK(!h.endpoint->add_ev_profile(network.ev_profile, id));
   SOFTMRC_CHECK(!h.endpoint->add_cc_profile(network.cc_profile, id));
   h.endpoint->create_cq();
   h.endpoint->add_region({nullptr, 0, 1ull << 63, rkey});
+  for (std::size_t i = 0; i < h.peers.size(); ++i) h.endpoint->add_peer();
   h.endpoint->set_trace(this, proto::wants(proto::EventType::packet_placed) | proto::wants(proto::EventType::ev_state));
   // A port that was down before the host had anything to say is known to be down.
   for (std::uint32_t plane = 0; plane < network.fabric.planes; ++plane)
@@ -40,21 +52,44 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
   return *h.endpoint;
 }
 
-std::uint32_t MrcHosts::connection(std::uint32_t source, std::uint32_t destination, std::uint32_t lane) {
-  const std::uint64_t key = static_cast<std::uint64_t>(source) << 32 | static_cast<std::uint64_t>(destination) << 8 | lane;
-  const auto [found, is_new] = connection_ids_.try_emplace(key, static_cast<std::uint32_t>(connections_.size()));
-  if (!is_new) return found->second;
-  const std::uint32_t qpn = first_qpn + found->second;
-  const std::uint32_t id_at_source = endpoint_of(source).add_peer();
-  const std::uint32_t id_at_destination = endpoint_of(destination).add_peer();
-  hosts_[source].peers.push_back({destination, id_at_destination});
-  hosts_[destination].peers.push_back({source, id_at_source});
-  const Psn first_psn(static_cast<std::uint32_t>(place_.prng.bits() >> 40));
-  const proto::InitAttributes init = hints_for(source, destination);
-  make_queue_pair(source, qpn, qpn, id_at_source, first_psn, init);
-  make_queue_pair(destination, qpn, qpn, id_at_destination, first_psn, init);
-  connections_.push_back({source, destination, hosts_[source].endpoint->qp(qpn), hosts_[destination].endpoint->qp(qpn)});
-  return found->second;
+// Flows of a pair of hosts take its queue pairs in turn. Numbers follow from the plan alone: of connections, and of peers at
+// both ends, which are those that their endpoints will give.
+void MrcRoster::plan_connections(const std::vector<Flow>& flows) {
+  std::vector<std::uint32_t> ids;  // pair by pair
+  for (std::uint32_t id = 0; id < flows.size(); ++id)
+    if (flows[id].collective < 0) ids.push_back(id);
+  const auto pair = [&flows](std::uint32_t id) { return static_cast<std::uint64_t>(flows[id].source) << 32 | flows[id].destination; };
+  std::sort(ids.begin(), ids.end(), [&](std::uint32_t a, std::uint32_t b) { return std::pair(pair(a), a) < std::pair(pair(b), b); });
+  connection_of_.resize(flows.size());
+  std::uint32_t turn = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    turn = i > 0 && pair(ids[i]) == pair(ids[i - 1]) ? turn + 1 : 0;
+    if (turn >= config_.qps_per_pair) {
+      connection_of_[ids[i]] = connection_of_[ids[i - config_.qps_per_pair]];
+      continue;
+    }
+    const Flow& flow = flows[ids[i]];
+    connection_of_[ids[i]] = static_cast<std::uint32_t>(connections_.size());
+    std::vector<RemotePeer>& here = hosts_[flow.source].peers;
+    std::vector<RemotePeer>& there = hosts_[flow.destination].peers;
+    const auto id_here = static_cast<std::uint32_t>(here.size());
+    const auto id_there = static_cast<std::uint32_t>(there.size());
+    here.push_back({flow.destination, id_there});
+    there.push_back({flow.source, id_here});
+    connections_.push_back({flow.source, flow.destination, id_here, id_there});
+  }
+}
+
+Psn MrcRoster::first_psn(std::uint32_t qpn) const {
+  return Psn(static_cast<std::uint32_t>(Prng(config_.seed, "first psn", qpn).bits() >> 40));
+}
+
+const proto::QueuePair* MrcHosts::open(std::uint32_t number, std::uint32_t host, std::uint32_t peer) {
+  const std::uint32_t qpn = first_qpn + number;
+  const Connection& connection = connections_[number];
+  proto::Endpoint& endpoint = endpoint_of(host);
+  make_queue_pair(host, qpn, qpn, peer, all_.first_psn(qpn), all_.hints_for(connection.source, connection.destination));
+  return endpoint.qp(qpn);
 }
 
 void MrcHosts::make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn,
@@ -80,8 +115,16 @@ void MrcHosts::make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint3
   SOFTMRC_CHECK(!endpoint.modify_rts(now(), qpn, rts));
 }
 
-void MrcHosts::begin(const std::vector<Flow>& flows) {
-  if (!place_.config.hints) return;
+std::uint64_t MrcRoster::begin(const std::vector<Flow>& flows) {
+  if (config_.hints) count_peers(flows);
+  plan_connections(flows);
+  std::uint64_t to_land = 0;
+  for (const Flow& flow : flows)
+    if (flow.collective >= 0) to_land += meet(flow);
+  return to_land;
+}
+
+void MrcRoster::count_peers(const std::vector<Flow>& flows) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs;
   for (const Flow& flow : flows) pairs.emplace_back(flow.source, flow.destination);
   std::sort(pairs.begin(), pairs.end());
@@ -95,10 +138,10 @@ void MrcHosts::begin(const std::vector<Flow>& flows) {
 }
 
 // What a controller that knows the whole plan would tell a queue pair.
-proto::InitAttributes MrcHosts::hints_for(std::uint32_t source, std::uint32_t destination) const {
+proto::InitAttributes MrcRoster::hints_for(std::uint32_t source, std::uint32_t destination) const {
   proto::InitAttributes init;
-  if (!place_.config.hints) return init;
-  init.hint_qps_per_peer = static_cast<std::uint16_t>(place_.config.qps_per_pair);
+  if (!config_.hints) return init;
+  init.hint_qps_per_peer = static_cast<std::uint16_t>(config_.qps_per_pair);
   init.hint_send_peers = send_peers_[source];
   init.hint_receive_peers = receive_peers_[destination];
   return init;
@@ -106,11 +149,8 @@ proto::InitAttributes MrcHosts::hints_for(std::uint32_t source, std::uint32_t de
 
 void MrcHosts::start(std::uint32_t id, const Flow& flow) {
   if (flow.collective >= 0) return call(id, flow);
-  std::uint32_t lane = 0;
-  if (place_.config.qps_per_pair > 1)
-    lane = next_lane_[static_cast<std::uint64_t>(flow.source) << 32 | flow.destination]++ % place_.config.qps_per_pair;
-  const std::uint32_t qpn = first_qpn + connection(flow.source, flow.destination, lane);
-  hosts_[flow.destination].endpoint->post_receive(qpn, id);
+  Connection& connection = connections_[connection_of_[id]];
+  if (!connection.sender) connection.sender = open(connection_of_[id], flow.source, connection.id_at_source);
   proto::WorkRequest request;
   request.wr_id = id;
   request.remote_va = static_cast<std::uint64_t>(id) << 32;
@@ -118,9 +158,15 @@ void MrcHosts::start(std::uint32_t id, const Flow& flow) {
   request.length = flow.bytes;
   request.imm = id;
   request.has_imm = true;
-  const auto status = hosts_[flow.source].endpoint->post_write(now(), qpn, request);
+  const auto status = hosts_[flow.source].endpoint->post_write(now(), first_qpn + connection_of_[id], request);
   SOFTMRC_CHECK(status == proto::PostStatus::ok || status == proto::PostStatus::wrong_state);
   drain(flow.source);
+}
+
+void MrcHosts::expect(std::uint32_t id, const Flow& flow) {
+  Connection& connection = connections_[connection_of_[id]];
+  if (!connection.receiver) connection.receiver = open(connection_of_[id], flow.destination, connection.id_at_destination);
+  hosts_[flow.destination].endpoint->post_receive(first_qpn + connection_of_[id], id);
 }
 
 void MrcHosts::on(const proto::Event& event) {
@@ -180,7 +226,7 @@ void MrcHosts::handle_timeout(std::uint32_t host) {
 void MrcHosts::leave(std::uint32_t host, const proto::Transmit& t) {
   const std::uint32_t id = place_.parcels.take();
   Parcel& p = place_.parcels[id];
-  const RemotePeer& peer = hosts_[host].peers[t.peer];
+  const MrcRoster::RemotePeer& peer = hosts_[host].peers[t.peer];
   p.packet = t.packet;
   p.entropy = t.entropy;
   p.source = host;
@@ -266,9 +312,10 @@ void MrcHosts::fetch_work(std::uint32_t host, const Parcel* arriving) const {
   pair->fetch_ahead(arriving && wire::is_write(arriving->packet.bth.opcode));
 }
 
-std::array<std::uint64_t, 4> MrcHosts::ev_census() const {
+std::array<std::uint64_t, 4> MrcRoster::ev_census() const {
   std::array<std::uint64_t, 4> states{};
   for (const Connection& connection : connections_) {
+    if (!connection.sender) continue;  // its first flow has not started
     const proto::EvSet& evs = connection.sender->requester().evs();
     for (std::uint16_t ev = 0; ev < evs.size(); ++ev)
       if (!evs[ev].is_spare) ++states[static_cast<std::size_t>(evs[ev].state)];
@@ -276,11 +323,11 @@ std::array<std::uint64_t, 4> MrcHosts::ev_census() const {
   return states;
 }
 
-proto::QpStats MrcHosts::total_stats() const {
+proto::QpStats MrcRoster::total_stats() const {
   proto::QpStats sum;
   for (const Connection& connection : connections_)
     for (const proto::QueuePair* pair : {connection.sender, connection.receiver}) {
-      if (connection.carried != Carried::flow && pair == connection.sender) continue;  // that is the receiver of another one
+      if (!pair || (connection.carried != Carried::flow && pair == connection.sender)) continue;  // that is the receiver of another one
       const proto::QpStats& one = pair->stats();
 #define X(name) sum.name += one.name;
       SOFTMRC_QP_COUNTERS(X)

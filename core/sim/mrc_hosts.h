@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -16,58 +15,30 @@
 
 namespace softmrc::sim {
 
-class MrcHosts final : public Hosts, private proto::TraceSink {
+class MrcHosts;
+
+// All of them, and who talks to whom.
+class MrcRoster final : public Roster {
  public:
-  explicit MrcHosts(const Place& place) : Hosts(place, true), hosts_(place.config.fabric.hosts) {}
-  ~MrcHosts() override;
+  explicit MrcRoster(const NetworkConfig& config) : config_(config), hosts_(config.fabric.hosts) {}
+  ~MrcRoster() override;
 
   void add_group(const std::vector<std::uint32_t>& hosts) override;
   std::int32_t add_collective(const Collective& collective) override;
-  std::vector<std::string> errors() const override { return errors_; }
   Carried carried(std::uint32_t qpn) const override { return connections_[qpn - first_qpn].carried; }
-
-  void begin(const std::vector<Flow>& flows) override;
-  void start(std::uint32_t id, const Flow& flow) override;
-  void handle(std::uint32_t host, std::uint32_t parcel) override;
-  void handle_timeout(std::uint32_t host) override;
-  void handle_free_port(std::uint32_t host) override { drain(host); }
-  bool set_port(std::uint32_t host, std::uint32_t plane, bool is_up) override;
-  Time deadline(std::uint32_t host) override;
-
-  void fetch_row(std::uint32_t host) const override;
-  void fetch_engine(std::uint32_t host, const Parcel* arriving) const override;
-  void fetch_work(std::uint32_t host, const Parcel* arriving) const override;
-
+  std::unique_ptr<Hosts> stand(const HostPlace& place) override;
+  std::uint64_t begin(const std::vector<Flow>& flows) override;
   std::array<std::uint64_t, 4> ev_census() const override;
   proto::QpStats total_stats() const override;
 
  private:
+  friend class MrcHosts;
+  struct Driven;
   static constexpr std::uint32_t first_qpn = 16;
 
   struct RemotePeer {
     std::uint32_t host = 0;
     std::uint32_t our_id_there = 0;
-  };
-  // A host whose endpoint is driven by a process, and what that process sees.
-  struct Driven : Process::Surroundings {
-    Driven(MrcHosts& all, std::uint32_t which);
-    void hand_in(std::uint32_t parcel) override { hosts.hand_in(host, parcel); }
-    void leave(const proto::Transmit& transmit) override { hosts.leave(host, transmit); }
-    std::uint32_t free_ports() override { return hosts.free_ports(host); }
-    Time next_free_port() const override { return Time::never(); }  // a port that has room again kicks it
-    bool attend() override { return hosts.attend(host); }
-    Time attendants_at() const override { return hosts.hosts_[host].stage ? hosts.hosts_[host].stage->deadline() : Time::never(); }
-
-    MrcHosts& hosts;
-    std::uint32_t host;
-    Process process;
-  };
-  // The time of the network, for who lives on its hosts.
-  struct Clock final : Stage::Clock {
-    explicit Clock(MrcHosts& all) : hosts(all) {}
-    Time now() const override { return hosts.now(); }
-    void on_posted(std::uint32_t host) override { hosts.drain(host); }
-    MrcHosts& hosts;
   };
   // A rank's call that is under way, and the memory for it where there is some.
   struct Call {
@@ -78,22 +49,29 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
     std::vector<std::uint32_t> in, out;
   };
   struct Host {
+    Host();
+    Host(Host&&) noexcept;
+    ~Host();
+
     std::unique_ptr<proto::Endpoint> endpoint;
     std::unique_ptr<Stage> stage;     // where ranks live here
     std::vector<Call> calls;
-    std::unique_ptr<Driven> driven;
+    std::unique_ptr<Driven> driven;   // where a process does it
     std::vector<RemotePeer> peers;
     const proto::QueuePair* last_sender = nullptr;  // likely to send next, too: its memory is fetched ahead
   };
   // One queue pair, or as many as are asked for, per ordered pair of hosts that talk; flows between them are its messages.
+  // Each end has its queue pair from the first flow on that it hears of.
   struct Connection {
     std::uint32_t source = 0;
     std::uint32_t destination = 0;
+    std::uint32_t id_at_source = 0;       // of the peer
+    std::uint32_t id_at_destination = 0;
     const proto::QueuePair* sender = nullptr;
     const proto::QueuePair* receiver = nullptr;
     Carried carried = Carried::flow;
   };
-  // Ranks, by the shipped collectives. Those that speak with each other are connected when the first one begins to.
+  // Ranks, by the shipped collectives. Those that speak with each other are connected before anything moves.
   struct Rank {
     std::uint32_t host = 0;
     std::uint32_t cq = 0;
@@ -112,11 +90,67 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
     }
   };
 
-  void on(const proto::Event& event) override;
-  proto::Endpoint& endpoint_of(std::uint32_t host);
-  std::uint32_t connection(std::uint32_t source, std::uint32_t destination, std::uint32_t lane);
-  void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init);
+  MrcHosts& at(std::uint32_t host) { return *shards_[partition_->of_host(host)]; }
+  void plan_connections(const std::vector<Flow>& flows);
+  void count_peers(const std::vector<Flow>& flows);
+  Psn first_psn(std::uint32_t qpn) const;
   proto::InitAttributes hints_for(std::uint32_t source, std::uint32_t destination) const;
+  // mrc_ranks.cpp: collectives.
+  collectives::Call asked(const Collective& what, std::uint8_t* in, std::uint8_t* out) const;
+  std::uint64_t meet(const Flow& flow);
+  void introduce(Group& group, std::uint32_t a, std::uint32_t b);
+
+  const NetworkConfig& config_;
+  const Partition* partition_ = nullptr;
+  std::vector<MrcHosts*> shards_;
+  std::vector<Host> hosts_;
+  std::vector<Connection> connections_;       // by queue pair number, which both ends of a flow share
+  std::vector<std::uint32_t> connection_of_;  // by flow
+  std::vector<std::uint16_t> send_peers_, receive_peers_;  // by host, where there are hints
+  std::vector<Group> groups_;
+  std::vector<Collective> collectives_;
+};
+
+// Those of one shard.
+class MrcHosts final : public Hosts, private proto::TraceSink {
+ public:
+  MrcHosts(const HostPlace& place, MrcRoster& all)
+      : Hosts(place, true), all_(all), hosts_(all.hosts_), connections_(all.connections_), connection_of_(all.connection_of_), groups_(all.groups_) {}
+
+  std::vector<Error> errors() const override { return errors_; }
+  proto::Endpoint& endpoint_of(std::uint32_t host);
+  void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init);
+  Stage::Clock& clock() { return clock_; }
+
+  void start(std::uint32_t id, const Flow& flow) override;
+  void expect(std::uint32_t id, const Flow& flow) override;
+  void handle(std::uint32_t host, std::uint32_t parcel) override;
+  void handle_timeout(std::uint32_t host) override;
+  void handle_free_port(std::uint32_t host) override { drain(host); }
+  bool set_port(std::uint32_t host, std::uint32_t plane, bool is_up) override;
+  Time deadline(std::uint32_t host) override;
+
+  void fetch_row(std::uint32_t host) const override;
+  void fetch_engine(std::uint32_t host, const Parcel* arriving) const override;
+  void fetch_work(std::uint32_t host, const Parcel* arriving) const override;
+
+ private:
+  friend struct MrcRoster::Driven;
+  static constexpr std::uint32_t first_qpn = MrcRoster::first_qpn;
+  using Host = MrcRoster::Host;
+  using Connection = MrcRoster::Connection;
+  using Carried = Roster::Carried;
+
+  // The time of the network, for who lives on its hosts.
+  struct Clock final : Stage::Clock {
+    explicit Clock(MrcHosts& all) : hosts(all) {}
+    Time now() const override { return hosts.now(); }
+    void on_posted(std::uint32_t host) override { hosts.drain(host); }
+    MrcHosts& hosts;
+  };
+
+  void on(const proto::Event& event) override;
+  const proto::QueuePair* open(std::uint32_t connection, std::uint32_t host, std::uint32_t peer);
   void hand_in(std::uint32_t host, std::uint32_t parcel);
   void leave(std::uint32_t host, const proto::Transmit& transmit);
   void drain(std::uint32_t host);
@@ -125,20 +159,32 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
 
   // mrc_ranks.cpp: collectives.
   void call(std::uint32_t id, const Flow& flow);
-  void introduce(Group& group, std::uint32_t a, std::uint32_t b);
   bool attend(std::uint32_t host);
   void end_calls(std::uint32_t host);
 
-  std::vector<Host> hosts_;
-  std::vector<Connection> connections_;  // by queue pair number, which both ends share
-  std::unordered_map<std::uint64_t, std::uint32_t> connection_ids_;
-  std::unordered_map<std::uint64_t, std::uint32_t> next_lane_;  // by pair of hosts, where they have several
-  std::vector<std::uint16_t> send_peers_, receive_peers_;       // by host, where there are hints
+  MrcRoster& all_;
+  std::vector<Host>& hosts_;
+  std::vector<Connection>& connections_;
+  const std::vector<std::uint32_t>& connection_of_;
+  std::vector<MrcRoster::Group>& groups_;
   proto::Transmit scratch_;
   Clock clock_{*this};
-  std::vector<Group> groups_;
-  std::vector<Collective> collectives_;
-  std::vector<std::string> errors_;
+  std::vector<Error> errors_;
+};
+
+// A host whose endpoint is driven by a process, and what that process sees.
+struct MrcRoster::Driven : Process::Surroundings {
+  Driven(MrcHosts& all, const NetworkConfig& config, std::uint32_t which);
+  void hand_in(std::uint32_t parcel) override { hosts.hand_in(host, parcel); }
+  void leave(const proto::Transmit& transmit) override { hosts.leave(host, transmit); }
+  std::uint32_t free_ports() override { return hosts.free_ports(host); }
+  Time next_free_port() const override { return Time::never(); }  // a port that has room again kicks it
+  bool attend() override { return hosts.attend(host); }
+  Time attendants_at() const override { return hosts.hosts_[host].stage ? hosts.hosts_[host].stage->deadline() : Time::never(); }
+
+  MrcHosts& hosts;
+  std::uint32_t host;
+  Process process;
 };
 
 }  // namespace softmrc::sim

@@ -37,10 +37,13 @@ std::vector<Part> parts_of(std::uint8_t* at, std::uint64_t bytes, std::uint64_t 
   return result;
 }
 
+// Where data would lie that weighs nothing.
+std::uint8_t* nowhere(std::uint32_t mtu) { return reinterpret_cast<std::uint8_t*>(static_cast<std::uintptr_t>(mtu)); }
+
 }  // namespace
 
 // The network is gone by then: groups that leave say so to nobody.
-MrcHosts::~MrcHosts() {
+MrcRoster::~MrcRoster() {
   for (Host& host : hosts_) {
     if (host.endpoint) host.endpoint->set_trace(nullptr);
     if (host.stage) host.stage->close();
@@ -48,12 +51,12 @@ MrcHosts::~MrcHosts() {
   groups_.clear();
 }
 
-void MrcHosts::add_group(const std::vector<std::uint32_t>& hosts) {
+void MrcRoster::add_group(const std::vector<std::uint32_t>& hosts) {
   std::vector<Rank>& ranks = groups_.emplace_back().ranks;
   for (const std::uint32_t host : hosts) ranks.emplace_back().host = host;
 }
 
-std::int32_t MrcHosts::add_collective(const Collective& collective) {
+std::int32_t MrcRoster::add_collective(const Collective& collective) {
   Group& group = groups_[collective.group];
   const Sizes sizes = sizes_of(collective, group.ranks.size());
   if (std::max(sizes.in, sizes.out) * group.ranks.size() > most_data) group.is_weightless = true;
@@ -61,17 +64,45 @@ std::int32_t MrcHosts::add_collective(const Collective& collective) {
   return static_cast<std::int32_t>(collectives_.size()) - 1;
 }
 
+collectives::Call MrcRoster::asked(const Collective& what, std::uint8_t* in, std::uint8_t* out) const {
+  const auto ranks = static_cast<std::uint32_t>(groups_[what.group].ranks.size());
+  const Sizes sizes = sizes_of(what, ranks);
+  collectives::Call call;
+  call.kind = what.kind;
+  call.dtype = collectives::DType::uint32;
+  if (what.kind != Kind::barrier) {
+    call.inputs = parts_of(in, sizes.in, sizes.has_parts_in ? ranks : 1);
+    call.outputs = parts_of(out, sizes.out, sizes.has_parts_out ? ranks : 1);
+  }
+  return call;
+}
+
+// Before anything moves: a rank meets all that it will need for this call. How many bytes will come to it.
+std::uint64_t MrcRoster::meet(const Flow& flow) {
+  const Collective& what = collectives_[static_cast<std::uint32_t>(flow.collective)];
+  Group& group = groups_[what.group];
+  collectives::Place place = group.place(flow.rank, config_.mtu);
+  place.forced = what.forced;
+  const collectives::Call call = asked(what, nowhere(config_.mtu), nowhere(config_.mtu));
+  SOFTMRC_CHECK(check(call, place).empty());
+  std::uint64_t expected = 0;
+  const std::unique_ptr<collectives::Operation> plan = collectives::plan(call, place);
+  for (const collectives::Inbound& one : plan->ins) {
+    introduce(group, flow.rank, one.peer);
+    if (!one.is_eager) expected += one.bytes;
+  }
+  for (const collectives::Outbound& one : plan->outs) introduce(group, flow.rank, one.peer);
+  return expected;
+}
+
 void MrcHosts::call(std::uint32_t id, const Flow& flow) {
   const auto number = static_cast<std::uint32_t>(flow.collective);
-  const Collective& what = collectives_[number];
-  Group& group = groups_[what.group];
-  const auto ranks = static_cast<std::uint32_t>(group.ranks.size());
-  Rank& rank = group.ranks[flow.rank];
-  const Sizes sizes = sizes_of(what, ranks);
-  collectives::Place place = group.place(flow.rank, place_.config.mtu);
-  place.forced = what.forced;
-  Call call{id, number, flow.rank, nullptr, {}, {}};
-  auto* in = reinterpret_cast<std::uint8_t*>(static_cast<std::uintptr_t>(place_.config.mtu));  // where there is none
+  const Collective& what = all_.collectives_[number];
+  MrcRoster::Group& group = groups_[what.group];
+  MrcRoster::Rank& rank = group.ranks[flow.rank];
+  const Sizes sizes = sizes_of(what, group.ranks.size());
+  MrcRoster::Call call{id, number, flow.rank, nullptr, {}, {}};
+  std::uint8_t* in = nowhere(place_.config.mtu);
   std::uint8_t* out = in;
   if (!group.is_weightless) {
     call.in.resize(sizes.in / 4);
@@ -80,34 +111,15 @@ void MrcHosts::call(std::uint32_t id, const Flow& flow) {
     in = reinterpret_cast<std::uint8_t*>(call.in.data());
     out = reinterpret_cast<std::uint8_t*>(call.out.data());
   }
-  collectives::Call asked;
-  asked.kind = what.kind;
-  asked.dtype = collectives::DType::uint32;
-  if (what.kind != Kind::barrier) {
-    asked.inputs = parts_of(in, sizes.in, sizes.has_parts_in ? ranks : 1);
-    asked.outputs = parts_of(out, sizes.out, sizes.has_parts_out ? ranks : 1);
-  }
-  SOFTMRC_CHECK(check(asked, place).empty());
-
-  // Who is needed, and what will come.
-  std::uint64_t expected = 0;
-  const std::unique_ptr<collectives::Operation> plan = collectives::plan(asked, place);
-  for (const collectives::Inbound& one : plan->ins) {
-    introduce(group, flow.rank, one.peer);
-    if (!one.is_eager) expected += one.bytes;
-  }
-  for (const collectives::Outbound& one : plan->outs) introduce(group, flow.rank, one.peer);
-  place_.network.on_expected(expected);
-
   Host& host = hosts_[rank.host];
   host.calls.push_back(std::move(call));
   rank.part->force(what.forced);
-  host.calls.back().work = rank.part->issue(asked, patience_s);
+  host.calls.back().work = rank.part->issue(all_.asked(what, in, out), patience_s);
   end_calls(rank.host);
 }
 
 // Both make a queue pair for messages and one for bulk data, as if they had met long ago.
-void MrcHosts::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
+void MrcRoster::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
   std::vector<Rank>& ranks = group.ranks;
   if (!ranks[a].peers.insert(b).second) return;
   ranks[b].peers.insert(a);
@@ -115,34 +127,34 @@ void MrcHosts::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
   for (const std::uint32_t r : ends) {
     Rank& rank = ranks[r];
     if (rank.part) continue;
-    proto::Endpoint& engine = endpoint_of(rank.host);
+    MrcHosts& here = at(rank.host);
+    proto::Endpoint& engine = here.endpoint_of(rank.host);
     Host& host = hosts_[rank.host];
-    if (!host.stage) host.stage = std::make_unique<Stage>(engine, clock_, rank.host);
+    if (!host.stage) host.stage = std::make_unique<Stage>(engine, here.clock(), rank.host);
     rank.cq = engine.create_cq();
     rank.domains.resize(ranks.size());
     for (proto::Domain& domain : rank.domains) domain = engine.create_domain();
-    rank.part = std::make_unique<collectives::Group>(std::vector<collectives::Home>{{host.stage.get(), rank.cq}}, group.place(r, place_.config.mtu),
-                                                     rank.domains, place_.config.seed + r, std::make_shared<collectives::Port>());
-    rank.part->start(place_.config.mtu);
+    rank.part = std::make_unique<collectives::Group>(std::vector<collectives::Home>{{host.stage.get(), rank.cq}}, group.place(r, config_.mtu),
+                                                     rank.domains, config_.seed + r, std::make_shared<collectives::Port>());
+    rank.part->start(config_.mtu);
   }
   std::array<std::uint32_t, 2> ids{};
-  for (std::uint32_t i = 0; i < 2; ++i) ids[i] = endpoint_of(ranks[ends[i]].host).add_peer();
+  for (std::uint32_t i = 0; i < 2; ++i) ids[i] = hosts_[ranks[ends[i]].host].endpoint->add_peer();
   for (std::uint32_t i = 0; i < 2; ++i) hosts_[ranks[ends[i]].host].peers.push_back({ranks[ends[1 - i]].host, ids[1 - i]});
   const auto first = first_qpn + static_cast<std::uint32_t>(connections_.size());  // messages and bulk data of a, then of b
   for (std::uint32_t bulk = 0; bulk < 2; ++bulk) {
-    const Psn first_psn(static_cast<std::uint32_t>(place_.prng.bits() >> 40));
     for (std::uint32_t i = 0; i < 2; ++i) {
       const Rank& rank = ranks[ends[i]];
       proto::InitAttributes init;
       init.send_cq = init.recv_cq = rank.cq;
       init.domain = rank.domains[ends[1 - i]];
-      make_queue_pair(rank.host, first + 2 * i + bulk, first + 2 * (1 - i) + bulk, ids[i], first_psn, init);
+      at(rank.host).make_queue_pair(rank.host, first + 2 * i + bulk, first + 2 * (1 - i) + bulk, ids[i], first_psn(first + bulk), init);
     }
   }
   for (std::uint32_t i = 0; i < 2; ++i)
     for (std::uint32_t bulk = 0; bulk < 2; ++bulk) {
       const std::uint32_t here = ranks[ends[i]].host, there = ranks[ends[1 - i]].host;
-      connections_.push_back({there, here, hosts_[there].endpoint->qp(first + 2 * (1 - i) + bulk), hosts_[here].endpoint->qp(first + 2 * i + bulk),
+      connections_.push_back({there, here, ids[1 - i], ids[i], hosts_[there].endpoint->qp(first + 2 * (1 - i) + bulk), hosts_[here].endpoint->qp(first + 2 * i + bulk),
                               bulk ? Carried::bulk : Carried::message});
     }
   for (std::uint32_t i = 0; i < 2; ++i)
@@ -164,14 +176,14 @@ void MrcHosts::end_calls(std::uint32_t host) {
       ++i;
       continue;
     }
-    const Call ended = std::move(h.calls[i]);
+    const MrcRoster::Call ended = std::move(h.calls[i]);
     h.calls.erase(h.calls.begin() + static_cast<std::ptrdiff_t>(i));
     if (ended.work->has_failed()) {
       ++counters_.broken_connections;
-      errors_.push_back("rank " + std::to_string(ended.rank) + ": " + ended.work->error());
+      errors_.push_back({ended.flow, "rank " + std::to_string(ended.rank) + ": " + ended.work->error()});
       continue;
     }
-    const Collective& what = collectives_[ended.collective];
+    const Collective& what = all_.collectives_[ended.collective];
     Checker::check_result(what.kind, ended.rank, static_cast<std::uint32_t>(groups_[what.group].ranks.size()), ended.out);
     place_.network.on_delivered(ended.flow);
     place_.network.on_completed(ended.flow);

@@ -1,245 +1,279 @@
 #include "sim/network.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/check.h"
-#include "base/fetch.h"
-#include "sim/mrc_hosts.h"
-#include "sim/roce_hosts.h"
 
 namespace softmrc::sim {
 namespace {
 
-std::unique_ptr<Hosts> make_hosts(const Hosts::Place& place) {
-  if (place.config.transport == Transport::roce) return std::make_unique<RoceHosts>(place);
-  return std::make_unique<MrcHosts>(place);
+// As long as nothing can cross a link in it, and whole spans of the scheduler where that is possible.
+Duration window_of(const NetworkConfig& config) {
+  constexpr std::int64_t span = std::int64_t{1} << Scheduler::span_bits;
+  const std::int64_t delay = config.fabric.link_delay.ps;
+  if (delay <= 0) return microseconds(1);
+  return Duration{delay < span ? delay : delay / span * span};
 }
 
-bool is_mrc_data(const NetworkConfig& config, const Parcel& p) {
-  return config.transport == Transport::mrc && wire::is_write(p.packet.bth.opcode);
+template <typename Counters, typename Add>
+Counters sum(const std::vector<std::unique_ptr<Shard>>& shards, Add add) {
+  Counters all{};
+  for (const std::unique_ptr<Shard>& shard : shards) add(all, *shard);
+  return all;
 }
-
-std::uint64_t key_of(const Parcel& p) { return Recovery::key(p.packet.bth.dqp, p.packet.bth.psn); }
 
 }  // namespace
 
-Network::Network(const NetworkConfig& config)
-    : config_(config), fabric_(config.fabric), prng_(config.seed, "network"), nics_(config.fabric.hosts),
-      links_(config_, fabric_, scheduler_, prng_, parcels_, *this),
-      hosts_(make_hosts({config_, scheduler_, prng_, parcels_, nics_, *this})), workload_(config.chain_on_acknowledgement),
-      checker_(config.mtu), series_(config.fabric.planes) {}
+Network::Network(const NetworkConfig& config) : world_(config), series_(config.fabric.planes) {}
 
-Network::~Network() = default;
+// Who lives on hosts leaves before the clocks do.
+Network::~Network() { world_.roster.reset(); }
 
 std::uint32_t Network::add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start) {
-  SOFTMRC_CHECK(source < nics_.size() && destination < nics_.size());
-  checker_.plan(source, destination, bytes);
-  return workload_.add(source, destination, bytes, start);
+  SOFTMRC_CHECK(source < world_.nics.size() && destination < world_.nics.size());
+  world_.checker.plan(source, destination, bytes);
+  return world_.workload.add(source, destination, bytes, start);
 }
 
 // The oracle has no plan for what a collective sends: it watches that everything lands once, and that all of it does.
 std::uint32_t Network::add_call(std::int32_t collective, std::uint32_t rank, const Flow& flow) {
-  SOFTMRC_CHECK(flow.source < nics_.size());
-  checker_.plan(flow.source, flow.destination, 0);
+  SOFTMRC_CHECK(flow.source < world_.nics.size());
+  world_.checker.plan(flow.source, flow.destination, 0);
   Flow call = flow;
   call.collective = collective;
   call.rank = rank;
-  return workload_.add(call);
+  return world_.workload.add(call);
 }
 
 void Network::add_fault(const Fault& fault) {
-  faults_.push_back(fault);
-  if (has_begun_) scheduler_.push(fault.at, Happening::fault, 0, static_cast<std::uint32_t>(faults_.size() - 1));
+  const auto later = [](const Fault& a, const Fault& b) { return a.at < b.at; };
+  const auto from = faults_.begin() + static_cast<std::ptrdiff_t>(next_fault_);
+  faults_.insert(std::upper_bound(from, faults_.end(), fault, later), fault);
 }
 
+void Network::add_shot(const Survey::Shot& shot) {
+  const std::uint32_t number = world_.survey.add(shot);
+  if (has_begun_) shards_[world_.partition.of_host(shot.host)]->shoot_at(shot.at, shot.host, number);
+}
+
+void Network::sample_every(Duration bin) {
+  SOFTMRC_CHECK(!has_begun_);
+  series_.sample_every(bin);
+}
+
+// Flows that start each other from afar, at once, hold everything together.
 void Network::begin() {
   has_begun_ = true;
-  hosts_->begin(workload_.flows());
-  for (std::uint32_t i = 0; i < faults_.size(); ++i) scheduler_.push(faults_[i].at, Happening::fault, 0, i);
-  workload_.begin([this](Time at, std::uint32_t flow) { scheduler_.push(at, Happening::flow_start, 0, flow); });
+  const std::uint32_t most = world_.workload.is_local() ? Partition::most(world_.fabric) : 1;
+  world_.partition = Partition(world_.fabric, std::clamp(world_.config.cores, 1u, most));
+  world_.links.divide(world_.partition);
+  for (std::uint32_t i = 0; i < cores(); ++i) shards_.push_back(std::make_unique<Shard>(world_, i, series_));
+  is_through_.resize(cores());
+  failures_.resize(cores() + 1);
+  barrier_ = std::make_unique<Barrier>(cores());
+  world_.checker.expect(world_.roster->begin(world_.workload.flows()));
+  const auto at = [this](std::uint32_t host) -> Shard& { return *shards_[world_.partition.of_host(host)]; };
+  world_.workload.begin([&](Time start, std::uint32_t flow) { at(world_.workload.flows()[flow].source).start_at(start, flow); });
+  const std::vector<Survey::Shot>& shots = world_.survey.shots();
+  for (std::uint32_t i = 0; i < shots.size(); ++i) at(shots[i].host).shoot_at(shots[i].at, shots[i].host, i);
 }
 
 bool Network::run(Time until, std::uint64_t max_events) {
   if (!has_begun_) begin();
-  for (std::uint64_t handled = 0; handled < max_events; ++handled) {
-    const bool is_done = workload_.is_done() && survey_.is_over();
-    if (is_done || scheduler_.empty() || scheduler_.now() > until) {
-      check_conserved();
-      if (workload_.is_done()) checker_.check_expected();
-      return false;
-    }
-    const Scheduler::Event event = scheduler_.pop();
-    fetch_ahead();
-    ++events_;
-    handle(event);
+  until_ = until;
+  most_events_ = std::max<std::uint64_t>(1, max_events / cores());
+  events_before_ = events();
+  goes_on_ = window_.is_open || open_window();
+  if (goes_on_) {
+    std::vector<std::jthread> team;
+    for (std::uint32_t i = 1; i < cores(); ++i) team.emplace_back([this, i] { work(i); });
+    work(0);
   }
-  return true;
+  for (const std::exception_ptr& failure : failures_)
+    if (failure) std::rethrow_exception(failure);
+  if (window_.is_open) return true;
+  if (!is_done() && !is_idle() && now_ <= until_) return true;
+  check_conserved();
+  return false;
 }
 
-void Network::handle(const Scheduler::Event& event) {
-  switch (static_cast<Happening::Kind>(event.kind)) {
-    case Happening::arrive: {
-      if (!links_.on_arrive(event.who, event.what)) break;
-      if (parcels_[event.what].is_survey) {
-        survey_.on_back(now(), parcels_[event.what]);
-        parcels_.drop(event.what);
-        break;
+// What every core does: window after window, until `move_on` says that it is enough.
+void Network::work(std::uint32_t number) {
+  Shard& shard = *shards_[number];
+  while (goes_on_) {
+    try {
+      if (window_.is_new) shard.read(shards_);
+      if (!is_through_[number] && shard.run(window_.end, most_events_)) {
+        is_through_[number] = true;
+        shard.seal();
       }
-      const std::uint32_t host = links_.end_of(event.who).index;
-      hosts_->handle(host, event.what);
-      arm_timer(host);
-      break;
+    } catch (...) {
+      failures_[number] = std::current_exception();
     }
-    case Happening::ready:
-      if (links_.on_ready(event.who)) on_free_port(event.who);
-      break;
-    case Happening::pause:
-      if (links_.on_pause(event.who, event.what != 0)) on_pause(event.who, event.what != 0);
-      break;
-    case Happening::timer:
-      if (nics_[event.who].timer_at != event.at) break;
-      nics_[event.who].timer_at = Time::never();
-      hosts_->handle_timeout(event.who);
-      arm_timer(event.who);
-      break;
-    case Happening::flow_start: {
-      const Flow& flow = workload_.on_started(now(), event.what);
-      hosts_->start(event.what, flow);
-      arm_timer(flow.source);
-      break;
-    }
-    case Happening::fault: on_fault(faults_[event.what]); break;
-    case Happening::shot: on_shot(event.who, event.what); break;
+    barrier_->wait([this] { move_on(); });
   }
 }
 
-void Network::on_free_port(LinkId link) {
-  const std::uint32_t host = fabric_.host_before(link);
-  nics_[host].busy_ports &= ~(1u << fabric_.plane_of(link));
-  hosts_->handle_free_port(host);
-  arm_timer(host);
+// While all others wait.
+void Network::move_on() {
+  try {
+    window_.is_new = false;
+    goes_on_ = false;
+    if (std::any_of(failures_.begin(), failures_.end(), [](const std::exception_ptr& one) { return one != nullptr; })) return;
+    if (std::find(is_through_.begin(), is_through_.end(), 0) != is_through_.end()) return;
+    close_window();
+    if (events() - events_before_ >= most_events_ * cores()) return;
+    goes_on_ = open_window();
+  } catch (...) {
+    failures_.back() = std::current_exception();
+    goes_on_ = false;
+  }
 }
 
-void Network::on_pause(LinkId link, bool is_paused) {
-  const std::uint32_t host = fabric_.host_before(link);
-  const std::uint32_t port = 1u << fabric_.plane_of(link);
-  if (is_paused) {
-    nics_[host].paused_ports |= port;
-    return;
+// The next stretch of time in which something happens, up to the grid's next line or the next fault. False: there is none, or
+// it is not asked for.
+bool Network::open_window() {
+  const Duration length = window_of(world_.config);
+  for (;;) {
+    if (is_done() || now_ > until_) return false;
+    Time first = Time::never();
+    for (const std::unique_ptr<Shard>& shard : shards_) first = std::min(first, shard->earliest());
+    const Time fault = next_fault_ < faults_.size() ? faults_[next_fault_].at : Time::never();
+    if (fault == Time::never() && first == Time::never()) return false;
+    if (fault <= first) {
+      apply_faults(fault);
+      continue;
+    }
+    const Time grid_end{(first.ps / length.ps + 1) * length.ps};
+    window_ = {std::min(grid_end, fault), true, true};
+    std::fill(is_through_.begin(), is_through_.end(), 0);
+    return true;
   }
-  nics_[host].paused_ports &= ~port;
-  hosts_->handle_free_port(host);
-  arm_timer(host);
+}
+
+void Network::close_window() {
+  window_.is_open = false;
+  std::vector<Recovery::Lost> lost;
+  std::vector<Recovery::Resent> resent;
+  Time last_completed = Time::long_ago();
+  completed_ = 0;
+  for (const std::unique_ptr<Shard>& shard : shards_) {
+    Shard::Found& found = shard->found();
+    lost.insert(lost.end(), found.lost.begin(), found.lost.end());
+    resent.insert(resent.end(), found.resent.begin(), found.resent.end());
+    found.lost.clear();
+    found.resent.clear();
+    completed_ += found.completed;
+    last_completed = std::max(last_completed, found.last_completed);
+    now_ = std::max(now_, shard->now());
+  }
+  recovery_.settle(lost, resent, [this](const Recovery::Lost& one) { return is_placed(one); });
+  if (is_done() && completed_ > 0) now_ = last_completed;
+  else if (next_fault_ < faults_.size() && faults_[next_fault_].at == window_.end) apply_faults(window_.end);
+}
+
+void Network::apply_faults(Time at) {
+  now_ = std::max(now_, at);
+  for (; next_fault_ < faults_.size() && faults_[next_fault_].at == at; ++next_fault_) on_fault(faults_[next_fault_]);
 }
 
 // The host at one end of a cable sees it go down and come up.
 void Network::on_fault(const Fault& f) {
-  const bool was_down = links_.is_down(f.link);
-  links_.apply(f);
+  const bool was_down = world_.links.faults().is_down(f.link);
+  world_.links.apply(f.at, f);
   const bool is_up = f.kind == FaultKind::heal && was_down;
   if (!is_up && f.kind != FaultKind::down) return;
-  const Node from = fabric_.from(f.link);
-  const Node& end = from.tier == Tier::host ? from : links_.end_of(f.link);
-  if (end.tier != Tier::host) return;
-  if (hosts_->set_port(end.index, end.plane, is_up)) arm_timer(end.index);
+  const Node from = world_.fabric.from(f.link);
+  const Node& end = from.tier == Tier::host ? from : world_.links.end_of(f.link);
+  if (end.tier == Tier::host) shards_[world_.partition.of(end)]->set_port(f.at, end.index, end.plane, is_up);
 }
 
-void Network::arm_timer(std::uint32_t host) {
-  const Time at = hosts_->deadline(host);
-  Nic& nic = nics_[host];
-  if (at >= nic.timer_at) return;
-  nic.timer_at = std::max(at, now());
-  scheduler_.push(nic.timer_at, Happening::timer, host, 0);
+bool Network::is_done() const { return completed_ == world_.workload.flows().size() && is_survey_over(); }
+
+bool Network::is_survey_over() const {
+  std::int64_t left = world_.survey.added();
+  for (const std::unique_ptr<Shard>& shard : shards_) left -= shard->found().survey.arrived + shard->found().survey.lost;
+  return left == 0;
 }
 
-void Network::on_leave(std::uint32_t host, std::uint32_t id) {
-  Parcel& p = parcels_[id];
-  links_.router().address(p);
-  if (recovery_.unsent() && is_mrc_data(config_, p)) recovery_.on_sent(now(), key_of(p));
-  depart(host, id);
+bool Network::is_idle() const {
+  if (!has_begun_) return false;
+  return next_fault_ == faults_.size() &&
+         std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->earliest() == Time::never(); });
 }
 
-void Network::on_shot(std::uint32_t host, std::uint32_t number) {
-  const std::uint32_t id = parcels_.take();
-  survey_.prepare(number, parcels_[id]);
-  depart(host, id);
+Time Network::reached() const {
+  Time at = now_;
+  for (const std::unique_ptr<Shard>& shard : shards_) at = std::max(at, shard->now());
+  return at;
 }
 
-void Network::depart(std::uint32_t host, std::uint32_t id) {
-  const Parcel& p = parcels_[id];
-  const LinkId link = fabric_.host_up(p.plane, host);
-  std::uint32_t& busy = nics_[host].busy_ports;
-  // Only a process leaves several at a time, or a survey beside what the host itself sends.
-  if (busy >> p.plane & 1) return links_.leave_later(link, id);
-  busy |= 1u << p.plane;
-  links_.leave(link, id);
+bool Network::is_placed(const Recovery::Lost& lost) const {
+  if (lost.is_flow) return world_.checker.is_placed(static_cast<std::uint32_t>(lost.va >> 32), lost.va & 0xFFFFFFFF);
+  return world_.checker.has_landed(shards_[world_.partition.of_host(lost.host)]->found().seen, lost.host, lost.rkey, lost.va);
 }
 
-// To a fault, that is; what a full queue drops is not counted here.
-void Network::on_lost(const Parcel& p) {
-  if (p.is_survey) return survey_.on_lost();
-  if (p.is_control || !is_mrc_data(config_, p)) return;
-  const std::uint64_t va = std::get<wire::Write>(p.packet.body).reth.va;
-  if (const Hosts::Carried carried = hosts_->carried(p.packet.bth.dqp); carried != Hosts::Carried::flow) {
-    if (carried == Hosts::Carried::bulk)
-      recovery_.on_lost(now(), key_of(p), checker_.has_landed(p.destination, std::get<wire::Write>(p.packet.body).reth.rkey, va));
-    return;
-  }
-  recovery_.on_lost(now(), key_of(p), checker_.is_placed(static_cast<std::uint32_t>(va >> 32), va & 0xFFFFFFFF));
+std::uint64_t Network::unsent() const {
+  return recovery_.unsent([this](const Recovery::Lost& one) { return is_placed(one); });
 }
 
-void Network::on_placed(const Placement& p) {
-  checker_.on_placed(p.flow, p.source, p.destination, p.offset, p.bytes);
-  series_.on_placed(now(), p.port, p.bytes);
-  recovery_.on_placed(p.packet);
+Series Network::series() const {
+  Series all = series_;
+  for (const std::unique_ptr<Shard>& shard : shards_) all.add(shard->series());
+  return all;
 }
 
-void Network::on_landed(const Landing& l) {
-  checker_.on_landed(l.host, l.rkey, l.va, l.bytes);
-  series_.on_placed(now(), l.port, l.bytes);
-  recovery_.on_placed(l.packet);
+std::uint64_t Network::events() const {
+  return sum<std::uint64_t>(shards_, [](std::uint64_t& all, const Shard& shard) { all += shard.found().events; });
 }
 
-void Network::on_delivered(std::uint32_t id) {
-  checker_.on_delivered(id);
-  workload_.on_delivered(now(), id, [this](Time at, std::uint32_t flow) { scheduler_.push(at, Happening::flow_start, 0, flow); });
+std::uint64_t Network::trace_hash() const {
+  return sum<std::uint64_t>(shards_, [](std::uint64_t& all, const Shard& shard) { all += shard.hosts().trace_hash(); });
 }
 
-void Network::on_completed(std::uint32_t id) {
-  workload_.on_completed(now(), id, [this](Time at, std::uint32_t flow) { scheduler_.push(at, Happening::flow_start, 0, flow); });
+std::uint64_t Network::bytes_placed() const {
+  return sum<std::uint64_t>(shards_, [](std::uint64_t& all, const Shard& shard) { all += shard.found().seen.bytes_placed + shard.found().seen.bytes_landed; });
 }
 
-bool Network::is_port_down(std::uint32_t host, std::uint32_t plane) const {
-  return links_.is_down(fabric_.host_up(plane, host)) || links_.is_down(fabric_.host_down(plane, host));
+Time Network::last_placed() const {
+  return sum<Time>(shards_, [](Time& last, const Shard& shard) { last = std::max(last, shard.found().last_placed); });
+}
+
+Links::Counters Network::link_counters() const {
+  return sum<Links::Counters>(shards_, [](Links::Counters& all, const Shard& shard) { all += shard.link_counters(); });
+}
+
+Hosts::Counters Network::host_counters() const {
+  return sum<Hosts::Counters>(shards_, [](Hosts::Counters& all, const Shard& shard) { all += shard.hosts().counters(); });
+}
+
+std::vector<std::string> Network::errors() const {
+  std::vector<Hosts::Error> found;
+  for (const std::unique_ptr<Shard>& shard : shards_)
+    for (const Hosts::Error& one : shard->hosts().errors()) found.push_back(one);
+  std::sort(found.begin(), found.end(), [](const Hosts::Error& a, const Hosts::Error& b) { return a.flow < b.flow; });
+  std::vector<std::string> texts;
+  for (const Hosts::Error& one : found) texts.push_back(one.text);
+  return texts;
 }
 
 void Network::check_conserved() const {
-  const Hosts::Counters& h = hosts_->counters();
-  const Links::Counters& l = links_.counters();
-  Checker::check_conserved({.sent = h.data_packets + h.control_packets + h.retransmitted + survey_.sent(),
-                            .arrived = h.arrived + survey_.arrived(),
-                            .dropped = h.dropped + l.dropped, .lost = l.lost, .under_way = parcels_.in_use()});
-}
-
-// Large fabrics wait for memory more than for anything else, and the next events are known: what they will touch is
-// asked for a few events before its turn, one step of the pointer chain at a time.
-void Network::fetch_ahead() const {
-  if (const Scheduler::Event* event = scheduler_.ahead(16)) {
-    links_.fetch_link(*event);
-    if (event->kind == Happening::timer) fetch_host(event->who);
+  const Hosts::Counters h = host_counters();
+  const Links::Counters l = link_counters();
+  std::int64_t under_way = 0;
+  std::uint64_t landed = 0;
+  Survey::Count survey;
+  for (const std::unique_ptr<Shard>& shard : shards_) {
+    under_way += shard->parcels_in_use();
+    landed += shard->found().seen.bytes_landed;
+    survey.sent += shard->found().survey.sent;
+    survey.arrived += shard->found().survey.arrived;
   }
-  if (const Scheduler::Event* event = scheduler_.ahead(10); event && !links_.fetch_behind(*event)) fetch_host(links_.host_of(*event));
-  if (!hosts_->have_engines()) return;
-  const auto arriving = [this](const Scheduler::Event& event) { return event.kind == Happening::arrive ? &parcels_[event.what] : nullptr; };
-  if (const Scheduler::Event* event = scheduler_.ahead(6))
-    if (const std::uint32_t host = links_.host_of(*event); host != no_host) hosts_->fetch_engine(host, arriving(*event));
-  if (const Scheduler::Event* event = scheduler_.ahead(3))
-    if (const std::uint32_t host = links_.host_of(*event); host != no_host) hosts_->fetch_work(host, arriving(*event));
-}
-
-void Network::fetch_host(std::uint32_t host) const {
-  fetch(&nics_[host]);
-  if (hosts_->have_engines()) hosts_->fetch_row(host);
+  Checker::check_conserved({.sent = h.data_packets + h.control_packets + h.retransmitted + static_cast<std::uint64_t>(survey.sent),
+                            .arrived = h.arrived + static_cast<std::uint64_t>(survey.arrived),
+                            .dropped = h.dropped + l.dropped, .lost = l.lost, .under_way = static_cast<std::uint64_t>(under_way)});
+  if (completed_ == world_.workload.flows().size()) world_.checker.check_expected(landed);
 }
 
 }  // namespace softmrc::sim

@@ -1,114 +1,122 @@
 // A whole fabric under the simulated clock: hosts at its edge, links and switches between them, flows that start each other,
-// and faults at given times. This room introduces the parts to each other and keeps the order of events; what each of them
-// does is its own affair:
+// and faults at given times. This room introduces the parts to each other and moves time on, in windows:
 //
+//   shard.h      a part of the fabric for the length of a window, on a core of its own; partition.h says which part
 //   links.h      queues, marks, trims, faults; where a packet goes is asked of router.h
 //   hosts.h      who sends and receives: mrc_hosts.h runs the production endpoint, roce_hosts.h the rival
 //   workload.h   which flow starts when
 //   checker.h    the oracle: every byte exactly once, no packet from nothing
 //   survey.h     packets of a mapper, which is no host
 //   series.h, recovery.h   what a run is asked about afterwards
+//
+// Windows lie on a grid of link delays, whatever the number of shards; between two of them all shards stand still, and
+// whatever concerns more than one of them is done: faults, counting what was lost, seeing whether the run is over.
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "base/prng.h"
-#include "sim/checker.h"
-#include "sim/fabric.h"
-#include "sim/hosts.h"
-#include "sim/links.h"
+#include "sim/barrier.h"
 #include "sim/network_config.h"
-#include "sim/parcel.h"
 #include "sim/recovery.h"
-#include "sim/scheduler.h"
 #include "sim/series.h"
-#include "sim/survey.h"
-#include "sim/workload.h"
+#include "sim/shard.h"
 
 namespace softmrc::sim {
 
-class Network final : private HostObserver, private LinkObserver {
+class Network final {
  public:
   explicit Network(const NetworkConfig& config);
-  ~Network() override;
+  ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
   std::uint32_t add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start);
   // Ranks, by their hosts; and what they call, each in a flow of its own. Those that differ in `kind` or `bytes` are called
   // by all ranks in the same order.
-  void add_group(const std::vector<std::uint32_t>& hosts) { hosts_->add_group(hosts); }
-  std::int32_t add_collective(const Collective& collective) { return hosts_->add_collective(collective); }
+  void add_group(const std::vector<std::uint32_t>& hosts) { world_.roster->add_group(hosts); }
+  std::int32_t add_collective(const Collective& collective) { return world_.roster->add_collective(collective); }
   std::uint32_t add_call(std::int32_t collective, std::uint32_t rank, const Flow& flow);
-  void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) { workload_.add_dependency(earlier, later, think); }
-  // Before the run or during it; then at a time still to come.
+  void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) { world_.workload.add_dependency(earlier, later, think); }
+  // Before the run or during it; then not before `reached`.
   void add_fault(const Fault& fault);
   // A mapper's packet; where forwarding is by uSID only.
-  void add_shot(const Survey::Shot& shot) { scheduler_.push(shot.at, Happening::shot, shot.host, survey_.add(shot)); }
-  bool is_survey_over() const { return survey_.is_over(); }
-  std::vector<Survey::Shot> take_shots() { return survey_.take(); }
-  void sample_every(Duration bin) { series_.sample_every(bin); }
+  void add_shot(const Survey::Shot& shot);
+  bool is_survey_over() const;
+  std::vector<Survey::Shot> take_shots() { return world_.survey.take(); }
+  void sample_every(Duration bin);
 
-  // Runs until all flows are complete and no survey is under way, `until` passes, or so many events were handled; true while there is more to do.
+  // Runs until all flows are complete and no survey is under way, `until` has passed, or about so many events were handled; true while
+  // there is more to do. How a run is cut into calls does not change what happens in it.
   bool run(Time until, std::uint64_t max_events);
 
-  Time now() const { return scheduler_.now(); }
-  bool is_idle() const { return scheduler_.empty(); }
-  std::uint64_t events() const { return events_; }
+  // When the last flow was completed, if all are; else when the last event was, of the windows that are over.
+  Time now() const { return now_; }
+  // Up to here everything is over.
+  Time reached() const;
+  // Nothing will happen any more.
+  bool is_idle() const;
+  // Flows that are complete, in the windows that are over.
+  std::uint32_t completed() const { return completed_; }
+  // Those that simulate it: from the first event on, as many as were asked for, or fewer where that is impossible.
+  std::uint32_t cores() const { return world_.partition.shards(); }
 
-  // The parts, to be asked what they found.
-  const Fabric& fabric() const { return fabric_; }
-  const Links& links() const { return links_; }
-  const Hosts& hosts() const { return *hosts_; }
-  const Workload& workload() const { return workload_; }
-  const Checker& checker() const { return checker_; }
-  const Series& series() const { return series_; }
+  // The parts, to be asked what they found, and sums of what shards did.
+  const Fabric& fabric() const { return world_.fabric; }
+  const NetworkConfig& config() const { return world_.config; }
+  const LinkTable& links() const { return world_.links; }
+  const Workload& workload() const { return world_.workload; }
+  const Roster& hosts() const { return *world_.roster; }
   const Recovery& recovery() const { return recovery_; }
-  const NetworkConfig& config() const { return config_; }
+  std::uint64_t unsent() const;
+  Series series() const;
+  std::uint64_t events() const;
+  std::uint64_t trace_hash() const;
+  std::uint64_t bytes_placed() const;
+  Time last_placed() const;
+  Links::Counters link_counters() const;
+  Hosts::Counters host_counters() const;
+  std::vector<std::string> errors() const;
 
  private:
-  void on_lost(const Parcel& parcel) override;
-  void on_dropped(const Parcel& parcel) override { if (parcel.is_survey) survey_.on_lost(); }
-  void on_leave(std::uint32_t host, std::uint32_t parcel) override;
-  void on_placed(const Placement& placement) override;
-  void on_landed(const Landing& landing) override;
-  void on_expected(std::uint64_t bytes) override { checker_.expect(bytes); }
-  void on_bad_evs(std::int64_t change) override { series_.on_bad_evs(now(), change); }
-  void on_delivered(std::uint32_t flow) override;
-  void on_completed(std::uint32_t flow) override;
-  bool is_port_down(std::uint32_t host, std::uint32_t plane) const override;
-
   void begin();
-  void handle(const Scheduler::Event& event);
-  void on_shot(std::uint32_t host, std::uint32_t number);
-  void depart(std::uint32_t host, std::uint32_t parcel);
-  void on_free_port(LinkId link);
-  void on_pause(LinkId link, bool is_paused);
+  void work(std::uint32_t shard);
+  void move_on();
+  bool open_window();
+  void close_window();
+  void apply_faults(Time at);
   void on_fault(const Fault& fault);
-  void arm_timer(std::uint32_t host);
-  void fetch_ahead() const;
-  void fetch_host(std::uint32_t host) const;
+  bool is_done() const;
+  bool is_placed(const Recovery::Lost& lost) const;
   void check_conserved() const;
 
-  // What the parts refer to comes before them.
-  const NetworkConfig config_;
-  const Fabric fabric_;
-  Scheduler scheduler_;
-  Prng prng_;  // one stream for all that is left to chance outside the hosts
-  Parcels parcels_;
-  std::vector<Nic> nics_;  // by host
-  Links links_;
-  std::unique_ptr<Hosts> hosts_;
-  Workload workload_;
-  std::vector<Fault> faults_;
-  Checker checker_;
-  Series series_;
+  World world_;
+  Series series_;  // empty: what every shard begins with
+  std::vector<Fault> faults_;  // in the order of their times, and then in which they were added, from `next_fault_` on
+  std::size_t next_fault_ = 0;
+  std::vector<std::unique_ptr<Shard>> shards_;
   Recovery recovery_;
-  Survey survey_;
-  std::uint64_t events_ = 0;
   bool has_begun_ = false;
+  Time now_{};
+  std::uint32_t completed_ = 0;
+
+  // The window that is open, and how far this call goes.
+  struct Window {
+    Time end{};
+    bool is_open = false;
+    bool is_new = false;  // and mail was not read yet
+  };
+  Window window_;
+  Time until_{};
+  std::uint64_t most_events_ = 0;
+  std::uint64_t events_before_ = 0;
+  std::unique_ptr<Barrier> barrier_;
+  std::vector<char> is_through_;                // by shard: the window
+  std::vector<std::exception_ptr> failures_;    // by shard, and one for all
+  bool goes_on_ = false;
 };
 
 }  // namespace softmrc::sim

@@ -32,6 +32,7 @@ struct QueueConfig {
 
 struct NetworkConfig {
   std::uint64_t seed = 1;
+  std::uint32_t cores = 1;                          // at most; what happens does not depend on it
   FabricConfig fabric;
   QueueConfig queue;
   Forwarding forwarding = Forwarding::srv6;

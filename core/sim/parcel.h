@@ -3,9 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "proto/endpoint.h"
 #include "sim/baselines/roce.h"
 #include "sim/fabric.h"
@@ -41,6 +45,7 @@ struct alignas(64) Parcel {
   std::uint32_t bytes = 0;
   LinkId came_from = no_link;  // the link that brought it to this switch, for PFC
   std::uint8_t plane = 0;
+  std::uint8_t home = 0;       // the shard whose memory it is
   bool is_control = false;
   bool is_trimmable = false;
   bool congestion = false;
@@ -51,42 +56,101 @@ struct alignas(64) Parcel {
   RocePacket roce;
 };
 
+// The memory of all parcels. It grows and never moves, and whoever was told a number may look.
+class ParcelStore {
+ public:
+  static constexpr unsigned chunk_bits = 12;
+  static constexpr std::uint32_t chunk_size = 1u << chunk_bits;
+
+  ~ParcelStore() {
+    for (std::uint32_t i = 0; i < chunks_in_use_; ++i) delete[] chunks_[i];
+  }
+  ParcelStore() = default;
+  ParcelStore(const ParcelStore&) = delete;
+  ParcelStore& operator=(const ParcelStore&) = delete;
+
+  Parcel& operator[](std::uint32_t id) const { return chunks_[id >> chunk_bits][id & (chunk_size - 1)]; }
+
+  // The first number of a new chunk. Any thread may ask.
+  std::uint32_t grow() {
+    auto chunk = std::make_unique<Parcel[]>(chunk_size);
+    const std::lock_guard lock(mutex_);
+    SOFTMRC_CHECK(chunks_in_use_ < most_chunks);
+    chunks_[chunks_in_use_] = chunk.release();
+    return chunks_in_use_++ << chunk_bits;
+  }
+
+ private:
+  static constexpr std::uint32_t most_chunks = 1u << (32 - chunk_bits);
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  // Of the table, too, only as much is real as was used: it is as long as numbers allow.
+  std::unique_ptr<Parcel*[], Free> chunks_{static_cast<Parcel**>(std::calloc(most_chunks, sizeof(Parcel*)))};
+  std::mutex mutex_;
+  std::uint32_t chunks_in_use_ = 0;
+};
+
+struct Chain {
+  std::uint32_t first = no_parcel;
+  std::uint32_t last = no_parcel;
+};
+
+// The parcels of one shard. Those of others that end here are sent home, in chains.
 class Parcels {
  public:
-  Parcel& operator[](std::uint32_t id) { return chunks_[id >> chunk_bits][id & (chunk_size - 1)]; }
-  const Parcel& operator[](std::uint32_t id) const { return chunks_[id >> chunk_bits][id & (chunk_size - 1)]; }
-  std::uint64_t in_use() const { return in_use_; }
+  Parcels(ParcelStore& store, std::uint32_t shards, std::uint32_t shard) : store_(store), home_(static_cast<std::uint8_t>(shard)), away_(shards) {}
+
+  Parcel& operator[](std::uint32_t id) { return store_[id]; }
+  const Parcel& operator[](std::uint32_t id) const { return store_[id]; }
+  // Taken here less dropped here: of all shards together, those in use.
+  std::int64_t in_use() const { return in_use_; }
 
   std::uint32_t take() {
     if (free_ == no_parcel) grow();
     const std::uint32_t id = free_;
-    free_ = (*this)[id].next;
+    free_ = store_[id].next;
     ++in_use_;
     return id;
   }
 
   void drop(std::uint32_t id) {
-    (*this)[id].next = free_;
-    free_ = id;
+    Parcel& parcel = store_[id];
     --in_use_;
+    if (parcel.home == home_) {
+      parcel.next = free_;
+      free_ = id;
+      return;
+    }
+    Chain& chain = away_[parcel.home];
+    parcel.next = chain.first;
+    if (chain.first == no_parcel) chain.last = id;
+    chain.first = id;
+  }
+
+  Chain take_away(std::uint32_t home) { return std::exchange(away_[home], {}); }
+  void take_back(const Chain& chain) {
+    if (chain.first == no_parcel) return;
+    store_[chain.last].next = free_;
+    free_ = chain.first;
   }
 
  private:
-  static constexpr unsigned chunk_bits = 12;
-  static constexpr std::uint32_t chunk_size = 1u << chunk_bits;
-
   void grow() {
-    const auto first = static_cast<std::uint32_t>(chunks_.size()) << chunk_bits;
-    chunks_.push_back(std::make_unique<Parcel[]>(chunk_size));
-    for (std::uint32_t i = chunk_size; i-- > 0;) {
-      chunks_.back()[i].next = free_;
+    const std::uint32_t first = store_.grow();
+    for (std::uint32_t i = ParcelStore::chunk_size; i-- > 0;) {
+      store_[first + i].home = home_;
+      store_[first + i].next = free_;
       free_ = first + i;
     }
   }
 
-  std::vector<std::unique_ptr<Parcel[]>> chunks_;
+  ParcelStore& store_;
+  const std::uint8_t home_;
+  std::vector<Chain> away_;  // by home
   std::uint32_t free_ = no_parcel;
-  std::uint64_t in_use_ = 0;
+  std::int64_t in_use_ = 0;
 };
 
 struct Fifo {

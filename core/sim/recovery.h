@@ -1,8 +1,12 @@
 // Data packets that faults took: when the last one was taken, when the last one was sent again, how many still wait for that.
+// What happened is told window by window; whether a packet has arrived by another copy is asked.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <unordered_set>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
 
 #include "base/time.h"
 
@@ -13,26 +17,55 @@ class Recovery {
   // A packet by its queue pair and PSN; a retransmission has the same key.
   static std::uint64_t key(std::uint32_t qpn, std::uint32_t psn) { return static_cast<std::uint64_t>(qpn) << 24 | psn; }
 
-  // A copy of what has arrived already is lost, too, but nobody waits for it.
-  void on_lost(Time now, std::uint64_t key, bool is_placed) {
-    ++lost_;
-    last_lost_ = now;
-    if (!is_placed) waiting_.insert(key);
-  }
-  void on_sent(Time now, std::uint64_t key) {
-    if (waiting_.erase(key)) last_resent_ = now;
-  }
-  void on_placed(std::uint64_t key) {
-    if (!waiting_.empty()) waiting_.erase(key);
+  struct Lost {
+    Time at{};
+    std::uint64_t key = 0;
+    std::uint64_t va = 0;      // where it was to lie
+    std::uint32_t host = 0;
+    std::uint32_t rkey = 0;
+    bool is_flow = true;       // and not of a collective
+  };
+  struct Resent {
+    Time at{};
+    std::uint64_t key = 0;
+  };
+
+  // All of a window, in any order. A copy of what has arrived already is lost, too, but nobody waits for it.
+  template <typename IsPlaced>
+  void settle(std::vector<Lost>& lost, std::vector<Resent>& resent, IsPlaced is_placed) {
+    const auto by_time = [](const auto& a, const auto& b) { return std::tie(a.at, a.key) < std::tie(b.at, b.key); };
+    std::sort(lost.begin(), lost.end(), by_time);
+    std::sort(resent.begin(), resent.end(), by_time);
+    auto next = resent.begin();
+    for (const Lost& one : lost) {
+      for (; next != resent.end() && next->at <= one.at; ++next) on_resent(*next, is_placed);
+      ++lost_;
+      last_lost_ = one.at;
+      if (!is_placed(one)) waiting_.try_emplace(one.key, one);
+    }
+    for (; next != resent.end(); ++next) on_resent(*next, is_placed);
+    lost.clear();
+    resent.clear();
   }
 
   std::uint64_t lost() const { return lost_; }
-  std::uint64_t unsent() const { return waiting_.size(); }
+  template <typename IsPlaced>
+  std::uint64_t unsent(IsPlaced is_placed) const {
+    return static_cast<std::uint64_t>(std::count_if(waiting_.begin(), waiting_.end(), [&](const auto& one) { return !is_placed(one.second); }));
+  }
   Time last_lost() const { return last_lost_; }
   Time last_resent() const { return last_resent_; }
 
  private:
-  std::unordered_set<std::uint64_t> waiting_;  // asked, never walked
+  template <typename IsPlaced>
+  void on_resent(const Resent& resent, IsPlaced& is_placed) {
+    const auto found = waiting_.find(resent.key);
+    if (found == waiting_.end()) return;
+    if (!is_placed(found->second)) last_resent_ = resent.at;
+    waiting_.erase(found);
+  }
+
+  std::unordered_map<std::uint64_t, Lost> waiting_;
   std::uint64_t lost_ = 0;
   Time last_lost_ = Time::long_ago();
   Time last_resent_ = Time::long_ago();

@@ -1,6 +1,8 @@
 #include "sim/roce_hosts.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 namespace softmrc::sim {
 
@@ -14,34 +16,49 @@ RoceHost& RoceHosts::host_of(std::uint32_t host) {
   return *hosts_[host];
 }
 
-// A pair of hosts has its queue pairs from its first flow on.
-std::uint32_t RoceHosts::first_qp(std::uint32_t source, std::uint32_t destination) {
-  const std::uint64_t key = static_cast<std::uint64_t>(source) << 32 | destination;
-  const auto [found, is_new] = connection_ids_.try_emplace(key, static_cast<std::uint32_t>(connections_.size()));
-  const std::uint32_t first = found->second * max_qps;
-  if (!is_new) return first;
-  connections_.push_back({source, destination});
-  for (std::uint32_t qp = first; qp < first + place_.config.roce.qps_per_pair; ++qp) {
-    const auto entropy = static_cast<std::uint32_t>(place_.prng.bits() >> 32);
-    const auto port = static_cast<std::uint8_t>(qp % place_.config.fabric.planes);
-    host_of(source).open(qp, destination, entropy, port);
-    host_of(destination).accept(qp, source, entropy, port);
+std::unique_ptr<Hosts> RoceRoster::stand(const HostPlace& place) { return std::make_unique<RoceHosts>(place, *this); }
+
+std::uint64_t RoceRoster::begin(const std::vector<Flow>& flows) {
+  std::unordered_map<std::uint64_t, std::uint32_t> pairs;
+  for (const Flow& flow : flows) {
+    const std::uint64_t key = static_cast<std::uint64_t>(flow.source) << 32 | flow.destination;
+    const auto [found, is_new] = pairs.try_emplace(key, static_cast<std::uint32_t>(connections_.size()));
+    if (is_new) connections_.push_back({flow.source, flow.destination});
+    connection_of_.push_back(found->second);
+    left_.push_back({flow.bytes, flow.bytes});
   }
-  return first;
+  return 0;
+}
+
+// `make(qp, entropy, port)`, of each queue pair of a pair of hosts.
+template <typename Make>
+void RoceHosts::each_qp(std::uint32_t connection, Make make) const {
+  const std::uint32_t first = connection * max_qps;
+  for (std::uint32_t qp = first; qp < first + place_.config.roce.qps_per_pair; ++qp)
+    make(qp, entropy_of(qp), static_cast<std::uint8_t>(qp % place_.config.fabric.planes));
+}
+
+void RoceHosts::expect(std::uint32_t id, const Flow& flow) {
+  Connection& connection = connections_[connection_of_[id]];
+  if (std::exchange(connection.has_receiver, true)) return;
+  RoceHost& host = host_of(flow.destination);
+  each_qp(connection_of_[id], [&](std::uint32_t qp, std::uint32_t entropy, std::uint8_t port) { host.accept(qp, flow.source, entropy, port); });
 }
 
 // Each flow is cut into one part for each queue pair.
 void RoceHosts::start(std::uint32_t id, const Flow& flow) {
   const std::uint32_t mtu = place_.config.mtu;
   const std::uint32_t qps = place_.config.roce.qps_per_pair;
-  const std::uint32_t first = first_qp(flow.source, flow.destination);
-  left_[id] = {flow.bytes, flow.bytes};
+  const std::uint32_t first = connection_of_[id] * max_qps;
+  RoceHost& host = host_of(flow.source);
+  if (!std::exchange(connections_[connection_of_[id]].has_sender, true))
+    each_qp(connection_of_[id], [&](std::uint32_t qp, std::uint32_t entropy, std::uint8_t port) { host.open(qp, flow.destination, entropy, port); });
   const std::uint32_t packets = (flow.bytes + mtu - 1) / mtu;
   const std::uint32_t share = (packets + qps - 1) / qps * mtu;
   std::uint32_t offset = 0;
   for (std::uint32_t i = 0; offset < flow.bytes; ++i) {
     const std::uint32_t bytes = std::min(share, flow.bytes - offset);
-    hosts_[flow.source]->post(now(), first + i, id, offset, bytes);
+    host.post(now(), first + i, id, offset, bytes);
     offset += bytes;
   }
   drain(flow.source);

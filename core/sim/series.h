@@ -25,14 +25,29 @@ class Series {
   }
 
   void on_bad_evs(Time now, std::int64_t change) {
-    const std::size_t bin = bin_.ps ? bin_at(now) : 0;
-    bad_evs_now_ += change;
-    if (bin_.ps) bad_evs_[bin] = bad_evs_now_;
+    if (bin_.ps) bad_evs_[bin_at(now)] += change;
+    else bad_evs_before_ += change;
+  }
+
+  // What was seen elsewhere at the same times.
+  void add(const Series& other) {
+    if (other.bad_evs_.size() > bad_evs_.size()) {
+      bad_evs_.resize(other.bad_evs_.size(), 0);
+      placed_.resize(other.placed_.size(), 0);
+    }
+    for (std::size_t i = 0; i < other.placed_.size(); ++i) placed_[i] += other.placed_[i];
+    for (std::size_t i = 0; i < other.bad_evs_.size(); ++i) bad_evs_[i] += other.bad_evs_[i];
+    bad_evs_before_ += other.bad_evs_before_;
   }
 
   // Bytes per bin and plane, bin-major; EVs assumed bad at the end of each bin. Both grow with the run.
   const std::vector<std::uint64_t>& placed() const { return placed_; }
-  const std::vector<std::int64_t>& bad_evs() const { return bad_evs_; }
+  std::vector<std::int64_t> bad_evs() const {
+    std::vector<std::int64_t> levels = bad_evs_;
+    std::int64_t level = bad_evs_before_;
+    for (std::int64_t& one : levels) one = level += one;
+    return levels;
+  }
 
  private:
   static constexpr std::size_t max_bins = 1u << 20;
@@ -41,7 +56,7 @@ class Series {
   std::size_t bin_at(Time now) {
     const std::size_t bin = std::min(static_cast<std::size_t>(now.ps / bin_.ps), max_bins - 1);
     if (bad_evs_.size() <= bin) {
-      bad_evs_.resize(bin + 1, bad_evs_now_);
+      bad_evs_.resize(bin + 1, 0);
       placed_.resize((bin + 1) * planes_, 0);
     }
     return bin;
@@ -50,8 +65,8 @@ class Series {
   std::uint32_t planes_;
   Duration bin_{0};
   std::vector<std::uint64_t> placed_;
-  std::vector<std::int64_t> bad_evs_;
-  std::int64_t bad_evs_now_ = 0;
+  std::vector<std::int64_t> bad_evs_;  // changes
+  std::int64_t bad_evs_before_ = 0;    // anything was kept
 };
 
 }  // namespace softmrc::sim

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/time.h"
 #include "sim/parcel.h"
 
@@ -24,14 +23,18 @@ class Survey {
     bool is_corrupt = false;
   };
 
+  // Packets of one shard; what one sends, another may get back.
+  struct Count {
+    std::int64_t sent = 0, arrived = 0, lost = 0;
+  };
+
   // Its number, until the next `take`.
   std::uint32_t add(const Shot& shot) {
     shots_.push_back(shot);
-    ++to_send_;
     return static_cast<std::uint32_t>(shots_.size() - 1);
   }
 
-  void prepare(std::uint32_t number, Parcel& parcel) {
+  void prepare(Count& count, std::uint32_t number, Parcel& parcel) const {
     const Shot& shot = shots_[number];
     parcel.route = shot.route;
     parcel.entropy = 0;
@@ -43,35 +46,27 @@ class Survey {
     parcel.is_control = parcel.is_survey = true;
     parcel.is_trimmable = parcel.congestion = parcel.is_corrupt = false;
     parcel.trim = proto::Trim::none;
-    --to_send_;
-    ++under_way_;
-    ++sent_;
+    ++count.sent;
   }
 
-  void on_back(Time now, const Parcel& parcel) {
+  void on_back(Count& count, Time now, const Parcel& parcel) {
     shots_[parcel.peer].back = now;
     shots_[parcel.peer].is_corrupt = parcel.is_corrupt;
-    --under_way_;
-    ++arrived_;
+    ++count.arrived;
   }
-  void on_lost() { --under_way_; }
 
-  bool is_over() const { return to_send_ == 0 && under_way_ == 0; }
-  std::uint64_t sent() const { return sent_; }
-  std::uint64_t arrived() const { return arrived_; }
-
-  // All that were added, in that order, once none is under way any more.
+  const std::vector<Shot>& shots() const { return shots_; }
+  // All that were added, in that order, to be asked for once none is under way any more.
   std::vector<Shot> take() {
-    SOFTMRC_CHECK(is_over());
+    taken_ += static_cast<std::int64_t>(shots_.size());
     return std::exchange(shots_, {});
   }
+  // Ever.
+  std::int64_t added() const { return taken_ + static_cast<std::int64_t>(shots_.size()); }
 
  private:
   std::vector<Shot> shots_;
-  std::uint64_t to_send_ = 0;
-  std::uint64_t under_way_ = 0;
-  std::uint64_t sent_ = 0;
-  std::uint64_t arrived_ = 0;
+  std::int64_t taken_ = 0;
 };
 
 }  // namespace softmrc::sim

@@ -5,7 +5,6 @@ namespace softmrc::sim {
 std::uint32_t Workload::add(const Flow& flow) {
   SOFTMRC_CHECK(flow.collective >= 0 || (flow.source != flow.destination && flow.bytes > 0));
   flows_.push_back(flow);
-  ++left_;
   return static_cast<std::uint32_t>(flows_.size() - 1);
 }
 
@@ -23,6 +22,14 @@ void Workload::add_dependency(std::uint32_t earlier, std::uint32_t later, Durati
   dependencies_.push_back({earlier, later, think});
   ++flows_[later].waits_for;
   flows_[later].start = Time::never();
+}
+
+bool Workload::is_local() const {
+  return std::all_of(dependencies_.begin(), dependencies_.end(), [this](const Dependency& d) {
+    const Flow& earlier = flows_[d.earlier];
+    const bool ends_at_source = chain_on_acknowledgement_ || earlier.collective >= 0;
+    return (ends_at_source ? earlier.source : earlier.destination) == flows_[d.later].source;
+  });
 }
 
 std::vector<std::uint32_t> Workload::stuck() const {

@@ -64,13 +64,13 @@ class Workload {
   void on_completed(Time now, std::uint32_t id, Start start) {
     SOFTMRC_CHECK(flows_[id].completed == Time::never());
     flows_[id].completed = now;
-    --left_;
     if (chain_on_acknowledgement_) release(now, id, start);
   }
 
   const std::vector<Flow>& flows() const { return flows_; }
-  std::uint32_t completed() const { return static_cast<std::uint32_t>(flows_.size()) - left_; }
-  bool is_done() const { return left_ == 0; }
+  // Whether flows start each other only at hosts that know by themselves: those where the earlier one ends, and of calls and
+  // acknowledgements, those where it began.
+  bool is_local() const;
   // Flows that are not complete, under way or not.
   std::vector<std::uint32_t> stuck() const;
 
@@ -91,7 +91,6 @@ class Workload {
 
   std::vector<Flow> flows_;
   std::vector<Dependency> dependencies_;  // sorted by `earlier` before the first event
-  std::uint32_t left_ = 0;  // to be completed
   bool chain_on_acknowledgement_;
 };
 

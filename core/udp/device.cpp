@@ -46,6 +46,10 @@ void quieten(int fd) {
   [[maybe_unused]] const ssize_t got = fd < 0 ? 0 : read(fd, &seen, sizeof seen);
 }
 
+bool carries_srv6(const DevicePlan& plan) {
+  return std::ranges::all_of(plan.planes, [](const PlanePlan& plane) { return plane.is_any_local; });
+}
+
 }  // namespace
 
 Verdict validate(const DevicePlan& plan) {
@@ -65,7 +69,8 @@ Device::Queue::~Queue() {
   if (fd >= 0) ::close(fd);
 }
 
-Device::Device(DevicePlan plan) : plan_(std::move(plan)), faults_(plan_.planes.size()), spin_(plan_.spin) {
+Device::Device(DevicePlan plan)
+    : plan_(std::move(plan)), profiles_(planes(), carries_srv6(plan_)), faults_(plan_.planes.size()), spin_(plan_.spin) {
   // First the watch, then a look: what changes in between is then seen at least once.
   if (plan_.watches_links) links_ = std::make_unique<LinkWatch>();
   link_up_ = links_up(plan_);
@@ -193,7 +198,7 @@ Verdict Device::create_qp(std::uint32_t qpn) {
   return open_to(lane_number(qpn)).with_engine([&](proto::Endpoint& e, Time) { return e.create_qp(qpn); });
 }
 
-Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes) {
+Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes, const ProfileChoice& choice) {
   for (std::uint32_t* cq : {&attributes.send_cq, &attributes.recv_cq}) {
     const std::lock_guard lock(mutex_);
     const auto found = queues_.find(*cq);
@@ -201,7 +206,24 @@ Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes)
       return Problem{Problem::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
     *cq = part_in(*found->second, lane_number(qpn));
   }
-  return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time) { return e.modify_init(qpn, attributes); });
+  return profiles_.give(qpn, choice, [&](const Profiles::Gift& gift) {
+    return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time now) { return init_with(e, now, qpn, gift, attributes); });
+  });
+}
+
+// The queue pair keeps what it was given; nobody else is to find it in the engine.
+Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const Profiles::Gift& gift, proto::InitAttributes attributes) {
+  bool has_evs = false, has_control = false;
+  Verdict problem;
+  if (gift.evs) has_evs = !(problem = engine.add_ev_profile(std::make_shared<proto::EvProfile>(gift.evs->evs), attributes.ev_profile));
+  if (gift.control && !problem) has_control = !(problem = engine.add_cc_profile(gift.control, attributes.cc_profile));
+  if (!problem) problem = engine.modify_init(qpn, attributes);
+  if (has_evs) engine.remove_ev_profile(attributes.ev_profile);
+  if (has_control) engine.remove_cc_profile(attributes.cc_profile);
+  if (problem || !gift.evs) return problem;
+  for (const std::uint32_t listed : gift.evs->denied)
+    for (const std::uint16_t ev : places_of(engine, qpn, gift.evs->evs, listed)) engine.deny_ev(now, qpn, ev);
+  return std::nullopt;
 }
 
 // A peer's queue pairs are all sealed or none is, whichever lanes they are in. One is decided on at a time.
@@ -215,7 +237,11 @@ Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, S
   return lane_of(qpn).modify_rtr(qpn, attributes, keys);
 }
 
-bool Device::destroy_qp(std::uint32_t qpn) { return lane_of(qpn).destroy_qp(qpn); }
+bool Device::destroy_qp(std::uint32_t qpn) {
+  const bool was_there = lane_of(qpn).destroy_qp(qpn);
+  profiles_.take_back(qpn);
+  return was_there;
+}
 
 // Memory -----------------------------------------------------------------------------------------------------------
 
@@ -443,16 +469,21 @@ std::size_t Device::peers() {
   return count;
 }
 
-bool Device::probe(std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token) {
+std::size_t Device::probe(std::uint32_t peer, std::uint8_t plane, std::span<const std::uint32_t> entropies, std::uint32_t token,
+                          proto::TrafficClass traffic_class) {
   std::uint32_t number = 0;
   std::uint32_t known_as = 0;
   {
     const std::lock_guard lock(mutex_);
     const auto found = peers_.find(peer);
     if (found != peers_.end() && !found->second.parts.empty()) number = found->second.parts[0].first;
-    if (part_in(peer, number, known_as)) return false;
+    if (part_in(peer, number, known_as)) return 0;
   }
-  return lanes_[number]->with_engine_and_send([&](proto::Endpoint& e, Time now) { return e.probe(now, known_as, plane, entropy, token); });
+  return lanes_[number]->with_engine_and_send([&](proto::Endpoint& e, Time now) {
+    std::size_t sent = 0;
+    while (sent < entropies.size() && e.probe(now, known_as, plane, entropies[sent], token++, traffic_class)) ++sent;
+    return sent;
+  });
 }
 
 // What it tells, and what it is told ---------------------------------------------------------------------------------

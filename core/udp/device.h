@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "udp/lane.h"
+#include "udp/profiles.h"
 
 namespace softmrc::udp {
 
@@ -76,9 +77,12 @@ class Device final : private LaneOwner {
 
   proto::Verdict create_qp(std::uint32_t qpn);
   // These name queues and peers by the device's numbers.
-  proto::Verdict modify_init(std::uint32_t qpn, proto::InitAttributes attributes);
+  proto::Verdict modify_init(std::uint32_t qpn, proto::InitAttributes attributes, const ProfileChoice& choice = {});
   proto::Verdict modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys = nullptr);
   bool destroy_qp(std::uint32_t qpn);
+
+  // What controllers laid down, and which queue pairs use it.
+  Profiles& profiles() { return profiles_; }
 
   proto::Domain create_domain();
   // False when the key is in use.
@@ -108,7 +112,9 @@ class Device final : private LaneOwner {
   std::uint32_t name_of_peer(std::uint32_t lane, std::uint32_t known_as);
   // Empty where there is no such peer.
   std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
-  bool probe(std::uint32_t peer, std::uint8_t plane, std::uint32_t entropy, std::uint32_t token);
+  // One after the other, with tokens that count up; how many of them will be sent, the first that will not ends it.
+  std::size_t probe(std::uint32_t peer, std::uint8_t plane, std::span<const std::uint32_t> entropies, std::uint32_t token,
+                    proto::TrafficClass traffic_class = proto::TrafficClass::data_no_trim);
 
   // Events of all lanes, oldest first.
   void take_events(std::vector<proto::Event>& out, std::size_t most);
@@ -154,6 +160,7 @@ class Device final : private LaneOwner {
   void on_links(std::uint32_t up) override;
   void on_failure() override;
 
+  proto::Verdict init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const Profiles::Gift& gift, proto::InitAttributes attributes);
   Lane& open_to(std::uint32_t number);
   std::uint32_t lane_number(std::uint32_t qpn) const { return qpn % plan_.lanes; }
   std::shared_ptr<Queue> queue(std::uint32_t cq);
@@ -163,6 +170,7 @@ class Device final : private LaneOwner {
   std::uint32_t named(std::uint32_t lane, std::uint32_t known_as) const;
 
   DevicePlan plan_;
+  Profiles profiles_;
   Clock clock_;
   std::atomic<std::uint32_t> admin_up_{~0u};
   std::atomic<std::uint32_t> link_up_{~0u};

@@ -32,11 +32,13 @@ Sender::Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBoo
 
 std::uint8_t Sender::tos_of(proto::TrafficClass traffic_class) const {
   const std::uint8_t ecn = plan_.ecn ? 2 : 0;
+  if (const auto own = proto::dscp_of(traffic_class)) [[unlikely]] return static_cast<std::uint8_t>(*own << 2 | ecn);
   switch (traffic_class) {
     case proto::TrafficClass::data: return static_cast<std::uint8_t>(plan_.dscp.trimmable << 2 | ecn);
     case proto::TrafficClass::data_no_trim: return static_cast<std::uint8_t>(plan_.dscp.no_trim << 2 | ecn);
     case proto::TrafficClass::data_retransmit: return static_cast<std::uint8_t>(plan_.dscp.trimmable_retx << 2 | ecn);
     case proto::TrafficClass::control: return static_cast<std::uint8_t>(plan_.dscp.control << 2);
+    case proto::TrafficClass::own: break;  // has been dealt with
   }
   return 0;
 }

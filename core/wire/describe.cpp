@@ -127,6 +127,7 @@ void add_body(Line& line, const Packet& packet, const EndpointResponse& r, bool)
   line.add(" id  %8u ", packet.bth.psn & 0xFFFF);
   line.add_name(name_of(r.op), static_cast<unsigned>(r.op));
   add_timestamp(line, r.timestamp);
+  if (r.service_ns) line.add(" in %u ns", r.service_ns);
   add_key(line, r.op, r.key);
 }
 

@@ -11,7 +11,7 @@
 //      +-------------------------------+-+---------------------+-------+
 //
 // EETH is 36 bytes: byte 1 holds the op in bits 3:2 (readers disagree; bits 5:4 are accepted too), byte 28 on holds the
-// request's timestamp, everything else is reserved.
+// request's timestamp, byte 32 on how long the answer was in the making, everything else is reserved.
 //
 // Where both ends agreed on keys, eight bytes follow either header. Of a port status update they are the key that its receiver
 // gave to its sender; of an EV probe that asks for proof of an address, a nonce that its answer repeats. Neither is zero, so
@@ -55,16 +55,18 @@ struct EndpointResponse {
   EndpointOp op = EndpointOp::ev_probe;
   Timestamp timestamp;
   std::uint64_t key = 0;
+  std::uint32_t service_ns = 0;  // 0: not told
 
   bool operator==(const EndpointResponse&) const = default;
   static EndpointResponse parse(const std::uint8_t* p) {
     const unsigned op = ((p[1] >> 2) & 3) | ((p[1] >> 4) & 3);
-    return {static_cast<EndpointOp>(op), Timestamp::parse(p + 28), 0};
+    return {static_cast<EndpointOp>(op), Timestamp::parse(p + 28), 0, load32(p + 32)};
   }
   void emit(std::uint8_t* p) const {
     std::memset(p, 0, size);
     p[1] = static_cast<std::uint8_t>((static_cast<unsigned>(op) & 3) << 2);
     timestamp.emit(p + 28);
+    store32(p + 32, service_ns);
   }
 };
 

@@ -61,7 +61,7 @@ EVENT = np.dtype(
         ("type", "u1"),
         ("port", "u1"),
         ("side", "<u2"),
-        ("reserved", "<u4"),
+        ("took", "<u4"),
     ]
 )
 EV = np.dtype(

@@ -27,10 +27,12 @@ log = logging.getLogger("softmrc")
 
 PREFIX = "SOFTMRC_"
 PLANES, CONFIG, DEBUG, SECRET = "SOFTMRC_PLANES", "SOFTMRC_CONFIG", "SOFTMRC_DEBUG", "SOFTMRC_SECRET"
+IDENTITY = "SOFTMRC_IDENTITY"
 VARIABLES = {
     PLANES: "planes of this process: addresses or interfaces, with commas between them",
     CONFIG: "a TOML file with `planes` and a table [device]",
     SECRET: "what both ends of a connection know; needed as soon as it leaves the machine",
+    IDENTITY: "a folder with a key of this end's own and those of known peers: instead of a secret, for `connect`",
     DEBUG: "1: say on stderr what is decided, and why",
     "SOFTMRC_RECORD": "1: remember what happened, for `softmrc explain`",
     "SOFTMRC_DENYLIST": "a file of paths that no queue pair takes",

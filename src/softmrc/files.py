@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ def read_text(path: Path, field: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Also into a folder that is not there yet."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
         raise DeviceError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
@@ -36,6 +39,49 @@ def check_can_write(path: Path) -> None:
         if isinstance(error, DeviceError):
             raise
         raise DeviceError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\-\s]+?)\s*\]\]?\s*(?:#.*)?$")
+_ASSIGNMENT = re.compile(r"\s*([\w.\-]+)\s*=")
+
+
+def line_of(text: str, key: str) -> int | None:
+    """The line of a TOML text on which a key (`fabric.hosts`, `faults.events[1].port.plane`) is set; if none is, that
+    of the nearest table that it would be in."""
+    wanted = key.split(".")
+    section: list[str] = []
+    counts: dict[tuple[str, ...], int] = {}
+    best, found = 0, None
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            section = _entered(header[2].split("."), counts, is_list=header[1] == "[[")
+            here = section
+        elif assigned := _ASSIGNMENT.match(line):
+            here = section + assigned[1].split(".")
+        else:
+            continue
+        if len(here) > best and here == wanted[: len(here)]:
+            best, found = len(here), number
+    return found
+
+
+def _entered(names: list[str], counts: dict[tuple[str, ...], int], is_list: bool) -> list[str]:
+    """The path of a table: `[[compare]]` for the second time is `compare[1]`, and what follows lies in it."""
+    path: list[str] = []
+    for i, name in enumerate(names):
+        place = (*path, name.strip())
+        if is_list and i == len(names) - 1:
+            counts[place] = counts.get(place, -1) + 1
+        path.append(f"{name.strip()}[{counts[place]}]" if place in counts else name.strip())
+    return path
+
+
+def located(error: ConfigError, source: str, text: str) -> ConfigError:
+    """The same error, with the file and the line."""
+    key = error.field.removeprefix(f"{source}: ")
+    line = line_of(text, key)
+    where = f"{source}, line {line}" if line else source
+    return ConfigError(f"{where}: {key}", error.value, error.allowed)
 
 
 def parse_toml(text: str, field: str, source: str) -> dict[str, Any]:

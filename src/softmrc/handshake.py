@@ -9,8 +9,9 @@
 
 So whoever does not know the secret is told nothing but a nonce, at either end: the listener proves itself before it is
 made an offer, and a seal proves the connector before it gets one. Fresh nonces make everything that was said before
-worthless. Without a secret both ends must be on loopback. Nothing is encrypted: whoever can read the exchange learns
-memory keys and numbers of packets, which are of no use where packets are sealed (`softmrc.sealing`).
+worthless. Ends that have keys of their own show them in their hellos, and make a secret there that nobody else has
+(`softmrc.identity`). Without a secret both ends must be on loopback. Nothing is encrypted: whoever can read the
+exchange learns memory keys and numbers of packets, which are of no use where packets are sealed (`softmrc.sealing`).
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softmrc.census import Census
 from softmrc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from softmrc.identity import Meeting
 
 VERSION = 3  # also raised when packets change so that nodes of before would connect and then not understand each other
 LARGEST_HELLO = 1 << 10  # the first frame is anybody's
@@ -119,16 +123,27 @@ class Inbox:
 
 
 class Proof:
-    """What one side knows, and shows without saying it."""
+    """What one side knows, and shows without saying it. Where two keys meet, the secret is what comes of that."""
 
-    def __init__(self, role: str, secret: bytes | None) -> None:
+    def __init__(self, role: str, secret: bytes | None, meeting: Meeting | None = None) -> None:
         self._role = role
         self._secret = secret
+        self._meeting = meeting
         self._nonces = {role: secrets.token_hex(32)}
 
     @property
     def secret(self) -> bytes | None:
         return self._secret
+
+    @property
+    def is_of_someone(self) -> bool:
+        """Whether it proves anything."""
+        return self._secret is not None or self._meeting is not None
+
+    @property
+    def peer(self) -> str:
+        """The name by which the other side's key is known; empty where it shows none."""
+        return self._meeting.peer if self._meeting else ""
 
     @property
     def is_connector(self) -> bool:
@@ -150,10 +165,14 @@ class Proof:
         said: dict[str, Any] = {
             "softmrc": VERSION,
             "nonce": self._nonces[self._role],
-            "sealed": self._secret is not None,
+            "sealed": self.is_of_someone,
         }
+        if self._meeting:
+            said["identity"] = self._meeting.told()
         if self._role == LISTENER:
             said["proof"] = self._seal(LISTENER_KNOWS, "")
+            if self._meeting:
+                said["signature"] = self._meeting.signature(self.salt)
         return said
 
     def hear(self, hello: dict[str, Any]) -> None:
@@ -165,15 +184,26 @@ class Proof:
                 f"speaks version {shown} of the handshake, this side version {VERSION}",
                 f"this side speaks version {VERSION} of the handshake, yours is {shown}",
             )
-        if is_sealed is not (self._secret is not None):
+        if is_sealed is not self.is_of_someone:
             who = "uses a secret and this side does not" if is_sealed else "uses no secret and this side does"
             raise Refusal(f"{who}; give both the same", "one side uses a secret and the other does not")
         if not isinstance(nonce, str) or not NONCE.fullmatch(nonce):
             raise Refusal("sent no usable nonce")
         other = LISTENER if self._role == CONNECTOR else CONNECTOR
         self._nonces[other] = nonce
+        self._meet(hello)
         if other == LISTENER:
             self._check(LISTENER_KNOWS, "", hello.get("proof"))
+
+    def _meet(self, hello: dict[str, Any]) -> None:
+        shows_key = "identity" in hello
+        if shows_key is not (self._meeting is not None):
+            who = "by a key and this side by a secret" if shows_key else "by a secret and this side by a key"
+            raise Refusal(f"proves itself {who}; choose one for both", "one side has a key and the other a secret")
+        if self._meeting:
+            self._secret = self._meeting.hear(hello["identity"], self.salt)
+            if self.is_connector:
+                self._meeting.check(self.salt, hello.get("signature"))
 
     def _seal(self, step: str, body: str) -> str:
         text = "\0".join((f"softmrc {VERSION}", step, self._nonces[CONNECTOR], self._nonces[LISTENER], body))
@@ -186,13 +216,18 @@ class Proof:
 
     def sealed(self, step: str, content: dict[str, Any]) -> dict[str, Any]:
         body = json.dumps(content)
-        return {"body": body, "seal": self._seal(step, body)}
+        frame = {"body": body, "seal": self._seal(step, body)}
+        if self._meeting and step == CONNECTOR_OFFERS:
+            frame["signature"] = self._meeting.signature(self.salt)
+        return frame
 
     def opened(self, step: str, frame: dict[str, Any]) -> dict[str, Any]:
         body = frame.get("body")
         if not isinstance(body, str):
             raise Refusal("sent no offer", "you sent no offer")
         self._check(step, body, frame.get("seal"))
+        if self._meeting and step == CONNECTOR_OFFERS:
+            self._meeting.check(self.salt, frame.get("signature"))
         content = _object(body)
         if content is None:
             raise Refusal("sent an offer that is none", "your offer is none")

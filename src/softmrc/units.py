@@ -27,8 +27,11 @@ def _split(field: str, value: object, allowed: str) -> tuple[Fraction, str]:
 
 
 def as_rate_bps(field: str, value: object) -> int:
-    """Bits per second, from a whole number or from text such as `100G` or `20Mbit/s`."""
-    allowed = "a rate, as 100G, 51.2T, 20M, or whole bits per second"
+    """Bits per second, from a whole number or from text such as `100G` or `20Mbit/s`. A text without a unit is refused:
+    who writes 800 means 800G."""
+    allowed = "a rate with its unit, as 100G, 51.2T, 20M"
+    if isinstance(value, str) and value.strip().isdigit():
+        raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?")
     if isinstance(value, int) and not isinstance(value, bool):
         rate = Fraction(value)
     else:
@@ -77,7 +80,7 @@ def rate_text(rate_bps: int) -> str:
     for suffix, scale in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if rate_bps >= scale:
             return f"{rate_bps / scale:.10g}{suffix}"
-    return str(rate_bps)
+    return f"{rate_bps}bit/s"
 
 
 def share_text(share: float) -> str:
@@ -86,3 +89,23 @@ def share_text(share: float) -> str:
         return "0"
     percent = 100 * share
     return f"{percent:.1f} %".replace(".0 %", " %") if percent >= 1 else f"{percent:.2g} %"
+
+
+def money_text(usd: float) -> str:
+    """$ 1.63 G, $ 77 M: three digits are more than prices deserve."""
+    for suffix, scale in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
+        if usd >= scale:
+            return f"$ {usd / scale:.3g}{suffix}"
+    return f"$ {usd:.0f}"
+
+
+def power_text(watts: float) -> str:
+    for suffix, scale in ((" MW", 1e6), (" kW", 1e3)):
+        if watts >= scale:
+            return f"{watts / scale:.3g}{suffix}"
+    return f"{watts:.0f} W"
+
+
+def count_text(value: float) -> str:
+    """A count or an average of counts, with no more digits than mean something."""
+    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:,.3g}"

@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.agent.prometheus import NEEDS_PROMETHEUS, PROMTOOL, RULES, a_prometheus, until
 from tests.agent.sites import a_site, get
-from tests.control.pretended import Pretended, a_device
+from tests.control.pretended import Pretended, a_device, device, home
 
 from softmrc import counters
 from softmrc.agent.collect import Collector, Rates
 from softmrc.agent.metrics import MOST_PEERS, WORST_PATHS, metric_name, text_of
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "contrib" / "prometheus" / "softmrc.rules.yml"
-PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path / "softmrc"
-
-
-@pytest.fixture
-def device(home: Path) -> Iterator[Pretended]:
-    pretended = Pretended()
-    with a_device(home, pretended):
-        yield pretended
+__all__ = ["device", "home"]  # fixtures
 
 
 def values() -> dict[tuple[str, ...], float]:
@@ -116,16 +97,9 @@ def test_an_agent_without_devices_answers_in_a_sentence(home: Path) -> None:
         assert get(port, "/")[0] == 404
 
 
-def ask(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        return json.load(answer)
-
-
-@pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed (Debian: apt install prometheus)")
+@NEEDS_PROMETHEUS
 def test_a_prometheus_scrapes_two_hosts(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two agents with different devices, as two hosts would have; the rules are loaded too."""
-    assert PROMETHEUS is not None
-    config = tmp_path / "prometheus.yml"
     first, second = Pretended(), Pretended()
     second.up = [True, False]
     other = tmp_path / "other"
@@ -133,35 +107,10 @@ def test_a_prometheus_scrapes_two_hosts(home: Path, tmp_path: Path, monkeypatch:
     with a_device(home, first), a_site() as one, a_device(other / "softmrc", second):
         get(one, "/healthz")
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))
-        with a_site() as two:
+        with a_site() as two, a_prometheus(tmp_path, [f"127.0.0.1:{one}", f"127.0.0.1:{two}"]) as ask:
             get(two, "/healthz")
-            config.write_text(
-                "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-                f"rule_files: ['{RULES}']\n"
-                "scrape_configs: [{job_name: softmrc, static_configs: [{targets: "
-                f"['127.0.0.1:{one}', '127.0.0.1:{two}']}}]}}]\n"
-            )
-            port = 39000 + os.getpid() % 1000
-            words = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
-            process = subprocess.Popen(
-                [PROMETHEUS, *words, f"--web.listen-address=127.0.0.1:{port}"],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            try:
-                rows: list[Any] = []
-                for _ in range(300):
-                    time.sleep(0.1)
-                    try:
-                        rows = ask(port, "/api/v1/query?query=softmrc_plane_up")["data"]["result"]
-                    except OSError:
-                        continue
-                    if len({row["metric"]["instance"] for row in rows}) == 2:
-                        break
-                targets = ask(port, "/api/v1/targets")["data"]["activeTargets"]
-                rules = ask(port, "/api/v1/rules")["data"]["groups"]
-            finally:
-                process.terminate()
-                process.wait(20)
+            rows = until(ask, "softmrc_plane_up", lambda rows: len({row["metric"]["instance"] for row in rows}) == 2)
+            targets, rules = ask("targets")["activeTargets"], ask("rules")["groups"]
     assert {target["health"] for target in targets} == {"up"}
     down = [(row["metric"]["instance"], row["metric"]["plane"]) for row in rows if row["value"][1] == "0"]
     assert down == [(f"127.0.0.1:{two}", "1")]

@@ -40,7 +40,7 @@ BASE: dict[str, list[str]] = {
     "fabric draw": [FABRIC],
     "fabric routes": [FABRIC, "--from", "host0", "--to", "host1"],
 }
-SKIPPED = {"bench", "lab", "mapper"}  # need root or minutes; labs and mappers have tests of their own
+SKIPPED = {"bench", "lab", "mapper", "retries", "study"}  # need root or minutes; all but benches have own tests
 VALUES = [
     "",
     " ",

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from softmrc.cli import app
+from softmrc import sim as simulator
+from softmrc.cli import app, study
 from softmrc.errors import ConfigError, DeviceError
+from softmrc.sim.confirm import Confirmed, confirm
 
 ROOT = Path(__file__).parents[2]
 LAB, LARGE = str(ROOT / "examples" / "lab.toml"), str(ROOT / "examples" / "large.toml")
@@ -32,17 +34,50 @@ def test_plan_prints_the_published_comparison() -> None:
 
 
 def test_plan_refuses_nonsense() -> None:
-    for words in (("--nic", "fast"), ("--planes", "one"), ("--oversubscription", "1/0"), ("--prices", "/none.toml")):
+    for words in (
+        ("--nic", "fast"), ("--planes", "one"), ("--oversubscription", "1/0"), ("--prices", "/none.toml"),
+        ("--planes", "0"), ("--tiers", "0,2"), ("--write", "/tmp/two-designs.toml"),
+    ):  # fmt: skip
         with pytest.raises(ConfigError):
             CliRunner().invoke(app, ["plan", *words], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="did you mean 800G"):
+        CliRunner().invoke(app, ["plan", "--nic", "800"], catch_exceptions=False)
+
+
+def test_a_plan_becomes_the_file_that_everything_reads(tmp_path: Path) -> None:
+    """From plan to assess, to a configuration, and into a scenario's fabric."""
+    file = str(tmp_path / "new" / "mine.toml")
+    run("plan", "--gpus", "64", "--nic", "400G", "--switch", "1.6T", "--planes", "4", "--tiers", "2", "--write", file)
+    assert json.loads(run("assess", file, "--trials", "1", "--json"))["fabric"]["hosts"] == 64
+    assert "p0.leaf0" in run("fabric", "routes", file, "p0.leaf0")
+    found = simulator.parse({"question": "?", "fabric": {"file": file}, "workload": {"kind": "permutation"}})
+    assert (found.fabric.hosts, found.fabric.planes, found.fabric.host_link_gbps) == (64, 4, 100)
+
+
+@pytest.mark.parametrize("command", [["plan", "--gpus", "64"], ["assess", LAB, "--trials", "1"]])
+def test_a_report_that_cannot_be_written_loses_nothing(tmp_path: Path, command: list[str]) -> None:
+    made = tmp_path / "not" / "there" / "x.html"
+    run(*command, "--report", str(made))
+    assert made.read_text().startswith("<!doctype html>")
+    (tmp_path / "file").write_text("")
+    found = CliRunner().invoke(app, [*command, "--report", str(tmp_path / "file" / "x.html")])
+    assert isinstance(found.exception, DeviceError) and "cannot write" in str(found.exception)
+    assert "planes" in found.stdout  # what it had to say, it said
+
+
+def test_help_shows_brackets() -> None:
+    assert "Run the [[compare]]" in " ".join(run("sweep", "--help").split())
 
 
 def test_assess_prints_reports_and_json(tmp_path: Path) -> None:
     text = run("assess", LARGE, "--trials", "1", "--report", str(tmp_path / "x.html"))
-    assert "2,048" in text and "131,072" in text and "With MRC" in text and "are assumptions" in text
-    assert (tmp_path / "x.html").read_text().count("<svg") == 4
+    assert "2,048" in text and "131,072" in text and "With MRC" in text and "loses less" in text
+    page = (tmp_path / "x.html").read_text()
+    assert page.count('<svg class="plot') == 3 and len(page) < 300_000
     found = json.loads(run("assess", LAB, "--trials", "2", "--seed", "7", "--json"))
-    assert found["month"]["seed"] == 7 and found["diversity"][1]["paths"] == 16
+    assert found["drawn"]["mrc"]["seed"] == 7 and found["diversity"][1]["paths"] == 16
+    assert len(found["drawn"]["roce"]["lost"]) == 2 and set(found["best"]) == {"mrc", "roce"}
+    assert "job.rides_out_s" in run("assess", LAB, "--trials", "1", "--assumptions")
 
 
 def test_routes_go_both_ways() -> None:
@@ -84,3 +119,29 @@ def test_the_examples_are_ten_lines_or_so() -> None:
     for path in (LAB, LARGE):
         lines = [line for line in Path(path).read_text().splitlines() if line and not line.startswith("#")]
         assert len(lines) <= 10
+
+
+def test_a_study_goes_on_where_it_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, kept = tmp_path / "s.toml", tmp_path / "kept.jsonl"
+    file.write_text("gpus = 64\n[vary]\nplanes = [2, 4]\ntiers = 2\nswitch_bps = '12.8T'\n")
+    asked: list[int] = []
+
+    def pretended(planes: int, nic_bps: str, oversubscription: float, seed: int = 1) -> Confirmed:
+        asked.append(planes)
+        return Confirmed(1 - 1 / planes, 0.5)
+
+    monkeypatch.setattr(study, "confirm", pretended)
+    first = json.loads(run("study", str(file), "--confirm", "--keep", str(kept), "--json"))
+    assert len(asked) == first["front"] == len(kept.read_text().splitlines()) > 0
+    again = json.loads(run("study", str(file), "--confirm", "--keep", str(kept), "--json"))
+    assert again == first and len(asked) == first["front"], "what is there is not run again"
+    assert "beaten by none" in run("study", str(file), "--report", str(tmp_path / "x.html"))
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_packets_confirm_what_a_port_takes(planes: int) -> None:
+    found = confirm(planes, "100G", 1.0)
+    if planes == 1:
+        assert found.packets is None and found.arithmetic == 0
+    else:
+        assert found.packets == pytest.approx(found.arithmetic, abs=0.12)

@@ -1,4 +1,4 @@
-"""docs/fabric.md and docs/lab.md: what is printed there is what comes out, times and counters aside."""
+"""docs/fabric.md, docs/study.md and docs/lab.md: what is printed there is what comes out, times and counters aside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softmrc.fabric import parse
 from softmrc.lab import bpf
 
 ROOT = Path(__file__).parents[2]
-FABRIC, LAB = (ROOT / "docs" / name for name in ("fabric.md", "lab.md"))
+FABRIC, LAB, STUDY = (ROOT / "docs" / name for name in ("fabric.md", "lab.md", "study.md"))
 IS_ROOT = os.geteuid() == 0
 
 
@@ -46,7 +46,11 @@ def run(command: str, **others: str) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
 
 
-@pytest.mark.parametrize(("command", "printed"), sessions(FABRIC.read_text()), ids=lambda v: v.splitlines()[0][:60])
+@pytest.mark.parametrize(
+    ("command", "printed"),
+    sessions(FABRIC.read_text()) + sessions(STUDY.read_text()),
+    ids=lambda v: v.splitlines()[0][:60],
+)
 def test_the_sessions_about_a_fabric_are_real(command: str, printed: str) -> None:
     assert run(command) == printed
 

@@ -11,7 +11,7 @@ import pytest
 from tests.sim.small import table
 
 from softmrc.errors import ConfigError
-from softmrc.sim.sweep import read_vary
+from softmrc.sim.sweep import heads, read_vary
 
 SCENARIO = """\
 question = "Does it work?"
@@ -47,7 +47,8 @@ def test_sim_answers_in_a_table(scenario: Path) -> None:
     done = softmrc("sim", scenario, "--seed", "7")
     assert done.returncode == 0, done.stderr
     assert "Does it work?" in done.stdout and "16/16" in done.stdout and "no trimming" in done.stdout
-    assert softmrc("sim", scenario, "--seed", "7").stdout == done.stdout, "the same seed prints the same answer"
+    again = softmrc("sim", scenario, "--seed", "7", "--cores", "3")
+    assert again.stdout == done.stdout, "the same seed prints the same answer, on any number of cores"
 
 
 def test_sim_answers_in_json_and_writes_a_report(scenario: Path, tmp_path: Path) -> None:
@@ -67,12 +68,20 @@ def test_one_variant_and_changed_keys(scenario: Path) -> None:
     assert refused.returncode == 1 and "'no trimming'" in refused.stderr
 
 
+def test_a_report_makes_its_folder_and_a_full_disk_takes_only_the_page(scenario: Path, tmp_path: Path) -> None:
+    page = tmp_path / "not" / "there" / "out.html"
+    done = softmrc("sim", scenario, "--report", page)
+    assert done.returncode == 0 and "</html>" in page.read_text()
+    done = softmrc("sim", scenario, "--report", scenario / "out.html")
+    assert done.returncode == 1 and "16/16" in done.stdout and "cannot write" in done.stderr
+
+
 def test_a_wrong_scenario_is_one_line_on_stderr(scenario: Path) -> None:
     scenario.write_text(SCENARIO.replace("spines", "spnies"))
     done = softmrc("sim", scenario)
     assert done.returncode == 1 and not done.stdout
     assert done.stderr.count("\n") == 1
-    assert "small.toml: fabric.spnies = 4 is not allowed" in done.stderr and "fabric.spines" in done.stderr
+    assert "small.toml, line 6: fabric.spnies = 4 is not allowed" in done.stderr and "fabric.spines" in done.stderr
 
 
 def test_a_stuck_scenario_ends_with_its_verdict(scenario: Path) -> None:
@@ -97,6 +106,11 @@ def test_a_sweep_gives_every_point_and_seed_once(scenario: Path) -> None:
     )
     (same,) = [r for r in rows if r["point"] == {"faults.links": 1, "fabric.planes": 2} and r["seed"] == 2]
     assert same["trace_hash"] == alone["runs"][0]["trace_hash"], "a sweep runs what a single run runs"
+
+
+def test_heads_of_a_sweep_are_short_and_different() -> None:
+    assert heads(["fabric.planes", "faults.links"]) == ["planes", "links"]
+    assert heads(["transport.kind", "faults.kind", "run.seed"]) == ["transport.kind", "faults.kind", "seed"]
 
 
 def test_a_sweep_is_checked_before_it_starts(scenario: Path) -> None:

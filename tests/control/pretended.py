@@ -11,7 +11,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 Answers = Callable[[dict[str, Any]], dict[str, Any] | bytes | None]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's devices are looked for."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "softmrc"
+
+
+@pytest.fixture
+def device(home: Path) -> Iterator[Pretended]:
+    pretended = Pretended()
+    with a_device(home, pretended):
+        yield pretended
 
 
 @contextmanager
@@ -69,6 +85,7 @@ class Pretended:
         self.peer = "127.0.0.2:4791"
         self.silent_evs: set[int] = set()
         self.values: list[int | str] = [0xC000 + i for i in range(4)]
+        self.source_ports = [0xC000, 0xC001]
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(request)
@@ -91,7 +108,8 @@ class Pretended:
     def on_stats(self, _: dict[str, Any]) -> dict[str, Any]:
         counters = {"packets_sent": 1000, "packets_received": 900, "bytes_sent": 4_000_000, "bytes_received": 3_000_000,
                     "bad_icrc": 0, "strangers": 0}  # fmt: skip
-        planes = [{"is_up": up, "is_admin_up": up, "is_link_up": True} | counters for up in self.up]
+        state = {"is_link_up": True, "source_ports": self.source_ports}
+        planes = [{"is_up": up, "is_admin_up": up} | state | counters for up in self.up]
         lanes = [{"turns": 5, "refused_bad_icrc": 0, "events_dropped": 0, "hold_ups": 1}]
         return {"planes": planes, "lanes": lanes, "queue_pairs": 1, "peers": 1, "regions": 0, "capture": None}
 
@@ -117,6 +135,8 @@ class Pretended:
     def on_deny(self, request: dict[str, Any], state: str = "denied") -> dict[str, Any]:
         evs = request.get("evs") if "evs" in request else [i for i in range(4) if i % 2 == request["plane"]]
         failed = [{"qpn": 0x22, "ev": ev, "error": f"ev is {ev}; allowed: below 4"} for ev in evs if ev >= 4]
+        if failed and request.get("stop"):
+            evs, failed = evs[: evs.index(failed[0]["ev"])], failed[:1]
         done = [ev for ev in evs if ev < 4]
         for ev in done:
             self.states[ev] = state
@@ -138,9 +158,12 @@ class Pretended:
         return {"events": self.events[max(since, self.forgotten) :], "next": [len(self.events)], "lost": lost}
 
     def on_probe(self, request: dict[str, Any]) -> dict[str, Any]:
-        if request["ev"] not in self.silent_evs | {0}:
-            self.tell("probe_answer", psn=request["token"], value=12_345_000, plane=request["plane"], ev=request["ev"])
-        return {"asked": request["ev"] != 0}
+        sent = [*request["evs"], 0].index(0)  # where an EV of 0 stands, nothing is sent any more
+        for i, ev in enumerate(request["evs"][:sent]):
+            if ev not in self.silent_evs:
+                answer = {"psn": request["token"] + i, "plane": request["plane"], "ev": ev}
+                self.tell("probe_answer", value=12_345_000, took=345, **answer)
+        return {"asked": sent}
 
     def tell(self, kind: str, **more: Any) -> None:
         event = {"at": 1_700_000_000.25, "at_ps": 1, "type": kind, "qpn": 0, "plane": 0, "ev": 0, "psn": 0, "code": 0}

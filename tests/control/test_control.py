@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.control.pretended import Pretended, a_device
+from tests.control.pretended import Pretended, a_device, device, home
 from typer.testing import CliRunner, Result
 
 from softmrc import control
@@ -20,19 +19,7 @@ from softmrc.fabric.denylist import Denylist, Entry
 
 FABRIC = "[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\n"
 PLAN = AddressPlan(Shape(planes=2, hosts=8, hosts_per_leaf=4, spines=2))
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path / "softmrc"
-
-
-@pytest.fixture
-def device(home: Path) -> Iterator[Pretended]:
-    pretended = Pretended()
-    with a_device(home, pretended):
-        yield pretended
+__all__ = ["device", "home"]  # fixtures
 
 
 def ctl(*words: str) -> Result:
@@ -97,6 +84,9 @@ def test_a_path_is_replaced(device: Pretended) -> None:
     assert device.asked[-1] == {"op": "replace", "qpn": 0x22, "ev": 1, "value": 49999}
     ctl("replace", str(0x22), "1", "fcbb:bb00")
     assert device.asked[-1]["value"] == "fcbb:bb00"
+    ctl("replace", "3", "1", "49999", "--profile", "--all-copies")
+    assert device.asked[-1] == {"op": "replace", "profile": 3, "ev": 1, "value": 49999, "all_copies": True}
+    assert isinstance(ctl("replace", "3", "1", "49999", "--all-copies").exception, ConfigError)
 
 
 def test_events_come_once_by_type_and_with_those_that_were_lost(device: Pretended) -> None:
@@ -119,11 +109,11 @@ def test_a_batch_of_probes_tells_what_answered(device: Pretended) -> None:
     device.silent_evs = {7}
     with control.the_device() as node:
         found = control.probe(node, 3, 1, [5, 7, 0], timeout_s=0.1)
-    assert [(one.ev, one.asked, one.took_ns, one.arrival_plane) for one in found] == [
-        (5, True, 12_345, 1), (7, True, None, None), (0, False, None, None),
+    assert [(one.ev, one.asked, one.took_ns, one.arrival_plane, one.service_ns) for one in found] == [
+        (5, True, 12_345, 1, 345), (7, True, None, None, None), (0, False, None, None, None),
     ]  # fmt: skip
-    (one,) = rows("probe", "3", "1", "--ev", "5")
-    assert one["took_ns"] == 12_345
+    (one,) = rows("probe", "3", "1", "--ev", "5", "--dscp", "46")
+    assert (one["took_ns"], one["service_ns"]) == (12_345, 345) and device.asked[-2]["dscp"] == 46
     with control.the_device() as node, pytest.raises(ConfigError, match="evs"):
         control.probe(node, 3, 1, [])
 

@@ -15,7 +15,7 @@ from softmrc import _core, control
 from softmrc.cli import app
 from softmrc.connection import Connection, connect, listen
 from softmrc.errors import ConfigError, UsageError
-from softmrc.wire import read_pcapng
+from softmrc.wire import EndpointRequest, EndpointResponse, read_pcapng
 
 pytestmark = pytest.mark.skipif(
     not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets"
@@ -36,6 +36,7 @@ def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conn
                 yield made
 
 
+# spec: controller-batches
 def test_a_real_device_is_asked_and_told(connection: Connection) -> None:
     connection.write(connection.remote[0], 0, bytes(60_000))
     ours = next(node for node in control.devices() if node.info()["planes"][0]["address"] == "127.0.0.3")
@@ -51,10 +52,31 @@ def test_a_real_device_is_asked_and_told(connection: Connection) -> None:
         assert any(event["type"] == "ev_state" for event in node.events().events)
         (answer,) = control.probe(node, qp["peer"]["number"], 0, [qp["evs"][1]["value"]], timeout_s=10)
         assert answer.took_ns is not None and answer.arrival_plane == 0
+        assert answer.service_ns is not None and 0 < answer.service_ns <= answer.took_ns, "a part of it"
         assert node.set_port(1, False)[1]["is_up"] is False
         assert node.set_port(1, True)[1]["is_admin_up"] is True
         with pytest.raises(UsageError, match="refuses port"):
             node.set_port(9, True)
+
+
+def test_a_batch_of_probes_is_marked_as_told_and_all_are_answered(connection: Connection, tmp_path: Path) -> None:
+    with control.Node(Path(connection.device.control)) as node:
+        (qp,) = node.queue_pairs()
+        evs = [50_000 + i for i in range(300)]
+        file = tmp_path / "probes.pcapng"
+        node.capture(str(file))
+        found = control.probe(node, qp["peer"]["number"], 1, evs, timeout_s=20, dscp=34)
+        assert node.capture(None)["packets"] >= 2 * len(evs)
+        assert [one.ev for one in found] == evs and all(one.service_ns for one in found)
+        node.set_port(1, False)
+        (lost,) = control.probe(node, qp["peer"]["number"], 1, [7], timeout_s=0.1)
+        assert not lost.asked
+        with pytest.raises(UsageError, match="dscp is 64; allowed: 0 to 63"):
+            control.probe(node, qp["peer"]["number"], 0, [7], dscp=64)
+    frames = [record.parse() for record in read_pcapng(file.read_bytes())]
+    asked = [frame.dscp for frame in frames if isinstance(frame.packet.body, EndpointRequest)]
+    answered = {frame.dscp for frame in frames if isinstance(frame.packet.body, EndpointResponse)}
+    assert asked.count(34) == len(evs) and 34 not in answered
 
 
 def test_a_real_device_is_broken_and_captured_from_a_shell(connection: Connection, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from softmrc.cli import app
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
-NO_COMMANDS = ("import", "group", "seal")  # of Python; and labels in the derivation of keys
+NO_COMMANDS = ("import", "group", "seal", "identity")  # of Python; and labels in the derivation of keys
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import hashlib
 import hmac
+import json
 import os
+import re
 import socket
 import time
 import tomllib
@@ -21,8 +23,10 @@ from softmrc import planes, written
 from softmrc._core import parts
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
+from softmrc.fabric.denylist import Denylist, Entry
 from softmrc.fabric.description import parse
 from softmrc.fabric.host import FabricHost
+from softmrc.fabric.shape import link_name
 from softmrc.torch import settings
 
 ONLY_IN_PYTHON = {"srv6"}  # paths of a fabric
@@ -378,6 +382,50 @@ def test_paths_of_a_fabric_are_those_of_python(tmp_path_factory, text: str, data
     expected = dataclasses.asdict(DeviceConfig(**theirs.settings(quantum=7)))
     assert expected.pop("srv6")
     assert ours["device"] == expected
+
+
+@hypothesis.settings(deadline=None)
+@given(fabrics(), st.data())
+def test_a_denylist_takes_the_paths_that_it_takes_from_python(text: str, data) -> None:
+    shape = parse(text).fabric
+    plan = FabricHost(parse(text), 0).plan
+    names = [link_name(shape, link) for link in range(shape.links)]
+    written = [f"{name.partition('>')[0]}>{name.partition('.')[0]}.{name.partition('>')[2]}" for name in names]
+    links = data.draw(st.lists(st.sampled_from(names + written), min_size=1, max_size=8))
+    listed = Denylist("drawn", (Entry("thing", "link", "dead", 1.0, tuple(links)),))
+    said = json.dumps({"denylist": 1, "entries": [{"links": links}]})
+    here = data.draw(st.integers(0, shape.hosts - 1))
+    for to in set(range(shape.hosts)) - {here}:
+        address = plan.nic_address(to, 0).packed
+        assert parts.face_denied(text, str(here), said, address) == listed.evs(plan, here, to)
+
+
+@pytest.mark.parametrize(
+    "said, words",
+    [
+        ("no json", "a denylist as `softmrc mapper` writes it"),
+        ("{}", '"denylist": 1 is missing'),
+        ('{"denylist": 2, "entries": []}', '"denylist": 1 is missing'),
+        ('{"denylist": 1}', "no list of entries"),
+        ('{"denylist": 1, "entries": [7]}', "an entry has no links"),
+        ('{"denylist": 1, "entries": [{"links": [7]}]}', "an entry has no links"),
+        *(
+            (json.dumps({"denylist": 1, "entries": [{"links": [link]}]}), "is no link of the file")
+            for link in ("", "leaf0", "leaf0>", "leaf0-spine0", "p9.leaf0>spine0", "leaf0>spine9", "leaf9>spine0",
+                         "host0>spine0", "host3>leaf0", "leaf0>leaf1", "spine0>core0", "leaf0>spine0 ", "p.leaf0>host0")
+        ),
+    ],
+)  # fmt: skip
+def test_a_denylist_that_makes_no_sense_is_refused(said: str, words: str) -> None:
+    text = "[fabric]\nplanes = 2\nhosts = 4\nhosts_per_leaf = 2\nspines = 2\n"
+    address = FabricHost(parse(text), 0).plan.nic_address(3, 0).packed
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parts.face_denied(text, "0", said, address)
+
+
+def test_a_denylist_needs_a_fabric(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="with a fabric beside it"):
+        parts.face_settings({"SOFTMRC_DENYLIST": str(tmp_path / "denylist.json")})
 
 
 @pytest.mark.parametrize(

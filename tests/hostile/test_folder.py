@@ -57,7 +57,7 @@ def bench_flood(_: Path) -> None:
 
 
 def bench_sim(_: Path) -> None:
-    assert _apart("A")
+    assert _apart("speed", "A")
 
 
 def bench_ranks(store: Path) -> None:

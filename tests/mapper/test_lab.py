@@ -11,14 +11,13 @@ from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, a_lab, wait_for_q
 from typer.testing import CliRunner
 
 from softmrc.cli import app
-from softmrc.cli.mapper import lab_settings
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
 from softmrc.fabric.denylist import Denylist, Entry
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
 from softmrc.mapper import Mapper
-from softmrc.mapper.kernel import LabFabric
+from softmrc.mapper.kernel import LabFabric, lab_settings
 from softmrc.verbs import Device
 
 pytestmark = [NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF]

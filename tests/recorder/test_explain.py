@@ -30,6 +30,10 @@ class Job:
         self.late = {rank: 0.0 for rank in range(4)}
         self.longer = 0.0
         self.dead: list[int] = []  # planes by which nothing comes any more
+        self.dead_for: int | None = None  # this rank only
+        self.left: list[int] = []  # planes by which only probes come any more
+        self.kept: dict[int, float] = {}  # ranks for which number 60 ended later than for the others
+        self.every_s = 0.02  # from one sample to the next
         self.samples: dict[int, dict[str, float]] = {rank: {} for rank in range(4)}  # what grows during number 60
         self.notes: dict[int, list[tuple[float, Note, int, int, float]]] = {rank: [] for rank in range(4)}
 
@@ -42,17 +46,22 @@ class Job:
         for rank, tape in enumerate(self.tapes):
             for i in range(1, COUNT + 1):
                 begun = START + i * PAUSE_S + rng.uniform(0, 0.001) + (self.late[rank] if i == SLOW_ONE else 0)
+                begun += self.kept.get(rank, 0) if i == SLOW_ONE + 1 else 0
                 last = START + i * PAUSE_S + (max(self.late.values()) if i == SLOW_ONE else 0)
+                last += max(self.kept.values(), default=0) if i == SLOW_ONE + 1 else 0
                 ended = last + USUAL_S + rng.uniform(0, 0.002) + (self.longer if i == SLOW_ONE else 0)
+                ended += self.kept.get(rank, 0) if i == SLOW_ONE else 0
                 tape.end_operation(tape.add("operations", 0, 1 << 20, begun, 0.0), ended)
-            for at in np.arange(START, START + (COUNT + 1) * PAUSE_S, 0.02):
+            for at in np.arange(START, START + (COUNT + 1) * PAUSE_S, self.every_s):
                 is_past = at > self.slow_at + 0.01
                 grown = {key: value if is_past else 0 for key, value in self.samples[rank].items()}
                 counters = [int(grown.get(key, 0)) for key in ("resent", "twice", "timeouts", "left_slow")]
                 noise = (at - START) * 0.01  # a thread always waits a little
                 received = np.full(MOST_PLANES, (at - START) * 1e7)
-                for plane in self.dead:
+                for plane in (*(self.dead if self.dead_for in (None, rank) else ()), *self.left):
                     received[plane] = min(at - START, self.slow_at - START) * 1e7
+                    if plane in self.left:
+                        received[plane] += max(0.0, at - self.slow_at) * 1e3
                 tape.add("samples", at, noise + grown.get("waited", 0.0), *counters, received)
             for after, *note in self.notes[rank]:
                 tape.add("notes", self.slow_at + after, *note)
@@ -72,6 +81,44 @@ def test_a_plane_that_fell_silent(job: Job) -> None:
     assert (verdict.number, verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (60, Cause.DEAD, 0, 1, 3)
     assert str(verdict).startswith("all_reduce 60 took 4") and "usually 2" in str(verdict)
     assert "plane 1 from rank 0 to rank 3 fell silent, 37 packets sent again, left after" in str(verdict)
+
+
+@pytest.mark.parametrize("every_s", [0.02, 0.05, 0.08])
+def test_a_plane_that_died_long_after_the_last_sample(job: Job, every_s: float) -> None:
+    """A busy machine samples late: what came just before the plane died is then counted with what came after."""
+    job.longer, job.dead, job.every_s = 0.1, [1], every_s
+    job.samples[0] = {"resent": 37}
+    job.notes[0] = [(0.03, Note.LOST, 3, 1, 37.0)]
+    verdict = job.write().explain()
+    assert (verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (Cause.DEAD, 0, 1, 3)
+
+
+def test_a_plane_by_which_no_acknowledgement_comes_any_more(job: Job) -> None:
+    """What rank 0 sends arrives, and it does not hear of that."""
+    job.longer, job.dead, job.dead_for = 0.05, [1], 0
+    job.samples[0] = {"resent": 37}
+    job.notes[0] = [(0.011, Note.LOST, 3, 1, 37.0)]
+    verdict = job.write().explain()
+    assert (verdict.cause, verdict.rank, verdict.plane, verdict.peer) == (Cause.DEAD, 3, 1, 0)
+
+
+def test_a_plane_that_was_left_for_its_losses_is_not_dead(job: Job) -> None:
+    """Nothing but probes comes by it any more, and some of them do."""
+    job.longer, job.left = 0.05, [1]
+    job.samples[0] = {"resent": 37}
+    job.notes[0] = [(0.011, Note.LOST, 3, 1, 37.0), (0.011, Note.SILENT, 3, 1, 0.0)]
+    assert job.write().explain().cause is Cause.LOSSY
+
+
+def test_a_rank_that_an_operation_kept_is_not_blamed_for_coming_late_to_the_next(job: Job) -> None:
+    job.kept = {2: 0.06}
+    job.samples[1] = {"resent": 50, "twice": 45}
+    job.notes[1] = [(0.02, Note.LOST, 2, 1, 50.0)]
+    explainer = job.write()
+    first, second = explainer.explain(SLOW_ONE), explainer.explain(SLOW_ONE + 1)
+    assert (first.cause, first.plane) == (second.cause, second.plane) == (Cause.SLOW, 1)
+    assert "rank 2 was kept" in second.words and f"by all_reduce {SLOW_ONE}: plane 1" in second.words
+    assert second.lost_s < 0.01 < first.lost_s and explainer.explain().number == SLOW_ONE
 
 
 def test_a_rank_that_came_late(job: Job) -> None:

@@ -55,7 +55,7 @@ def programs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
         for level in LEVELS:
             objects = list(pool.map(lambda source, level=level: compile_one(level, source, into), SOURCES))
             found[level] = tmp_path_factory.mktemp("trace") / "trace"
-            run([compiler(), *map(str, objects), "-o", str(found[level])])
+            run([compiler(), *map(str, objects), "-pthread", "-o", str(found[level])])
     return found
 
 

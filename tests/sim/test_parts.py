@@ -99,8 +99,8 @@ def test_a_flow_starts_when_the_last_one_it_waits_for_is_over(
         free = {later for later, earlier in waits.items() if flow in earlier and earlier <= over}
         assert {later: at for at, later in started} == {later: now + flow + 1 for later in free}
         running |= {later: at for at, later in started}
-        assert workload.completed == len(over) and workload.stuck() == sorted(set(range(count)) - over)
-    assert workload.is_done
+        assert workload.stuck() == sorted(set(range(count)) - over)
+    assert not workload.stuck()
 
 
 def test_a_flow_is_over_once() -> None:
@@ -128,16 +128,15 @@ def test_series_hold_what_happened_in_each_bin() -> None:
 
 def test_a_lost_packet_waits_until_it_is_sent_again_or_arrives_otherwise() -> None:
     recovery = parts.Recovery()
-    recovery.on_lost(10, 1, False)
-    recovery.on_lost(11, 2, False)
-    recovery.on_lost(12, 3, True)  # a copy of what is there
-    assert (recovery.lost, recovery.unsent, recovery.last_lost) == (3, 2, 12)
-    recovery.on_sent(20, 7)
+    recovery.settle(lost=[(12, 3), (11, 2), (10, 1)], resent=[], placed=[3])  # of 3, a copy is there
+    assert (recovery.lost, recovery.unsent([3]), recovery.last_lost) == (3, 2, 12)
+    recovery.settle(lost=[], resent=[(20, 7)], placed=[3])
     assert recovery.last_resent < 0, "another packet"
-    recovery.on_sent(21, 1)
-    recovery.on_placed(2)
-    recovery.on_sent(30, 1)
-    assert (recovery.unsent, recovery.last_resent) == (0, 21)
+    recovery.settle(lost=[(40, 4)], resent=[(21, 1), (39, 4)], placed=[3])
+    assert (recovery.unsent([3]), recovery.last_resent) == (2, 21), "4 was lost after it had been sent again"
+    assert recovery.unsent([2, 3]) == 1
+    recovery.settle(lost=[], resent=[(50, 2), (51, 1)], placed=[2, 3])
+    assert (recovery.unsent([2, 3]), recovery.last_resent) == (1, 21), "2 had arrived, 1 does not wait any more"
 
 
 SHAPES = {

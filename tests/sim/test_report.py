@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from xml.etree import ElementTree
 
@@ -10,7 +12,8 @@ import pytest
 from tests.sim.small import scenario, table
 
 from softmrc import sim
-from softmrc.sim import plots, report
+from softmrc.report import plots
+from softmrc.sim import report
 
 FAULT = {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}, "at_us": 5.0, "for_us": 5.0, "label": "a <cable>"}
 
@@ -27,7 +30,7 @@ def test_a_report_is_whole_and_needs_nothing_else(results: list[sim.Result]) -> 
         assert f"<h2>{heading}</h2>" in page
     assert not re.search(r'(src|href)="', page) and "@import" not in page, "nothing is fetched"
     assert "a &lt;cable&gt;" in page and "a <cable>" not in page and "one &amp; only" in page
-    assert f"{results[0].trace_hash:016x}" in page
+    assert f"{results[0].trace_hash:016x}" in page and "The last flow is done after" in page
 
 
 def test_plots_are_well_formed_on_their_own(results: list[sim.Result]) -> None:
@@ -60,3 +63,41 @@ def test_a_run_in_which_nothing_arrived_has_a_report_too() -> None:
 def test_ticks_are_round_and_inside(low: float, high: float) -> None:
     marks = plots.ticks(low, high)
     assert all(low - 1e-9 <= mark <= high + 1e-9 for mark in marks) and 1 <= len(marks) <= 12
+
+
+def test_a_distribution_ends_where_the_flows_that_arrived_end() -> None:
+    """Thirteen of a hundred flows are done: the line must not reach 1."""
+    took = np.r_[np.linspace(10, 20, 13), np.full(87, np.nan)]
+    drawn = plots.cdf_chart([plots.Series("stuck", took, took)], "µs")
+    (found,) = json.loads(html.unescape(re.search("data-plot='([^']*)'", drawn)[1]))["series"]  # type: ignore[index]
+    assert max(found["y"]) == pytest.approx(0.13)
+
+
+def test_steps_that_never_ended_are_a_gap_and_not_zero() -> None:
+    line = plots.Series("stuck", np.arange(1, 5), np.array([100.0, 120.0, np.nan, np.nan]))
+    drawn = plots.line_chart([line], "step", "µs")
+    (found,) = json.loads(html.unescape(re.search("data-plot='([^']*)'", drawn)[1]))["series"]  # type: ignore[index]
+    assert found["y"] == [100.0, 120.0, None, None]
+    (path,) = re.findall(r'class="line"[^>]* d="([^"]*)"', drawn)
+    assert path.count(",") == 2 and "nan" not in drawn
+
+
+def test_an_axis_that_is_logarithmic_says_so() -> None:
+    far = np.array([1.0, 10.0, 1000.0])
+    near = np.array([10.0, 11.0, 12.0])
+    assert "µs, logarithmic" in plots.cdf_chart([plots.Series("a", far, far)], "µs")
+    assert "logarithmic" not in plots.cdf_chart([plots.Series("a", near, near)], "µs")
+
+
+def test_names_of_faults_stand_above_the_plot_and_layers_are_not_shaded() -> None:
+    bands = [plots.Band(2.0, 5.0, "a T1 switch reboots"), plots.Band(2.1, 6.0, "a cable flaps")]
+    x = np.linspace(0, 10, 50)
+    drawn = plots.line_chart([plots.Series("a", x, x)], "µs", "Gb/s", bands)
+    heights = [float(y) for y in re.findall(r'class="fault-name" x="[^"]*" y="([^"]*)"', drawn)]
+    assert len(heights) == 2 and len(set(heights)) == 2 and all(y <= plots.TOP for y in heights)
+    layers = plots.stacked_chart(x, [("good", x, "red")], "µs", "EVs", bands)
+    assert 'class="fault"' not in layers and 'class="fault-edge"' in layers
+
+
+def test_heat_maps_have_a_scale(results: list[sim.Result]) -> None:
+    assert "25 %</text>" in report.links_plot(results[0])

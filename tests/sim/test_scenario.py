@@ -28,6 +28,11 @@ def test_scenarios_of_the_project_open_with_their_question(path: Path) -> None:
     [
         ({"fabrik": {}}, "fabrik = {} is not allowed: there is no such key; did you mean fabric?"),
         ({"fabric": {"plane": 2}}, "fabric.plane = 2 .* did you mean fabric.planes?"),
+        ({"fabric": {"nic_bps": "400"}}, "fabric.nic_bps = '400' .*did you mean 400G"),
+        ({"fabric": {"nic_bps": "400G", "planes": 3}}, "fabric.planes = 3 .*a divisor of the NIC's 400G"),
+        ({"fabric": {"nic_bps": "400G", "host_link_gbps": 100}}, "fabric.nic_bps = '400G' .*host_link_gbps is set"),
+        ({"fabric": {"nic_gps": "400G"}}, "did you mean"),
+        ({"fabric": {"file": 3}}, "fabric.file = 3 .*a text"),
         ({"fabric": {"planes": 0}}, "fabric.planes = 0 is not allowed: at least 1"),
         ({"fabric": {"planes": 17}}, "fabric.planes = 17 is not allowed: at most 16"),
         ({"fabric": {"planes": "two"}}, "fabric.planes = 'two' is not allowed: a whole number"),
@@ -112,3 +117,22 @@ def test_keys_can_be_set_by_their_path() -> None:
         one.with_keys({"faults.linsk": 2})
     with pytest.raises(ConfigError, match=r"question\.x"):
         one.with_keys({"question.x": 2})
+
+
+def test_planes_are_varied_at_the_rate_of_a_nic() -> None:
+    one = sim.parse({"question": "?", "fabric": {"nic_bps": "800G"}, "workload": {"kind": "permutation"}})
+    rates = {n: one.with_keys({"fabric.planes": n}).fabric for n in (1, 2, 4, 8)}
+    assert {n: f.host_link_gbps for n, f in rates.items()} == {1: 800, 2: 400, 4: 200, 8: 100}
+    assert all(f.fabric_link_bps == f.host_link_bps for f in rates.values())
+
+
+def test_rates_are_written_as_in_a_fabric_file(tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text("[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 2\nhost_link_bps = '40G'\n")
+    rest = {"question": "?", "workload": {"kind": "permutation"}}
+    source = str(tmp_path / "scenario.toml")
+    of_file = sim.parse(rest | {"fabric": {"file": "f.toml", "link_delay_us": 2.0}}, source).fabric
+    assert (of_file.planes, of_file.hosts, of_file.host_link_gbps, of_file.link_delay_us) == (2, 8, 40, 2)
+    assert of_file.fabric_link_gbps == 100  # as the file has it: its default
+    faster = sim.parse(rest | {"fabric": {"file": "f.toml", "nic_bps": "160G"}}, source).fabric
+    assert (faster.host_link_gbps, faster.fabric_link_bps) == (80, 80_000_000_000)
+    assert sim.parse(rest | {"fabric": {"host_link_bps": "50G"}}).fabric.host_link_gbps == 50

@@ -100,6 +100,15 @@ def test_all_to_all_keeps_its_window() -> None:
         assert depth.max() <= 3
 
 
+def test_part_of_an_all_to_all_is_spread_over_all_distances() -> None:
+    plan = plan_of(kind="all_to_all", hosts=13, peers=3, window=2, message_bytes=1000)
+    distances = [(to - host) % 13 for host, to in zip(plan.source, plan.destination, strict=True)]
+    assert distances == [1] * 13 + [5] * 13 + [9] * 13
+    assert max(Counter(zip(plan.source, replay(plan), strict=True)).values()) == 2
+    with pytest.raises(ConfigError, match=r"workload.peers = 13 .*0 to the 12 others"):
+        plan_of(kind="all_to_all", hosts=13, peers=13)
+
+
 def test_a_training_step_is_its_compute_and_its_collective() -> None:
     one = scenario(workload={"kind": "training", "steps": 3, "compute_us": 100.0, "bytes": 160_000, "buckets": 2})
     result = sim.run(one)

@@ -8,6 +8,7 @@ import pytest
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import load, parse
+from softmrc.files import line_of
 
 GOOD = """
 name = "eight"
@@ -59,3 +60,45 @@ def test_a_fabric_without_a_name_has_its_files(tmp_path: Path) -> None:
 def test_mistakes_are_named(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[fabric]\nhosts = 8\n\nspnies = 4\n", "line 4: fabric.spnies = 4 is not allowed"),
+        ("[fabric]\nhosts = 8\n[job]\n# note\nrestart_min = -1\n", "line 5: job.restart_min = -1"),
+        ("[fabric]\nhosts = 7\nhosts_per_leaf = 2\n", "line 2: fabric.hosts = 7"),
+        ("name = 'x'\n", "fabric = None"),
+        ("[fabric]\nhosts = \n", "line 2"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_file_line_and_key(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "bad.toml")
+    assert "bad" in str(caught.value) and words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_lines_of_keys_are_found_in_lists_of_tables() -> None:
+    text = """question = "x"
+[fabric]
+planes = 2
+[[faults.events]]
+kind = "down"
+[[faults.events]]
+kind = "down"
+port = { plane = 0, host = 3 }
+[[compare]]
+name = "one"
+[[compare]]
+name = "two"
+fabric.planes = 3
+[[compare.faults.events]]
+kind = "dwon"
+"""
+    keys = {
+        "question": 1, "fabric.planes": 3, "fabric.nothing": 2, "faults.events[0].kind": 5, "faults.events[1].kind": 7,
+        "faults.events[1].port.host": 8, "compare[1].fabric.planes": 13, "compare[1].faults.events[0].kind": 15,
+        "compare[0].name": 10, "nowhere.at.all": None,
+    }  # fmt: skip
+    assert {key: line_of(text, key) for key in keys} == keys

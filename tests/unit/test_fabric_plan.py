@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from softmrc.errors import ConfigError
-from softmrc.fabric.plan import Impossible, Prices, Question, compare, design
+from softmrc.fabric import parse
+from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file
 from softmrc.units import as_duration_ns, as_rate_bps, as_share, rate_text, share_text
 
 PRICES = Prices.load()
@@ -62,6 +63,9 @@ def test_a_comparison_keeps_the_fewest_tiers_and_says_what_cannot_be() -> None:
         (1, 2, 1, "2,048 NICs, and 131,072"),
         (8, 2, Fraction(1, 2), "at least 1"),
         (0, 2, 1, "at least 1"),
+        (8, 0, 1, "at least 1"),
+        (8, 1, 1, "512 ports for 131,072 NICs"),
+        (8, 1, 2, "no uplinks"),
     ],
 )
 def test_impossible_designs_are_refused_with_the_numbers(
@@ -94,7 +98,7 @@ def test_rates(text: object, bps: int) -> None:
     assert as_rate_bps("x", rate_text(bps)) == bps
 
 
-@pytest.mark.parametrize("text", ["", "fast", "-1G", "0", "1.5", "10X", None, True, 1.5])
+@pytest.mark.parametrize("text", ["", "fast", "-1G", "0", "1.5", "10X", None, True, 1.5, "800", " 800 "])
 def test_rates_refused(text: object) -> None:
     with pytest.raises(ConfigError, match="100G"):
         as_rate_bps("nic", text)
@@ -109,3 +113,34 @@ def test_durations_and_shares() -> None:
         with pytest.raises(ConfigError):
             as_share("x", refused)
     assert [share_text(x) for x in (0, 1, 0.125, 0.0039)] == ["0", "100 %", "12.5 %", "0.39 %"]
+
+
+def test_a_single_tier_is_one_switch_a_plane() -> None:
+    small = design(Question(8, NIC, SWITCH), PRICES, planes=2, tiers=1)
+    assert (small.switches_by_tier, small.links, small.uplinks, small.paths) == ((2,), 16, 0, 2)
+    assert small.longest_path_switches == 1 and small.link_share == small.t1_share == 0 and small.port_share == 0.5
+    found = compare(Question(8, NIC, SWITCH), PRICES, tiers=(1, 2, 3, 4))
+    assert [d.tiers for d in found] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "planes", "tiers", "switch"),
+    [(131072, 8, 2, "51.2T"), (8, 2, 1, "51.2T"), (1000, 4, 2, "51.2T"), (1024, 1, 3, "12.8T"), (900, 1, 3, "12.8T")],
+)
+def test_a_design_is_written_as_a_fabric_file(gpus: int, planes: int, tiers: int, switch: str) -> None:
+    question = Question(gpus, NIC, as_rate_bps("switch", switch))
+    found = design(question, PRICES, planes, tiers)
+    shape = parse(fabric_file(question, found)).fabric
+    assert gpus <= shape.hosts < gpus + shape.leaves * shape.hosts_per_leaf
+    assert shape.planes * shape.host_link_bps == NIC and shape.planes == planes
+    assert shape.tiers == max(tiers, 2) and shape.hosts_per_leaf == min(found.downlinks, gpus)
+    if gpus in (131072, 1024):  # full
+        assert shape.switches == found.switches and shape.cables == found.links
+
+
+def test_a_design_that_a_fabric_file_cannot_number_is_refused_with_the_numbers() -> None:
+    question = Question(65536, NIC, SWITCH)
+    with pytest.raises(ConfigError, match="at most 512 leaves; these make 1024"):
+        fabric_file(question, design(question, PRICES, planes=2, tiers=3))
+    with pytest.raises(ConfigError, match="at most 3 in a fabric file"):
+        fabric_file(question, design(question, PRICES, planes=1, tiers=4))

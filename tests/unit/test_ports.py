@@ -266,6 +266,22 @@ def test_a_callers_probe_comes_back_as_an_event() -> None:
     assert (event["psn"], event["ev"], event["port"], event["value"]) == (99, 0xAB, 1, 5_000_000)
 
 
+# spec: probe-service-time
+@pytest.mark.parametrize("waited_ps", [0, 999, 1_000_000, 7_654_321, 5_000_000_000])
+def test_an_answer_tells_how_long_it_was_in_the_making(waited_ps: int) -> None:
+    asker, answerer = Rig(ports=2), Rig(ports=2)
+    asker.endpoint.probe(asker.now, asker.peer, 1, 0xAB, token=99)
+    (probe,) = only(asker.drain(), REQUEST)
+    answerer.endpoint.handle_datagram(answerer.now, packer.request(EV_PROBE, probe.psn, 0, probe.ticks), peer=0)
+    answerer.now += waited_ps
+    (answer,) = only(answerer.drain(), RESPONSE)
+    assert answer.service_ns == max(1, waited_ps // 1000), "never 0, which says nothing"
+    asker.now += waited_ps + 1_000_000
+    asker.receive(packer.response(EV_PROBE, answer.psn, answer.ticks, service_ns=answer.service_ns), port=1)
+    (event,) = [e for e in asker.endpoint.poll_events() if e["type"] == EventType.probe_answer.value]
+    assert (event["psn"], event["took"]) == (99, answer.service_ns)
+
+
 def test_a_port_down_before_the_first_queue_pair_is_told_when_there_is_one() -> None:
     pair = Pair(4, ev_profile=EvProfile(count=16))
     pair.a.set_port(0, 1, False)

@@ -211,17 +211,68 @@ def test_other_ports_are_recognised_and_roce_is_left_alone(tmp_path: File) -> No
     assert len(rows) == 2
 
 
-def test_a_packet_cut_short_is_reported_not_crashed(tmp_path: File) -> None:
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_packet_cut_short_is_reported_not_crashed(tmp_path: File, is_sealed: bool) -> None:
     rng = random.Random(3)
     capture = tmp_path / "short.pcapng"
     with PcapngWriter(capture) as out:
         out.add_interface("plane0")
         for opcode in Opcode:
             frame = bytes(Frame.build(draw(rng, opcode), "fd00::1", "fd00::2"))
+            if is_sealed:
+                frame = sealed(frame, rng.randbytes(12), rng)
             for keep in range(62, len(frame), 5):
                 out.write(0, 0, frame[:keep])
     rows = read(tmp_path, capture, ["frame.number", "_ws.lua.error"])
     assert rows and all(row["_ws.lua.error"] == "" for row in rows)
+
+
+SEAL = ["qpn", "epoch", "number"]
+
+
+def sealed(frame: bytes, key: bytes, rng: random.Random) -> bytes:
+    """The frame as if a cipher had closed it, with random bytes for all that is hidden or a tag; IPv6 without more."""
+    packet = bytearray(frame[62:-4])
+    packet[1] |= 1
+    cut = 32 + 4 * (packet[8] >> 4 & 1)
+    if Opcode(packet[0]).is_write:
+        packet = packet[:cut] + key + rng.randbytes(8) + rng.randbytes(len(packet) - cut) + rng.randbytes(16)
+    else:
+        packet += key + rng.randbytes(16)
+    size = (len(packet) + 8).to_bytes(2, "big")
+    return frame[:18] + size + frame[20:58] + size + frame[60:62] + bytes(packet)
+
+
+def test_sealed_packets_say_so_and_show_their_headers(tmp_path: File) -> None:  # spec: sealed-layout
+    """As our own reader shows them, whole and trimmed, on any port; and what is hidden is shown as nothing else."""
+    rng = random.Random(4)
+    frames = []
+    for opcode in Opcode:
+        for _ in range(3):
+            key = rng.randbytes(12)
+            plain = bytes(Frame.build(draw(rng, opcode), "fd00::1", "fd00::2", ev=rng.getrandbits(32), udp_port=4793))
+            frames.append(sealed(plain, key, rng))
+            if opcode.is_write and (cut := wire.trim(frames[-1], udp_port=4793)) is not None:
+                frames.append(cut)
+    capture = tmp_path / "sealed.pcapng"
+    with PcapngWriter(capture) as out:
+        out.add_interface("plane0")
+        for i, frame in enumerate(frames):
+            out.write(0, i, frame)
+    of_headers = [name for name in ALL if name not in ("icrc", "version", "write.imm", "write.payload_size")]
+    of_seals = ("sealed", "version", "icrc", "write.imm", "payload", "seal.hidden", "seal.tag")
+    wanted = [f"mrc.{name}" for name in (*of_seals, *of_headers)]
+    rows = read(tmp_path, capture, [*wanted, *(f"mrc.seal.{name}" for name in SEAL), "_ws.col.Info"])
+    assert len(rows) == len(frames) and any(Frame.parse(frame, udp_port=4793).trimmed for frame in frames)
+    for row, frame in zip(rows, frames, strict=True):
+        ours = Frame.parse(frame, udp_port=4793)
+        assert ours.sealed is not None and "sealed" in row["_ws.col.Info"]
+        assert told("sealed", row["mrc.sealed"]) == told("version", row["mrc.version"]) == 1
+        assert {name: told(name, row[f"mrc.seal.{name}"]) for name in SEAL} == ours.sealed._asdict()
+        assert not any(row[f"mrc.{name}"] for name in ("icrc", "write.imm", "payload"))
+        assert bool(row["mrc.seal.tag"]) is not ours.trimmed
+        theirs = {name: told(name, row[f"mrc.{name}"]) for name in of_headers}
+        assert theirs == {name: value for name, value in expected(ours, frame).items() if name in of_headers}
 
 
 def test_it_is_installed_where_tshark_looks(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:

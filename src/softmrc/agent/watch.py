@@ -13,6 +13,7 @@ from softmrc.errors import MrcError
 from softmrc.fabric import Shape
 from softmrc.fabric.denylist import Denylist
 from softmrc.fabric.drawing import draw
+from softmrc.mapper import Mapper
 
 MOST_CHANGES = 100
 
@@ -34,6 +35,16 @@ class DenylistSource:
         if not self._path.exists():
             return []
         return [(one.name, one.kind, one.state, "") for one in Denylist.load(self._path).entries]
+
+
+class MapperSource:
+    """A mapper beside it, a step at a time."""
+
+    def __init__(self, mapper: Mapper) -> None:
+        self._mapper = mapper
+
+    def broken(self) -> list[tuple[str, str, str, str]]:
+        return [(one.thing.name, one.thing.kind.value, one.state.value, one.how) for one in self._mapper.step()]
 
 
 class FabricWatch:

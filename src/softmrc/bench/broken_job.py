@@ -15,7 +15,7 @@ import numpy as np
 
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.errors import MrcError
-from softmrc.recorder.explain import Cause, Explainer, Verdict
+from softmrc.recorder.explain import Cause, Explainer, Verdict, worst
 from softmrc.recorder.tape import read
 
 PLANES = ["127.0.0.1", "127.0.0.2"]
@@ -83,8 +83,7 @@ def run(way: str) -> Verdict:
             raise MrcError(f"a rank of the job with a {way} failed: {[one.exitcode for one in ranks]}")
         explainer = Explainer([read(path) for path in Path(folder, "softmrc").glob("*.flight")])
         # What is broken stays so: of the first few, the one that lost most.
-        found = [explainer.explain(number) for number in range(BEFORE + 1, BEFORE + 1 + LOOKED_AT)]
-        return max(found, key=lambda verdict: verdict.took_s - verdict.usual_s)
+        return worst([explainer.explain(number) for number in range(BEFORE + 1, BEFORE + 1 + LOOKED_AT)])
 
 
 def explained(runs: int = 20) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from softmrc.bench import broken_job, mapper, watching
+from softmrc.bench import broken_job, mapper, page, watching
 from softmrc.bench.figures import Figure
 
 FIGURES = (
@@ -14,6 +14,7 @@ FIGURES = (
     Figure("mapper_seconds", "until the last dead thing was named, fabric's time", "s", 2, False),
     Figure("mapper_bandwidth_share", "of a link's bandwidth, the mapper took", "", 0.001, False),
     Figure("watch_cost", "of a busy device's goodput, watching takes", "", 0.02, False),
+    Figure("page_seconds", "until the page shows a cable that was pulled, the longest", "s", 2, False),
     Figure("explained", "of jobs broken in five ways, were explained rightly", "", 1, True),
 )
 
@@ -22,4 +23,5 @@ def measure(quick: bool = False) -> dict[str, Any]:
     """All figures; the mapper's over 200 trials of one to three faults among 512 simulated hosts, and 20 runs of a job
     of two ranks for each way to break it."""
     named = mapper.measure(trials=8 if quick else 200)
-    return named | broken_job.explained(1 if quick else 20) | watching.watch_cost(3 if quick else 10)
+    shown = page.page_seconds(1 if quick else 10)
+    return named | shown | broken_job.explained(1 if quick else 20) | watching.watch_cost(3 if quick else 10)

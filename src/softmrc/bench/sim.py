@@ -4,7 +4,10 @@
     C      incast 32 to 1, 128 hosts, leaf-spine, 400G, 2 MB                   the same
     B      random permutation, 1 024 hosts, leaf-spine, 400G, 2 MB             speed on one core
     F      the same with 8 192 hosts
+    cores  B and F on one core and on all of them, in turn                     how many times as fast
     full   131 072 NICs, two tiers, 8 planes of 100G, every NIC sends 256 KiB  time and memory of the whole run
+    full_1m    the same with 1 MiB (with --full, as it takes minutes)
+    full_a2a   the same; every NIC sends 64 KiB to 4 others, 2 at a time: a slice of an all-to-all (with --full)
     failover   a T0-T1 cable dies without a word under load (base RTT 8.3 µs)
     grey   the fabric of C, a random permutation, one spine at a share of its rate from the start
     a2a    64 hosts send 256 KiB to each other, so many messages at a time, beside RoCE
@@ -16,6 +19,7 @@ Runs whose memory counts have a process of their own.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +42,7 @@ _LIKE_THE_REFERENCE: dict[str, Any] = {
     "run": {"bin_us": 1000.0},
 }  # fmt: skip
 _FAT_TREE = {"planes": 1, "hosts": 128, "hosts_per_leaf": 4, "spines": 4, "pods": 8, "cores_per_spine": 4}
+_ALL_NICS = {"planes": 8, "hosts": 131_072, "hosts_per_leaf": 256, "spines": 256}
 _PERMUTATION = {"kind": "permutation", "message_bytes": 2_000_000}
 _ONE_TO_ONE = {"hosts": 64, "hosts_per_leaf": 8, "spines": 8}
 _ACROSS = {"kind": "permutation", "pattern": "across_leaves"}
@@ -65,9 +70,19 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "workload": _PERMUTATION,
     },
     "full": {
-        "fabric": {"planes": 8, "hosts": 131_072, "hosts_per_leaf": 256, "spines": 256},
+        "fabric": _ALL_NICS,
         "workload": {"kind": "permutation", "message_bytes": 256 << 10},
         "run": {"bin_us": 1000.0},
+    },
+    "full_1m": {
+        "fabric": _ALL_NICS,
+        "workload": {"kind": "permutation", "message_bytes": 1 << 20},
+        "run": {"bin_us": 1000.0},
+    },
+    "full_a2a": {
+        "fabric": _ALL_NICS,
+        "workload": {"kind": "all_to_all", "message_bytes": 64 << 10, "window": 2, "peers": 4},
+        "run": {"bin_us": 1000.0, "chain": "acknowledgement"},
     },
     "grey": _LIKE_THE_REFERENCE
     | {
@@ -97,6 +112,7 @@ LONG_BYTES = 20_000_000
 A2A_WINDOWS = (1, 4, 8, 16)
 ROCE_QPS = (1, 4, 16)
 FAULT_US = 150.0
+RUNS = {"B": 3, "F": 2}  # of which the fastest counts
 WATCHED_US = 150.0
 
 FIGURES = (
@@ -110,10 +126,17 @@ FIGURES = (
     Figure("F.data_packets_per_s", "F: data packets per second, 8 192 hosts", "packets/s", 0, True),
     Figure("F.link_hops_per_s", "… link hops per second", "hops/s", 1e6, True),
     Figure("F.rss_gib", "… peak memory", "GiB", 0, True),
+    Figure("cores", "cores that this process may use", "", 0, True),
+    Figure("cores_speedup.B", "B on all of them, against one (2 cores: 1.6; 16: 5)", "×", 1.6, True),
+    Figure("cores_speedup.F", "F on all of them, against one (2 cores: 1.6; 16: 5)", "×", 1.6, True),
     Figure("full.nics", "full: NICs", "", 131_072, True),
     Figure("full.build_s", "… to build the fabric", "s", 20, False),
     Figure("full.run_s", "… to run every message to its end", "s", 600, False),
     Figure("full.rss_gib", "… peak memory of the whole run", "GiB", 8, False),
+    Figure("full_1m.run_s", "full_1m: to run 1 MiB from every NIC to its end, on all cores", "s", 0, False),
+    Figure("full_1m.rss_gib", "… peak memory", "GiB", 0, False),
+    Figure("full_a2a.run_s", "full_a2a: to run the slice of an all-to-all to its end, on all cores", "s", 0, False),
+    Figure("full_a2a.rss_gib", "… peak memory", "GiB", 0, False),
     Figure("failover_us", "a silent cable is left and all it swallowed resent, worst seed", "µs", 50, False),
     Figure("goodput_floor", "least goodput meanwhile, of the surviving capacity, worst seed", "", 0.95, True),
     Figure("failover_4x100_us", "the same on 4 × 100G instead of 2 × 400G", "µs", 50, False),
@@ -143,8 +166,8 @@ def agreement(name: str, seeds: int) -> dict[str, float]:
 
 
 def speed(name: str) -> dict[str, float]:
-    """The fastest of a few runs: whatever else the machine does can only slow one down."""
-    runs = [_finished(sim.run(scenario(name))) for _ in range(3 if name == "B" else 2)]
+    """On one core, the fastest of a few runs: whatever else the machine does can only slow one down."""
+    runs = [_finished(sim.run(scenario(name), cores=1)) for _ in range(RUNS.get(name, 1))]
     result = min(runs, key=lambda run: run.wall_s)
     return {
         "data_packets_per_s": result.counters["data_packets"] / result.wall_s,
@@ -153,8 +176,22 @@ def speed(name: str) -> dict[str, float]:
     }
 
 
-def whole_fabric() -> dict[str, float]:
-    run = Run(scenario("full"))
+def cores_speedup(name: str) -> dict[str, float]:
+    """How many times as fast all cores are: the fastest run of each, one core and all of them in turn."""
+    least: dict[int, float] = {}
+    hashes = set()
+    for _ in range(RUNS.get(name, 1)):
+        for cores in (1, len(os.sched_getaffinity(0))):
+            result = _finished(sim.run(scenario(name), cores=cores))
+            least[cores] = min(result.wall_s, least.get(cores, result.wall_s))
+            hashes.add(result.trace_hash)
+    if len(hashes) > 1:
+        raise InternalError(f"run {name} is not the same on all cores as on one")
+    return {"speedup": least[min(least)] / least[max(least)]}
+
+
+def whole_fabric(name: str, cores: int = 0) -> dict[str, float]:
+    run = Run(scenario(name), cores=cores)
     run.build()
     result = _finished(run.to_end())
     return {
@@ -248,22 +285,26 @@ def _finished(result: sim.Result) -> sim.Result:
     return result
 
 
-def _apart(name: str) -> dict[str, float]:
+def _apart(*words: str) -> dict[str, float]:
     """A measurement in a process of its own."""
-    done = subprocess.run(command_of(__name__, name), capture_output=True, text=True, check=False)
+    done = subprocess.run(command_of(__name__, *words), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise InternalError(f"run {name} failed: {done.stderr.strip()}")
+        raise InternalError(f"run {' '.join(words)} failed: {done.stderr.strip()}")
     measured: dict[str, float] = json.loads(done.stdout)
     return measured
 
 
-def measure(quick: bool = False) -> dict[str, Any]:
-    """All figures; `quick` leaves out the runs that take a minute, and is not for the record."""
+def measure(quick: bool = False, full: bool = False) -> dict[str, Any]:
+    """All figures; `quick` leaves out runs of a minute, and is not for the record; `full` adds runs of minutes."""
     figures: dict[str, Any] = {name: agreement(name, 2 if quick else 5) for name in ("A", "C")}
-    figures["B"] = _apart("B")
+    sizes = ("B",) if quick else ("B", "F")
+    figures |= {name: _apart("speed", name) for name in sizes}
+    figures["cores"] = len(os.sched_getaffinity(0))
+    figures["cores_speedup"] = {name: _apart("cores", name)["speedup"] for name in sizes}
     if not quick:
-        figures["F"] = _apart("F")
-        figures["full"] = _apart("full")
+        figures["full"] = _apart("full", "full")
+    if full:
+        figures |= {name: _apart("full", name) for name in ("full_1m", "full_a2a")}
     seeds = 2 if quick else 5
     figures["failover_us"], figures["goodput_floor"] = failover("failover", seeds)
     figures["failover_4x100_us"], figures["goodput_floor_4x100"] = failover("failover_4x100", seeds)
@@ -273,4 +314,11 @@ def measure(quick: bool = False) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(whole_fabric() if sys.argv[1] == "full" else speed(sys.argv[1])))
+    what, which = sys.argv[1:]
+    # Time and memory of `full` have been taken on one core ever since.
+    found = {
+        "speed": speed,
+        "cores": cores_speedup,
+        "full": lambda name: whole_fabric(name, cores=1 if name == "full" else 0),
+    }[what](which)
+    print(json.dumps(found))

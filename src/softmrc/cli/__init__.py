@@ -20,12 +20,16 @@ from softmrc.cli import (
     explain,
     fabric,
     info,
+    key,
     lab,
     mapper,
     nccl,
     perf,
     ping,
+    profiles,
+    retries,
     sim,
+    study,
     top,
 )
 from softmrc.errors import MrcError, words_of
@@ -61,11 +65,15 @@ app.command("explain")(explain.explain)
 app.command("agent")(agent.agent)
 app.command("dash")(agent.dash)
 app.command("sweep")(sim.sweep)
+app.command("retries")(retries.retries)
 app.command("nccl-plugin")(nccl.nccl_plugin)
 app.command("plan")(fabric.plan)
 app.command("assess")(fabric.assess)
+app.command("study")(study.study)
 app.add_typer(fabric.fabric_app, name="fabric")
+ctl.ctl_app.add_typer(profiles.profile_app, name="profile")
 app.add_typer(ctl.ctl_app, name="ctl")
+app.add_typer(key.key_app, name="key")
 app.add_typer(lab.lab_app, name="lab")
 app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")

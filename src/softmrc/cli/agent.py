@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from softmrc import shipped
-from softmrc.cli.mapper import how, lab_settings
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.fabric import load
 from softmrc.files import read_text
 from softmrc.lab import Lab
 from softmrc.mapper import Mapper
-from softmrc.mapper.kernel import LabFabric
+from softmrc.mapper.kernel import LabFabric, lab_settings
 
 if TYPE_CHECKING:
     from softmrc.agent.guard import Listen
@@ -57,23 +56,13 @@ def dash(
         _serve(listen, token_file, watch, page=True)
 
 
-class LabSource:
-    """A mapper over a lab, a step at a time."""
-
-    def __init__(self, mapper: Mapper) -> None:
-        self._mapper = mapper
-
-    def broken(self) -> list[tuple[str, str, str, str]]:
-        return [(one.thing.name, one.thing.kind.value, one.state.value, how(one)) for one in self._mapper.step()]
-
-
 @contextmanager
 def _watched_lab(name: str) -> Iterator[FabricWatch]:
-    from softmrc.agent.watch import FabricWatch
+    from softmrc.agent.watch import FabricWatch, MapperSource
 
     lab = Lab.find(name or None)
     with LabFabric(lab) as fabric:
-        watch = FabricWatch(lab.name, lab.shape, LabSource(Mapper(fabric, lab_settings(lab))))
+        watch = FabricWatch(lab.name, lab.shape, MapperSource(Mapper(fabric, lab_settings(lab))))
         try:
             yield watch
         finally:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import allreduce, engine, failover, nccl, operate, sealed, sim, udp
+from softmrc.bench import allreduce, assess, engine, failover, nccl, operate, sealed, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 from softmrc.cli.terminal import check_mark, terminal
@@ -129,9 +129,10 @@ def bench_nccl(
 def bench_sim(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
     quick: bool = typer.Option(False, help="A quick look without the large runs; not for the record."),
+    full: bool = typer.Option(False, "--full", help="Also 1 MiB, and part of an all-to-all, on 131 072 NICs: minutes."),
 ) -> None:
-    """Agreement with a public reference, speed, 131 072 NICs, and failover in simulated time."""
-    figures = sim.measure(quick)
+    """Agreement with a public reference, speed, cores, 131 072 NICs, and failover in simulated time."""
+    figures = sim.measure(quick, full)
     if as_json:
         print(json.dumps(figures, indent=2))
         return
@@ -160,6 +161,19 @@ def bench_operate(
         print(json.dumps(figures, indent=2))
         return
     _show(f"{figures['mapper_faults']} faults in {figures['mapper_trials']} fabrics", operate.FIGURES, figures)
+
+
+@benches.command("assess")
+def bench_assess(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """The closed forms of `softmrc assess` beside drawn months, for eight fabrics, and beside simulated packets."""
+    figures = assess.measure(quick)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show("What assess says, by three ways", assess.FIGURES, figures)
 
 
 @benches.command("lab")

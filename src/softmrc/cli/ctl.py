@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +46,9 @@ Qpn = Annotated[
 OneQpn = Annotated[int, typer.Argument(parser=a_qpn, metavar="QPN", help="As `ctl qps` has it: 0x8bac38.")]
 Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
 Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
+Profile = Annotated[
+    int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all who use it.")
+]
 Stop = Annotated[bool, typer.Option("--stop", help="Nothing more after the first that fails.")]
 
 
@@ -57,7 +61,7 @@ def _again(watch: float, show: Callable[[], None]) -> None:
             show()
 
 
-def _say(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Grid]) -> None:
+def say_rows(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Grid]) -> None:
     if as_json:
         for row in rows:
             print(json.dumps(row), flush=True)
@@ -92,7 +96,7 @@ def _devices(as_json: bool) -> None:
             shown.add_row(row["device"], str(row.get("kind", "?")), planes, program)
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
 @ctl_app.command("planes")
@@ -115,7 +119,7 @@ def _planes(node: control.Node, as_json: bool) -> None:
             shown.add_row(str(row["plane"]), state, *words, *counts)
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
 @ctl_app.command("qps")
@@ -139,7 +143,7 @@ def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
             shown.add_row(f"{row['qpn']:#x}", row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
 @ctl_app.command("evs")
@@ -163,52 +167,72 @@ def _evs(node: control.Node, qpn: int, as_json: bool) -> None:
             shown.add_row(str(row["ev"]), value, str(row["plane"]), state, str(row.get("drops", 0)))
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
-@ctl_app.command("deny")
-def deny(
-    device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, stop: Stop = False,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Keep queue pairs off some EVs; without --qpn all queue pairs. Exit status 1 if some could not be denied."""
-    with control.the_device(device) as node:
-        _tell(node.deny(ev or None, qpn=qpn, plane=plane, stop=stop), "denied", as_json)
+def _change(word: str, help_text: str) -> None:
+    """A command that denies or allows: the two differ in a word."""
+
+    def command(
+        device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, profile: Profile = None,
+        stop: Stop = False, as_json: AsJson = False,
+    ) -> None:  # fmt: skip
+        with control.the_device(device) as node:
+            change = node.deny if word == "deny" else node.allow
+            _tell(
+                change(ev or None, qpn=qpn, plane=plane, profile=profile, stop=stop),
+                "denied" if word == "deny" else "allowed",
+                as_json,
+            )
+
+    ctl_app.command(word, help=help_text)(command)
 
 
-@ctl_app.command("allow")
-def allow(
-    device: Device = None, qpn: Qpn = None, ev: Evs = None, plane: Plane = None, stop: Stop = False,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Let queue pairs use EVs again that were denied."""
-    with control.the_device(device) as node:
-        _tell(node.allow(ev or None, qpn=qpn, plane=plane, stop=stop), "allowed", as_json)
+_change("deny", "Keep queue pairs off EVs; without --qpn and --profile all. Exit status 1 if some could not be denied.")
+_change("allow", "Let queue pairs use EVs again that were denied.")
 
 
 def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
     if as_json:
-        failed = [{"qpn": one.qpn, "ev": one.ev, "error": one.error} for one in batch.failed]
+        failed = [{_whose(one)[0]: _whose(one)[1], "ev": one.ev, "error": one.error} for one in batch.failed]
         print(json.dumps({"done": batch.done, "failed": failed}))
     else:
         print(f"{batch.done} {word}")
         for one in batch.failed:
-            print(f"queue pair {one.qpn:#x}, EV {one.ev}: {one.error}")
+            whose = f"profile {one.profile}" if one.profile else f"queue pair {one.qpn:#x}"
+            print(f"{whose}, EV {one.ev}: {one.error}")
     if batch.failed:
         raise typer.Exit(1)
 
 
+def _whose(failed: control.Failed) -> tuple[str, int]:
+    return ("profile", failed.profile) if failed.profile else ("qpn", failed.qpn)
+
+
 @ctl_app.command("replace")
 def replace(
-    qpn: OneQpn,
-    ev: Annotated[int, typer.Argument(min=0, max=65535, help="Its index.")],
+    number: Annotated[
+        int,
+        typer.Argument(
+            parser=a_qpn, metavar="QPN", help="A queue pair, as `ctl qps` has it; with --profile a profile."
+        ),
+    ],
+    ev: Annotated[int, typer.Argument(min=0, max=65535, help="Its index, or its place in the list.")],
     value: Annotated[str, typer.Argument(help="Another path: a number, or hexadecimal text of a wide one.")],
+    profile: Annotated[bool, typer.Option("--profile", help="In an EV profile's list.")] = False,
+    all_copies: Annotated[bool, typer.Option("--all-copies", help="And in queue pairs that use the profile.")] = False,
     device: Device = None,
 ) -> None:
     """Another path in the place of an EV."""
+    if all_copies and not profile:
+        raise ConfigError("all-copies", all_copies, "with --profile only")
+    new = int(value) if value.isdecimal() else value
     with control.the_device(device) as node:
-        node.replace(qpn, ev, int(value) if value.isdigit() else value)
-    print(f"EV {ev} of queue pair {qpn:#x} is {value}")
+        if profile:
+            node.replace(None, ev, new, profile=number, all_copies=all_copies)
+        else:
+            node.replace(number, ev, new)
+    print(f"EV {ev} of {f'profile {number}' if profile else f'queue pair {number:#x}'} is {value}")
 
 
 @ctl_app.command("port")
@@ -244,7 +268,7 @@ def faults(
             shown.add_row(str(number), ", ".join(words) or "none")
         return shown
 
-    _say(as_json, found, table)
+    say_rows(as_json, found, table)
 
 
 @ctl_app.command("capture")
@@ -268,25 +292,25 @@ def probe(
     ev: Annotated[list[int], typer.Option("--ev", min=0, max=0xFFFFFFFF, help="A value; may be repeated.")],
     device: Device = None,
     timeout: Annotated[str, typer.Option(help="How long to wait.")] = "1s",
+    dscp: Annotated[int | None, typer.Option(min=0, max=63, help="How the questions are marked.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a peer for a sign of life over chosen paths."""
     with control.the_device(device) as node:
-        found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9)
-    rows = [
-        {"ev": one.ev, "asked": one.asked, "took_ns": one.took_ns, "arrival_plane": one.arrival_plane} for one in found
-    ]
+        found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9, dscp)
+    rows = [asdict(one) for one in found]
 
     def table() -> Grid:
-        shown = Grid("ev", "answer", "round trip, µs", "came by plane")
+        shown = Grid("ev", "answer", "round trip, µs", "peer's part, µs", "came by plane")
         for one in found:
             word = "yes" if one.took_ns is not None else "none" if one.asked else "not sent"
             trip = "" if one.took_ns is None else f"{one.took_ns / 1000:,.0f}"
             came = "" if one.arrival_plane is None else str(one.arrival_plane)
-            shown.add_row(f"{one.ev:08x}", word, trip, came)
+            part = "" if one.service_ns is None else f"{one.service_ns / 1000:,.1f}"
+            shown.add_row(f"{one.ev:08x}", word, trip, part, came)
         return shown
 
-    _say(as_json, rows, table)
+    say_rows(as_json, rows, table)
 
 
 @ctl_app.command("events")

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from softmrc import shipped
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
-from softmrc.fabric import AddressPlan, Tier, link_name, load, table_of
+from softmrc.fabric import AddressPlan, Tier, findings, link_name, load, table_of
 from softmrc.fabric import assess as judge
 from softmrc.fabric import config as configs
 from softmrc.fabric import plan as plans
 from softmrc.fabric import report as reports
 from softmrc.fabric.drawing import draw as draw_fabric
+from softmrc.fabric.losses import PART_WORDS
 from softmrc.files import write_text
-from softmrc.units import as_rate_bps, rate_text
+from softmrc.units import as_rate_bps
 
 MOST_PORTS = 1 << 20  # of a switch, far beyond any
 DESIGNS_A_TABLE = 4  # as many as fit 80 columns
@@ -38,10 +40,10 @@ Report = Annotated[Path | None, typer.Option("--report", help="Also write an HTM
 def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
     try:
         found = tuple(int(part) for part in text.split(","))
-        if max(found) > most:
+        if min(found) < 1 or max(found) > most:
             raise ValueError
     except ValueError:
-        allowed = f"whole numbers up to {most:,} with commas between them, as 1,2,4,8"
+        allowed = f"whole numbers from 1 to {most:,} with commas between them, as 1,2,4,8"
         raise ConfigError(field, text, allowed) from None
     return found
 
@@ -61,11 +63,18 @@ def plan(
     nic: Annotated[str, typer.Option(help="The rate of a NIC.")] = "800G",
     switch: Annotated[str, typer.Option(help="The capacity of a switch.")] = "51.2T",
     planes: Annotated[str, typer.Option(help="Numbers of planes to compare.")] = "1,2,4,8",
-    tiers: Annotated[str, typer.Option(help="Numbers of tiers to consider.")] = "2,3,4",
+    tiers: Annotated[str, typer.Option(help="Numbers of tiers to consider.")] = "1,2,3,4",
     oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a T0.")] = "1",
     nics_per_gpu: Annotated[int, typer.Option(min=1)] = 1,
     all_tiers: Annotated[bool, typer.Option("--all", help="Also designs with more tiers than they need.")] = False,
     prices: Annotated[Path | None, typer.Option(help="A price file.", show_default=False)] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the design, if only one is left, as the file that assess, sim, lab and fabric read.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
     report: Report = None,
 ) -> None:
@@ -76,10 +85,11 @@ def plan(
         question, book, _numbers("planes", planes, 1024), _numbers("tiers", tiers, 16),
         _fractions("oversubscription", oversubscription), not all_tiers,
     )  # fmt: skip
-    if report:
-        write_text(report, reports.plan_html(question, found, book))
+    if write is not None:
+        _write_fabric(write, question, found)
     if as_json:
         print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
+        _write_report(report, lambda: reports.plan_html(question, found, book))
         return
     console = terminal()
     designs = [d for d in found if isinstance(d, plans.Design)]
@@ -90,7 +100,16 @@ def plan(
         words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
         console.print(words, style="yellow", highlight=False)
     console.print(reports.plan_note(book), style="dim", highlight=False)
-    _say_written(console, report)
+    _write_report(report, lambda: reports.plan_html(question, found, book))
+
+
+def _write_fabric(path: Path, question: plans.Question, found: list[plans.Design | plans.Impossible]) -> None:
+    designs = [d for d in found if isinstance(d, plans.Design)]
+    if len(designs) != 1:
+        have = ", ".join(reports.plan_cell(d, "shape") for d in designs) or "none that can be built"
+        raise ConfigError("write", str(path), f"one design; say --planes, --tiers, --oversubscription. Here are {have}")
+    write_text(path, plans.fabric_file(question, designs[0]))
+    terminal(stderr=True).print(f"Fabric: {path}", style="dim")
 
 
 def _plan_table(designs: list[plans.Design]) -> Table:
@@ -106,49 +125,66 @@ def _plan_table(designs: list[plans.Design]) -> Table:
 
 def assess(
     file: File,
-    trials: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many months to draw.")] = 20,
+    trials: Annotated[
+        int, typer.Option(min=0, max=100_000, help="How many months to draw; 0: as many as take a few seconds.")
+    ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Another seed, other months.")] = 1,
+    assumptions: Annotated[bool, typer.Option("--assumptions", help="Also print everything that is assumed.")] = False,
     as_json: AsJson = False,
     report: Report = None,
 ) -> None:
-    """Judge a fabric: path diversity, failure domains, and what a month of failures costs a job."""
+    """Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."""
     found = judge.assess(load(shipped.find(file, shipped.EXAMPLES, "file")), trials, seed)
-    if report:
-        write_text(report, reports.assess_html(found))
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
+        _write_report(report, lambda: reports.assess_html(found))
         return
     console = terminal()
-    console.print(Text.assemble((f"Fabric {found.description.name}", "bold"), f": {_summary(found)}\n"))
+    console.print(Text.assemble((f"Fabric {found.description.name}", "bold"), f": {findings.summary(found)}\n"))
     for title, head, rows in (
-        ("Ways between two hosts", reports.DIVERSITY_HEAD, reports.diversity_rows(found)),
-        ("Failure domains, the largest first", reports.DOMAIN_HEAD, reports.domain_rows(found)),
+        ("Ways between two hosts", findings.DIVERSITY_HEAD, findings.diversity_rows(found)),
+        ("Failure domains, the largest first", findings.DOMAIN_HEAD, findings.domain_rows(found)),
     ):
-        table = Table(title=title, title_justify="left")
-        for i, cell in enumerate(head):
-            table.add_column(cell, justify="right" if i else "left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print("\nA month of failures", style="bold")
-    for line in reports.month_lines(found):
-        console.print(line, highlight=False)
-    console.print(reports.assess_note(found), style="dim", highlight=False)
-    _say_written(console, report)
+        console.print(_table(title, head, rows))
+    console.print(_losses_table(found))
+    for heading, lines in (
+        ("What failures cost", findings.answer_lines(found)),
+        ("What would change the answer", findings.flip_lines(found)),
+    ):
+        console.print(f"\n{heading}", style="bold", highlight=False)
+        for line in lines:
+            console.print(line, highlight=False)
+    if assumptions:
+        console.print(_table("Assumptions", ["key", "value", "from"], findings.assumption_rows(found)))
+    console.print(findings.assess_note(found), style="dim", highlight=False)
+    _write_report(report, lambda: reports.assess_html(found))
 
 
-def _summary(found: judge.Assessment) -> str:
-    shape = found.description.fabric
-    nic = rate_text(shape.planes * shape.host_link_bps)
-    return (
-        f"{shape.hosts:,} NICs of {nic}, {shape.planes} planes of {shape.tiers} tiers, "
-        f"{shape.switches:,} switches, {shape.cables:,} cables"
-    )
+def _table(title: str, head: list[str], rows: list[list[str]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for i, cell in enumerate(head):
+        table.add_column(cell, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
-def _say_written(console: Console, path: Path | None) -> None:
+def _losses_table(found: judge.Assessment) -> Table:
+    """Two columns for each policy; its name stands above MRC's."""
+    table = Table(title=findings.LOSSES_TITLE, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for column in findings.LOSSES_HEAD:
+        table.add_column(column.replace(", ", "\n"), justify="right", no_wrap=True)
+    for row in findings.losses_rows(found):
+        table.add_row(*row, end_section=row[0] == list(PART_WORDS.values())[-1])
+    return table
+
+
+def _write_report(path: Path | None, page: Callable[[], str]) -> None:
+    """After everything was printed: a page that cannot be written must not cost what was worked out."""
     if path:
-        console.print(f"Report: {path}", style="dim")
+        write_text(path, page())
+        terminal(stderr=True).print(f"Report: {path}", style="dim")
 
 
 @fabric_app.command("config")

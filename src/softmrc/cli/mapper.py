@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from softmrc import shipped
+from softmrc import control, shipped
 from softmrc.cli.terminal import a_number, terminal
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape, load
-from softmrc.fabric.config.linux import burst_bytes
 from softmrc.lab import Lab
-from softmrc.mapper import Finding, Mapper, Settings, State, Things, denylist_of
-from softmrc.mapper.kernel import LabFabric
+from softmrc.mapper import Finding, Mapper, Settings, State, Things, denylist_of, ecmp
+from softmrc.mapper.kernel import LabFabric, lab_settings
 from softmrc.mapper.simulated import SimulatedFabric
 from softmrc.units import as_duration_ns, as_share, share_text
 
@@ -50,28 +48,6 @@ def lab(
     settings = lab_settings(found, lanes)
     with LabFabric(found) as fabric:
         _run(Mapper(fabric, settings), found.name, seconds, watch, denylist, as_json)
-
-
-def lab_settings(lab: Lab, lanes: int = 1) -> Settings:
-    """A slot is as long as a few thousand packets a second allow; the large packets are the lab's largest."""
-    shape = lab.shape
-    packets = 2 * shape.planes * (shape.hosts + shape.leaves * shape.spines)
-    slot_s = max(0.02, packets / 8000)
-    window = max(20, round(4 / slot_s))
-    mtu = lab.description.lab.mtu
-    burst = burst_bytes(lab.description)
-    return Settings(
-        slot_s=slot_s,
-        step_slots=max(1, round(0.5 / slot_s)),
-        window_slots=window,
-        large_every=12,
-        large_bytes=mtu,
-        train=-(-burst // mtu) + 8,
-        burst_bytes=burst,
-        lanes=lanes,
-        floor=1e-4,
-        focus_crossings=400,
-    )
 
 
 @mapper_app.command("sim")
@@ -120,6 +96,38 @@ def plant(fabric: SimulatedFabric, things: Things, text: str, seconds: float) ->
         fabric.break_links(SIM_KINDS[kind], links, 0.0, as_share("break", argument))
     else:
         raise ConfigError("break", text, "THING=dead, =loss:1%, =corrupt:1%, =slow:25% or =flap:50ms")
+
+
+@mapper_app.command("ecmp")
+def by_ports(
+    others: Annotated[list[Path] | None, typer.Argument(help="What other hosts saved, to judge together.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", "-d", help="4711-0; without: every one of this user.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=0, max=100_000, help="Probes over each source port; 0: none.")] = 50,
+    save: Annotated[Path | None, typer.Option(help="Write what was seen here, for another host to judge with.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Where paths are chosen by a hash: probes of running devices over each source port, and what that tells."""
+    cells = [cell for path in others or [] for cell in ecmp.load(path)]
+    if rounds:
+        nodes = [control.the_device(device)] if device else control.devices()
+        if not nodes:
+            raise UsageError("no device is running, so nothing can be probed")
+        for node in nodes:
+            with node:
+                cells += ecmp.probe_all(node, rounds)
+    if save is not None:
+        ecmp.save(save, cells)
+    found = ecmp.judge(cells)
+    if as_json:
+        rows = [asdict(one) | {"name": one.name, "state": one.state.value} for one in found]
+        print(json.dumps({"cells": len(cells), "probes": sum(one.sent for one in cells), "findings": rows}))
+        return
+    table = Table("broken", "what", "how", "evidence")
+    for one in found:
+        table.add_row(one.name, one.kind, Text(one.how, "red"), f"{one.lost:,} lost, {one.sent - one.lost:,} fine")
+    terminal().print(table if found else f"nothing is broken ({sum(one.sent for one in cells):,} probes)")
 
 
 def _run(mapper: Mapper, name: str, seconds: float, watch: bool, denylist: Path | None, as_json: bool) -> None:
@@ -181,20 +189,8 @@ def findings_table(shape: Shape, found: list[Finding]) -> Table:
     for head in ("broken", "what", "how", "evidence", "hit"):
         table.add_column(head)
     for one in found:
-        table.add_row(one.thing.name, one.thing.kind.value, Text(how(one), "red"), _evidence(one), _hit(shape, one))
+        table.add_row(one.thing.name, one.thing.kind.value, Text(one.how, "red"), _evidence(one), _hit(shape, one))
     return table
-
-
-def how(one: Finding) -> str:
-    """How it is broken, in words."""
-    words: dict[State, Callable[[], str]] = {
-        State.DEAD: lambda: "dead",
-        State.LOSSY: lambda: f"loses {share_text(one.share)}",
-        State.CORRUPTING: lambda: f"breaks {share_text(one.share)}",
-        State.FLAPPING: lambda: f"flapping, gone {one.stretches} times",
-        State.SLOW: lambda: f"slow, {share_text(one.share)} of its rate left",
-    }
-    return words[one.state]()
 
 
 def _evidence(one: Finding) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich import box
+from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -19,12 +22,18 @@ from softmrc import shipped
 from softmrc import sim as simulator
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
-from softmrc.files import check_can_write, write_text
+from softmrc.fabric import Shape
+from softmrc.files import write_text
+from softmrc.sim import answer as answers
 from softmrc.sim import report as reports
 from softmrc.sim import sweep as sweeps
 from softmrc.sim.result import Result
 
 INTERRUPTED = 130
+SHAPE_KEYS = {one.name for one in fields(Shape)} | {"host_link_gbps", "fabric_link_gbps", "nic_bps", "file"}
+FabricFile = Annotated[
+    Path | None, typer.Option(help="Run it on the fabric of this file, instead of the scenario's.", show_default=False)
+]
 
 
 class _Shown:
@@ -57,37 +66,63 @@ def sim(
     seed: Annotated[
         int | None, typer.Option(min=0, max=(1 << 64) - 1, help="Another seed than the scenario's.")
     ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="So many seeds, one after the other, for the spread of the answer.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page with plots here (HTML).")] = None,
+    fabric: FabricFile = None,
     only: Annotated[str | None, typer.Option(help="Run only the variant of this name.")] = None,
     keys: Annotated[list[str] | None, typer.Option("--set", help="Change a key: fabric.planes=8.")] = None,
+    cores: Annotated[
+        int, typer.Option(min=0, max=255, help="Cores; they change only the time it takes. 0: as the size asks.")
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run a scenario, and what it is compared with."""
-    if report is not None:
-        check_can_write(report)
-    scenario = _with_keys(simulator.load(shipped.find(file, shipped.SCENARIOS, "scenario")), keys or [])
+    scenario = _with_keys(_load(file, fabric), keys or [])
     if only is not None:
         names = [one.name for one in scenario.variants()]
         if only not in names:
             raise ConfigError("--only", only, "one of " + ", ".join(repr(name) for name in names))
         chosen = scenario.variants()[names.index(only)]
-    shown = _Shown(not quiet)
-    with shown.bar:
-        if only is not None:
-            results = [simulator.run(chosen.scenario, seed, shown, chosen.name)]
-        else:
-            results = simulator.run_all(scenario, seed, shown)
-    if report is not None:
-        write_text(report, reports.page(results))
+    first = scenario.run.seed if seed is None else seed
+    runs: list[list[Result]] = []
+    for each in range(first, first + seeds):
+        shown = _Shown(not quiet)
+        with shown.bar:
+            if only is not None:
+                runs.append([simulator.run(chosen.scenario, each, shown, chosen.name, cores)])
+            else:
+                runs.append(simulator.run_all(scenario, each, shown, cores))
+        if runs[-1][-1].verdict.kind == "interrupted":
+            break
+    results = runs[0]
+    whole = [one for one in runs if len(one) == len(results)]
+    found = answers.answer(whole)
     if as_json:
-        print(json.dumps({"question": scenario.question, "runs": [one.summary() for one in results]}, indent=2))
+        summaries = [one.summary() for one in results]
+        print(json.dumps({"question": scenario.question, "answer": asdict(found), "runs": summaries}, indent=2))
     else:
-        _print_results(scenario, results, report)
+        _print_results(scenario, results)
+        terminal().print(found.text, style="bold", highlight=False)
+    if report is not None:  # what was found is printed by now, and not lost with a disk that is full
+        write_text(report, reports.page(results))
+        terminal(stderr=True).print(f"Plots are in {report}.")
     if results[-1].verdict.kind == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if not results[0].verdict:
         raise typer.Exit(1)
+
+
+def _load(file: Path, fabric: Path | None) -> simulator.Scenario:
+    """A scenario, on its own fabric or on that of a fabric file; delays and forwarding stay the scenario's."""
+    scenario = simulator.load(shipped.find(file, shipped.SCENARIOS, "scenario"))
+    if fabric is None:
+        return scenario
+    path = shipped.find(fabric, shipped.EXAMPLES, "--fabric").resolve()
+    own = {key: value for key, value in scenario.table.get("fabric", {}).items() if key not in SHAPE_KEYS}
+    return simulator.parse(scenario.table | {"fabric": own | {"file": str(path)}}, scenario.source)
 
 
 def _with_keys(scenario: simulator.Scenario, keys: list[str]) -> simulator.Scenario:
@@ -104,7 +139,7 @@ def _number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _print_results(scenario: simulator.Scenario, results: list[Result], report: Path | None) -> None:
+def _print_results(scenario: simulator.Scenario, results: list[Result]) -> None:
     console = terminal()
     console.print(scenario.question, style="bold")
     f = scenario.fabric
@@ -130,6 +165,8 @@ def _print_results(scenario: simulator.Scenario, results: list[Result], report: 
                 f"{one.name}: steps of " + ", ".join(_number(step, 0) for step in one.summary()["step_us"]) + " µs"
             )
     for one in results:
+        _print_groups(console, one)
+    for one in results:
         if len(one.call_us) and np.isfinite(one.call_us).all():
             took, ideal = float(np.median(one.call_us)), float(np.median(one.ideal_us))
             share = f"; {ideal / took:.2f} of the links' rate" if ideal else ""
@@ -141,8 +178,20 @@ def _print_results(scenario: simulator.Scenario, results: list[Result], report: 
         style = "green" if one.verdict else "yellow"
         console.print(Text.assemble((f"{one.name}: {one.verdict.kind}", style), f": {one.verdict.text}"))
     console.print(f"trace {results[0].trace_hash:016x}", style="dim", highlight=False)
-    if report is not None:
-        console.print(f"Plots are in {report}.")
+
+
+def _print_groups(console: Console, one: Result) -> None:
+    """Where a workload has parts, each by itself: a victim among the flows of an incast is not seen in their sum."""
+    if len(one.plan.groups) < 2:
+        return
+    for group in one.plan.groups:
+        inside = one.group(group)
+        fct = one.fct_us[inside & one.is_done]
+        done = f"{int((inside & one.is_delivered).sum()):,}/{int(inside.sum()):,} done"
+        if len(fct):
+            p50, p99 = np.percentile(fct, [50, 99])
+            done += f", {_number(p50)} µs at the median, {_number(p99)} at the 99th percentile"
+        console.print(f"{one.name}, {group}: {done}", highlight=False)
 
 
 def sweep(
@@ -153,11 +202,12 @@ def sweep(
     seeds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Seeds for each point.")] = 1,
     engine: Annotated[str, typer.Option(help="local (all cores) or ray.")] = "local",
     workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one for each core.")] = 0,
-    compare: Annotated[bool, typer.Option("--compare", help="Run the [[compare]] variants too.")] = False,
+    fabric: FabricFile = None,
+    compare: Annotated[bool, typer.Option("--compare", help=escape("Run the [[compare]] variants too."))] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a run, as they finish.")] = False,
 ) -> None:
     """Run a scenario over a range of values and seeds."""
-    scenario = simulator.load(shipped.find(file, shipped.SCENARIOS, "scenario"))
+    scenario = _load(file, fabric)
     varied = [sweeps.read_vary(text) for text in vary]
     tasks = sweeps.plan_sweep(scenario, varied, seeds, compare)
     if as_json:
@@ -191,13 +241,17 @@ def _sweep_table(rows: list[dict[str, Any]], keys: list[str], total: int) -> Tab
         pad_edge=False,
         collapse_padding=True,
     )
-    for key in keys:
-        table.add_column(key, justify="right")
-    for column in ("", "complete", "mean µs", "max µs", "least … most", "Gb/s", "resent"):
-        table.add_column(column, justify="left" if column == "" else "right")
+    for head in sweeps.heads(keys):
+        table.add_column(head, justify="right", overflow="fold")
+    is_compared = len({row["name"] for row in rows}) > 1
+    if is_compared:
+        table.add_column("", overflow="fold")
+    for column in ("complete", "mean µs", "max µs", "least … most", "Gb/s", "resent"):
+        table.add_column(column, justify="right", overflow="fold")
     points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        points.setdefault((*(str(row["point"][key]) for key in keys), row["name"]), []).append(row)
+        name = (row["name"],) if is_compared else ()
+        points.setdefault((*(str(row["point"][key]) for key in keys), *name), []).append(row)
     for point, found in sorted(points.items(), key=lambda item: [_sortable(part) for part in item[0]]):
         mean, most = sweeps.gather(found, "fct_mean_us"), sweeps.gather(found, "fct_max_us")
         rate, resent = sweeps.gather(found, "goodput_gbps"), sweeps.gather(found, "retransmitted")

@@ -1,4 +1,4 @@
-"""What either end arranges before it speaks: whom it means, its secret, its device."""
+"""What either end arranges before it speaks: whom it means, what it proves itself by, its device."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from softmrc import environment
-from softmrc.environment import SECRET
+from softmrc.environment import IDENTITY, SECRET
 from softmrc.errors import ConfigError
 from softmrc.fabric.host import FabricHost
+from softmrc.handshake import Proof
+from softmrc.identity import Identity, Meeting
 from softmrc.planes import LocalPlane, resolve
 from softmrc.verbs import Device
 from softmrc.verbs.bounds import instance
+
+Folder = str | os.PathLike[str]
+Knowledge = bytes | Identity | None  # a secret, or a key of its own; None: nothing
 
 
 def named(host: str) -> str:
@@ -49,6 +54,25 @@ def secret_of(given: str | bytes | None) -> bytes | None:
         return secret.encode() if isinstance(secret, str) else secret
     except UnicodeError:
         raise ConfigError("secret", "not shown", "text that UTF-8 can express, or bytes") from None
+
+
+def knowledge_of(secret: str | bytes | None, identity: Folder | None) -> Knowledge:
+    """What this end proves itself by: as given, or from the environment, where an identity goes before a secret."""
+    if secret is not None and identity is not None:
+        raise ConfigError("identity", str(identity), "either an identity or a secret")
+    folder = identity if identity is not None else (None if secret is not None else os.environ.get(IDENTITY) or None)
+    if folder is None:
+        return secret_of(secret)
+    if not isinstance(folder, str | os.PathLike) or not str(folder):
+        raise ConfigError("identity", folder, "a folder with a key, as `softmrc key new` makes it")
+    return Identity(folder)
+
+
+def proof_by(knowledge: Knowledge, role: str, dialled: tuple[str, ...] = ()) -> Proof:
+    """For one handshake; with whom, where somebody was called."""
+    if isinstance(knowledge, Identity):
+        return Proof(role, None, Meeting(knowledge, role, dialled))
+    return Proof(role, knowledge)
 
 
 def planes_before(host: str, device: Device | None, planes: Sequence[str] | None) -> list[LocalPlane]:

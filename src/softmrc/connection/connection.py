@@ -119,6 +119,11 @@ class Connection:
         """Whether packets are hidden and authentic."""
         return self._share is not None
 
+    @property
+    def known_as(self) -> str:
+        """The name by which `known_peers` has the peer's key; empty where it proved itself by a secret, or not."""
+        return self._proof.peer
+
     def _keys(self, offer: Offer) -> SealKeys | None:
         if self._share is None or offer.seal is None:
             return None

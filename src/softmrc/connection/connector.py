@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from softmrc import reach
-from softmrc.connection.arrange import all_named, device_for, planes_before, secret_of, tcp_port
+from softmrc.connection.arrange import (
+    Folder,
+    Knowledge,
+    all_named,
+    device_for,
+    knowledge_of,
+    planes_before,
+    proof_by,
+    tcp_port,
+)
 from softmrc.connection.connection import Connection
 from softmrc.connection.line import Blocking, Line, Patience, Yielding, dialled, finished
 from softmrc.connection.memory import OfferedMemory
@@ -31,6 +40,7 @@ def connect(
     *,
     memory: Any = None,
     secret: str | bytes | None = None,
+    identity: Folder | None = None,
     device: Device | None = None,
     planes: Sequence[str] | None = None,
     timeout_s: float = HANDSHAKE_S,
@@ -40,9 +50,10 @@ def connect(
     takes the first way that answers, over any plane of this side. Without `planes`, those of SOFTMRC_PLANES; on a host
     of a fabric (`softmrc.fabric.host`), all its planes and every path; else one plane, on the address that leads there.
     `memory` (a buffer, a region of `device`, or several) is what the listener may write to; `timeout_s` is for the
-    handshake as a whole, and while there is time left a listener that is busy is called again. Without `secret`,
-    SOFTMRC_SECRET."""
-    caller = Caller(host, port, memory, secret, device, planes, timeout_s, settings)
+    handshake as a whole, and while there is time left a listener that is busy is called again. `identity` is a folder
+    with a key and those of known peers (`softmrc.identity`), of whom it must be the one that is called so. Without it
+    and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET."""
+    caller = Caller(host, port, memory, knowledge_of(secret, identity), device, planes, timeout_s, settings)
     return finished(caller.connection(Blocking()))
 
 
@@ -52,13 +63,14 @@ async def connect_async(
     *,
     memory: Any = None,
     secret: str | bytes | None = None,
+    identity: Folder | None = None,
     device: Device | None = None,
     planes: Sequence[str] | None = None,
     timeout_s: float = HANDSHAKE_S,
     **settings: Any,
 ) -> Connection:
     """`connect` for asyncio. Cancelling it takes effect at once, and leaves nothing behind."""
-    caller = Caller(host, port, memory, secret, device, planes, timeout_s, settings)
+    caller = Caller(host, port, memory, knowledge_of(secret, identity), device, planes, timeout_s, settings)
     return await caller.connection(Yielding())
 
 
@@ -70,13 +82,14 @@ class Caller:
         host: str,
         port: int,
         memory: Any,
-        secret: str | bytes | None,
+        knowledge: Knowledge,
         device: Device | None,
         planes: Sequence[str] | None,
         timeout_s: float,
         settings: dict[str, Any],
     ) -> None:
-        self._hosts, self._port, self._secret = all_named(host), tcp_port(port, 1), secret_of(secret)
+        self._hosts, self._port, self._knowledge = all_named(host), tcp_port(port, 1), knowledge
+        self._dialled = (*self._hosts, *host.split(","))
         self._memory, self._planes, self._settings = memory, planes, settings
         self._device, self._owns_device = device, device is None
         self._until = time.monotonic() + seconds("timeout_s", timeout_s, is_positive=True)
@@ -107,7 +120,7 @@ class Caller:
             raise self._unanswered(error) from None
         channel = Channel(sock)
         try:
-            if self._secret is None:
+            if self._knowledge is None:
                 channel.require_loopback()
             connection = await self._introduce(Line(channel, patience, self._until), channel)
             sock.settimeout(None)
@@ -148,7 +161,7 @@ class Caller:
         def accept(said: dict[str, Any]) -> None:
             made[0]._accept(Offer.checked(said, made[0].device, made[0].is_sealed))
 
-        proof = Proof(CONNECTOR, self._secret)
+        proof = proof_by(self._knowledge, CONNECTOR, self._dialled)
         try:
             await line.follow(call(proof, offer, accept))
         except BaseException:

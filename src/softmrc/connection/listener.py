@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Self
 
 from softmrc import leaving
-from softmrc.connection.arrange import device_for, is_loopback, named, secret_of, tcp_port
+from softmrc.connection.arrange import Folder, Knowledge, device_for, is_loopback, knowledge_of, named, tcp_port
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.reception import Reception, Refusals
@@ -26,7 +26,7 @@ class Listener:
     """Receives connectors, in the background; `accept` returns those that have come through."""
 
     def __init__(
-        self, device: Device, owns_device: bool, sockets: Sequence[socket.socket], secret: bytes | None, memory: Any
+        self, device: Device, owns_device: bool, sockets: Sequence[socket.socket], knowledge: Knowledge, memory: Any
     ) -> None:
         self.device = device
         self.port: int = sockets[0].getsockname()[1]
@@ -34,7 +34,7 @@ class Listener:
         self._is_closed = False
         self._memory = OfferedMemory(device, memory)
         try:
-            self._reception = Reception(sockets, device, secret, self._memory)
+            self._reception = Reception(sockets, device, knowledge, self._memory)
         except BaseException:
             self._memory.release()
             raise
@@ -110,16 +110,18 @@ def listen(
     *,
     memory: Any = None,
     secret: str | bytes | None = None,
+    identity: Folder | None = None,
     device: Device | None = None,
     planes: Sequence[str] | None = None,
     **settings: Any,
 ) -> Listener:
     """Be reachable at `host`; where that is one of its planes, at the others' addresses too, so that no single cable
     stands between this side and its peers. `memory` (a buffer, a region of `device`, or several) is what peers may
-    write to, `settings` are fields of `DeviceConfig`. Without `secret`, SOFTMRC_SECRET; without `planes`,
-    SOFTMRC_PLANES. `port` is the TCP port where connectors find this side; packets have UDP ports of their own, which a
+    write to, `settings` are fields of `DeviceConfig`. `identity` is a folder with a key and those of known peers
+    (`softmrc.identity`); without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET; without `planes`, SOFTMRC_PLANES.
+    `port` is the TCP port where connectors find this side; packets have UDP ports of their own, which a
     device is given: `listen(device=Device(planes, port=4791))`."""
-    host, port, shared = named(host), tcp_port(port, 0), secret_of(secret)
+    host, port, shared = named(host), tcp_port(port, 0), knowledge_of(secret, identity)
     with contextlib.ExitStack() as undo:
         sock = undo.enter_context(_opened(_everywhere(host), port))
         if shared is None and not is_loopback(sock.getsockname()[0]):

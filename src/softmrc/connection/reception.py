@@ -24,6 +24,7 @@ from typing import Any
 
 from softmrc import sealing
 from softmrc.census import Census
+from softmrc.connection.arrange import Knowledge, proof_by
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
@@ -69,7 +70,7 @@ def _origin(address: str) -> str:
 class Visitor:
     """Somebody who is not a peer yet."""
 
-    def __init__(self, sock: socket.socket, origin: str, secret: bytes | None, reception: Reception) -> None:
+    def __init__(self, sock: socket.socket, origin: str, knowledge: Knowledge, reception: Reception) -> None:
         self.channel = Channel(sock)
         self.origin = origin
         self.since = time.monotonic()  # of this step of the handshake
@@ -79,7 +80,7 @@ class Visitor:
         self._reception = reception
         self._inbox = Inbox()
         self._outbox = bytearray()
-        self._proof = Proof(LISTENER, secret)
+        self._proof = proof_by(knowledge, LISTENER)
         self._steps = welcome(self._proof, self._answer)
         next(self._steps)
 
@@ -141,14 +142,14 @@ class Reception:
     """Receives visitors of a listener's sockets, until it is closed or its device is."""
 
     def __init__(
-        self, sockets: Sequence[socket.socket], device: Device, secret: bytes | None, memory: OfferedMemory
+        self, sockets: Sequence[socket.socket], device: Device, knowledge: Knowledge, memory: OfferedMemory
     ) -> None:
         self.handshake_s = HANDSHAKE_S
         self._sockets = sockets
         self.device = device
-        self._secret = secret
+        self._knowledge = knowledge
         self._memory = memory
-        self.is_sealed = sealing.is_wanted(device, secret is not None)
+        self.is_sealed = sealing.is_wanted(device, knowledge is not None)
         self._visitors: dict[socket.socket, Visitor] = {}  # in the order in which they came
         self._changed = threading.Condition()
         self._waiting: deque[Connection] = deque()
@@ -277,7 +278,7 @@ class Reception:
                     self._out_of_descriptors()
                 return
             sock.setblocking(False)
-            visitor = Visitor(sock, _origin(address[0]), self._secret, self)
+            visitor = Visitor(sock, _origin(address[0]), self._knowledge, self)
             self._visitors[sock] = visitor
             self._selector.register(sock, selectors.EVENT_READ, partial(self._attend, visitor))
             self._make_room_for(visitor)

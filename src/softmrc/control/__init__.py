@@ -7,7 +7,11 @@ describes.
 from __future__ import annotations
 
 from softmrc.control.client import Batch, Failed, Node, Told, devices, folder, the_device
-from softmrc.control.probing import Answer, probe
+from softmrc.control.probing import MOST_PROBES, Answer, probe
+from softmrc.control.profiles import Profiles
 from softmrc.control.push import Pushed, push
 
-__all__ = ["Answer", "Batch", "Failed", "Node", "Pushed", "Told", "devices", "folder", "probe", "push", "the_device"]
+__all__ = [
+    "MOST_PROBES", "Answer", "Batch", "Failed", "Node", "Profiles", "Pushed", "Told", "devices", "folder", "probe",
+    "push", "the_device",
+]  # fmt: skip

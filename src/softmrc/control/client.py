@@ -35,11 +35,12 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Failed:
-    """An entry of a batch that was not done, and why."""
+    """An entry of a batch that was not done, and why: of a queue pair, or of a profile's list."""
 
     qpn: int
     ev: int
     error: str
+    profile: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,35 +161,31 @@ class Node:
     def set_faults(self, text: str) -> list[dict[str, Any]]:
         return _rows(self.ask("faults", set=text), "faults", self.name)
 
-    def deny(
-        self, evs: Sequence[int] | None = None, *, qpn: int | None = None, plane: int | None = None, stop: bool = False
-    ) -> Batch:
-        """Keep queue pairs (one, or all) off some EVs by their indices, or off a plane. All that can be is done, and
-        what cannot is told; with `stop` nothing after the first that fails is done."""
-        return self._batch("deny", evs, qpn, plane, stop)
+    def deny(self, evs: Sequence[int] | None = None, **where: Any) -> Batch:
+        """Keep queue pairs (that of `qpn`, or all) off some EVs by their indices, or off a `plane`; or those that use
+        the EV profile `profile`, now and later, off places of its list. All that can be is done, and what cannot is
+        told; with `stop=True` nothing after the first that fails is done."""
+        return self._batch("deny", evs, **where)
 
-    def allow(
-        self, evs: Sequence[int] | None = None, *, qpn: int | None = None, plane: int | None = None, stop: bool = False
-    ) -> Batch:
+    def allow(self, evs: Sequence[int] | None = None, **where: Any) -> Batch:
         """The end of what `deny` began."""
-        return self._batch("allow", evs, qpn, plane, stop)
+        return self._batch("allow", evs, **where)
 
-    def _batch(self, op: str, evs: Sequence[int] | None, qpn: int | None, plane: int | None, stop: bool) -> Batch:
+    def _batch(
+        self, op: str, evs: Sequence[int] | None, *, qpn: int | None = None, plane: int | None = None,
+        profile: int | None = None, stop: bool = False,
+    ) -> Batch:  # fmt: skip
         if (evs is None) == (plane is None):
             raise ConfigError("evs", evs, "either a list of indices, or a plane")
-        if not stop or evs is None:
-            return _batch_of(self.ask(op, qpn=qpn, evs=None if evs is None else list(evs), plane=plane))
-        done = 0
-        for ev in evs:
-            one = _batch_of(self.ask(op, qpn=qpn, evs=[ev]))
-            done += one.done
-            if one.failed:
-                return Batch(done, one.failed)
-        return Batch(done)
+        listed = None if evs is None else list(evs)
+        return _batch_of(self.ask(op, qpn=qpn, profile=profile, evs=listed, plane=plane, stop=stop or None))
 
-    def replace(self, qpn: int, ev: int, value: int | str) -> None:
-        """Another path in the place of an EV: 32 bits, or a wide one as hexadecimal text."""
-        self.ask("replace", qpn=qpn, ev=ev, value=value)
+    def replace(
+        self, qpn: int | None, ev: int, value: int | str, *, profile: int | None = None, all_copies: bool = False
+    ) -> None:
+        """Another path in the place of an EV: 32 bits, or a wide one as hexadecimal text. Of a queue pair, or of a
+        profile's list; then with `all_copies` of the queue pairs that use it, too."""
+        self.ask("replace", qpn=qpn, profile=profile, ev=ev, value=value, all_copies=all_copies or None)
 
 
 def _rows(answer: dict[str, Any], key: str, name: str) -> list[dict[str, Any]]:
@@ -203,7 +200,12 @@ def _batch_of(answer: dict[str, Any]) -> Batch:
     return Batch(
         int(answer.get("done", 0)),
         tuple(
-            Failed(int(one.get("qpn", 0)), int(one.get("ev", 0)), str(RemoteError(str(one.get("error", "")))))
+            Failed(
+                int(one.get("qpn", 0)),
+                int(one.get("ev", 0)),
+                str(RemoteError(str(one.get("error", "")))),
+                int(one.get("profile", 0)),
+            )
             for one in failed
         ),
     )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from softmrc.demo.story import Run, rates_gbps
-from softmrc.sim import plots
-from softmrc.sim.page import page_of, section, verdict_line
-from softmrc.sim.plots import Band, Series
+from softmrc.report import plots
+from softmrc.report.page import page_of, section, verdict_line
+from softmrc.report.plots import Band, Series
 
 EV_STATES = (("good", "--good"), ("skipped once", "--skip"), ("assumed bad", "--bad"), ("denied", "--denied"))
 

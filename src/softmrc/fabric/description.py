@@ -20,7 +20,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from softmrc.errors import ConfigError
 from softmrc.fabric.shape import Shape
-from softmrc.files import parse_toml, read_text
+from softmrc.files import located, parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share
 
 T = TypeVar("T")
@@ -88,19 +88,32 @@ class SwitchSettings:
 
 @dataclass(frozen=True)
 class Failures:
-    """How often things break and how long they stay broken. The defaults are assumptions, not measurements."""
+    """How often each part breaks and how long mending it takes. docs/assess.md says which of these figures are
+    published, by whom, and which are assumptions."""
 
-    link_per_year: float = 0.01
-    nic_port_per_year: float = 0.005
-    switch_per_year: float = 0.02
+    link_per_year: float = 0.0068  # of each cable
+    nic_port_per_year: float = 0.0029
+    optic_per_year: float = 0.005  # of each transceiver of a leaf that faces hosts
+    switch_per_year: float = 0.04
+    gpu_per_year: float = 0.156  # what stops a GPU or its host, the network apart
+    power_per_year: float = 0.01  # of what feeds the hosts of a leaf
     flap_per_link_year: float = 0.1
-    link_repair_h: float = 24.0
-    nic_port_repair_h: float = 48.0
+    link_repair_h: float = 1.0
+    nic_port_repair_h: float = 3.0
+    optic_repair_h: float = 1.0
     switch_repair_h: float = 4.0
+    gpu_repair_h: float = 24.0
+    power_repair_h: float = 2.0
     flap_s: float = 3.0
+    dispatch_h: float = 4.0  # from a failure until somebody can begin
+    crews: int = 0  # who mend, one thing each at a time; 0: as many as it takes
+    maintenance_days: float = 7.0  # between windows in which everything is mended that was left broken
+    links_per_optic: int = 4  # of a transceiver of a leaf: links to as many hosts, that fail together
+    planes_per_cable: int = 1  # that share a cable to a host
 
     def __post_init__(self) -> None:
         ranges = {f.name: (0.0, 1e4) if "per" in f.name and "year" in f.name else (1e-6, 1e5) for f in fields(self)}
+        ranges |= {"dispatch_h": (0, 1e5), "crews": (0, 1e6), "links_per_optic": (1, 64), "planes_per_cable": (1, 16)}
         _in_range("failures", self, **ranges)
 
 
@@ -111,12 +124,23 @@ class Job:
     gpus_per_host: int = 1
     communication_share: float = 0.3  # of a step spent waiting for the network, at full capacity
     checkpoint_every_min: float = 30.0
-    restart_min: float = 15.0
-    rides_out_s: float = 5.0  # without MRC: how long an outage may last before the job has to restart
+    checkpoint_s: float = 5.0  # the job stands still while one is written
+    detect_min: float = 3.0  # until somebody knows that a job that stands still will not go on
+    restart_min: float = 10.0
+    warmup_min: float = 5.0  # after a restart, until steps take as long as before
+    spare_share: float = 0.01  # of the hosts, standing by
+    rides_out_s: float = 30.0  # without MRC: how long an outage may last before the job has to restart
+    reroute_s: float = 1.0  # without MRC: until switches have found a way round a failure above the leaves
+    gpu_hour_usd: float = 2.5
+    gpu_w: float = 1200.0  # with its share of host and network
 
     def __post_init__(self) -> None:
-        ranges = {"gpus_per_host": (1, 64), "communication_share": (0, 1)}
-        _in_range("job", self, **ranges, checkpoint_every_min=(0, 1e5), restart_min=(0, 1e5), rides_out_s=(0, 1e5))
+        ranges: dict[str, tuple[float, float]] = {
+            f.name: (0, 1e5) for f in fields(self) if f.name.endswith(("_min", "_s", "_usd", "_w"))
+        }
+        ranges |= {"gpus_per_host": (1, 64), "communication_share": (0, 1), "spare_share": (0, 1)}
+        ranges |= {"checkpoint_every_min": (0.01, 1e5), "restart_min": (0.01, 1e5)}
+        _in_range("job", self, **ranges)
 
 
 @dataclass(frozen=True)
@@ -147,6 +171,9 @@ class Description:
         letters = self.name.replace("-", "").replace("_", "")
         if not (letters.isascii() and letters.isalnum() and len(self.name) <= 32):
             raise ConfigError("name", self.name, "up to 32 letters, digits, - and _")
+        together = self.failures.planes_per_cable
+        if together < self.fabric.planes and self.fabric.planes % together:
+            raise ConfigError("failures.planes_per_cable", together, f"a divisor of the {self.fabric.planes} planes")
 
 
 def unknown_key(section: str, key: str, value: object, known: list[str]) -> ConfigError:
@@ -204,4 +231,7 @@ def load(path: Path | str) -> Description:
     path = Path(path)
     text = read_text(path, "file")
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.stem)[:32]
-    return parse(text, stem or "mrc")
+    try:
+        return parse(text, stem or "mrc")
+    except ConfigError as error:
+        raise located(error, str(path), text) from None

@@ -2,7 +2,8 @@
 
 A plane is a folded Clos of equal switches. With radix k (ports of the plane's rate) and oversubscription o, T0 has
 k·o/(1+o) ports down and k/(1+o) up; tiers between have half of each; the top has all ports down. Everything follows
-from that and is exact where the fabric is full; where it is not, tiers are rounded up to whole switches.
+from that and is exact where the fabric is full; where it is not, tiers are rounded up to whole switches. A single tier
+is one switch a plane, with all ports down.
 
 What costs what is read from a price file, whose defaults are assumptions.
 """
@@ -17,6 +18,7 @@ from typing import Any
 
 from softmrc.errors import ConfigError
 from softmrc.fabric.description import read_section, unknown_key
+from softmrc.fabric.shape import Shape
 from softmrc.files import parse_toml, read_text
 from softmrc.units import rate_text
 
@@ -125,6 +127,8 @@ class Design:
     @property
     def paths(self) -> int:
         """Ways between two NICs that are farthest apart, over all planes."""
+        if self.tiers == 1:
+            return self.planes
         return self.planes * self.uplinks * (self.radix // 2) ** (self.tiers - 2)
 
     # What a failure takes away.
@@ -132,7 +136,7 @@ class Design:
     @property
     def link_share_in_plane(self) -> float:
         """Of a NIC's capacity in that plane, with one T0–T1 link."""
-        return 1 / self.uplinks
+        return 1 / self.uplinks if self.uplinks else 0.0
 
     @property
     def link_share(self) -> float:
@@ -146,7 +150,7 @@ class Design:
     @property
     def t1_share(self) -> float:
         """With one T1 switch, for every NIC below it."""
-        return 1 / (self.uplinks * self.planes)
+        return self.link_share
 
     @property
     def t0_nics(self) -> int:
@@ -177,7 +181,7 @@ class Impossible:
 def design(question: Question, prices: Prices, planes: int, tiers: int, oversubscription: Fraction | int = 1) -> Design:
     """Work a design out, or raise ConfigError with the numbers."""
     q, o = question, Fraction(oversubscription)
-    for key, value, least in (("planes", planes, 1), ("tiers", tiers, 2)):
+    for key, value, least in (("planes", planes, 1), ("tiers", tiers, 1)):
         if value < least:
             raise ConfigError(key, value, f"at least {least}")
     if o < 1:
@@ -189,6 +193,12 @@ def design(question: Question, prices: Prices, planes: int, tiers: int, oversubs
         even = f"ports of {rate_text(port_bps)} do not divide {rate_text(q.switch_bps)}"
         raise ConfigError("switch", rate_text(q.switch_bps), f"a whole number of ports; {even}")
     radix = q.switch_bps // port_bps
+    if tiers == 1:
+        if o != 1:
+            raise ConfigError("oversubscription", float(o), "1 with a single tier, which has no uplinks")
+        if q.nics > radix:
+            raise ConfigError("tiers", 1, f"more of them: a switch has {radix:,} ports for {q.nics:,} NICs")
+        return _count(q, prices, planes, 1, o, port_bps, radix, radix, 0, radix)
     down = radix * o / (1 + o)
     if down.denominator != 1:
         split = f"{float(down):.1f} down and {float(radix - down):.1f} up"
@@ -210,8 +220,8 @@ def _count(
     leaves = -(-q.nics // downlinks)
     rising = leaves * uplinks  # links from each tier to the next, in one plane
     between = [-(-rising // (radix // 2)) for _ in range(tiers - 2)]
-    top = -(-rising // radix)
-    by_tier = tuple(planes * count for count in (leaves, *between, top))
+    top = [-(-rising // radix)] if tiers > 1 else []
+    by_tier = tuple(planes * count for count in (leaves, *between, *top))
     links = planes * (q.nics + (tiers - 1) * rising)
     optics = 2 * links * port_bps / OPTIC_BPS
     tbps = sum(by_tier) * q.switch_bps / 1e12
@@ -249,3 +259,42 @@ def compare(
                     refused.append(Impossible(n, t, o, f"{error.field}: {error.allowed}"))
             found += fits or refused[-1:]
     return found
+
+
+def shape_of(found: Design) -> Shape:
+    """The fabric of a design, as a fabric file has it: one cable between any two switches that meet, so that a fabric
+    that is not full has more spines than it needs switches."""
+    down, half = min(found.downlinks, found.nics), found.radix // 2
+    leaves = -(-found.nics // down)
+    rates = {"host_link_bps": found.port_bps, "fabric_link_bps": found.port_bps}
+    if found.tiers <= 2:
+        spines = found.uplinks or 1  # a single tier: the file needs a spine, and no path uses it
+        return Shape(planes=found.planes, hosts=leaves * down, hosts_per_leaf=down, spines=spines, **rates)
+    if found.tiers > 3:
+        raise ConfigError("tiers", found.tiers, "at most 3 in a fabric file")
+    pods = -(-leaves // half)
+    per_pod = -(-leaves // pods)
+    return Shape(
+        planes=found.planes, hosts=pods * per_pod * down, hosts_per_leaf=down, spines=found.uplinks, pods=pods,
+        cores_per_spine=half, **rates,
+    )  # fmt: skip
+
+
+def fabric_file(question: Question, found: Design) -> str:
+    """A design as the file that assess, sim, lab and fabric read."""
+    shape = shape_of(found)
+    nic, switch, port = (rate_text(rate) for rate in (question.nic_bps, question.switch_bps, found.port_bps))
+    lines = [
+        f"# {question.gpus:,} GPUs, NICs of {nic}, switches of {switch}: {found.planes} planes, {found.tiers} tiers, "
+        f"{float(found.oversubscription):g} : 1.",
+    ]
+    if shape.hosts != question.nics:
+        lines.append(f"# {shape.hosts - question.nics:,} NICs more than were asked for fill the last leaves.")
+    if found.tiers == 1:
+        lines.append("# One switch a plane. A fabric file has spines; this one carries nothing.")
+    lines += ["[fabric]", f"planes = {shape.planes}", f"hosts = {shape.hosts}"]
+    lines += [f"hosts_per_leaf = {shape.hosts_per_leaf}", f"spines = {shape.spines}"]
+    if shape.pods:
+        lines += [f"pods = {shape.pods}", f"cores_per_spine = {shape.cores_per_spine}"]
+    lines += [f'host_link_bps = "{port}"', f'fabric_link_bps = "{port}"']
+    return "\n".join(lines) + "\n"

@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from html import escape
 
-from softmrc.fabric import charts
-from softmrc.fabric.assess import MONTH_H, Assessment
+from softmrc.fabric import findings
+from softmrc.fabric.assess import Assessment
 from softmrc.fabric.drawing import draw
+from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
+from softmrc.fabric.months import MONTH_H
 from softmrc.fabric.plan import Design, Impossible, Prices, Question
-from softmrc.units import rate_text, share_text
-
-STYLE = """
-body{font:15px/1.5 ui-sans-serif,system-ui,sans-serif;color:#0f172a;max-width:980px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.15rem;margin-top:2.2rem}
-p.note{color:#64748b;font-size:.9rem}p.big{font-size:1.1rem}
-table{border-collapse:collapse;font-size:.9rem;margin:.8rem 0;display:block;overflow-x:auto}
-th,td{padding:.32rem .7rem;border-bottom:1px solid #e2e8f0;text-align:right;white-space:nowrap}
-th:first-child,td:first-child{text-align:left}th{color:#475569;font-weight:600}
-svg{max-width:100%;height:auto}
-"""
-Cell = str
-
-
-def table(head: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table; cells are text."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def page(title: str, parts: Sequence[str]) -> str:
-    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{escape(title)}</title>"
-    body = "".join(parts)
-    return f"<!doctype html><html lang='en'><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>\n"
-
-
-def money(usd: float) -> str:
-    """$ 1.63 G, $ 77 M: three digits are more than the prices deserve."""
-    for suffix, scale in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
-        if usd >= scale:
-            return f"$ {usd / scale:.3g}{suffix}"
-    return f"$ {usd:.0f}"
-
-
-def power(watts: float) -> str:
-    for suffix, scale in ((" MW", 1e6), (" kW", 1e3)):
-        if watts >= scale:
-            return f"{watts / scale:.3g}{suffix}"
-    return f"{watts:.0f} W"
-
+from softmrc.fabric.study import Point, Study
+from softmrc.report import plots
+from softmrc.report.page import page_of, section, table, verdict_line
+from softmrc.units import count_text, money_text, power_text, rate_text, share_text
 
 # Label and figure; a label alone opens a group.
 PLAN_ROWS: tuple[tuple[str, str], ...] = (
@@ -75,11 +41,6 @@ PLAN_ROWS: tuple[tuple[str, str], ...] = (
 )
 
 
-def count_text(value: float) -> str:
-    """A count or an average of counts, with no more digits than mean something."""
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:,.3g}"
-
-
 def plan_cell(design: Design, key: str) -> str:
     """One figure of a design, as text."""
     special = {
@@ -90,9 +51,9 @@ def plan_cell(design: Design, key: str) -> str:
         "t0_share": lambda: share_text(design.port_share),
         "plane_share": lambda: share_text(design.port_share),
         "": lambda: "",
-        "cost": lambda: money(design.cost_usd),
-        "power": lambda: power(design.power_w),
-        "energy": lambda: money(design.energy_usd),
+        "cost": lambda: money_text(design.cost_usd),
+        "power": lambda: power_text(design.power_w),
+        "energy": lambda: money_text(design.energy_usd),
     }
     if key in special:
         return special[key]()
@@ -111,98 +72,94 @@ def plan_note(prices: Prices) -> str:
     return f"Cost, power and energy over {prices.energy.years:g} years rest on {book}."
 
 
+def _design_name(d: Design) -> str:
+    counts = (d.planes, "plane"), (d.tiers, "tier")
+    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+
+
 def plan_html(question: Question, found: Sequence[Design | Impossible], prices: Prices) -> str:
     """The comparison as a report."""
     designs = [d for d in found if isinstance(d, Design)]
-    title = plan_title(question)
     rows = [[label, *(plan_cell(d, key) for d in designs)] for label, key in PLAN_ROWS]
     names = [plan_cell(d, "shape") for d in designs]
     slim = len({d.oversubscription for d in designs}) > 1
-    labels = [f"{d.planes} planes, {d.tiers} tiers" + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
-    parts = [f"<h1>{escape(title)}</h1><p class='note'>{escape(plan_note(prices))}</p>"]
-    parts.append(table(["planes × tiers", *names], rows))
+    labels = [_design_name(d) + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
     refused = [d for d in found if isinstance(d, Impossible)]
-    parts += [f"<p>{d.planes} × {d.tiers} cannot be built; {escape(d.reason)}</p>" for d in refused]
-    for heading, value, words in (
-        ("Switches", lambda d: d.switches, lambda d: f"{d.switches:,}"),
-        ("Optics, in 800G transceivers", lambda d: d.optics_800g, lambda d: f"{d.optics_800g:,.0f}"),
-        ("What one failed NIC port takes from its NIC", lambda d: d.port_share, lambda d: share_text(d.port_share)),
-        ("What one failed T0–T1 link takes from its NICs", lambda d: d.link_share, lambda d: share_text(d.link_share)),
-        ("Cost", lambda d: d.cost_usd, lambda d: money(d.cost_usd)),
+    lines = [verdict_line(False, "impossible", f"{d.planes} × {d.tiers}", d.reason) for d in refused]
+    parts = [section("In figures", "", table(["planes × tiers", *names], rows))]
+    for heading, key in (
+        ("Switches", "switches"),
+        ("Optics, in 800G transceivers", "optics_800g"),
+        ("What one failed NIC port takes from its NIC", "port_share"),
+        ("What one failed T0–T1 link takes from its NICs", "link_share"),
+        ("Cost", "cost_usd"),
+        ("Power", "power_w"),
     ):
-        parts.append(f"<h2>{heading}</h2>")
-        parts.append(charts.bars([(n, value(d), words(d)) for n, d in zip(labels, designs, strict=True)]))
-    return page(title, parts)
+        words = [plan_cell(d, WORDS_OF.get(key, key)) for d in designs]
+        parts.append(section(heading, "", plots.bar_chart(labels, [getattr(d, key) for d in designs], key, (), words)))
+    return page_of(plan_title(question), plan_note(prices), lines, parts)
 
 
-def diversity_rows(found: Assessment) -> list[list[str]]:
-    return [
-        [d.relation, share_text(d.share_of_pairs), str(d.switches), f"{d.paths_per_plane:,}", f"{d.paths:,}"]
-        for d in found.diversity
-    ]
-
-
-def domain_rows(found: Assessment) -> list[list[str]]:
-    return [
-        [d.what, f"{d.count:,}", f"{d.hosts:,}", share_text(d.share), count_text(d.fabric_hosts),
-         count_text(found.month.failures[d.what]) if d.what in found.month.failures else "—"]
-        for d in found.domains
-    ]  # fmt: skip
-
-
-DIVERSITY_HEAD = ["the other host is", "share of pairs", "switches", "paths a plane", "paths"]
-DOMAIN_HEAD = ["one failed", "there are", "hosts hit", "each loses", "in hosts", "a month"]
-
-
-def month_lines(found: Assessment) -> list[str]:
-    """What the month came to, as sentences."""
-    m, job = found.month, found.description.job
-    flaps = sum(count for what, count in m.failures.items() if what.startswith("flap"))
-    broken = sum(m.failures.values()) - flaps
-
-    def hours(value: float) -> str:
-        return f"{value:,.0f} GPU-hours ({share_text(value / m.gpu_h)})" if m.gpu_h else "0"
-
-    return [
-        f"{count_text(broken)} failures and {count_text(flaps)} flaps a month; "
-        f"the fabric keeps {100 * m.mean_capacity:.4f} % of its capacity.",
-        f"The slowest host has {100 * m.worst_host_mean:.1f} % of its own on average, "
-        f"and {100 * m.worst_host_p01:.1f} % or less in one hour of a hundred.",
-        f"With MRC the job runs on at the slowest host's pace and loses {hours(m.mrc_lost_gpu_h)}.",
-        f"With a restart on every outage over {job.rides_out_s:g} s it restarts {count_text(m.restarts)} times "
-        f"and loses {hours(m.restart_lost_gpu_h)}.",
-    ]
-
-
-def assess_note(found: Assessment) -> str:
-    job = found.description.job
-    return (
-        f"{found.month.trials} months drawn with seed {found.month.seed}. Rates, repair times and the job "
-        f"({share_text(job.communication_share)} of a step is communication, a checkpoint every "
-        f"{job.checkpoint_every_min:g} min, {job.restart_min:g} min to restart) are assumptions unless the file sets "
-        "them."
-    )
+WORDS_OF = {"optics_800g": "optics", "cost_usd": "cost", "power_w": "power"}
 
 
 def assess_html(found: Assessment) -> str:
     """The assessment as a report."""
-    m, title = found.month, f"Fabric {found.description.name}"
-    lost = [
-        (f"with {what}", hours, f"{hours:,.0f}")
-        for what, hours in (("MRC", m.mrc_lost_gpu_h), ("restarts", m.restart_lost_gpu_h))
-    ]
-    month = "".join(f"<p class='big'>{escape(line)}</p>" for line in month_lines(found))
-    parts = [
-        f"<h1>{escape(title)}</h1>", draw(found.description.fabric, "Topology"),
-        "<h2>Ways between two hosts</h2>", table(DIVERSITY_HEAD, diversity_rows(found)),
-        "<h2>Failure domains, the largest first</h2>", table(DOMAIN_HEAD, domain_rows(found)),
-        "<h3>What one failure takes away, in hosts' worth of capacity (logarithmic)</h3>",
-        charts.bars([(d.what, d.fabric_hosts, count_text(d.fabric_hosts)) for d in found.domains], logarithmic=True),
-        f"<h2>A month of failures</h2>{month}",
-        "<h3>The slowest host, hour by hour, in the first of the months</h3>",
-        charts.steps(m.timeline, "hour", "lowest share of its capacity in the hour", MONTH_H),
-        "<h3>GPU-hours lost in a month</h3>",
-        charts.bars(lost, [charts.BLUE, charts.RED]),
-        f"<p class='note'>{escape(assess_note(found))}</p>",
+    cases = [(p, t) for p in POLICIES for t in TRANSPORTS]
+    names = [f"{POLICIES[p]}, {TRANSPORT_WORDS[t]}" for p, t in cases]
+    lost = [100 * found.losses[p][t].lost for p, t in cases]
+    inks = [plots.color(TRANSPORTS.index(t)) for _, t in cases]
+    answer, *rest = findings.answer_lines(found)
+    flips = "".join(f"<li>{escape(line)}</li>" for line in findings.flip_lines(found))
+    hours, capacity = zip(*_hourly(found.drawn["mrc"].timeline), strict=True)
+    domains = sorted(found.domains, key=lambda d: -d.fabric_hosts)
+    sections = [
+        section("Lost in all", "Per cent of the job's time, by policy and transport.",
+                plots.bar_chart(names, lost, "%", inks, [share_text(x / 100) for x in lost])),
+        section(findings.LOSSES_TITLE, "", table(["", *findings.LOSSES_HEAD], findings.losses_rows(found))),
+        section("What would change the answer", "Each assumption moved on its own.", f"<ul>{flips}</ul>"),
+        section("The slowest host", "The least share of its capacity in each hour of the first month drawn, with MRC.",
+                plots.step_chart(hours, capacity, "slowest host", "hours", "share of its capacity", MONTH_H)),
+        section("Ways between two hosts", "", table(findings.DIVERSITY_HEAD, findings.diversity_rows(found))),
+        section("Failure domains, the largest first", "", table(findings.DOMAIN_HEAD, findings.domain_rows(found))),
+        section("What one failure takes away", "In hosts' worth of capacity.",
+                plots.bar_chart([d.what for d in domains], [d.fabric_hosts for d in domains], "hosts", (),
+                                [count_text(d.fabric_hosts) for d in domains])),
+        section("Topology", "", draw(found.description.fabric, "Topology")),
+        section("Assumptions", findings.assess_note(found),
+                table(["key", "value", "from"], findings.assumption_rows(found))),
     ]  # fmt: skip
-    return page(title, parts)
+    lines = [f'<p class="verdict"><b>{escape(answer)}</b></p>', *(f"<p>{escape(line)}</p>" for line in rest)]
+    return page_of(f"Fabric {found.description.name}", findings.summary(found), lines, sections)
+
+
+def _hourly(timeline: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The least value of each hour: what a plot can show."""
+    least: dict[int, float] = {}
+    held = 1.0
+    moments = deque(timeline)
+    for hour in range(int(MONTH_H)):
+        least[hour] = held
+        while moments and moments[0][0] < hour + 1:
+            held = moments.popleft()[1]
+            least[hour] = min(least[hour], held)
+    return [(float(hour), value) for hour, value in least.items()]
+
+
+def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
+    """A study as a report: the front, and why the others are out."""
+    front, out = [p for p in points if not p.out], [p for p in points if p.out]
+    head = ["design", "cost", "power", "lost", "policy"]
+    rows = [[p.name, money_text(p.cost_usd), power_text(p.power_w), share_text(p.lost_share), p.policy] for p in front]
+    built = [p for p in points if p.cost_usd]
+    picture = plots.scatter_chart(
+        [(kind, [p.cost_usd / 1e6 for p in chosen], [100 * p.lost_share for p in chosen], [p.name for p in chosen])
+         for kind, chosen in (("beaten by none", front), ("out", [p for p in built if p.out]))],
+        "cost, $ M", "lost, % of the job's time",
+    )  # fmt: skip
+    sections = [
+        section("The front", "Beaten by none: nothing costs less and loses as little.", table(head, rows)),
+        section("All that can be built", "", picture),
+        section("Why the others are out", "", table(["design", "because"], [[p.name, p.out] for p in out])),
+    ]
+    return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", plan_note(prices), [], sections)

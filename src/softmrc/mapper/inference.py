@@ -18,6 +18,7 @@ import numpy as np
 
 from softmrc.mapper.matrix import Matrix
 from softmrc.mapper.things import Thing, Things
+from softmrc.units import share_text
 
 LEAST_SHARE = 0.003  # of packets that a thing loses, to be named: well below one in a hundred
 LEAST_ACCUSED = 3
@@ -52,6 +53,18 @@ class Finding:
     @property
     def key(self) -> tuple[str, State]:
         return self.thing.name, self.state
+
+    @property
+    def how(self) -> str:
+        """How it is broken, in words."""
+        share = share_text(self.share)
+        return {
+            State.DEAD: "dead",
+            State.LOSSY: f"loses {share}",
+            State.CORRUPTING: f"breaks {share}",
+            State.FLAPPING: f"flapping, gone {self.stretches} times",
+            State.SLOW: f"slow, {share} of its rate left",
+        }[self.state]
 
 
 @dataclass(frozen=True)

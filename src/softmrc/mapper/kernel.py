@@ -22,6 +22,8 @@ import numpy as np
 
 from softmrc.errors import ConfigError
 from softmrc.fabric.address import DOWNLINK_USID, T0_USID
+from softmrc.fabric.config.linux import burst_bytes
+from softmrc.mapper.mapper import Settings
 from softmrc.mapper.matrix import Outcome
 from softmrc.wire.srv6 import MAX_USIDS, carrier
 
@@ -170,3 +172,25 @@ def _caught(fabric: LabFabric, took: np.ndarray, is_corrupt: np.ndarray) -> Iter
     """Nothing that arrived before counts."""
     _Drain(fabric, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool))(0)
     yield _Drain(fabric, took, is_corrupt)
+
+
+def lab_settings(lab: Lab, lanes: int = 1) -> Settings:
+    """A slot is as long as a few thousand packets a second allow; the large packets are the lab's largest."""
+    shape = lab.shape
+    packets = 2 * shape.planes * (shape.hosts + shape.leaves * shape.spines)
+    slot_s = max(0.02, packets / 8000)
+    window = max(20, round(4 / slot_s))
+    mtu = lab.description.lab.mtu
+    burst = burst_bytes(lab.description)
+    return Settings(
+        slot_s=slot_s,
+        step_slots=max(1, round(0.5 / slot_s)),
+        window_slots=window,
+        large_every=12,
+        large_bytes=mtu,
+        train=-(-burst // mtu) + 8,
+        burst_bytes=burst,
+        lanes=lanes,
+        floor=1e-4,
+        focus_crossings=400,
+    )

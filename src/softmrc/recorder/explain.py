@@ -18,11 +18,12 @@ from softmrc.errors import UsageError
 from softmrc.recorder.tape import INTERVAL_S, Note, Recording
 
 SLOW_SHARE, SLOW_S = 1.25, 0.002  # beyond the usual time, to be worth a word
-NEXT_TO_NOTHING = 0.03  # of an operation's bytes
 MOST_OF_IT = 0.5  # a cause explains at least so much of the delay
 LATER_S = 0.4  # until then it shows what had arrived all the same, and what never came back
 NEARLY_ALL, STARVED_S = 0.8, 0.03  # who had no processor also answers late, and is sent to again
 AROUND_S = 0.05  # samples lie apart: what happened a little later may still have been noted
+SILENT_SAMPLES = 3  # in a row without a byte, and a plane is silent
+MOST_BEFORE = 8  # operations that are looked back at
 
 
 class Cause(StrEnum):
@@ -48,6 +49,7 @@ class Verdict:
     rank: int = -1
     plane: int = -1
     peer: int = -1
+    lost_s: float = 0.0  # beyond the usual, less what an operation before it is to blame for
 
     def __str__(self) -> str:
         head = f"{self.kind} {self.number} took {_ms(self.took_s)}, usually {_ms(self.usual_s)}"
@@ -93,6 +95,7 @@ class Explainer:
             raise UsageError("two tapes are of the same rank; name those of one run")
         self._rows = self._joined()
         self._usual = self._medians()
+        self._by_number = {row.number: row for row in self._rows}
 
     def _joined(self) -> list[_Row]:
         size = 1 + max(self._tapes)
@@ -121,29 +124,44 @@ class Explainer:
     def explain(self, number: int | None = None) -> Verdict:
         """A verdict on one operation; without a number, on the one that lost most time."""
         if number is None:
-            worst = max(self._rows, key=lambda row: row.spans[0] - self._usual[row.kind, row.bytes][0], default=None)
-            if worst is None:
+            if not self._rows:
                 raise UsageError("the tapes hold no operation that has ended")
-            return self._judge(worst)
-        for row in self._rows:
-            if row.number == number:
-                return self._judge(row)
+            return worst([self._judge(row) for row in self._rows])
+        if number in self._by_number:
+            return self._judge(self._by_number[number])
         known = f"{self._rows[0].number} to {self._rows[-1].number}" if self._rows else "none"
         raise UsageError(f"the tapes do not know operation {number}; they know {known}")
 
-    def _judge(self, row: _Row) -> Verdict:
+    def _judge(self, row: _Row, depth: int = 0) -> Verdict:
         usual, usual_after, usual_apart = self._usual[row.kind, row.bytes]
         took = row.end - row.first
         excess = took - usual
         name = Kind(row.kind).name.lower() if row.kind in list(Kind) else str(row.kind)
         if took < SLOW_SHARE * usual or excess < SLOW_S:
-            return Verdict(row.number, name, took, usual, Cause.NOTHING, "")
+            return Verdict(row.number, name, took, usual, Cause.NOTHING, "", lost_s=excess)
         late = row.last_came - row.first - usual_apart
-        if late >= MOST_OF_IT * excess:
-            cause, words, where = self._why_late(row, late)
-        else:
+        kept = self._kept(row, late)
+        if late < MOST_OF_IT * excess:
             cause, words, where = self._why_slow(row, row.end - row.last_came - usual_after)
-        return Verdict(row.number, name, took, usual, cause, words, *where)
+        elif kept > late - kept and depth < MOST_BEFORE:
+            cause, words, where = self._why_kept(row, kept, depth)
+        else:
+            cause, words, where = self._why_late(row, late)
+        return Verdict(row.number, name, took, usual, cause, words, *where, lost_s=excess - kept)
+
+    def _kept(self, row: _Row, late: float) -> float:
+        """How much of it the rank that came last owes to the operation before, which ended later for it."""
+        rank, before = int(np.nanargmax(row.begun)), self._by_number.get(row.number - 1)
+        if before is None or not before.ended[rank] <= row.begun[rank]:
+            return 0.0
+        return float(np.clip(before.ended[rank] - np.nanmin(before.ended), 0.0, max(late, 0.0)))
+
+    def _why_kept(self, row: _Row, kept: float, depth: int) -> tuple[Cause, str, tuple[int, int, int]]:
+        before = self._judge(self._by_number[row.number - 1], depth + 1)
+        said = f"rank {int(np.nanargmax(row.begun))} was kept {_ms(kept)} by {before.kind} {before.number}"
+        if before.cause is Cause.NOTHING:
+            return Cause.UNKNOWN, f"{said}, which was not slow", (-1, -1, -1)
+        return before.cause, f"{said}: {before.words}", (before.rank, before.plane, before.peer)
 
     def _why_late(self, row: _Row, late: float) -> tuple[Cause, str, tuple[int, int, int]]:
         rank = int(np.nanargmax(row.begun))
@@ -164,7 +182,9 @@ class Explainer:
         lost = self._noted(Note.LOST, begin, end)
         # A plane that carries nothing is dead before the last of its paths is given up.
         silent = [*self._noted(Note.SILENT, begin, later), *self._noted(Note.LOST, begin, later)]
-        silent = [one for one in silent if self._is_dead(one, row.bytes, begin, later)]
+        # What was sent may have arrived, and its acknowledgements be what is lost: then it is dead the other way.
+        back = [(peer, rank, plane, at, lost) for rank, peer, plane, at, lost in silent if rank in self._tapes]
+        silent = [one for one in (*silent, *back) if self._is_dead(one, begin, later)]
         if silent:
             rank, peer, plane, at, _ = silent[0]
             after = _ms(max(0.0, at - begin))
@@ -191,16 +211,25 @@ class Explainer:
             return self._starved(starved, waits[starved])
         return Cause.UNKNOWN, f"nothing on the tapes explains it ({again})", (-1, -1, -1)
 
-    def _is_dead(self, note: tuple[int, int, int, float, float], size: int, begin: float, end: float) -> bool:
-        """Whether next to nothing came by the plane any more to the rank that it led to, as far as its tape is here."""
-        _, peer, plane, _, _ = note
-        found = self._between(peer, begin, end) if peer in self._tapes else None
-        if found is None:
+    def _is_dead(self, note: tuple[int, int, int, float, float], begin: float, end: float) -> bool:
+        """Whether not a byte came by the plane any more to the rank that it led to, as far as its tape is here.
+
+        A path that was left is probed: where only some packets are lost, some of the probes arrive. What came before
+        the loss was noted says nothing: samples lie apart, and a plane may die in the middle of one.
+        """
+        rank, peer, plane, at, _ = note
+        if peer not in self._tapes:
             return True
-        least = max(NEXT_TO_NOTHING * size, 4096)
-        before = self._between(peer, begin - 1.0, begin)
-        was_used = before is not None and int(before[1]["received"][plane]) - int(before[0]["received"][plane]) >= least
-        return was_used and int(found[1]["received"][plane]) - int(found[0]["received"][plane]) < least
+        back = [one[3] for one in self._noted(Note.BACK, at, end) if one[:3] == (rank, peer, plane)]
+        samples = self._tapes[peer].samples
+        received = samples["received"][samples["at"] <= min([end, *back])].astype(np.int64)
+        moment = int(np.searchsorted(samples["at"], at))
+        start = int(np.searchsorted(samples["at"], begin))
+        if len(received) - moment < SILENT_SAMPLES or start >= len(received):
+            return False
+        was_used = received[max(start - 1, 0), plane] > 0
+        others = np.delete(received[-1] - received[max(start - 1, 0)], plane)
+        return bool(was_used and received[-1, plane] == received[moment, plane] and others.sum() > 0)
 
     @staticmethod
     def _starved(rank: int, waited: float) -> tuple[Cause, str, tuple[int, int, int]]:
@@ -241,6 +270,11 @@ class Explainer:
             rows = notes[(notes["kind"] == kind) & (notes["at"] >= begin) & (notes["at"] <= end)]
             found += [(rank, int(n["peer"]), int(n["plane"]), float(n["at"]), float(n["value"])) for n in rows]
         return sorted(found, key=lambda one: one[3])
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """The one on the operation that lost most."""
+    return max(verdicts, key=lambda verdict: verdict.lost_s)
 
 
 def _most(notes: list[tuple[int, int, int, float, float]]) -> tuple[int, int, int]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from softmrc.errors import ConfigError
+from softmrc.fabric.description import load
 from softmrc.fabric.numbering import Numbering
-from softmrc.sim.reader import setting
+from softmrc.sim.reader import read_table, refuse, setting
+from softmrc.units import as_rate_bps, rate_text
 
 FORWARDINGS = ("auto", "srv6", "ecmp", "structured")
 
@@ -64,3 +69,46 @@ class Fabric(Numbering):
         words = ("host", "leaf", "spine", "core")
         start, end = (f"{words[node.tier]} {node.index}" for node in self.ends(link))
         return f"plane {self.plane_of(link)}: {start} to {end}"
+
+
+HOST_RATES = ("host_link_gbps", "host_link_bps", "nic_bps")  # one of them; the last is all planes of a NIC together
+
+
+def read_fabric(table: Any, source: str) -> Fabric:
+    """[fabric] of a scenario: its own keys, those of a fabric file, or the name of one (`file`) and what is changed."""
+    if not isinstance(table, dict):
+        raise refuse(source, "fabric", table, "a table")
+    named = [key for key in HOST_RATES if key in table]
+    if len(named) > 1:
+        raise refuse(source, f"fabric.{named[1]}", table[named[1]], f"nothing, where {named[0]} is set")
+    base = _of_file(table["file"], source) if "file" in table else {}
+    own = {key: value for key, value in table.items() if not key.endswith("_bps") and key != "file"}
+    for key in ("host_link_bps", "fabric_link_bps"):
+        if key in table:
+            own[key.replace("_bps", "_gbps")] = _rate_bps(table, key, source) / 1e9
+    if "nic_bps" in table:
+        rate, planes = _rate_bps(table, "nic_bps", source), own.get("planes", base.get("planes", Fabric.planes))
+        if not isinstance(planes, int) or planes < 1 or rate % planes:
+            raise refuse(source, "fabric.planes", planes, f"a divisor of the NIC's {rate_text(rate)}")
+        own["host_link_gbps"] = rate / planes / 1e9
+    if "host_link_gbps" in own:
+        base.pop("fabric_link_gbps", None)  # it was as fast as the file's links to hosts
+    unknown = {key: table[key] for key in table if key.endswith("_bps") and key not in (*HOST_RATES, "fabric_link_bps")}
+    found: Fabric = read_table(Fabric, base | own | unknown, source, "fabric")
+    return found
+
+
+def _rate_bps(table: dict[str, Any], key: str, source: str) -> int:
+    try:
+        return as_rate_bps(key, table[key])
+    except ConfigError as error:
+        raise refuse(source, f"fabric.{key}", table[key], error.allowed) from None
+
+
+def _of_file(name: object, source: str) -> dict[str, Any]:
+    if not isinstance(name, str):
+        raise refuse(source, "fabric.file", name, "the name of a fabric file, as a text")
+    shape = asdict(load(Path(source).parent / name).fabric)
+    return {
+        key.replace("_bps", "_gbps"): value / 1e9 if key.endswith("_bps") else value for key, value in shape.items()
+    }

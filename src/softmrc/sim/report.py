@@ -11,9 +11,10 @@ import json
 
 import numpy as np
 
-from softmrc.sim import plots
-from softmrc.sim.page import page_of, section, verdict_line
-from softmrc.sim.plots import Band, Series
+from softmrc.report import plots
+from softmrc.report.page import page_of, section, verdict_line
+from softmrc.report.plots import Band, Series
+from softmrc.sim.answer import answer
 from softmrc.sim.result import Result
 
 GBPS = 1e9
@@ -34,14 +35,15 @@ def page(results: list[Result]) -> str:
     sections = [
         section("In figures", "", _figures(results)),
         section("Goodput over time", "All hosts together. Shaded: something was broken.", goodput_plot(results)),
-        section("Training steps", "How long each took.", steps_plot(results)),
-        section("How long flows took", "The share of flows that were complete by then.", fct_plot(results)),
+        section("Training steps", "How long each took; a line ends where a run did not get on.", steps_plot(results)),
+        section("How long flows took", "The share of all flows that were complete by then.", fct_plot(results)),
         section("Load by plane", f"Goodput of each plane, {first.name}.", planes_plot(first)),
         section("Load by link", "Share of each link's rate, over the whole run.", links_plot(first)),
         section("Paths", f"States of all entropy values of all senders, {first.name}.", evs_plot(first)),
         section("The scenario", "", _recipe(first)),
     ]
-    return page_of(s.question, setting, [verdict(one) for one in results], sections)
+    said = f'<p class="verdict"><b>{html.escape(answer([results]).text)}</b></p>'
+    return page_of(s.question, setting, [said, *(verdict(one) for one in results)], sections)
 
 
 def verdict(result: Result) -> str:
@@ -115,7 +117,7 @@ def fct_plot(results: list[Result]) -> str:
 
 def steps_plot(results: list[Result]) -> str:
     chosen = [one for one in results if len(one.step_us) > 1]
-    series = [Series(one.name, np.arange(1, len(one.step_us) + 1), np.nan_to_num(one.step_us)) for one in chosen]
+    series = [Series(one.name, np.arange(1, len(one.step_us) + 1), one.step_us) for one in chosen]
     return plots.line_chart(series, "step", "µs", height=200) if series else ""
 
 
@@ -151,7 +153,7 @@ def links_plot(result: Result) -> str:
         for i in busiest
     )
     queues = f"<table><tr><th>longest queues</th><th>at most</th><th>carried</th></tr>{rows}</table>"
-    return f'<div class="row">{"".join(maps)}</div><br>{queues}'
+    return f'{plots.heat_scale()}<div class="row">{"".join(maps)}</div><br>{queues}'
 
 
 def _recipe(result: Result) -> str:

@@ -3,11 +3,12 @@
     result = softmrc.sim.run("scenarios/t1-reboot.toml", seed=7)
 
 The native loop runs in slices. Between two of them Python reports progress, takes a census of the EVs, sees whether
-anything still moves, and can be interrupted; slices never change what happens inside.
+anything still moves, and can be interrupted; slices never change what happens inside, and neither do cores.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ SLICE_EVENTS = 400_000
 CENSUS_SAMPLES = 400
 CHEAP_CENSUS_EVS = 50_000  # a census of more EVs is taken more rarely
 MAX_CENSUS_EVS = 2_000_000  # and one of more than this not at all
+PORTS_PER_CORE = 64  # cores that have less to do wait for each other more than they work
 
 
 @dataclass(frozen=True)
@@ -51,20 +53,27 @@ def run(
     seed: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     name: str | None = None,
+    cores: int = 0,
 ) -> Result:
-    """Run one scenario, without what it is compared with. Ctrl-C ends the run and keeps what it has found so far."""
+    """Run one scenario, without what it is compared with. Ctrl-C ends the run and keeps what it has found so far.
+
+    The result is the same on any number of cores; 0 takes as many as there are, or fewer where the fabric is small.
+    """
     if not isinstance(scenario, Scenario):
         scenario = load(scenario)
-    return Run(scenario, seed, name).to_end(on_progress)
+    return Run(scenario, seed, name, cores).to_end(on_progress)
 
 
 def run_all(
-    scenario: Scenario | str | Path, seed: int | None = None, on_progress: Callable[[Progress], None] | None = None
+    scenario: Scenario | str | Path,
+    seed: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cores: int = 0,
 ) -> list[Result]:
     """Run a scenario and everything it is compared with; all of it is checked before the first one starts."""
     if not isinstance(scenario, Scenario):
         scenario = load(scenario)
-    runs = [Run(one.scenario, seed, one.name) for one in scenario.variants()]
+    runs = [Run(one.scenario, seed, one.name, cores) for one in scenario.variants()]
     results = []
     for one in runs:
         results.append(one.to_end(on_progress))
@@ -73,12 +82,19 @@ def run_all(
     return results
 
 
+def cores_for(scenario: Scenario) -> int:
+    """As many as this process may use, but no more than have enough to do."""
+    available = len(os.sched_getaffinity(0))
+    return max(1, min(available, scenario.fabric.hosts * scenario.fabric.planes // PORTS_PER_CORE))
+
+
 class Census:
     """How many EVs are in which state, over time: finely at first, at half the pace whenever samples grow too many."""
 
     def __init__(self, interval_ps: int) -> None:
         self.is_taken = interval_ps > 0
         self.interval_ps = interval_ps or NEVER_PS
+        self.due_ps = self.interval_ps
         self.at_us: list[float] = []
         self.states: list[tuple[int, ...]] = []
 
@@ -90,12 +106,13 @@ class Census:
         if len(self.at_us) > CENSUS_SAMPLES:
             self.at_us, self.states = self.at_us[::2], self.states[::2]
             self.interval_ps *= 2
+        self.due_ps = network.now_ps + self.interval_ps
 
 
 class Run:
     """A scenario that has been checked and planned. The network is built when it starts."""
 
-    def __init__(self, scenario: Scenario, seed: int | None = None, name: str | None = None) -> None:
+    def __init__(self, scenario: Scenario, seed: int | None = None, name: str | None = None, cores: int = 0) -> None:
         self.scenario = scenario
         self.seed = scenario.run.seed if seed is None else seed
         self.name = name or scenario.name
@@ -105,6 +122,7 @@ class Run:
             scenario.faults, scenario.fabric, t.mtu_bytes + t.header_bytes, self.seed, scenario.source
         )
         self.config = network_config(scenario, self.seed)
+        self.config.cores = cores or cores_for(scenario)
         self.network: Any = None
         self.build_s = 0.0
         evs = len(set(zip(self.plan.source, self.plan.destination, strict=True))) * t.evs
@@ -160,22 +178,21 @@ class Run:
         stall_ps = round(settings.stall_ms * 1e9)
         planned_ps = self._last_planned_ps()
         total = sum(self.plan.bytes)
-        moved_at_ps, moved = 0, -1
         while True:
-            target = min(until_ps, network.now_ps + self.census.interval_ps, max(moved_at_ps, planned_ps) + stall_ps)
-            network.run(target, SLICE_EVENTS)
+            gives_up_ps = max(network.last_placed_ps, planned_ps) + stall_ps
+            network.run(min(until_ps, self.census.due_ps, gives_up_ps), SLICE_EVENTS * self.config.cores)
             now = network.now_ps
-            placed = network.bytes_placed
-            if placed != moved:
-                moved, moved_at_ps = placed, now
-            self.census.take(network)
+            gives_up_ps = max(network.last_placed_ps, planned_ps) + stall_ps
+            is_complete = network.flows_completed == len(self.plan)
+            if is_complete or now >= self.census.due_ps:
+                self.census.take(network)
             if on_progress is not None:
-                on_progress(self._progress(placed / total, time.perf_counter() - started))
-            if network.flows_completed == len(self.plan):
+                on_progress(self._progress(network.bytes_placed / total, time.perf_counter() - started))
+            if is_complete:
                 return verdict.complete(network)
             if now >= until_ps:
                 return verdict.time_is_up(network, settings.until_ms, len(self.plan))
-            if network.is_idle or now >= max(moved_at_ps, planned_ps) + stall_ps:
+            if network.is_idle or now >= gives_up_ps:
                 return verdict.stuck(network, self.scenario.fabric, self.plan, self.actions, settings.stall_ms)
 
     def _last_planned_ps(self) -> int:

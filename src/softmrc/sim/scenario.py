@@ -7,6 +7,7 @@
     [workload]    what is sent; [[workload]] where there are several
     [faults]      what breaks, and when
     [run]         when to stop, how finely to look
+    [answer]      which figure answers the question
     [[compare]]   the same again with some keys changed, side by side
 
 A scenario is whole and checked before anything runs.
@@ -22,11 +23,15 @@ from typing import Any
 
 from softmrc import _core
 from softmrc.errors import ConfigError
-from softmrc.files import parse_toml, read_text
+from softmrc.files import located, parse_toml, read_text
 from softmrc.sim import workloads
-from softmrc.sim.fabric import Fabric
+from softmrc.sim.fabric import Fabric, read_fabric
 from softmrc.sim.faults import Faults, read_faults
 from softmrc.sim.reader import read_table, refuse, setting, unknown_key
+
+ANSWERS = (
+    "last_flow", "makespan", "slowest_flow", "goodput", "step", "worst_step", "collective", "victim", "resent",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,13 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """[answer]: the figure that answers the question; answer.py says what each is."""
+
+    figure: str = setting("", choices=("", *ANSWERS))  # "": the workload decides
+
+
+@dataclass(frozen=True)
 class Variant:
     name: str
     scenario: Scenario
@@ -103,6 +115,7 @@ class Scenario:
     workloads: tuple[Any, ...] = ()
     faults: Faults = dataclasses.field(default_factory=Faults)
     run: RunSettings = dataclasses.field(default_factory=RunSettings)
+    answer: Asked = dataclasses.field(default_factory=Asked)
     name: str = "MRC"
     compare: tuple[Variant, ...] = ()
     source: str = ""  # the file, for messages
@@ -140,14 +153,19 @@ class Scenario:
         return self.run.bin_us or 10.0
 
 
-_TABLES = {"fabric": Fabric, "transport": Transport, "queues": Queues, "run": RunSettings}
-_KEYS = ("question", "name", *_TABLES, "workload", "faults", "compare")
+_TABLES = {"transport": Transport, "queues": Queues, "run": RunSettings, "answer": Asked}
+_KEYS = ("question", "name", "fabric", *_TABLES, "workload", "faults", "compare")
 
 
 def load(path: str | Path) -> Scenario:
     """A scenario from its file."""
     path = Path(path)
-    return parse(parse_toml(read_text(path, "scenario"), "scenario", str(path)), str(path))
+    text = read_text(path, "scenario")
+    table = parse_toml(text, "scenario", str(path))
+    try:
+        return parse(table, str(path))
+    except ConfigError as error:
+        raise located(error, str(path), text) from None
 
 
 def parse(table: dict[str, Any], source: str = "") -> Scenario:
@@ -162,6 +180,7 @@ def parse(table: dict[str, Any], source: str = "") -> Scenario:
     if not isinstance(name, str):
         raise refuse(source, "name", name, "a text")
     parts: dict[str, Any] = {key: read_table(kind, table.get(key, {}), source, key) for key, kind in _TABLES.items()}
+    parts["fabric"] = read_fabric(table.get("fabric", {}), source)
     scenario = Scenario(
         question=question.strip(),
         name=name,

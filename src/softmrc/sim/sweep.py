@@ -37,7 +37,7 @@ class Task:
 
     def run(self) -> dict[str, Any]:
         chosen = parse(self.table, self.source).with_keys(self.changes).variants()[self.variant]
-        found = run(chosen.scenario, self.seed, name=chosen.name).summary()
+        found = run(chosen.scenario, self.seed, name=chosen.name, cores=1).summary()
         return {"point": self.changes} | found
 
 
@@ -82,6 +82,15 @@ def plan_sweep(scenario: Scenario, varied: list[tuple[str, list[Any]]], seeds: i
         for seed, variant in itertools.product(range(first, first + seeds), range(variants)):
             tasks.append(Task(scenario.table, scenario.source, point, seed, variant))
     return tasks
+
+
+def heads(keys: list[str]) -> list[str]:
+    """Keys as short as they can be and still be told apart: planes, links; or faults.kind, transport.kind."""
+    short = list(keys)
+    for length in (3, 2, 1):
+        ends = [".".join(key.split(".")[-length:]) for key in keys]
+        short = [end if ends.count(end) == 1 else old for end, old in zip(ends, short, strict=True)]
+    return short
 
 
 def sweep(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterator[dict[str, Any]]:

@@ -222,23 +222,29 @@ class Incast(_Workload):
 
 @dataclass(frozen=True)
 class AllToAll(_Workload):
-    """Everyone sends to everyone, starting with its next neighbour, at most `window` messages at a time."""
+    """Everyone sends to everyone, or to some at even distances, the next neighbour first, `window` messages at once."""
 
     hosts: int = setting(0, low=0)  # 0: all of them
     order: str = setting("hosts", choices=ORDERS)
     message_bytes: int = setting(64 << 10, low=1, high=MAX_MESSAGE_BYTES)
     window: int = setting(4, low=1)
+    peers: int = setting(0, low=0)  # 0: all the others
 
     def plan(self, plan: Plan, fabric: Fabric, draws: Draws, source: str, key: str) -> None:
         ranks = self.hosts_of(fabric, source, key, self.hosts, self.order, draws)
+        others = len(ranks) - 1
+        if self.peers > others:
+            raise refuse(source, f"{key}.peers", self.peers, f"0 to the {others} others")
+        peers = self.peers or others
         group = plan.add_group("all-to-all")
         sent: list[list[int]] = [[] for _ in ranks]
-        for distance in range(1, len(ranks)):
+        for turn in range(peers):
+            distance = 1 + turn * others // peers
             for rank, host in enumerate(ranks):
                 to = ranks[(rank + distance) % len(ranks)]
                 flow = plan.add(host, to, self.message_bytes, self.start_ps, group)
-                if distance > self.window:
-                    plan.wait(flow, sent[rank][distance - 1 - self.window])
+                if turn >= self.window:
+                    plan.wait(flow, sent[rank][turn - self.window])
                 sent[rank].append(flow)
 
 

@@ -364,7 +364,7 @@ class Device:
 
     def _deny_listed(self, qp: QueuePair) -> None:
         """Keep a queue pair off what the node's denylist names: its paths have the numbers that the fabric knows."""
-        if self._denied is None or qp.peer is None or not qp._has_carriers:
+        if self._denied is None or qp.peer is None or qp._ev_profile is None or not qp._has_carriers:
             return
         denied = self._denied(qp.peer.planes[0].address)
         for index, number in enumerate(qp.evs()["value"].tolist()):

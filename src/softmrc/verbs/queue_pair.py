@@ -38,6 +38,15 @@ def _made(kind: Any, **settings: Any) -> Any:
         raise ConfigError("more", sorted(settings), f"fields of {kind.__name__} ({error})") from None
 
 
+def _profile_number(field: str, value: object, kind: str) -> int:
+    """Of a profile that a controller laid down; 0: none was asked for."""
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 0xFFFFFFFF:
+        raise ConfigError(field, value, f"{kind}, the number of a controller's, or None: the device's")
+    return value
+
+
 class QueuePair:
     """One connection. Created in RESET; `init`, `rtr` and `rts` take it to where it can send."""
 
@@ -59,30 +68,33 @@ class QueuePair:
         """What the peer's device has to be told of this end, for its `add_peer`."""
         return self.device.reached_at(self.lane)
 
-    def init(self, *, ev_profile: EvProfile | None = None, cc_profile: CcProfile | None = None) -> None:
-        """RESET → INIT. Profiles default to the device's."""
+    def init(self, *, ev_profile: EvProfile | int | None = None, cc_profile: CcProfile | int | None = None) -> None:
+        """RESET → INIT. A profile is one's own, or the number of one that a controller laid down and put online
+        (docs/control.md); None: what the controller gives to all, or else the device's."""
         device = self.device
-        if ev_profile is not None:
-            instance("ev_profile", ev_profile, EvProfile, "an EvProfile, or None: the device's")
-        if cc_profile is not None:
-            instance("cc_profile", cc_profile, CcProfile, "a CcProfile, or None: the device's")
-        if ev_profile is not None and ev_profile.format == EvFormat.SRV6 and not device.config.srv6:
+        own_evs = isinstance(ev_profile, EvProfile)
+        own_control = isinstance(cc_profile, CcProfile)
+        numbers = (
+            None if own_evs else _profile_number("ev_profile", ev_profile, "an EvProfile"),
+            None if own_control else _profile_number("cc_profile", cc_profile, "a CcProfile"),
+        )
+        if isinstance(ev_profile, EvProfile) and ev_profile.format == EvFormat.SRV6 and not device.config.srv6:
             raise ConfigError("ev_profile.format", ev_profile.format.name, "UDP or STEV, or a device with srv6=True")
-        self._ev_profile = ev_profile
+        self._ev_profile = ev_profile if isinstance(ev_profile, EvProfile) else None
         evs, control = device._profiles_of(self.lane)
         attributes = InitAttributes(
-            ev_profile=device._add_ev_profile(self.lane, ev_profile) if ev_profile else evs,
-            cc_profile=device._add_cc_profile(self.lane, cc_profile) if cc_profile else control,
+            ev_profile=device._add_ev_profile(self.lane, ev_profile) if isinstance(ev_profile, EvProfile) else evs,
+            cc_profile=device._add_cc_profile(self.lane, cc_profile) if isinstance(cc_profile, CcProfile) else control,
             send_cq=self.send_cq.number,
             recv_cq=self.recv_cq.number,
             domain=self.domain.number,
         )
         try:
-            device._native.modify_init(self.qpn, to_native(attributes))
+            device._native.modify_init(self.qpn, to_native(attributes), *numbers)
         finally:  # the queue pair keeps what it was given
-            if ev_profile:
+            if own_evs:
                 device._native.remove_ev_profile(self.lane, attributes.ev_profile)
-            if cc_profile:
+            if own_control:
                 device._native.remove_cc_profile(self.lane, attributes.cc_profile)
 
     def rtr(
@@ -219,7 +231,7 @@ class QueuePair:
 
     @property
     def _has_carriers(self) -> bool:
-        return self._ev_profile is not None and self._ev_profile.format == EvFormat.SRV6
+        return self.device._native.has_wide_evs(self.qpn)
 
     def deny_ev(self, index: int) -> None:
         """The controller's word: nothing takes this EV, not even an acknowledgement, until it is allowed again."""

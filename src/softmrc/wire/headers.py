@@ -226,9 +226,10 @@ class EndpointResponse(_Timestamped):
     op: EndpointOp = named(EndpointOp, EndpointOp.EV_PROBE)
     key: int = bits(64)  # 0: none follows
     timestamp: Timestamp = field(default_factory=Timestamp)
+    service_ns: int = bits(32)  # how long the answer was in the making; 0: not told
 
     def _native(self) -> tuple[object, ...]:
-        return (int(self.op), self.key, self.timestamp._native())
+        return (int(self.op), self.key, self.timestamp._native(), self.service_ns)
 
 
 Body = Write | Ack | Sack | Nack | Probe | EndpointRequest | EndpointResponse
@@ -259,6 +260,6 @@ def body_from_native(opcode: Opcode, t: tuple[Any, ...], trimmed: bool) -> Body:
     elif opcode in (Opcode.ACKNOWLEDGE, Opcode.NACK):
         body = kind(*t)
     else:
-        body = kind(*t[:-1], Timestamp(*t[-1]))
+        body = kind(*(Timestamp(*one) if isinstance(one, tuple) else one for one in t))
     assert isinstance(body, Body)
     return body

@@ -1,6 +1,7 @@
 -- MRC (Multipath Reliable Connection) for Wireshark: every header, as SoftMRC reads and writes it.
 --
--- Filters: mrc.dqp (queue pair), mrc.psn, mrc.ev (the path), mrc.opcode, mrc.retransmission, mrc.nack, mrc.trimmed.
+-- Filters: mrc.dqp (queue pair), mrc.psn, mrc.ev (the path), mrc.opcode, mrc.retransmission, mrc.nack, mrc.trimmed, mrc.sealed.
+-- Of sealed packets headers are shown; what they hide, `softmrc dissect --keys` shows.
 -- `softmrc dissect --install-wireshark` puts this file where Wireshark looks. Nothing here needs SoftMRC.
 
 local mrc = Proto("mrc", "Multipath Reliable Connection")
@@ -19,6 +20,7 @@ local REASONS = {
 local SYNDROMES = { [0x1F] = "ACK", [0x61] = "INVALID_REQUEST", [0x62] = "REMOTE_ACCESS", [0x63] = "REMOTE_OPERATION" }
 local OPS = { [0] = "PORT_STATUS_UPDATE", [1] = "EV_PROBE" }
 local BTH, ICRC = 12, 4
+local KEY, HEADER_TAG, TAG = 12, 8, 16 -- of sealed packets
 local TRIMMED_DSCP = { [12] = true, [16] = true }
 
 -- Fields, by the names that SoftMRC gives them.
@@ -31,6 +33,13 @@ local function flag(name, label) F[name] = ProtoField.bool("mrc." .. name, label
 field("ev", "uint32", "Entropy value", base.HEX)
 flag("trimmed", "Trimmed by a switch")
 field("icrc", "uint32", "ICRC", base.HEX)
+flag("sealed", "Sealed")
+field("seal.qpn", "uint24", "Queue pair whose key it is", base.HEX)
+field("seal.epoch", "uint8", "Epoch of the key", base.DEC)
+field("seal.number", "uint64", "Number of the packet", base.DEC)
+field("seal.header_tag", "bytes", "Tag of the headers")
+field("seal.hidden", "bytes", "Hidden")
+field("seal.tag", "bytes", "Tag")
 field("payload", "bytes", "Payload")
 field("opcode", "uint8", "Opcode", base.HEX, OPCODES)
 flag("solicited", "Solicited event")
@@ -89,6 +98,7 @@ field("endpointrequest.port_status_mask", "uint32", "Usable ports", base.HEX)
 field("endpointrequest.key", "uint64", "Key or nonce", base.HEX)
 field("endpointresponse.op", "uint8", "Operation", base.DEC, OPS)
 field("endpointresponse.key", "uint64", "Key or nonce", base.HEX)
+field("endpointresponse.service_ns", "uint32", "Service time (ns)", base.DEC)
 local all = {}
 for _, one in pairs(F) do all[#all + 1] = one end
 mrc.fields = all
@@ -130,20 +140,24 @@ local function is_trimmed(pinfo, opcode)
   return is_write(opcode) and TRIMMED_DSCP[dscp or 0] == true
 end
 
-local function write_head(opcode, flags, trimmed)
+local function is_sealed(buffer) return bits(buffer(1, 1):uint(), 0, 4) == 1 end
+
+-- What is in the clear of a write; of a sealed one all that is in front of what it hides.
+local function write_head(opcode, flags, trimmed, sealed)
   local head = BTH + 4 + (bits(flags, 4, 1) == 1 and 4 or 0) + 16
+  if sealed then return head + KEY + HEADER_TAG end
   return head + ((has_imm(opcode) and not trimmed) and 4 or 0)
 end
 
 -- What a packet of this opcode has at least, and at most where that is known.
-local function bounds(opcode, flags, trimmed)
+local function bounds(opcode, flags, trimmed, sealed)
   if is_write(opcode) then
-    local head = write_head(opcode, flags, trimmed)
+    local head = write_head(opcode, flags, trimmed, sealed)
     if trimmed then return head, head end
-    return head + ICRC, nil
+    return head + (sealed and TAG or ICRC), nil
   end
   local sizes = { [0xD1] = 4, [0xD8] = 16, [0xD9] = 36, [0xDC] = 36, [0xDD] = 20, [0xDE] = 16 }
-  local least = BTH + sizes[opcode] + ICRC
+  local least = BTH + sizes[opcode] + (sealed and KEY + TAG or ICRC)
   return least, least + ((opcode == 0xD8 or opcode == 0xD9) and 8 or 0)
 end
 
@@ -154,7 +168,32 @@ local function dissect_timestamp(buffer, at, tree)
   tree:add(F["timestamp.ftype"], buffer(at + 3, 1), bits(last_word, 0, 4))
 end
 
-local function dissect_write(buffer, tree, opcode, flags, pad, trimmed)
+local function dissect_seal(buffer, tree, at)
+  tree:add(F["seal.qpn"], buffer(at, 3))
+  tree:add(F["seal.epoch"], buffer(at + 3, 1))
+  tree:add(F["seal.number"], buffer(at + 4, 8))
+  return string.format(" sealed %06x.%d number %s", buffer(at, 3):uint(), buffer(at + 3, 1):uint(), tostring(buffer(at + 4, 8):uint64()))
+end
+
+local function dissect_tag(buffer, tree)
+  local size = buffer:reported_len()
+  if buffer:len() == size then tree:add(F["seal.tag"], buffer(size - TAG, TAG)) end
+end
+
+-- Behind RETH: the key's name, the tag of all that is in front of it, and what only the receiver can read.
+local function dissect_hidden(buffer, tree, at, trimmed)
+  local words = dissect_seal(buffer, tree, at)
+  tree:add(F["seal.header_tag"], buffer(at + KEY, HEADER_TAG))
+  if trimmed then return words end
+  at = at + KEY + HEADER_TAG
+  local size = buffer:reported_len() - at - TAG
+  local here = math.min(size, buffer:len() - at)
+  if here > 0 then tree:add(F["seal.hidden"], buffer(at, here)) end
+  dissect_tag(buffer, tree)
+  return " hidden " .. size .. words
+end
+
+local function dissect_write(buffer, tree, opcode, flags, pad, trimmed, sealed)
   local at = BTH
   tree:add(F["write.rqmsn"], buffer(at, 2))
   tree:add(F["write.msn"], buffer(at + 2, 2))
@@ -167,6 +206,7 @@ local function dissect_write(buffer, tree, opcode, flags, pad, trimmed)
   tree:add(F["write.rkey"], buffer(at + 8, 4))
   tree:add(F["write.dmalen"], buffer(at + 12, 4))
   at = at + 16
+  if sealed then return dissect_hidden(buffer, tree, at, trimmed) end
   if trimmed then return "" end
   local imm = ""
   if has_imm(opcode) then
@@ -239,7 +279,7 @@ local function dissect_probe(buffer, tree)
 end
 
 local function dissect_key(buffer, tree, name, at)
-  if buffer:reported_len() >= at + 8 + ICRC then tree:add(F[name .. ".key"], buffer(at, 8)) end
+  if buffer:reported_len() >= at + 8 + (is_sealed(buffer) and KEY + TAG or ICRC) then tree:add(F[name .. ".key"], buffer(at, 8)) end
 end
 
 local function dissect_request(buffer, tree)
@@ -258,6 +298,7 @@ local function dissect_response(buffer, tree)
   local op = bits(second, 2, 2) ~= 0 and bits(second, 2, 2) or bits(second, 4, 2)
   tree:add(F["endpointresponse.op"], buffer(BTH + 1, 1), op)
   dissect_timestamp(buffer, BTH + 28, tree)
+  tree:add(F["endpointresponse.service_ns"], buffer(BTH + 32, 4))
   dissect_key(buffer, tree, "endpointresponse", BTH + 36)
   return " " .. (OPS[op] or op)
 end
@@ -283,6 +324,7 @@ local function dissect_bth(buffer, pinfo, tree, trimmed)
   bth:add(F.timestamped, buffer(8, 1), bits(flags, 4, 1) == 1)
   bth:add(F.psn, buffer(9, 3))
   tree:add(F.ev, entropy(pinfo)):set_generated()
+  tree:add(F.sealed, is_sealed(buffer)):set_generated()
   if is_write(buffer(0, 1):uint()) then
     local cut = tree:add(F.trimmed, trimmed)
     cut:set_generated()
@@ -298,22 +340,26 @@ local function dissect(buffer, pinfo, root)
   end
   local opcode, flags = buffer(0, 1):uint(), buffer(8, 1):uint()
   local pad = bits(buffer(1, 1):uint(), 4, 2)
-  local trimmed = is_trimmed(pinfo, opcode)
+  local trimmed, sealed = is_trimmed(pinfo, opcode), is_sealed(buffer)
   local tree = root:add(mrc, buffer())
   pinfo.cols.protocol = "MRC"
   dissect_bth(buffer, pinfo, tree, trimmed)
   local words = ""
-  local least = bounds(opcode, flags, trimmed)
+  local least = bounds(opcode, flags, trimmed, sealed)
   if buffer:reported_len() < least or (not is_write(opcode) and buffer:len() < least) or
-     (is_write(opcode) and buffer:len() < write_head(opcode, flags, trimmed)) then
+     (is_write(opcode) and buffer:len() < write_head(opcode, flags, trimmed, sealed)) then
     tree:add_proto_expert_info(E.short)
   elseif is_write(opcode) then
-    words = dissect_write(buffer, tree, opcode, flags, pad, trimmed)
+    words = dissect_write(buffer, tree, opcode, flags, pad, trimmed, sealed)
   else
     words = BODIES[opcode](buffer, tree)
+    if sealed then
+      words = words .. dissect_seal(buffer, tree, buffer:reported_len() - TAG - KEY)
+      dissect_tag(buffer, tree)
+    end
   end
   local size = buffer:reported_len()
-  if not trimmed and buffer:len() == size and size >= least then tree:add_le(F.icrc, buffer(size - ICRC, ICRC)) end
+  if not trimmed and not sealed and buffer:len() == size and size >= least then tree:add_le(F.icrc, buffer(size - ICRC, ICRC)) end
   local also = (bits(flags, 5, 1) == 1 and " rtx" or "") .. (trimmed and " trimmed" or "")
   local shown = string.format("%s qp %06x psn %d%s%s", OPCODES[opcode], buffer(5, 3):uint(), buffer(9, 3):uint(), words, also)
   pinfo.cols.info = shown
@@ -327,8 +373,8 @@ mrc.dissector = dissect
 mrc:register_heuristic("udp", function(buffer, pinfo, root)
   if buffer:len() < BTH then return false end
   local opcode = buffer(0, 1):uint()
-  if OPCODES[opcode] == nil or bits(buffer(1, 1):uint(), 0, 4) ~= 0 then return false end
-  local least, most = bounds(opcode, buffer(8, 1):uint(), is_trimmed(pinfo, opcode))
+  if OPCODES[opcode] == nil or bits(buffer(1, 1):uint(), 0, 4) > 1 then return false end
+  local least, most = bounds(opcode, buffer(8, 1):uint(), is_trimmed(pinfo, opcode), is_sealed(buffer))
   local size = buffer:reported_len()
   if size < least or (most ~= nil and size ~= least and size ~= most) then return false end
   dissect(buffer, pinfo, root)

@@ -1,7 +1,7 @@
 // A run of the simulator without Python: prints its trace hash, so that builds of different compilers and optimisation
 // levels can be compared. Everything that draws or computes is in it: loss, marks, trims, a fault, both transports.
 //
-//   trace roce|mrc|ranks SEED PLANES HOSTS HOSTS_PER_LEAF SPINES GBPS MESSAGE_BYTES EVS
+//   trace roce|mrc|ranks SEED PLANES HOSTS HOSTS_PER_LEAF SPINES GBPS MESSAGE_BYTES EVS [faults|-] [CORES]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -75,12 +75,13 @@ void add_all_reduce(sim::Network& network, const sim::NetworkConfig& c, std::uin
 
 int main(int count, char** words) {
   if (count < 10) return 2;
-  const sim::NetworkConfig config = config_of(words);
+  sim::NetworkConfig config = config_of(words);
+  if (count > 11) config.cores = static_cast<std::uint32_t>(std::strtoul(words[11], nullptr, 10));
   sim::Network network(config);
   const auto bytes = static_cast<std::uint32_t>(std::strtoul(words[8], nullptr, 10));
   if (std::strcmp(words[1], "ranks")) add_permutation(network, config, bytes);
   else add_all_reduce(network, config, bytes);
-  if (count > 10) {
+  if (count > 10 && std::strcmp(words[10], "-")) {
     const auto at = [](std::int64_t us) { return Time{} + microseconds(us); };
     network.add_fault({at(5), sim::FaultKind::loss, network.fabric().leaf_up(0, 0, 0), 0.05});
     network.add_fault({at(10), sim::FaultKind::black_hole, network.fabric().leaf_down(0, 1, 1), 0});
@@ -91,7 +92,7 @@ int main(int count, char** words) {
   while (network.run(Time{} + seconds(1), 1'000'000)) {
   }
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
-  std::printf("%016llx %u of %zu flows, %llu data packets\n", static_cast<unsigned long long>(network.hosts().trace_hash()),
-              network.workload().completed(), network.workload().flows().size(), static_cast<unsigned long long>(network.hosts().counters().data_packets));
-  std::fprintf(stderr, "%.3f s, %.0f hops/s\n", wall.count(), static_cast<double>(network.links().counters().hops) / wall.count());
+  std::printf("%016llx %u of %zu flows, %llu data packets\n", static_cast<unsigned long long>(network.trace_hash()),
+              network.completed(), network.workload().flows().size(), static_cast<unsigned long long>(network.host_counters().data_packets));
+  std::fprintf(stderr, "%.3f s, %.0f hops/s\n", wall.count(), static_cast<double>(network.link_counters().hops) / wall.count());
 }

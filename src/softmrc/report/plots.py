@@ -1,6 +1,7 @@
 """Plots as SVG text, drawn by hand: nothing to install, nothing to fetch, the same bytes for the same numbers.
 
 Colours are CSS variables, so that one plot fits a light and a dark page; `standalone` adds them for a file of its own.
+What was not measured is not drawn: a line has gaps, a distribution ends below 1.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 
 WIDTH, HEIGHT = 860, 280
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 42
+LEFT, RIGHT, TOP, BOTTOM = 62, 30, 14, 42
+NAME_ROW = 14  # of what was broken, above the plot
+NAME_ROWS = 3
 MAX_POINTS = 600
 MAX_BANDS = 400
 
@@ -31,6 +34,7 @@ svg.plot text{fill:var(--soft)} svg.plot .name{fill:var(--ink)} svg.plot .grid{s
 svg.plot .line{fill:none;stroke-width:1.8;stroke-linejoin:round} svg.plot .fault{fill:var(--fault)}
 svg.plot .fault-edge{stroke:var(--fault-ink);stroke-width:1;stroke-dasharray:3 3}
 svg.plot .fault-name{fill:var(--fault-ink)}
+@media(max-width:700px){svg.plot.wide{min-width:640px}}
 """
 
 
@@ -119,7 +123,9 @@ class _Axes:
 
 
 def _open(width: int, height: int, extra: str = "") -> str:
-    return f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"{extra}>'
+    """One as wide as a page is not shrunk to a telephone's width, where nobody could read it, but can be moved."""
+    kind = "plot wide" if width >= WIDTH else "plot"
+    return f'<svg class="{kind}" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"{extra}>'
 
 
 def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -128,13 +134,22 @@ def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return x, y
     keep: list[int] = []
     for part in np.array_split(np.arange(len(x)), MAX_POINTS // 2):
-        keep += sorted({int(part[np.argmin(y[part])]), int(part[np.argmax(y[part])])})
+        known = part[np.isfinite(y[part])]
+        keep += (
+            sorted({int(known[np.argmin(y[known])]), int(known[np.argmax(y[known])])}) if len(known) else [int(part[0])]
+        )
     return x[keep], y[keep]
 
 
 def _path(axes: _Axes, x: np.ndarray, y: np.ndarray) -> str:
-    xs, ys = axes.at_x(x), axes.at_y(y)
-    return "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(xs.tolist(), ys.tolist(), strict=True))
+    """A line through all points that are numbers, with a gap where one is not."""
+    strokes: list[list[str]] = [[]]
+    for a, b in zip(axes.at_x(x).tolist(), axes.at_y(y).tolist(), strict=True):
+        if math.isfinite(b):
+            strokes[-1].append(f"{a:.1f},{b:.1f}")
+        elif strokes[-1]:
+            strokes.append([])
+    return "".join("M" + "L".join(points) for points in strokes if points)
 
 
 def _union(bands: Sequence[Band]) -> list[tuple[float, float]]:
@@ -148,16 +163,17 @@ def _union(bands: Sequence[Band]) -> list[tuple[float, float]]:
     return stretches
 
 
-def _bands(axes: _Axes, bands: Sequence[Band], unit: str) -> str:
-    """Shade what was broken, with a line where each began, and its name where there is room for it."""
+def _bands(axes: _Axes, bands: Sequence[Band], unit: str, is_shaded: bool = True) -> tuple[str, int]:
+    """Shade what was broken, with a line where each began, and its name above the plot if there is room for it. Returns
+    how high the names are too. Layers of colour are not shaded: that would make colours that no legend has."""
     bands = [band for band in bands if band.start <= axes.x1][:MAX_BANDS]
     right = LEFT + axes.inner
     parts = []
-    for start, end in _union(bands):
+    for start, end in _union(bands) if is_shaded else []:
         a, b = (float(axes.at_x(min(max(x, axes.x0), axes.x1))) for x in (start, end))
         spot = f'x="{a:.1f}" y="{TOP}" width="{max(b - a, 1):.1f}" height="{axes.depth}"'
         parts.append(f'<rect class="fault" {spot}/>')
-    free_from = [float(LEFT)] * 3  # of each row of names
+    free_from = [0.0] * NAME_ROWS  # of each row of names
     named: set[str] = set()
     for band in bands:
         a = float(axes.at_x(max(band.start, axes.x0)))
@@ -173,9 +189,9 @@ def _bands(axes: _Axes, bands: Sequence[Band], unit: str) -> str:
             continue
         named.add(band.label)
         free_from[rows[0]] = x + width
-        y = TOP + axes.depth - 6 - 14 * rows[0]
+        y = TOP - 4 - NAME_ROW * rows[0]
         parts.append(f'<text class="fault-name" x="{x:.1f}" y="{y}">{html.escape(band.label)}</text>')
-    return "".join(parts)
+    return "".join(parts), NAME_ROW * sum(free > 0 for free in free_from)
 
 
 def _legend(names: Sequence[str], colors: Sequence[str], width: int) -> tuple[str, int]:
@@ -201,16 +217,20 @@ def line_chart(
         return ""
     low = min(float(one.x.min()) for one in series)
     high = max(float(one.x.max()) for one in series)
-    top = y_max or max(float(np.nanmax(one.y)) for one in series) * 1.06 or 1.0
+    known = [one.y[np.isfinite(one.y)] for one in series]
+    top = y_max or max((float(y.max()) for y in known if len(y)), default=0.0) * 1.06 or 1.0
     axes = _Axes((max(low, 1e-9) if log_x else low, high), (0.0, top), width, height, log_x)
     inks = [one.color or color(i) for i, one in enumerate(series)]
     legend, room = _legend([one.name for one in series], inks, width)
-    body = axes.frame(x_label, y_label) + _bands(axes, bands, x_label)
+    shades, names = _bands(axes, bands, x_label)
+    room += names
+    body = axes.frame(x_label + (", logarithmic" if log_x else ""), y_label) + shades
     data = []
     for one, ink in zip(series, inks, strict=True):
         x, y = _thin(one.x, one.y)
         body += f'<path class="line" style="stroke:{ink}" d="{_path(axes, x, y)}"/>'
-        data.append({"name": one.name, "x": np.round(x, 3).tolist(), "y": np.round(y, 4).tolist()})
+        heights = [None if not math.isfinite(value) else round(value, 4) for value in y.tolist()]
+        data.append({"name": one.name, "x": np.round(x, 3).tolist(), "y": heights})
     about = {
         "x0": axes.x0,
         "x1": axes.x1,
@@ -220,19 +240,21 @@ def line_chart(
         "unit": x_label,
         "series": data,
     }
-    extra = f" data-plot='{html.escape(json.dumps(about), quote=True)}'"
-    return _open(width, height + room, extra) + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
+    return (
+        _open(width, height + room, _exported(about)) + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
+    )
 
 
 def cdf_chart(series: Sequence[Series], x_label: str) -> str:
-    """The share of flows that were done by then; `y` of the series is not used."""
+    """The share of all flows that were done by then; one that never was is none, and the line ends below 1. `y` of the
+    series is not used."""
     lines = []
     for i, one in enumerate(series):
         values = np.sort(one.x[np.isfinite(one.x)])
         if len(values):
-            share = np.arange(1, len(values) + 1) / len(values)
+            share = np.arange(1, len(values) + 1) / len(one.x)
             x = np.concatenate([[values[0]], np.repeat(values, 2)[1:], [values[-1]]])
-            y = np.concatenate([[0.0], np.repeat(share, 2)[:-1], [1.0]])
+            y = np.concatenate([[0.0], np.repeat(share, 2)[:-1], [share[-1]]])
             lines.append(Series(one.name, x, y, one.color or color(i)))
     if not lines:
         return ""
@@ -259,12 +281,16 @@ def stacked_chart(
         outline = _path(axes, np.concatenate([x, x[::-1]]), np.concatenate([above, below[::-1]]))
         body += f'<path style="fill:{ink}" d="{outline}Z"/>'
         below = above
-    body += axes.frame(x_label, y_label) + _bands(axes, bands, x_label)
+    edges, names = _bands(axes, bands, x_label, is_shaded=False)
+    body += axes.frame(x_label, y_label) + edges
+    room += names
     return _open(WIDTH, HEIGHT + room) + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
 
 
-def bar_chart(names: Sequence[str], values: Sequence[float], unit: str, colors: Sequence[str] = ()) -> str:
-    """Bars side by side from left to right, each with its number."""
+def bar_chart(
+    names: Sequence[str], values: Sequence[float], unit: str, colors: Sequence[str] = (), words: Sequence[str] = ()
+) -> str:
+    """Bars one below the other, from zero, each with its name and its number, or with these words for it."""
     top = max(values, default=0.0) or 1.0
     row, left = 26, 16 + 7 * max((len(name) for name in names), default=0)
     height = row * len(names) + 8
@@ -272,11 +298,49 @@ def bar_chart(names: Sequence[str], values: Sequence[float], unit: str, colors: 
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
         y = 4 + i * row
         width = (WIDTH - left - 110) * value / top
-        ink = colors[i] if i < len(colors) else color(i)
+        ink = colors[i] if i < len(colors) else color(0)
+        said = words[i] if i < len(words) else f"{short(value)} {unit}"
         parts.append(f'<text class="name" x="{left - 8}" y="{y + 16}" text-anchor="end">{html.escape(name)}</text>')
         parts.append(f'<rect x="{left}" y="{y + 3}" width="{width:.1f}" height="18" rx="3" style="fill:{ink}"/>')
-        parts.append(f'<text x="{left + width + 8:.1f}" y="{y + 16}">{short(value)} {html.escape(unit)}</text>')
-    return _open(WIDTH, height) + "".join(parts) + "</svg>"
+        parts.append(f'<text x="{left + width + 8:.1f}" y="{y + 16}">{html.escape(said)}</text>')
+    series = [
+        {"name": name, "x": [i], "y": [float(value)]} for i, (name, value) in enumerate(zip(names, values, strict=True))
+    ]
+    return _open(WIDTH, height, _exported({"unit": unit, "series": series})) + "".join(parts) + "</svg>"
+
+
+def scatter_chart(
+    groups: Sequence[tuple[str, Sequence[float], Sequence[float], Sequence[str]]], x_label: str, y_label: str
+) -> str:
+    """Points of several kinds, each with its name; both axes begin at zero."""
+    groups = [one for one in groups if len(one[1])]
+    if not groups:
+        return ""
+    right, top = (max(max(one[i]) for one in groups) * 1.06 or 1.0 for i in (1, 2))
+    axes = _Axes((0.0, right), (0.0, top), WIDTH, HEIGHT)
+    inks = [color(i) for i in range(len(groups))]
+    legend, room = _legend([one[0] for one in groups], inks, WIDTH)
+    body, series = axes.frame(x_label, y_label), []
+    for (name, xs, ys, words), ink in zip(groups, inks, strict=True):
+        for x, y, text in zip(xs, ys, words, strict=True):
+            spot = f'cx="{float(axes.at_x(x)):.1f}" cy="{float(axes.at_y(y)):.1f}"'
+            about = html.escape(f"{text}: {short(x)} {x_label}; {short(y)} {y_label}")
+            body += f'<circle {spot} r="5" style="fill:{ink};opacity:.8"><title>{about}</title></circle>'
+        series.append({"name": name, "x": [float(x) for x in xs], "y": [float(y) for y in ys]})
+    start = _open(WIDTH, HEIGHT + room, _exported({"unit": x_label, "series": series}))
+    return start + legend + f'<g transform="translate(0 {room})">{body}</g></svg>'
+
+
+def step_chart(x: Sequence[float], y: Sequence[float], name: str, x_label: str, y_label: str, x_end: float) -> str:
+    """A line that holds its value until the next point."""
+    at, value = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    along = np.append(np.repeat(at, 2)[1:], x_end)
+    return line_chart([Series(name, along, np.repeat(value, 2))], x_label, y_label, y_max=max(1.0, float(value.max())))
+
+
+def _exported(about: dict[str, Any]) -> str:
+    """The figures of a plot, for the script that shows them and for whoever wants them."""
+    return f" data-plot='{html.escape(json.dumps(about), quote=True)}'"
 
 
 def heat_map(values: np.ndarray, row_name: str, column_name: str, cell_names: Sequence[str] | None = None) -> str:
@@ -300,6 +364,17 @@ def heat_map(values: np.ndarray, row_name: str, column_name: str, cell_names: Se
                 f"<title>{html.escape(about)}: {load * 100:.1f} %</title></rect>"
             )
     return _open(left + columns * size + 6, top + rows * size + 6) + "".join(parts) + "</svg>"
+
+
+def heat_scale() -> str:
+    """What the colours of heat maps mean; beside them once."""
+    shades = [0.02, 0.25, 0.5, 0.75, 1.0]
+    parts = []
+    for i, share in enumerate(shades):
+        x = 4 + i * 62
+        parts.append(f'<rect x="{x}" y="4" width="14" height="14" rx="2" style="fill:rgba(var(--heat),{share})"/>')
+        parts.append(f'<text x="{x + 19}" y="15">{"0" if i == 0 else round(100 * share)} %</text>')
+    return _open(4 + 62 * len(shades), 22) + "".join(parts) + "</svg>"
 
 
 def _pooled(values: np.ndarray, most: int) -> np.ndarray:

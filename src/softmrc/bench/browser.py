@@ -1,4 +1,4 @@
-"""A headless Chromium, told what to do over a pipe: the few commands of its protocol that a test needs."""
+"""A headless Chromium, told what to do over a pipe: the few commands of its protocol that are needed here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from softmrc.errors import DeviceError, UsageError
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class TimedOut(DeviceError):
+    """The page does not show it in time."""
 
 
 class Browser:
@@ -41,7 +47,8 @@ class Browser:
         while True:
             answer = self._next()
             if answer.get("id") == self._number:
-                assert "error" not in answer, answer
+                if "error" in answer:
+                    raise UsageError(f"the browser refuses {method}: {answer['error']}")
                 found: dict[str, Any] = answer["result"]
                 return found
             if answer.get("method") == "Runtime.exceptionThrown":
@@ -52,7 +59,8 @@ class Browser:
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
             more = os.read(self._back, 1 << 16)
-            assert more, "the browser is gone"
+            if not more:
+                raise DeviceError("the browser is gone")
             self._rest += more
         line, _, self._rest = self._rest.partition(b"\0")
         found: dict[str, Any] = json.loads(line)
@@ -64,7 +72,8 @@ class Browser:
     def ask(self, script: str) -> Any:
         """What a piece of JavaScript says."""
         found = self.tell("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found
+        if "exceptionDetails" in found:
+            raise UsageError(f"{script} fails on the page: {found['exceptionDetails']}")
         return found["result"].get("value")
 
     def wait(self, script: str, patience_s: float = 10.0) -> float:
@@ -74,9 +83,8 @@ class Browser:
             if self.ask(script):
                 return time.monotonic() - start
             time.sleep(0.03)
-        raise AssertionError(
-            f"{script} is not so within {patience_s} s; the page says {self.ask('document.body.innerText')}"
-        )
+        said = self.ask("document.body.innerText")
+        raise TimedOut(f"{script} is not so within {patience_s:g} s; the page says {said}")
 
     def press(self, key: str, shift: bool = False) -> None:
         code = {"Tab": 9, "Enter": 13}[key]
@@ -102,7 +110,8 @@ class Browser:
 
 @contextmanager
 def a_browser(profile: Path) -> Iterator[Browser]:
-    assert CHROMIUM is not None
+    if CHROMIUM is None:
+        raise UsageError("chromium is not installed")
     in_, to = os.pipe()
     back, out = os.pipe()
     # Chromium reads commands from its descriptor 3 and answers on 4.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from softmrc.sim import plots
+from softmrc.report import plots
 
 _PAGE = """\
 <!doctype html>
@@ -24,6 +24,9 @@ color:#fff}
 .row{display:grid;grid-template-columns:repeat(4,1fr);gap:18px 14px} .row svg{max-width:100%%;height:auto}
 @media(max-width:760px){.row{grid-template-columns:repeat(2,1fr)}}
 figcaption{font-size:13px;color:var(--soft);margin-bottom:4px} pre{font-size:13px;overflow-x:auto;margin:0}
+.save{font:inherit;font-size:12.5px;color:var(--soft);background:none;border:0;padding:2px 0;cursor:pointer;
+text-decoration:underline} p.note{font-size:13px} ul{margin:4px 0 12px;padding-left:20px;color:var(--soft)}
+@media(max-width:500px){main{padding:20px 12px 40px}section{padding:12px 10px}h1{font-size:21px}}
 #tip{position:fixed;pointer-events:none;background:var(--ink);color:var(--bg);border-radius:7px;padding:6px 10px;
 font-size:12.5px;display:none;z-index:9;font-variant-numeric:tabular-nums}
 details summary{cursor:pointer;color:var(--soft)} .cross{stroke:var(--soft);stroke-width:1;opacity:.6}
@@ -36,8 +39,14 @@ details summary{cursor:pointer;color:var(--soft)} .cross{stroke:var(--soft);stro
 _SCRIPT = """\
 const tip=document.getElementById('tip');
 const show=v=>Math.abs(v)>=100?Math.round(v).toLocaleString('en'):(+v.toPrecision(3)).toString();
-document.querySelectorAll('svg[data-plot]').forEach(svg=>{
-  const d=JSON.parse(svg.dataset.plot),box=svg.viewBox.baseVal;
+const csv=d=>['series,x,y',...d.series.flatMap(s=>s.x.map((x,i)=>
+  [JSON.stringify(s.name),x,s.y[i]===null?'':s.y[i]].join(',')))].join('\\n');
+document.querySelectorAll('svg[data-plot]').forEach((svg,n)=>{
+  const d=JSON.parse(svg.dataset.plot),box=svg.viewBox.baseVal,save=document.createElement('button');
+  save.className='save';save.textContent='data (CSV)';
+  save.onclick=()=>{const a=document.createElement('a');a.download='plot-'+(n+1)+'.csv';
+    a.href='data:text/csv;charset=utf-8,'+encodeURIComponent(csv(d));a.click()};
+  svg.after(save);if(d.left===undefined)return;
   const line=document.createElementNS('http://www.w3.org/2000/svg','line');
   line.setAttribute('class','cross');line.setAttribute('y1',0);line.setAttribute('y2',box.height-42);
   line.style.display='none';svg.appendChild(line);
@@ -45,7 +54,8 @@ document.querySelectorAll('svg[data-plot]').forEach(svg=>{
     const r=svg.getBoundingClientRect(),px=(e.clientX-r.left)/r.width*box.width;
     const t=(px-d.left)/d.inner;if(t<0||t>1){line.style.display=tip.style.display='none';return}
     let x=d.x0+t*(d.x1-d.x0);if(d.log)x=10**x;
-    const rows=d.series.map(s=>{let i=s.x.findIndex(v=>v>=x);if(i<0)i=s.x.length-1;return s.name+': '+show(s.y[i])});
+    const rows=d.series.map(s=>{let i=s.x.findIndex(v=>v>=x);if(i<0)i=s.x.length-1;
+      return s.name+': '+(s.y[i]===null?'none':show(s.y[i]))});
     tip.textContent='';[show(x)+' '+d.unit,...rows].forEach((text,i)=>{
       const p=document.createElement('div');p.textContent=text;if(!i)p.style.opacity=.7;tip.appendChild(p)});
     tip.style.display='block';tip.style.left=Math.min(e.clientX+14,innerWidth-230)+'px';tip.style.top=e.clientY+14+'px';
@@ -64,6 +74,13 @@ def page_of(title: str, setting: str, verdicts: Sequence[str], sections: Sequenc
         "sections": "".join(sections),
         "script": _SCRIPT,
     }
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; cells are text."""
+    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
 
 
 def verdict_line(is_good: bool, kind: str, name: str, text: str) -> str:

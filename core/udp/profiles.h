@@ -1,0 +1,115 @@
+// What a controller lays down for queue pairs to be given: formats of EVs, EV profiles, profiles of congestion control.
+// INIT: it is being written. OFFLINE: it is right as a whole. ONLINE: it can be given. What is in use stays ONLINE.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <variant>
+#include <vector>
+
+#include "proto/endpoint.h"
+
+namespace softmrc::udp {
+
+enum class ProfileState : std::uint8_t { init, offline, online };
+
+struct FormatProfile {
+  wire::EvFormat format = wire::EvFormat::stev;
+  std::vector<std::uint16_t> widths;
+};
+
+constexpr std::uint32_t bit_of(proto::EvState state) { return 1u << static_cast<unsigned>(state); }
+
+struct PathProfile {
+  proto::EvProfile evs;
+  std::uint32_t format = 0;         // a format profile's number; 0: `evs` has it
+  std::set<std::uint32_t> denied;   // places in the list
+  std::uint32_t events = bit_of(proto::EvState::good) | bit_of(proto::EvState::assumed_bad);  // of which states its EVs tell
+};
+
+struct Profile {
+  ProfileState state = ProfileState::init;
+  std::variant<FormatProfile, PathProfile, proto::CcProfile> body;
+};
+
+// Which profiles a queue pair asks for. 0: what the controller gives to those that ask for none, if it does; nothing: the
+// caller has its own.
+struct ProfileChoice {
+  std::optional<std::uint32_t> evs;
+  std::optional<std::uint32_t> control;
+};
+
+// Where in a queue pair's set the EV is that stands at this place of the profile's list. A set may have it several times, or not.
+std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn, const proto::EvProfile& profile, std::uint32_t listed);
+
+// All may be called from any thread. Numbers count up from 1, for all kinds together.
+class Profiles {
+ public:
+  struct Given {
+    std::uint32_t evs = 0;
+    std::uint32_t control = 0;
+  };
+  // What a queue pair gets; null: what it has by itself.
+  struct Gift {
+    Given numbers;
+    std::shared_ptr<const PathProfile> evs;
+    std::shared_ptr<const proto::CcProfile> control;
+  };
+
+  Profiles(std::uint32_t ports, bool carries_srv6) : ports_(ports), carries_srv6_(carries_srv6) {}
+
+  proto::Verdict add(Profile profile, std::uint32_t& number);
+  proto::Verdict remove(std::uint32_t number);
+  std::optional<Profile> find(std::uint32_t number);
+  std::vector<std::uint32_t> numbers();
+  // In INIT only.
+  proto::Verdict write(std::uint32_t number, Profile profile);
+  // One step on or back.
+  proto::Verdict move(std::uint32_t number, ProfileState to);
+  // Of its list, in any state. What queue pairs have of it is for the caller to change.
+  proto::Verdict deny(std::uint32_t number, std::uint32_t listed, bool is_denied);
+  proto::Verdict replace(std::uint32_t number, std::uint32_t listed, const proto::EvValue& value);
+  // For queue pairs that ask for none, from now on.
+  proto::Verdict give_to_all(std::uint32_t number);
+  proto::Verdict give_own_to_all(bool is_control);
+  Given to_all();
+
+  // `take` makes a queue pair of it, or says why not; only then it is in use.
+  template <typename Take>
+  proto::Verdict give(std::uint32_t qpn, const ProfileChoice& choice, Take take) {
+    const std::lock_guard lock(mutex_);
+    Gift gift;
+    if (auto v = gift_of(choice, gift)) return v;
+    if (auto v = take(gift)) return v;
+    if (gift.numbers.evs || gift.numbers.control) given_[qpn] = gift.numbers;
+    return std::nullopt;
+  }
+  void take_back(std::uint32_t qpn);
+  Given given_to(std::uint32_t qpn);
+  // Whether the profile of this queue pair wants this state of an EV told.
+  bool tells(std::uint32_t qpn, proto::EvState state);
+  std::vector<std::uint32_t> users(std::uint32_t number);
+
+ private:
+  static constexpr std::size_t most = 256;
+
+  proto::Verdict known(std::uint32_t number, Profile*& found);
+  proto::Verdict listed(std::uint32_t number, std::uint32_t place, PathProfile*& found);
+  proto::Verdict check(Profile& profile);
+  proto::Verdict free_to_leave(std::uint32_t number, const Profile& profile);
+  proto::Verdict gift_of(const ProfileChoice& choice, Gift& gift);
+  proto::Verdict online(const char* field, std::uint32_t number, Profile*& found);
+
+  const std::uint32_t ports_;
+  const bool carries_srv6_;
+  std::mutex mutex_;
+  std::map<std::uint32_t, Profile> profiles_;
+  std::map<std::uint32_t, Given> given_;  // by queue pair
+  Given to_all_;
+  std::uint32_t last_ = 0;
+};
+
+}  // namespace softmrc::udp

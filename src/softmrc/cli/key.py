@@ -1,0 +1,30 @@
+"""`softmrc key`: a key of this end's own, and the half of it that others are told."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softmrc import identity
+
+key_app = typer.Typer(help="Keys by which ends know each other, instead of a shared secret.", no_args_is_help=True)
+Folder = Annotated[Path, typer.Argument(help="Where the key is, and the file of known peers.")]
+
+
+def _show(mine: identity.Identity) -> None:
+    print(f"{socket.gethostname()} {mine.public.hex()}")
+
+
+@key_app.command("new")
+def new(folder: Folder) -> None:
+    """Make a key and an empty file of known peers; prints the line that others put into theirs."""
+    _show(identity.make(folder))
+
+
+@key_app.command("show")
+def show(folder: Folder) -> None:
+    """Print the line that others put into their known_peers: a name, which they may change, and the public key."""
+    _show(identity.Identity(folder))

@@ -1,0 +1,65 @@
+"""`softmrc retries`: what is lost to retries, fault by fault, with MRC and with RoCE."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from softmrc.cli.terminal import a_number, terminal
+from softmrc.sim import retries as weighed
+from softmrc.units import share_text
+
+
+def retries(
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Seeds for each fault and transport.")] = 3,
+    gpu_hour_usd: Annotated[
+        float, typer.Option(min=0, max=1e6, help="What a GPU-hour costs.", callback=a_number)
+    ] = 2.5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """What retries cost a training job: of bandwidth, time, a step and money, for MRC and RoCE, fault by fault."""
+    console = terminal()
+    errors = terminal(stderr=True)
+    with errors.status("") as status:
+        found = list(weighed.costs(seeds, gpu_hour_usd, lambda fault, t: status.update(f"{t}: {fault}")))
+    if as_json:
+        print(json.dumps({"seeds": seeds, "gpu_hour_usd": gpu_hour_usd, "costs": [asdict(c) for c in found]}, indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Lost to retries", title_justify="left")
+    table.add_column("while", no_wrap=True)
+    table.add_column("")
+    for head in ("sent again", "of the time", "worst step", "$/1000 GPU-h"):
+        table.add_column(head, justify="right")
+    for one in found:
+        table.add_row(one.fault if one.transport == "MRC" else "", one.transport, *cells(one))
+    console.print(table)
+    console.print(note(seeds, gpu_hour_usd), style="dim", highlight=False)
+
+
+def cells(one: weighed.Cost) -> list[str]:
+    """One row's figures; of a job that stops, only that it does."""
+    again = share_text(one.bandwidth_share)
+    if one.time_share is None or one.step_share is None or one.usd is None:
+        return [again, "stops", "", ""]
+    some = f" ({one.stopped} stop)" if one.stopped else ""
+    return [again, signed(one.time_share) + some, signed(one.step_share), f"{one.usd:,.0f}"]
+
+
+def signed(share: float) -> str:
+    """A share that may be less than nothing by chance: no fault makes a job faster."""
+    return f"{100 * share:+.1f} %"
+
+
+def note(seeds: int, gpu_hour_usd: float) -> str:
+    fabric, work = weighed.JOB["fabric"], weighed.JOB["workload"]
+    who = f"MRC on {fabric['planes']} planes, RoCE on one with 4 QPs a pair and switches that reroute within 1 ms"
+    job = f"{work['steps']} steps of {work['compute_us']:g} µs and an all-reduce of {work['bytes'] / 1e6:g} MB"
+    return (
+        f"{fabric['hosts']} hosts of {fabric['nic_bps']}, {who}; {job}; the mean of {seeds} seeds, beside the same "
+        f"without the fault. Money: the share of the time at $ {gpu_hour_usd:g} a GPU-hour, while the fault is there."
+    )

@@ -1,0 +1,93 @@
+"""`softmrc study`: a design space, and what nobody could do better than."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from softmrc import shipped
+from softmrc.cli.terminal import terminal
+from softmrc.fabric import study as studies
+from softmrc.fabric.plan import Prices
+from softmrc.fabric.report import study_html
+from softmrc.files import read_text, write_text
+from softmrc.sim.confirm import Confirmed, confirm
+from softmrc.units import money_text, power_text, share_text
+
+SHOWN_OUT = 12
+
+
+def study(
+    file: Annotated[Path, typer.Argument(help="A study (TOML), or a name of `softmrc examples`.", show_default=False)],
+    prices: Annotated[Path | None, typer.Option(help="A price file.", show_default=False)] = None,
+    confirmed: Annotated[
+        bool, typer.Option("--confirm", help="Run a slice of every design on the front in the simulator.")
+    ] = False,
+    kept: Annotated[
+        Path | None,
+        typer.Option("--keep", help="Keep confirmations in this file; those in it are taken.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Also write an HTML report.", show_default=False)] = None,
+) -> None:
+    """Explore designs by arithmetic, confirm the best with packets, and say why the others are out."""
+    asked, book = studies.load(shipped.find(file, shipped.EXAMPLES, "study")), Prices.load(prices)
+    points = studies.explore(asked, book)
+    front = [p for p in points if not p.out]
+    found = _confirmations(front, kept) if confirmed else {}
+    if as_json:
+        rows = [p.to_json() | {"confirmed": asdict(found[p.name]) if p.name in found else None} for p in points]
+        print(json.dumps({"points": len(points), "front": len(front), "designs": rows}, indent=2))
+    else:
+        _print(points, front, found, book)
+    if report is not None:
+        write_text(report, study_html(asked, points, book))
+        terminal(stderr=True).print(f"Report: {report}", style="dim")
+
+
+def _confirmations(front: list[studies.Point], kept: Path | None) -> dict[str, Confirmed]:
+    """One line of JSON for each, written as soon as it is known: a study that was cut short goes on where it was."""
+    found: dict[str, Confirmed] = {}
+    if kept is not None and kept.exists():
+        for line in read_text(kept, "--keep").splitlines():
+            row = json.loads(line)
+            found[row["name"]] = Confirmed(row["arithmetic"], row["packets"])
+    for point in front:
+        if point.name in found:
+            continue
+        v: dict[str, Any] = point.varied
+        found[point.name] = confirm(v["planes"], str(v["nic_bps"]), float(v["oversubscription"]))
+        if kept is not None:
+            lines = [json.dumps({"name": name} | asdict(one)) for name, one in found.items()]
+            write_text(kept, "\n".join(lines) + "\n")
+    return found
+
+
+def _print(points: list[studies.Point], front: list[studies.Point], found: dict[str, Confirmed], book: Prices) -> None:
+    console = terminal()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table.title = f"{len(front)} of {len(points)} designs are beaten by none"
+    table.add_column("design", overflow="fold")
+    heads = ["cost", "power", "lost", "policy"] + (["a port less: packets", "arithmetic"] if found else [])
+    for head in heads:
+        table.add_column(head, justify="right")
+    for p in front:
+        cells = [money_text(p.cost_usd), power_text(p.power_w), share_text(p.lost_share), p.policy]
+        if found:
+            one = found[p.name]
+            cells += ["cut off" if one.packets is None else f"{one.packets:.2f}", f"{one.arithmetic:.2f}"]
+        table.add_row(p.name, *cells)
+    console.print(table)
+    for why, count in Counter(p.out for p in points if p.out).most_common(SHOWN_OUT):
+        console.print(f"{count} out: {why}", highlight=False)
+    whose = "assumed prices, not quotes; pass your own with --prices" if book.are_assumptions else "your price file"
+    parts = f"to build it, its energy and the spares that stand by, over {book.energy.years:g} years"
+    note = f"Cost: {parts}, by {whose}. Lost: of the job's time, to failures with MRC and to lean uplinks."
+    console.print(note, style="dim", highlight=False)

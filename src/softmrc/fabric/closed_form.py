@@ -1,0 +1,342 @@
+"""Where a job's time goes, in closed form: instant, so that every assumption can be moved to see what it does.
+
+Four results of the textbooks, put together:
+  * checkpoints and stops are a renewal process (Daly's complete model, with detection and waiting added to it);
+  * parts that are broken now and then are independent, and the slowest host is the largest of many sums of them;
+  * hosts out for repair are Erlang's loss system, in which a job that waits for a spare is the lost call;
+  * repair crews are a queue (Erlang C, corrected for service times that vary as Allen and Cunneen do).
+What they leave out (failures in the same plane of the same host counted twice, spares that run out just after one
+another) is what the Monte Carlo of months.py is there to weigh.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from softmrc.errors import ConfigError
+from softmrc.fabric.description import Description
+from softmrc.fabric.losses import Losses
+from softmrc.fabric.shape import Shape
+
+YEAR_H = 8766.0
+MONTH_H = 720.0
+WINDOW_POINTS = 5  # at which the time between two maintenance windows is looked at
+NEGLIGIBLE = 1e-12
+LARGEST_EXPONENT = 300.0  # beyond it a job does nothing but restart
+
+Spread = tuple[np.ndarray, np.ndarray]  # losses of capacity, rising, and how likely each is
+
+
+# Sums and largest values of what is lost.
+
+
+def _binomial(count: int, chance: float, each: float) -> Spread:
+    """The sum over `count` parts of which each is broken with this chance, and takes `each` away."""
+    chance = min(chance, 1.0)
+    if count == 0 or chance <= 0:
+        return np.zeros(1), np.ones(1)
+    if chance >= 1:
+        return np.array([count * each]), np.ones(1)
+    mean = count * chance
+    most = min(count, int(mean + 12 * math.sqrt(mean + 1) + 12))
+    k = np.arange(most + 1)
+    logs = np.array([math.lgamma(count + 1) - math.lgamma(i + 1) - math.lgamma(count - i + 1) for i in k])
+    weight = np.exp(logs + k * math.log(chance) + (count - k) * math.log1p(-chance))
+    return _tidy(k * each, weight)
+
+
+def _tidy(levels: np.ndarray, weight: np.ndarray) -> Spread:
+    levels, where = np.unique(np.round(np.minimum(levels, 1.0), 9), return_inverse=True)
+    summed = np.bincount(where, weights=weight, minlength=len(levels))
+    kept = summed > NEGLIGIBLE
+    return levels[kept], summed[kept] / summed[kept].sum()
+
+
+def _plus(a: Spread, b: Spread) -> Spread:
+    return _tidy(np.add.outer(a[0], b[0]).ravel(), np.multiply.outer(a[1], b[1]).ravel())
+
+
+def _largest(of: Spread, count: float) -> Spread:
+    """The largest of so many like this one."""
+    below = np.minimum(np.cumsum(of[1]), 1.0) ** count
+    return _tidy(of[0], np.diff(below, prepend=0.0))
+
+
+# What breaks.
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """Failures an hour of the whole fabric, by what they do."""
+
+    gpu: float
+    power: float
+    port: float  # a NIC's port, alone
+    cable: float
+    optic: float
+    leaf: float
+    above: float  # all that lies above the leaves
+    flap_below: float
+    flap_above: float
+
+    @classmethod
+    def of(cls, d: Description) -> _Rates:
+        s, f = d.fabric, d.failures
+        n = s.planes
+        above_cables = n * (s.leaves * s.spines + s.t1_switches * s.cores_per_spine)
+        above_switches = n * (s.t1_switches + s.t2_switches)
+        cables = s.hosts * max(1, n // f.planes_per_cable)
+        return cls(
+            gpu=s.hosts * d.job.gpus_per_host * f.gpu_per_year / YEAR_H,
+            power=s.leaves * f.power_per_year / YEAR_H,
+            port=n * s.hosts * f.nic_port_per_year / YEAR_H,
+            cable=cables * f.link_per_year / YEAR_H,
+            optic=n * _optics_of_a_leaf(d) * s.leaves * f.optic_per_year / YEAR_H,
+            leaf=n * s.leaves * f.switch_per_year / YEAR_H,
+            above=(above_cables * f.link_per_year + above_switches * f.switch_per_year) / YEAR_H,
+            flap_below=cables * f.flap_per_link_year / YEAR_H,
+            flap_above=above_cables * f.flap_per_link_year / YEAR_H,
+        )
+
+
+def _optics_of_a_leaf(d: Description) -> int:
+    return -(-d.fabric.hosts_per_leaf // d.failures.links_per_optic)
+
+
+def _crew_delay_h(d: Description, r: _Rates, policy: str) -> float:
+    """How long a broken thing waits for a crew, on average."""
+    f = d.failures
+    if not f.crews:
+        return 0.0
+    work = [(r.gpu, f.gpu_repair_h), (r.power, f.power_repair_h)]
+    soft = [(r.port, f.nic_port_repair_h), (r.cable, f.link_repair_h), (r.optic, f.optic_repair_h),
+            (r.leaf, f.switch_repair_h)]  # fmt: skip
+    s = d.fabric
+    above_switches = s.planes * (s.t1_switches + s.t2_switches) * f.switch_per_year / YEAR_H
+    soft += [(above_switches, f.switch_repair_h), (r.above - above_switches, f.link_repair_h)]
+    if policy != "degraded" or s.planes == 1:
+        work += soft
+    rate = sum(each for each, _ in work)
+    offered = sum(each * hours for each, hours in work)
+    if offered >= 0.98 * f.crews:
+        raise ConfigError("failures.crews", f.crews, f"0, or at least {math.ceil(offered / 0.9)}: so many are busy")
+    if not rate:
+        return 0.0
+    mean = offered / rate
+    square = sum(each * 2 * hours**2 for each, hours in work) / rate  # of exponential times
+    queued = _erlang_b(f.crews, offered)
+    queued /= 1 - offered / f.crews * (1 - queued)  # Erlang C
+    return queued * mean / (f.crews - offered) * (square / mean**2) / 2
+
+
+def _erlang_b(servers: int, offered: float) -> float:
+    blocked = 1.0
+    for k in range(1, servers + 1):
+        blocked = offered * blocked / (k + offered * blocked)
+        if blocked < NEGLIGIBLE:
+            return 0.0
+    return blocked
+
+
+def _first_back_h(spares: int, hosts: float, out_hosts: float, swapped: float, out_swapped: float) -> float:
+    """How long a lost host is waited for that finds no spare: until the first of all that are out is back. Those that
+    were swapped for a port or a cable are mended sooner, and each may be one of them."""
+    if not hosts:
+        return 0.0
+    back = hosts / out_hosts  # an hour, of a host that was lost
+    sooner = swapped / out_swapped if out_swapped else back
+    _, chances = _binomial(spares, out_swapped / (out_hosts + out_swapped), 0.0 if not spares else 1 / spares)
+    return float(sum(chance / ((spares + 1 - k) * back + k * sooner) for k, chance in enumerate(chances.tolist())))
+
+
+# How fast the job goes.
+
+
+def _speed(d: Description, spread: Spread) -> float:
+    """Of a job whose slowest host has lost so much."""
+    share = d.job.communication_share
+    left = 1 - spread[0]
+    pace = np.where(left > 1e-9, 1 / ((1 - share) + share / np.maximum(left, 1e-9)), 0.0)
+    return float((pace * spread[1]).sum())
+
+
+def _broken(per_year: float, out_h: float) -> float:
+    """How likely a part is out at any moment, if each failure lasts this long."""
+    load = per_year / YEAR_H * out_h
+    return load / (1 + load)
+
+
+def _worst(d: Description, chance: dict[str, float]) -> Spread:
+    """What the slowest host has lost, with each kind of part broken with the given chance."""
+    f = d.failures
+    return _slowest_host(d.fabric, f.planes_per_cable, f.links_per_optic, tuple(sorted(chance.items())))
+
+
+@lru_cache(maxsize=4096)  # to move an assumption about the job leaves the fabric as it was
+def _slowest_host(
+    s: Shape, planes_per_cable: int, links_per_optic: int, chances: tuple[tuple[str, float], ...]
+) -> Spread:
+    n, chance = s.planes, dict(chances)
+    cables = max(1, n // planes_per_cable)
+    own = _plus(_binomial(n, chance["port"], 1 / n), _binomial(cables, chance["cable"], 1 / cables))
+    together = min(links_per_optic, s.hosts_per_leaf)
+    behind_optic = _plus(_largest(own, together), _binomial(n, chance["optic"], 1 / n))
+    below = _largest(behind_optic, -(-s.hosts_per_leaf // together))
+    leaf = _plus(_binomial(n, chance["leaf"], 1 / n), _binomial(n * s.spines, chance["link"], 1 / (n * s.spines)))
+    spines = _binomial(n * s.spines, chance["switch"], 1 / (n * s.spines))
+    below_pod = _largest(_plus(below, leaf), s.leaves_per_pod)
+    if not s.pods:
+        return _plus(below_pod, spines)
+    ups = n * s.t2_switches
+    pod = _plus(_plus(below_pod, spines), _binomial(ups, chance["link"], 1 / ups))
+    return _plus(_largest(pod, s.pods), _binomial(ups, chance["switch"], 1 / ups))
+
+
+def _going(d: Description, transport: str, policy: str, crew_h: float, unswapped: float) -> float:
+    """The mean speed of a job that is not stopped and not stalled."""
+    f, job, n = d.failures, d.job, d.fabric.planes
+    delay = f.dispatch_h + crew_h
+    # A job that a failure stops does not see the first of it.
+    unseen = (job.detect_min + job.restart_min + job.warmup_min) / 60 if transport == "roce" else 0.0
+    below = max(delay - unseen, 0.0)
+    flap = f.flap_per_link_year / YEAR_H * f.flap_s / 3600
+    whole = f.planes_per_cable >= n  # then nothing is left of a host whose cable breaks
+    rides = transport == "mrc" and not whole
+    chance = {
+        "port": 0.0,
+        "cable": flap if rides else 0.0,
+        "optic": _broken(f.optic_per_year, below + f.optic_repair_h) if n > 1 else 0.0,
+        "leaf": _broken(f.switch_per_year, below + f.switch_repair_h) if n > 1 else 0.0,
+        "switch": _broken(f.switch_per_year, delay + f.switch_repair_h),
+        "link": _broken(f.link_per_year, delay + f.link_repair_h) + flap,
+    }
+    if policy == "degraded":
+        return _between_windows(d, chance, rides)
+    stays = 1.0 if policy == "repair" else unswapped
+    if n > 1:
+        chance["port"] = _broken(f.nic_port_per_year, below + f.nic_port_repair_h) * stays
+    if not whole:
+        chance["cable"] += _broken(f.link_per_year, below + f.link_repair_h) * stays
+    if n == 1 or policy == "repair" or transport == "roce":
+        return _speed(d, _worst(d, chance))
+    # MRC swaps at the next checkpoint; until then any moment of the interval is as likely as any other.
+    every = d.job.checkpoint_every_min / 60 / YEAR_H
+    ports, cables = f.nic_port_per_year * every, 0.0 if whole else f.link_per_year * every
+    points, weights = np.polynomial.legendre.leggauss(WINDOW_POINTS)
+    total = 0.0
+    for at, weight in zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True):
+        since = {"port": chance["port"] - math.expm1(-ports * at), "cable": chance["cable"] - math.expm1(-cables * at)}
+        total += weight * _speed(d, _worst(d, chance | since))
+    return total
+
+
+def _between_windows(d: Description, chance: dict[str, float], rides: bool) -> float:
+    """Everything was mended at the last window, and nothing since."""
+    f, n = d.failures, d.fabric.planes
+    window = f.maintenance_days * 24 / YEAR_H
+    flap = f.flap_per_link_year / YEAR_H * f.flap_s / 3600
+    per_year = {"optic": f.optic_per_year, "leaf": f.switch_per_year, "port": f.nic_port_per_year} if n > 1 else {}
+    per_year |= {"switch": f.switch_per_year, "link": f.link_per_year}
+    per_year |= {"cable": f.link_per_year} if f.planes_per_cable < n else {}
+    flaps = {"link": flap, "cable": flap if rides else 0.0}
+    points, weights = np.polynomial.legendre.leggauss(WINDOW_POINTS)
+    total = 0.0
+    for at, weight in zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True):
+        aged = {key: flaps.get(key, 0.0) - math.expm1(-rate * window * at) for key, rate in per_year.items()}
+        total += weight * _speed(d, _worst(d, chance | aged))
+    return total
+
+
+# All together.
+
+
+def losses(d: Description, transport: str, policy: str) -> Losses:
+    """Where the time goes."""
+    f, job, n = d.failures, d.job, d.fabric.planes
+    r = _Rates.of(d)
+    crew_h = _crew_delay_h(d, r, policy)
+    delay = f.dispatch_h + crew_h
+    whole_cable = f.planes_per_cable >= n
+    # What takes a host, what takes a group of hosts, and what leaves something.
+    host = [(r.gpu, f.gpu_repair_h)]
+    group = [(r.power, f.power_repair_h)]
+    partial: list[tuple[float, float]] = []
+    (host if n == 1 else partial).append((r.port, f.nic_port_repair_h))
+    (host if whole_cable else partial).append((r.cable, f.link_repair_h))
+    wide = [(r.optic, f.optic_repair_h), (r.leaf, f.switch_repair_h)]
+    if n == 1:
+        group += wide
+    host_rate, group_rate, partial_rate = (sum(rate for rate, _ in kind) for kind in (host, group, partial))
+    swapped = partial_rate if policy == "swap" else 0.0
+    spares = math.ceil(job.spare_share * d.fabric.hosts)
+    out_hosts = sum(rate * (delay + hours) for rate, hours in host)
+    out_swapped = sum(rate * (delay + hours) for rate, hours in partial) if policy == "swap" else 0.0
+    no_spare = _erlang_b(spares, out_hosts + out_swapped)
+    unswapped = no_spare if policy == "swap" else 0.0
+    stop = host_rate + group_rate
+    stall_h = 0.0  # of stalls that begin in an hour
+    if transport == "roce":
+        stop += partial_rate + (sum(rate for rate, _ in wide) if n > 1 else 0.0)
+        stall_h, stop = _held_up(d, r, stop)
+    elif whole_cable and r.flap_below:
+        stall_h, stop = _flaps(d, r.flap_below, stop)
+    waits = sum(rate * (delay + hours) for rate, hours in group)
+    if no_spare:
+        waits += no_spare * host_rate * _first_back_h(spares, host_rate, out_hosts, swapped, out_swapped)
+    planned = swapped * (1 - unswapped) if transport == "mrc" else 0.0
+    standing = -math.expm1(-stall_h)
+    going = _going(d, transport, policy, crew_h, unswapped)
+    return _renewal(d, stop, waits / stop if stop else 0.0, planned, going, standing)
+
+
+def _flaps(d: Description, rate: float, stop: float) -> tuple[float, float]:
+    """Flaps that the job has to sit out, or does not survive."""
+    if d.failures.flap_s > d.job.rides_out_s:
+        return 0.0, stop + rate
+    return rate * d.failures.flap_s / 3600, stop
+
+
+def _held_up(d: Description, r: _Rates, stop: float) -> tuple[float, float]:
+    """Without MRC: hours of stalls that begin in an hour, and stops an hour."""
+    stall, stop = _flaps(d, r.flap_below, stop)
+    shortest = min(d.failures.flap_s, d.job.reroute_s)
+    if d.job.reroute_s > d.job.rides_out_s:
+        stop += r.above
+        if shortest > d.job.rides_out_s:
+            return stall, stop + r.flap_above
+    else:
+        stall += r.above * d.job.reroute_s / 3600
+    return stall + r.flap_above * shortest / 3600, stop
+
+
+def _renewal(d: Description, stop: float, wait_h: float, planned: float, going: float, standing: float) -> Losses:
+    """One checkpoint interval after another: how long each takes, and on what."""
+    job = d.job
+    every, writing = job.checkpoint_every_min / 60, job.checkpoint_s / 3600
+    detect, back = job.detect_min / 60, (job.restart_min + job.warmup_min) / 60
+    if stop * (every + writing + back) > LARGEST_EXPONENT:
+        return Losses(restarts=1.0, stops_per_month=stop * MONTH_H)
+    tries = math.expm1(stop * (every + writing))  # stops in an interval
+    again = math.expm1(stop * back)  # stops in a restart
+    worked = tries / stop if stop else every + writing
+    restart_h = again / stop if stop else back
+    swap = -math.expm1(-planned * (every + writing))
+    stops = tries * (1 + again) + swap * again
+    restarts = restart_h * tries
+    total = worked + restarts + swap * restart_h + stops * (detect + wait_h)
+    return Losses(
+        degraded=every * (1 - standing) * (1 - going) / total,
+        stalled=every * standing / total,
+        checkpoints=writing / total,
+        rework=(worked - every - writing) / total,
+        detection=stops * detect / total,
+        restarts=restarts / total,
+        swaps=swap * restart_h / total,
+        waiting=stops * wait_h / total,
+        stops_per_month=stops / total * MONTH_H,
+        swaps_per_month=swap / total * MONTH_H,
+    )

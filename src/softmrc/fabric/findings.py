@@ -1,0 +1,142 @@
+"""What an assessment comes to, as rows and sentences that a terminal and a page share."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from softmrc.fabric.assess import Assessment
+from softmrc.fabric.closed_form import YEAR_H
+from softmrc.fabric.description import Failures, Job
+from softmrc.fabric.flips import Flip
+from softmrc.fabric.losses import PART_WORDS, POLICIES, TRANSPORT_WORDS, TRANSPORTS
+from softmrc.fabric.months import MONTH_H
+from softmrc.units import count_text, money_text, power_text, rate_text, share_text
+
+DIVERSITY_HEAD = ["the other host is", "share of pairs", "switches", "paths a plane", "paths"]
+DOMAIN_HEAD = ["one failed", "there are", "hosts hit", "each loses", "in hosts", "a month"]
+LOSSES_TITLE = "Where the job's time goes, in per cent, by policy"
+LOSSES_HEAD = [f"{policy}, {TRANSPORT_WORDS[t]}" for policy in POLICIES for t in TRANSPORTS]
+CLEAR_DIFFERENCE = 0.001  # of the job's time
+
+
+def summary(found: Assessment) -> str:
+    shape = found.description.fabric
+    nic = rate_text(shape.planes * shape.host_link_bps)
+    return (
+        f"{shape.hosts:,} NICs of {nic}, {shape.planes} planes of {shape.tiers} tiers, "
+        f"{shape.switches:,} switches, {shape.cables:,} cables"
+    )
+
+
+def diversity_rows(found: Assessment) -> list[list[str]]:
+    return [
+        [d.relation, share_text(d.share_of_pairs), str(d.switches), f"{d.paths_per_plane:,}", f"{d.paths:,}"]
+        for d in found.diversity
+    ]
+
+
+def domain_rows(found: Assessment) -> list[list[str]]:
+    return [
+        [d.what, f"{d.count:,}", f"{d.hosts:,}", share_text(d.share), count_text(d.fabric_hosts),
+         count_text(d.count * d.per_year * MONTH_H / YEAR_H) if d.per_year else "—"]
+        for d in found.domains
+    ]  # fmt: skip
+
+
+def losses_rows(found: Assessment) -> list[list[str]]:
+    """Where the time goes, in per cent: a row for each part, a column for each policy and transport."""
+    columns = [found.losses[p][t] for p in POLICIES for t in TRANSPORTS]
+    rows = [[words, *(_percent(getattr(one, part)) for one in columns)] for part, words in PART_WORDS.items()]
+    rows.append(["lost in all", *(_percent(one.lost) for one in columns)])
+    rows.append(["stops a month", *(count_text(one.stops_per_month) for one in columns)])
+    rows.append(["swaps a month", *(count_text(one.swaps_per_month) for one in columns)])
+    return rows
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{1 if share >= 0.1 else 2}f}" if share else "0"
+
+
+def answer_lines(found: Assessment) -> list[str]:
+    """The answer first, then what it rests on."""
+    mrc, roce = found.of_best("mrc"), found.of_best("roce")
+    gap = roce.lost - mrc.lost
+    saved = found.price(abs(gap))
+    best = {t: POLICIES[found.best(t)] for t in TRANSPORTS}
+    if abs(gap) < CLEAR_DIFFERENCE:
+        verdict = "MRC and RoCE lose the same: here it makes no difference."
+    else:
+        who, worse = ("MRC", "RoCE") if gap > 0 else ("RoCE", "MRC")
+        verdict = (
+            f"{who} loses less: {worse} costs {saved.gpu_h:,.0f} GPU-hours a month more ({share_text(abs(gap))}), "
+            f"{money_text(saved.usd)} and {saved.mwh:,.0f} MWh ({power_text(saved.watts)})."
+        )
+    lines = [verdict]
+    for t, one in (("mrc", mrc), ("roce", roce)):
+        network = max(found.network_share(t), 0.0)
+        lines.append(
+            f"With {TRANSPORT_WORDS[t]} the best policy is to {best[t]}: {share_text(one.lost)} of the job's time is "
+            f"lost, {share_text(network)} to the network's failures."
+        )
+    lines.append(
+        f"{share_text(found.hosts_alone.lost)} would be lost with a network that never fails: GPUs, hosts, power and "
+        "checkpoints, the same for both."
+    )
+    lines.append(_ridden_line(found))
+    lines += [_drawn_line(found, t) for t in TRANSPORTS]
+    return lines
+
+
+def _ridden_line(found: Assessment) -> str:
+    """What happens, and for how much of it the job stops."""
+    failures = sum(d.count * d.per_year for d in found.domains) * MONTH_H / YEAR_H
+    cables = sum(d.count for d in found.domains if d.what.endswith("cable"))
+    flaps = cables * found.description.failures.flap_per_link_year * MONTH_H / YEAR_H
+    stops = {t: count_text(found.of_best(t).stops_per_month) for t in TRANSPORTS}
+    return (
+        f"A month brings {count_text(failures)} failures and {count_text(flaps)} flaps; the job stops {stops['mrc']} "
+        f"times with MRC and {stops['roce']} times with RoCE, and the rest is ridden out."
+    )
+
+
+def _drawn_line(found: Assessment, transport: str) -> str:
+    drawn = found.drawn[transport]
+    months = len(drawn.lost)
+    spread = f", from {share_text(min(drawn.lost))} to {share_text(max(drawn.lost))}" if months > 1 else ""
+    plural = "months" if months > 1 else "month"
+    mean = share_text(drawn.mean.lost)
+    return f"{TRANSPORT_WORDS[transport]}, {months} {plural} drawn with seed {found.seed}: {mean}{spread}."
+
+
+def flip_line(flip: Flip) -> str:
+    winner = {"mrc": "MRC loses less", "roce": "RoCE loses less", "neither": "it makes no difference"}[flip.winner]
+    what = winner if flip.changes_winner else f"MRC had better {POLICIES[flip.policy]}"
+    side = "above" if flip.flips_at > flip.value else "below"
+    return f"{flip.key} {side} {flip.flips_at:.3g} (assumed: {flip.value:g}): {what}"
+
+
+def flip_lines(found: Assessment) -> list[str]:
+    lines = [flip_line(one) for one in found.flips]
+    if not any(one.changes_winner for one in found.flips):
+        lines.insert(0, "No single assumption changes who loses less, were it a hundred times as large or as small.")
+    return lines
+
+
+def assumption_rows(found: Assessment) -> list[list[str]]:
+    """Every assumption, and whether the file set it."""
+    rows = []
+    for section, kind in (("failures", Failures), ("job", Job)):
+        for one in fields(kind):
+            value = getattr(getattr(found.description, section), one.name)
+            origin = "default" if value == one.default else "the file's"
+            rows.append([f"{section}.{one.name}", f"{value:g}", origin])
+    return rows
+
+
+def assess_note(found: Assessment) -> str:
+    theirs = [row[0] for row in assumption_rows(found) if row[2] != "default"]
+    who = f"The file sets {', '.join(theirs)}; all others" if theirs else "All"
+    return (
+        f"{who} of [failures] and [job] are the defaults that come with SoftMRC: some published, most assumed "
+        "(docs/assess.md says which). --assumptions prints them."
+    )

@@ -1,0 +1,80 @@
+"""Agents on two hosts of a lab, which real devices are on, and a real Prometheus on one of them that scrapes both."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.agent.prometheus import NEEDS_PROMETHEUS, a_prometheus, until
+from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, SMALL, a_lab
+
+from softmrc.fabric.host import FabricHost
+from softmrc.lab import Lab
+from softmrc.verbs import Device
+
+pytestmark = [pytest.mark.slow, NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF, NEEDS_PROMETHEUS]
+TOKEN = secrets.token_hex(16)
+HERE, THERE = 0, 3
+
+
+@contextmanager
+def a_host(lab: Lab, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A device and an agent on a host, as its user would run them; where the agent is reached."""
+    place = folder / f"host{number}"
+    place.mkdir(mode=0o700)
+    here = FabricHost(lab.description, number)
+    listen = f"[{here.plan.host_address(number)}]:9464"
+    with monkeypatch.context() as patch, ExitStack() as stack:
+        patch.setenv("XDG_RUNTIME_DIR", str(place))
+        with lab.inside(f"host{number}"):
+            stack.enter_context(Device(here.planes, routes=here.paths, **here.settings()))
+            agent = subprocess.Popen(
+                [sys.executable, "-m", "softmrc", "agent", "--listen", listen],
+                env=os.environ | {"SOFTMRC_TOKEN": TOKEN},
+                stdout=subprocess.PIPE,
+            )
+        try:
+            assert agent.stdout is not None and agent.stdout.readline()
+            yield listen
+        finally:
+            agent.terminate()
+            agent.wait(20)
+
+
+def test_a_prometheus_scrapes_two_hosts_of_a_lab_and_sees_a_cable_pulled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_lab(SMALL) as lab, ExitStack() as stack:
+        agents = [stack.enter_context(a_host(lab, number, tmp_path, monkeypatch)) for number in (HERE, THERE)]
+        with lab.inside(f"host{HERE}"), a_prometheus(tmp_path, agents, TOKEN) as ask:
+            rows = until(ask, "softmrc_plane_up == 1", lambda rows: len(rows) == 4)
+            seen = {(row["metric"]["instance"], row["metric"]["plane"]) for row in rows}
+            assert seen == {(at, plane) for at in agents for plane in "01"}, ask("targets")["activeTargets"]
+            lab.fail(f"p1.host{THERE}-leaf1", "down")
+            down = until(ask, "softmrc_plane_up == 0", bool)
+            assert [(row["metric"]["instance"], row["metric"]["plane"]) for row in down] == [(agents[1], "1")]
+            firing = until(ask, 'ALERTS{alertname="SoftmrcPlaneDown"}', bool)
+            assert [(row["metric"]["instance"], row["metric"]["plane"]) for row in firing] == [(agents[1], "1")]
+            lab.heal()
+            assert len(until(ask, "softmrc_plane_up == 1", lambda rows: len(rows) == 4)) == 4
+
+
+def test_without_the_token_an_agent_off_loopback_is_not_scraped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        a_lab(SMALL) as lab,
+        a_host(lab, HERE, tmp_path, monkeypatch) as agent,
+        lab.inside(f"host{HERE}"),
+        a_prometheus(tmp_path, [agent], "not the token at all") as ask,
+    ):
+        rows = until(ask, "up", bool)
+        assert [row["value"][1] for row in rows] == ["0"]
+        (target,) = ask("targets")["activeTargets"]
+        assert "401" in target["lastError"]

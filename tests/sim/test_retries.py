@@ -1,0 +1,51 @@
+"""What retries cost: shares that add up, and a job that stops is said to stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from softmrc.sim import retries
+from softmrc.sim.run import run
+
+SMALL = {"steps": 3, "compute_us": 50.0, "bytes": 1_000_000}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(retries.JOB["workload"], "steps", SMALL["steps"])
+    monkeypatch.setitem(retries.JOB["workload"], "bytes", SMALL["bytes"])
+    monkeypatch.setattr(retries, "HIT_US", 100.0)
+
+
+@pytest.mark.parametrize("transport", retries.TRANSPORTS)
+@pytest.mark.parametrize("fault", retries.FAULTS)
+def test_every_fault_can_happen_to_either(transport: str, fault: str) -> None:
+    hit = retries.scenario_of(transport, retries.FAULTS[fault])
+    calm = retries.scenario_of(transport, None)
+    assert hit.faults.events and not calm.faults.events and hit.workloads == calm.workloads
+    assert hit.fabric.planes * hit.fabric.host_link_bps == 400_000_000_000
+
+
+def test_a_fault_is_weighed_beside_the_same_seed_without_it(small: None) -> None:
+    calm = [run(retries.scenario_of("MRC", None), seed) for seed in (1, 2)]
+    nothing = retries.weigh("nothing", "MRC", calm, calm, 2.0)
+    assert (nothing.time_share, nothing.step_share, nothing.usd, nothing.stopped) == (0, 0, 0, 0)
+    fault = retries.FAULTS["NIC port down"]
+    hit = [run(retries.scenario_of("MRC", fault), seed) for seed in (1, 2)]
+    found = retries.weigh("port", "MRC", hit, calm, 2.0)
+    assert found.time_share is not None and found.usd is not None
+    expected = sum(1 - b.makespan_us / a.makespan_us for a, b in zip(hit, calm, strict=True)) / 2
+    assert found.time_share == pytest.approx(expected) and found.time_share > 0.02  # a quarter of the NIC is gone
+    assert found.usd == pytest.approx(2000 * expected)
+    assert found.bandwidth_share == pytest.approx(
+        sum(one.retransmitted / one.counters["data_packets"] for one in hit) / 2
+    )
+
+
+def test_a_job_that_stops_has_no_share_of_time(small: None) -> None:
+    fault = retries.FAULTS["NIC port down"]
+    calm = [run(retries.scenario_of("RoCE", None), 1)]
+    hit = [run(retries.scenario_of("RoCE", fault), 1)]
+    found = retries.weigh("port", "RoCE", hit, calm, 2.0)
+    assert not hit[0].verdict and found.stopped == 1
+    assert (found.time_share, found.step_share, found.usd) == (None, None, None)

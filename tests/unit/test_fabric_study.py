@@ -1,0 +1,87 @@
+"""Studies: the front is what nobody beats, everything else has a reason, and mistakes are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softmrc.errors import ConfigError
+from softmrc.fabric import study as studies
+from softmrc.fabric.plan import Prices
+from softmrc.fabric.report import study_html
+
+PRICES = Prices.load()
+SMALL = {
+    "gpus": 1024,
+    "vary": {"oversubscription": [1, 3], "switch_bps": ["25.6T", "51.2T"], "spare_share": [0.0, 0.01]},
+}
+EXAMPLE = Path(__file__).parents[2] / "examples" / "study.toml"
+
+
+@pytest.fixture(scope="module")
+def points() -> list[studies.Point]:
+    return studies.explore(studies.parse(SMALL), PRICES)
+
+
+def test_every_combination_is_there_once(points: list[studies.Point]) -> None:
+    assert len(points) == 4 * 3 * 2 * 2 * 2 == len({p.name for p in points})
+
+
+def test_nobody_beats_the_front_and_everybody_else_is_beaten_or_impossible(points: list[studies.Point]) -> None:
+    front = [p for p in points if not p.out]
+    assert front
+    for p in points:
+        limit = p.lost_share + studies.CLEAR_DIFFERENCE
+        better = [q for q in front if q.cost_usd <= p.cost_usd and q.lost_share <= limit and q.name != p.name]
+        if not p.out:
+            assert not better
+        elif not p.out.startswith("cannot be"):
+            assert better and any(q.name in p.out for q in better)
+
+
+def test_what_is_not_wanted_says_what_it_is_and_what_may_be() -> None:
+    asked = studies.parse(SMALL | {"keep": {"power_w": 100e3, "lost_share": 0.1}})
+    points = studies.explore(asked, PRICES)
+    refused = [p for p in points if p.out.startswith("not wanted")]
+    assert refused and all("is the most" in p.out for p in refused)
+    assert all(p.power_w <= 100e3 and p.lost_share <= 0.1 for p in points if not p.out)
+
+
+def test_spares_cost_what_standing_by_costs(points: list[studies.Point]) -> None:
+    same = {"planes": 4, "tiers": 2, "oversubscription": 1, "nic_bps": "800G", "switch_bps": "51.2T"}
+    without, with_ = (next(p for p in points if p.varied == same | {"spare_share": s}) for s in (0.0, 0.01))
+    hours = PRICES.energy.years * 8766
+    assert with_.cost_usd - without.cost_usd == pytest.approx(11 * 2.5 * hours)
+    assert with_.lost_share < without.lost_share
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "gpus = None"),
+        ({"gpus": 64, "vary": {"plane": [1]}}, r"vary\.plane .*did you mean planes"),
+        ({"gpus": 64, "vary": {"planes": []}}, "at least one value"),
+        ({"gpus": 64, "vary": {"planes": [0]}}, r"vary\.planes = 0"),
+        ({"gpus": 64, "vary": {"nic_bps": "800"}}, "did you mean 800G"),
+        ({"gpus": 64, "keep": {"cost": 3}}, "did you mean cost_usd"),
+        ({"gpus": 64, "vary": {"planes": list(range(1, 9000))}}, "at most 20,000"),
+        ({"gpus": 64, "limits": {}}, "the keys are"),
+    ],
+)
+def test_mistakes_are_named(table: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        studies.parse(table)
+
+
+def test_a_mistake_in_a_file_has_its_line(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text("gpus = 64\n[vary]\nplanes = [1, 0]\n")
+    with pytest.raises(ConfigError, match=r"s\.toml, line 3: vary\.planes = 0"):
+        studies.load(tmp_path / "s.toml")
+
+
+def test_the_example_has_a_front_and_a_page() -> None:
+    asked = studies.load(EXAMPLE)
+    points = studies.explore(asked, PRICES)
+    page = study_html(asked, points, PRICES)
+    assert any(not p.out for p in points) and "<circle" in page and "beaten by none" in page
