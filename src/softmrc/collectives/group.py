@@ -305,11 +305,13 @@ class Group:
         return f"<Group rank {self.rank} of {self.size}{state}>"
 
 
-def widened(config: DeviceConfig, planes: Sequence[str], size: int, lanes: int | None = None) -> DeviceConfig:
+def widened(
+    config: DeviceConfig, planes: Sequence[str], size: int, lanes: int | None = None, why: str = ""
+) -> DeviceConfig:
     """For the device of a rank, where nobody says how many lanes it has. On loopback all ranks share this host."""
     if config.lanes or (config.port and not lanes):
         return config
-    found = [resolve(plane) for plane in planes]
+    found = [resolve(plane, why) for plane in planes]
     ranks_here = processes_here(unless_said=size if all(plane.address.is_loopback for plane in found) else 1)
     return replace(config, lanes=lanes or lanes_of_rank(ranks_here, [plane.speed_bps for plane in found]))
 

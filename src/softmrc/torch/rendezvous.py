@@ -57,7 +57,7 @@ class Membership:
 def _take(key: Key, routes: Any, size: int, why: str) -> Device:
     with _lock:
         if key not in _devices:
-            _devices[key] = _Shared(Device(key[1], widened(key[2], key[1], size), routes=routes, why=why))
+            _devices[key] = _Shared(Device(key[1], widened(key[2], key[1], size, why=why), routes=routes, why=why))
         _devices[key].users += 1
         return _devices[key].device
 
