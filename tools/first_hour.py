@@ -90,7 +90,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         wheel = Path(sys.argv[1]).resolve()
     else:
-        subprocess.run([sys.executable, ROOT / "tools" / "wheel.py"], check=True)
+        subprocess.run([sys.executable, ROOT / "tools" / "wheel.py", sys.executable], check=True)
         (wheel,) = (ROOT / "dist").glob("*.whl")
     with tempfile.TemporaryDirectory() as folder:
         stranger = Stranger(Path(folder), wheel)

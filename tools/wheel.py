@@ -1,10 +1,14 @@
-"""Builds what is installed, and installs it as a stranger would: python tools/wheel.py
+"""Builds what is installed, and installs it as a stranger would: python tools/wheel.py [--quick] [PYTHON...]
 
-    dist/softmrc-…tar.gz      the sources; the wheel is built from them and not from this folder
-    dist/softmrc-…manylinux…  the wheel, checked and named by auditwheel
+    dist/softmrc-…tar.gz              the sources; wheels are built from them and not from this folder
+    dist/softmrc-…cp311…manylinux…    a wheel for Python 3.11, checked and named by auditwheel
+    dist/softmrc-…cp312-abi3…         one for 3.12 and everything newer
 
-Then, in a fresh virtual environment, with no compiler on the path and outside the clone: the version, `softmrc info`,
-shipped scenarios, `softmrc demo --engine`, and an all-reduce of two ranks.
+PYTHON: interpreters; without any, this one and every python3.11 to python3.14 on the path. A wheel is built with the
+first of them that needs it, and tried with all that can install it: in a fresh virtual environment, with no compiler on
+the path and outside the clone, the version, `softmrc info`, shipped scenarios, `softmrc demo --engine`, and an
+all-reduce of two ranks. With --quick there is one wheel, of this interpreter, without inlining across files, which
+takes most of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import venv
 import zipfile
 from pathlib import Path
 
@@ -52,20 +55,51 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
     return done.stdout
 
 
-def build(tools: Path) -> Path:
-    """The sdist, and a wheel of it."""
-    shutil.rmtree(DIST, ignore_errors=True)
-    DIST.mkdir()
-    run(tools / "python", "-m", "build", "--outdir", DIST, ROOT)
-    (raw,) = DIST.glob("*.whl")
-    path = f"{tools}:{os.environ['PATH']}"
-    run(tools / "auditwheel", "repair", raw, "--wheel-dir", DIST / "repaired", env={**os.environ, "PATH": path})
-    (wheel,) = (DIST / "repaired").glob("*.whl")
-    raw.unlink()
-    final = DIST / wheel.name
-    wheel.rename(final)
-    (DIST / "repaired").rmdir()
-    return final
+def version_of(python: str) -> tuple[int, int] | None:
+    """Of an interpreter; None where it is none that we can use."""
+    try:
+        asked = [python, "-c", "import sys, venv; print(*sys.version_info[:2])"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    major, minor = map(int, done.stdout.split())
+    return (major, minor) if (major, minor) >= (3, 11) else None
+
+
+def interpreters(named: list[str]) -> dict[tuple[int, int], str]:
+    """By their versions, oldest first."""
+    found: dict[tuple[int, int], str] = {}
+    for python in named or [sys.executable, *(f"python3.{minor}" for minor in range(11, 15))]:
+        version = version_of(python)
+        if version is not None:
+            found.setdefault(version, python)
+        elif named:
+            sys.exit(f"{python}: an interpreter of Python 3.11 or newer is needed")
+    return dict(sorted(found.items()))
+
+
+def made_venv(python: str, home: Path) -> Path:
+    run(python, "-m", "venv", home)
+    return home / "bin" / "python"
+
+
+def build(tools: Path, python: str, folder: Path, quick: bool) -> Path:
+    """A wheel of the sdist, by this interpreter."""
+    (sources,) = DIST.glob("*.tar.gz")
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    # The sources lie in another place every time, which a compiler's cache should not mind.
+    env |= {"TMPDIR": str(folder), "CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(folder)}
+    if quick:
+        env["SKBUILD_CMAKE_DEFINE"] = "SOFTMRC_IPO=OFF"
+    builder = made_venv(python, folder / "builder")
+    shutil.rmtree(folder / "raw", ignore_errors=True)
+    pip = (builder, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "wheel", "-q", "--no-deps", "--wheel-dir", folder / "raw", sources, env=env)
+    (raw,) = (folder / "raw").glob("*.whl")
+    run(tools / "auditwheel", "repair", raw, "--wheel-dir", folder / "repaired", env=env)
+    (wheel,) = (folder / "repaired").glob("*.whl")
+    shutil.rmtree(builder.parent.parent)
+    return Path(shutil.move(wheel, DIST / wheel.name))
 
 
 def check_contents(wheel: Path) -> None:
@@ -75,33 +109,50 @@ def check_contents(wheel: Path) -> None:
             sys.exit(f"{wheel.name} lacks {wanted}")
 
 
-def check(wheel: Path, folder: Path) -> None:
+def is_for(wheel: Path, version: tuple[int, int]) -> bool:
+    """Whether a Python of this version can install it."""
+    tag = f"cp{version[0]}{version[1]}"
+    return f"-{tag}-{tag}-" in wheel.name or ("-cp312-abi3-" in wheel.name and version >= (3, 12))
+
+
+def check(wheel: Path, python: str, folder: Path) -> None:
     """As somebody who has Python and nothing else."""
+    folder.mkdir()
     home = folder / "venv"
-    venv.create(home, with_pip=True)
-    python = home / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
+    inside = made_venv(python, home)
+    run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
     # Neither the clone nor a compiler is anywhere to be found.
     env = {"PATH": str(home / "bin"), "HOME": str(folder), "LANG": "C.UTF-8"}
     softmrc = home / "bin" / "softmrc"
     for arguments in (["--version"], ["info"], ["examples"], ["sim", "slow-link", "--quiet"], ["demo", "--engine"]):
         run(softmrc, *arguments, cwd=folder, env=env)
-        print(f"  softmrc {' '.join(arguments)}")
+        print(f"    softmrc {' '.join(arguments)}")
     (folder / "two.py").write_text(ALL_REDUCE)
-    run(python, "two.py", cwd=folder, env=env)
-    print("  an all-reduce of two ranks")
+    run(inside, "two.py", cwd=folder, env=env)
+    print("    an all-reduce of two ranks")
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder) / "tools"
-        venv.create(home, with_pip=True)
-        run(home / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *TOOLS)
-        wheel = build(home / "bin")
-        check_contents(wheel)
-        print(f"{wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB; installed without a compiler:")
-        check(wheel, Path(folder))
+def main(arguments: list[str]) -> None:
+    quick = "--quick" in arguments
+    named = [one for one in arguments if one != "--quick"]
+    pythons = interpreters(named or ([sys.executable] if quick else []))
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tools = made_venv(sys.executable, folder / "tools").parent
+        run(tools / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *TOOLS)
+        run(tools / "python", "-m", "build", "--sdist", "--outdir", DIST, ROOT)
+        for version, python in pythons.items():
+            wheel = next((one for one in DIST.glob("*.whl") if is_for(one, version)), None)
+            if wheel is None:
+                wheel = build(tools, python, folder, quick)
+                check_contents(wheel)
+            number = f"{version[0]}.{version[1]}"
+            about = f"{wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB"
+            print(f"{about}; in Python {number}, without a compiler:", flush=True)
+            check(wheel, python, folder / f"try-{number}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -13,13 +13,16 @@
 #include "face/fabric.h"
 #include "face/refusal.h"
 #include "face/table.h"
+#include "face/units.h"
 
 namespace softmrc::face {
 namespace {
 
-// A number that a person wrote, in the type of its setting; false where it is none of that.
+// What a person wrote, in the type of its setting; false where it is none of that. Throws Refusal, for a unit that is none.
 template <typename T>
-bool assign(T& into, const Value& value) {
+bool assign(T& into, const Value& value, std::string_view name) {
+  if constexpr (!std::is_same_v<T, std::string>)
+    if (const auto* text = std::get_if<std::string>(&value)) return assign(into, with_unit(name, *text), name);
   if constexpr (std::is_same_v<T, std::string>) {
     const auto* text = std::get_if<std::string>(&value);
     if (text) into = *text;
@@ -36,6 +39,8 @@ bool assign(T& into, const Value& value) {
       else if (whole) into = static_cast<double>(*whole);
       return (real || whole) && std::isfinite(into);
     } else {
+      const auto* real = std::get_if<double>(&value);
+      if (real && std::abs(*real) < 0x1p62 && std::trunc(*real) == *real) return assign(into, Value{static_cast<std::int64_t>(*real)}, name);  // 1e9
       if (!whole || !std::in_range<T>(*whole)) return false;
       into = static_cast<T>(*whole);
       return true;
@@ -47,13 +52,18 @@ bool assign(T& into, const Value& value) {
 DeviceSettings device_of(const Table& table, const std::string& file, DeviceSettings settings) {
   for (const auto& [name, value] : table) {
     bool is_known = false, is_taken = false;
+    std::string allowed = "a value of its type";
     proto::each_setting<DeviceSettings>([&, &name = name, &value = value](const auto& one) {
       if (one.name != name) return;
       is_known = true;
-      is_taken = assign(settings.*one.member, value);
+      try {
+        is_taken = assign(settings.*one.member, value, name);
+      } catch (const Refusal& refusal) {
+        allowed = refusal.what();
+      }
     });
     if (!is_known) throw Refusal("device." + name + " is " + in_words(value) + ", in " + file + "; allowed: settings of this face");
-    if (!is_taken) throw Refusal("device." + name + " is " + in_words(value) + ", in " + file + "; allowed: a value of its type");
+    if (!is_taken) throw Refusal("device." + name + " is " + in_words(value) + ", in " + file + "; allowed: " + allowed);
   }
   raise_if(proto::within_bounds(settings));
   return settings;

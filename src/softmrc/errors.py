@@ -65,5 +65,12 @@ class RemoteError(MrcError, ConnectionError):
         super().__init__(shown if len(text) <= LONGEST_SAYING else f"{shown} … ({len(text):,} characters)")
 
 
+def words_of(error: BaseException) -> str:
+    """What an error says, without the number that the system has for it; of a file that was at fault, its name too."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+
+
 class InternalError(MrcError, AssertionError):
     """A broken promise of our own code."""

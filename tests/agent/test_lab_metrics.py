@@ -35,7 +35,7 @@ def a_host(lab: Lab, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch)
         with lab.inside(f"host{number}"):
             stack.enter_context(Device(here.planes, routes=here.paths, **here.settings()))
             agent = subprocess.Popen(
-                [sys.executable, "-m", "softmrc", "agent", "--listen", listen],
+                [str(Path(sys.executable).with_name("softmrc")), "agent", "--listen", listen],
                 env=os.environ | {"SOFTMRC_TOKEN": TOKEN},
                 stdout=subprocess.PIPE,
             )

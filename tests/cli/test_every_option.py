@@ -31,7 +31,7 @@ BASE: dict[str, list[str]] = {
     "dissect": [FABRIC],
     "ping": [NOWHERE],
     "perf": [NOWHERE],
-    "top": [NOWHERE],
+    "top": ["--load", NOWHERE],
     "sim": [SCENARIO, "--quiet", "--set", "end=1us"],
     "sweep": [SCENARIO, "--vary", "fabric.planes=0"],
     "plan": ["--gpus", "64"],

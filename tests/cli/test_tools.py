@@ -54,7 +54,7 @@ def test_ping_perf_and_top() -> None:
         wide = softmrc("perf", address, *PLANES, "--seconds", "0.05", "--lanes", "3")
         assert wide.returncode == 0, wide.stderr
         assert "16,777,216" in wide.stdout
-        top = softmrc("top", address, *PLANES, "--seconds", "1", "--loss", "0.01")
+        top = softmrc("top", "--load", address, *PLANES, "--seconds", "1", "--loss", "0.01")
         assert top.returncode == 0, top.stderr
         assert "127.0.0.2" in top.stdout and "window" in top.stdout and "● good" in top.stdout
 

@@ -19,9 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softmrc import planes
+from softmrc import planes, written
 from softmrc._core import parts
 from softmrc.config import DeviceConfig
+from softmrc.errors import ConfigError
 from softmrc.fabric.denylist import Denylist, Entry
 from softmrc.fabric.description import parse
 from softmrc.fabric.host import FabricHost
@@ -68,6 +69,54 @@ def test_a_file_means_what_it_means_to_python(tmp_path_factory, names, device) -
     ours, theirs = parts.face_settings(environment), settings.read(environment)
     assert tuple(ours["planes"]) == theirs.planes
     assert all(getattr(theirs.device, name) == ours["device"][name] for name in device)
+
+
+ALLOWED = {"rate_bps": (0, 10**14), "base_rtt_us": (0.1, 1e7), "buffer_bytes": (0, 1 << 30), "timeout": (0, 24)}
+NUMBERS = st.one_of(
+    st.integers(0, 10**9).map(str),
+    st.decimals(0, 10**6, places=4).map(str),
+    st.sampled_from(["", "0", "0.0", "1.", ".5", "1e9", "-1", "+1", "007", "0.00000001", "1" * 25, "1 0", "²"]),
+)
+UNITS = ["", "k", "K", "M", "G", "T", "Gbit/s", "Gbps", "b/s", "ns", "us", "µs", "ms", "s", "min", "h", "msb/s"]
+UNITS += ["B", "kB", "MB", "KiB", "MiB", "GiB", "kib", "m", "%", "parsecs", "GG", "bpsbps"]
+
+
+@given(
+    st.sampled_from(sorted(ALLOWED)), NUMBERS, st.sampled_from(["", " ", "  "]), st.sampled_from(UNITS),
+    st.sampled_from(["", " "]),
+)  # fmt: skip
+def test_units_mean_what_they_mean_to_python(tmp_path_factory, name, number, gap, unit, end) -> None:
+    text = f"{end}{number}{gap}{unit}{end}"
+    file = tmp_path_factory.mktemp("units") / "softmrc.toml"
+    file.write_text(f'[device]\n{name} = "{text}"')
+    environment = {"SOFTMRC_CONFIG": str(file)}
+    try:
+        meant = written.device({name: text}, str(file))[name]
+    except ConfigError:
+        meant = None
+    least, most = ALLOWED[name]
+    if meant is not None and least <= meant <= most:
+        assert parts.face_settings(environment)["device"][name] == meant
+    else:
+        with pytest.raises(ValueError, match=name):
+            parts.face_settings(environment)
+
+
+def test_what_would_be_right_is_said_with_its_unit(tmp_path: Path) -> None:
+    file = tmp_path / "softmrc.toml"
+    for line, words in (
+        ('rate_bps = "10X"', "as 100G"),
+        ('base_rtt_us = "2"', "a duration with its unit"),
+        ('timeout = "2h"', "at most 2,199 s"),
+        ('buffer_bytes = "8 parsecs"', "as 8MiB"),
+        ('lanes = "2"', "without quotes"),
+        ("lanes = 1e300", "device.lanes"),
+    ):
+        file.write_text(f"[device]\n{line}")
+        with pytest.raises(ValueError, match=words):
+            parts.face_settings({"SOFTMRC_CONFIG": str(file)})
+    file.write_text("[device]\nrate_bps = 1e9")
+    assert parts.face_settings({"SOFTMRC_CONFIG": str(file)})["device"]["rate_bps"] == 10**9
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,11 @@ def test_an_error_of_a_peer_is_one_short_printable_line() -> None:
     assert str(RemoteError("zwölf\nAffen")) == "zwölf\\nAffen"
 
 
+def asked(command: str) -> list[str]:
+    """The words before an address."""
+    return [command, "--seconds", "30", "--load"] if command == "top" else [command]
+
+
 @pytest.mark.parametrize("command", ["ping", "perf", "top"])
 def test_a_listener_with_a_poisonous_address_gets_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An IPv6 address may carry a zone, and a zone any text."""
@@ -138,7 +143,7 @@ def test_a_listener_with_a_poisonous_address_gets_one_line(command: str, monkeyp
 
     monkeypatch.setattr(Connection, "_offer", poisoned)
     with listen("::1", memory=bytearray(64)) as listener:
-        done = run(command, f"[::1]:{listener.port}")
+        done = run(*asked(command), f"[::1]:{listener.port}")
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "[red]" in done.stderr and is_fit_for_a_terminal(done.stdout + done.stderr)
 
@@ -158,7 +163,7 @@ def test_a_listener_without_memory_is_an_error_of_one_line() -> None:
         with listen("127.0.0.1") as listener:
             thread = threading.Thread(target=lambda listener=listener: listener.accept(30).close())
             thread.start()
-            done = run(command, f"127.0.0.1:{listener.port}")
+            done = run(*asked(command), f"127.0.0.1:{listener.port}")
             thread.join(30)
         assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
         assert "no memory" in done.stderr
@@ -201,7 +206,7 @@ def test_a_server_that_is_not_perf_is_told_from_it_in_one_line(kind: str, comman
     with listen("127.0.0.1", memory=bytearray(memory)) as listener:
         thread = threading.Thread(target=served_by(serve), args=(listener,))
         thread.start()
-        done = run(command, f"127.0.0.1:{listener.port}", *(["--seconds", "30"] if command == "top" else []))
+        done = run(*asked(command), f"127.0.0.1:{listener.port}")
         listener.device.close()
         thread.join(30)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr

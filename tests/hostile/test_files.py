@@ -34,11 +34,6 @@ BYTES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "heed_ctrl_c", lambda: None)
-
-
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What the command says, which must be one line, and its exit status 1."""
     monkeypatch.setattr(sys, "argv", ["softmrc", *arguments])

@@ -211,6 +211,24 @@ def test_files_that_are_no_tapes_are_refused(tmp_path: Path, job: Job) -> None:
         read(tmp_path / "absent")
 
 
+def test_many_operations_are_looked_at_once_each(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full tape has thousands; looking at all of them for each of them took an hour."""
+    job.late[3] = 0.038
+    explainer = job.write()
+    looks: list[int] = []
+    honest = np.nanmin
+    monkeypatch.setattr(np, "nanmin", lambda *given: looks.append(1) or honest(*given))
+    assert explainer.explain().number == SLOW_ONE and len(explainer.slow()) == 1
+    assert len(looks) <= 4 * COUNT
+
+
+def test_a_file_that_is_no_tape_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"")
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path / "x")
+    assert str(refused.value).count("is not allowed") == 1
+
+
 def test_the_command(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.late[3] = 0.038
     job.write()

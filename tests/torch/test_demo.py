@@ -16,7 +16,7 @@ from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS
 from softmrc.demo.script import FLAP_S, Director, Fault
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-c", "from softmrc.cli import main; main()", "demo"]
+COMMAND = [sys.executable, "-c", "from softmrc.__main__ import main; main()", "demo"]
 
 
 def marked(mark: str) -> list[int]:

@@ -32,8 +32,7 @@ from softmrc.cli import (
     study,
     top,
 )
-from softmrc.cli.interrupt import heed_ctrl_c
-from softmrc.errors import MrcError
+from softmrc.errors import MrcError, words_of
 
 app = typer.Typer(
     name="softmrc",
@@ -83,7 +82,6 @@ app.add_typer(bench.benches, name="bench")
 def main() -> None:
     """Run the command; an error of ours is one line on stderr, not a traceback. So is what the system refuses, and a
     peer that takes too long."""
-    heed_ctrl_c()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be no text
@@ -93,5 +91,5 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (MrcError, OSError) as error:
-        print(f"softmrc: {error}", file=sys.stderr)
+        print(f"softmrc: {words_of(error)}", file=sys.stderr)
         sys.exit(1)

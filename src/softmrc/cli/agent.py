@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softmrc import shipped
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.fabric import load
 from softmrc.files import read_text
@@ -18,6 +20,7 @@ from softmrc.mapper import Mapper
 from softmrc.mapper.kernel import LabFabric, lab_settings
 
 if TYPE_CHECKING:
+    from softmrc.agent.guard import Listen
     from softmrc.agent.watch import FabricWatch
 
 TOKEN = "SOFTMRC_TOKEN"
@@ -70,7 +73,7 @@ def _watched_lab(name: str) -> Iterator[FabricWatch]:
 def _watched_file(fabric: Path, denylist: Path) -> Iterator[FabricWatch]:
     from softmrc.agent.watch import DenylistSource, FabricWatch
 
-    description = load(fabric)
+    description = load(shipped.find(fabric, shipped.EXAMPLES, "fabric"))
     watch = FabricWatch(description.name, description.fabric, DenylistSource(denylist))
     try:
         yield watch
@@ -91,25 +94,42 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
         from softmrc.agent.guard import Listen
         from softmrc.agent.web import Site
     except ImportError as error:
-        raise UsageError(f"{error.name} is not installed: pip install 'softmrc[operate]'") from None
+        needed = "pip install prometheus-client starlette uvicorn"
+        raise UsageError(f"{error.name} is not installed: {needed}, or '.[operate]' in a clone") from None
     listen = Listen.parse(where, token_of(token_file))
+    sock = _bound(listen, where)
     collector = Collector()
     server = uvicorn.Server(
         uvicorn.Config(
             Site(collector, watch, page).app(listen),
-            host=listen.host,
-            port=listen.port,
             access_log=False,
             log_level="warning",
+            lifespan="off",  # nothing of ours begins with it, and to be ended before it has begun is a traceback
             limit_concurrency=128,
             timeout_graceful_shutdown=1,
         )
     )
     at = f"[{listen.host}]" if ":" in listen.host else listen.host
-    print(f"http://{at}:{listen.port}/{'' if page else 'metrics'}", flush=True)
+    print(f"http://{at}:{sock.getsockname()[1]}/{'' if page else 'metrics'}", flush=True)
     try:
-        server.run()
-    except SystemExit:
-        raise DeviceError(f"cannot listen on {where}") from None
+        with suppress(KeyboardInterrupt):  # that is how it is meant to end
+            server.run([sock])
     finally:
         collector.close()
+        sock.close()
+
+
+def _bound(listen: Listen, where: str) -> socket.socket:
+    """A socket at this address, so that it is known to be ours before anybody is told of it."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        raise DeviceError(f"cannot listen on {where}: {error.strerror or error}") from None
+    return sock

@@ -94,15 +94,18 @@ def capture(
     until = time.monotonic() + seconds if seconds else float("inf")
     sock.settimeout(0.1)
     print(f"capturing at {interface} into {file}; Ctrl-C ends it", flush=True)
-    with sock, wire.PcapngWriter(file) as writer:
-        number = writer.add_interface(interface)
+    with sock:
         try:
-            while time.monotonic() < until and (not limit or count < limit):
-                found = next_frame(sock)
-                if found is not None and is_udp(found[1]):
-                    writer.write(number, *found)
-                    count += 1
+            with wire.PcapngWriter(file) as writer:
+                number = writer.add_interface(interface)
+                while time.monotonic() < until and (not limit or count < limit):
+                    found = next_frame(sock)
+                    if found is not None and is_udp(found[1]):
+                        writer.write(number, *found)
+                        count += 1
         except KeyboardInterrupt:
             pass
+        except OSError as error:
+            raise DeviceError(f"the capture into {str(file)!r} ends early: {error.strerror}") from None
         _, missed = struct.unpack("II", sock.getsockopt(263, PACKET_STATISTICS, 8))
     print(f"{count:,} packets" + (f", {missed:,} more than could be written" if missed else ""))

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from softmrc import control
-from softmrc.cli.terminal import MARKS, a_number, terminal
+from softmrc import control, shipped
+from softmrc.cli.terminal import MARKS, Grid, a_number, terminal
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError, RemoteError, UsageError, printable
 from softmrc.fabric import AddressPlan, load
@@ -28,7 +27,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")
 Watch = Annotated[
     float, typer.Option("--watch", "-w", min=0, max=3600, callback=a_number, help="Again every so many seconds.")
 ]
-Qpn = Annotated[int | None, typer.Option("--qpn", min=0, max=0xFFFFFF, help="Of this queue pair only.")]
+
+
+def a_qpn(text: str) -> int:
+    """As `ctl qps` shows it, 0x8bac38, or as a number."""
+    try:
+        found = int(text, 0)
+    except ValueError:
+        found = -1
+    if not 0 <= found <= 0xFFFFFF:
+        raise typer.BadParameter(f"{text} is no queue pair's number: 0 to 0xffffff")
+    return found
+
+
+Qpn = Annotated[
+    int | None, typer.Option("--qpn", parser=a_qpn, metavar="QPN", help="Of this queue pair only, as `ctl qps` has it.")
+]
+OneQpn = Annotated[int, typer.Argument(parser=a_qpn, metavar="QPN", help="As `ctl qps` has it: 0x8bac38.")]
 Evs = Annotated[list[int] | None, typer.Option("--ev", min=0, max=65535, help="An index; may be repeated.")]
 Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All EVs of this plane.")]
 Profile = Annotated[
@@ -46,19 +61,12 @@ def _again(watch: float, show: Callable[[], None]) -> None:
             show()
 
 
-def say_rows(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Table]) -> None:
+def say_rows(as_json: bool, rows: list[dict[str, Any]], table: Callable[[], Grid]) -> None:
     if as_json:
         for row in rows:
             print(json.dumps(row), flush=True)
     else:
         terminal().print(table())
-
-
-def a_table(*heads: str) -> Table:
-    table = Table()
-    for head in heads:
-        table.add_column(head, justify="right" if head.endswith(("#", "s", "B")) else "left")
-    return table
 
 
 @ctl_app.command("devices")
@@ -80,8 +88,8 @@ def _devices(as_json: bool) -> None:
         print("no device is running")
         return
 
-    def table() -> Table:
-        shown = a_table("device", "kind", "planes", "program")
+    def table() -> Grid:
+        shown = Grid("device", "kind", "planes", "program", spare=("kind", "planes"), folds="program")
         for row in rows:
             planes = ", ".join(str(plane.get("address", "?")) for plane in row.get("planes", []))
             program = printable(str(row.get("program", row.get("error", ""))))[:60]
@@ -101,8 +109,9 @@ def planes(device: Device = None, as_json: AsJson = False, watch: Watch = 0) -> 
 def _planes(node: control.Node, as_json: bool) -> None:
     rows = [{"plane": i} | row for i, row in enumerate(node.stats()["planes"])]
 
-    def table() -> Table:
-        shown = a_table("plane", "state", "admin", "link", "packets sent", "packets received", "bad ICRC #")
+    def table() -> Grid:
+        heads = ("plane", "state", "admin", "link", "packets sent", "packets received", "bad ICRC")
+        shown = Grid(*heads, spare=("bad ICRC", "link", "admin", "packets received"))
         for row in rows:
             state = Text("up", "green") if row["is_up"] else Text("down", "red")
             words = ["up" if row.get(key, row["is_up"]) else "down" for key in ("is_admin_up", "is_link_up")]
@@ -123,14 +132,15 @@ def queue_pairs(device: Device = None, qpn: Qpn = None, as_json: AsJson = False,
 def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
     rows = node.queue_pairs(qpn)
 
-    def table() -> Table:
-        shown = a_table("qpn", "state", "peer", "in flight, B", "round trip, µs", "sent again #", "paths")
+    def table() -> Grid:
+        heads = ("qpn", "state", "peer", "in flight, B", "round trip, µs", "sent again", "paths")
+        shown = Grid(*heads, spare=("in flight, B", "round trip, µs", "peer", "sent again"), folds="paths")
         for row in rows:
             peer = ", ".join((row.get("peer") or {}).get("planes", [])[:1])
-            marks = Text(" ").join(MARKS[getattr(EvState, one["state"].upper())] for one in row.get("evs", [])[:64])
+            marks = Text("").join(MARKS[getattr(EvState, one["state"].upper())] for one in row.get("evs", [])[:64])
             again = row.get("stats", {}).get("packets_retransmitted", 0)
             flight, trip = row.get("bytes_in_flight", 0), row.get("smoothed_rtt_us", 0)
-            shown.add_row(f"{row['qpn']:06x}", row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
+            shown.add_row(f"{row['qpn']:#x}", row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
         return shown
 
     say_rows(as_json, rows, table)
@@ -138,7 +148,7 @@ def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
 
 @ctl_app.command("evs")
 def evs(
-    qpn: Annotated[int, typer.Argument(min=0, max=0xFFFFFF)], device: Device = None, as_json: AsJson = False,
+    qpn: OneQpn, device: Device = None, as_json: AsJson = False,
     watch: Watch = 0,
 ) -> None:  # fmt: skip
     """The EVs of one queue pair: index, value, plane, state."""
@@ -149,8 +159,8 @@ def evs(
 def _evs(node: control.Node, qpn: int, as_json: bool) -> None:
     rows = [one for qp in node.queue_pairs(qpn) for one in qp.get("evs", [])]
 
-    def table() -> Table:
-        shown = a_table("ev", "value", "plane", "state", "packets lost #")
+    def table() -> Grid:
+        shown = Grid("ev", "value", "plane", "state", "packets lost")
         for row in rows:
             value = f"{row['value']:08x}" if isinstance(row["value"], int) else str(row["value"])
             state = row["state"] + (" (spare)" if row.get("is_spare") else "")
@@ -189,7 +199,7 @@ def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
     else:
         print(f"{batch.done} {word}")
         for one in batch.failed:
-            whose = f"profile {one.profile}" if one.profile else f"queue pair {one.qpn:06x}"
+            whose = f"profile {one.profile}" if one.profile else f"queue pair {one.qpn:#x}"
             print(f"{whose}, EV {one.ev}: {one.error}")
     if batch.failed:
         raise typer.Exit(1)
@@ -201,7 +211,12 @@ def _whose(failed: control.Failed) -> tuple[str, int]:
 
 @ctl_app.command("replace")
 def replace(
-    number: Annotated[int, typer.Argument(min=0, max=0xFFFFFF, help="A queue pair; with --profile a profile.")],
+    number: Annotated[
+        int,
+        typer.Argument(
+            parser=a_qpn, metavar="QPN", help="A queue pair, as `ctl qps` has it; with --profile a profile."
+        ),
+    ],
     ev: Annotated[int, typer.Argument(min=0, max=65535, help="Its index, or its place in the list.")],
     value: Annotated[str, typer.Argument(help="Another path: a number, or hexadecimal text of a wide one.")],
     profile: Annotated[bool, typer.Option("--profile", help="In an EV profile's list.")] = False,
@@ -217,7 +232,7 @@ def replace(
             node.replace(None, ev, new, profile=number, all_copies=all_copies)
         else:
             node.replace(number, ev, new)
-    print(f"EV {ev} of {f'profile {number}' if profile else f'queue pair {number:06x}'} is {value}")
+    print(f"EV {ev} of {f'profile {number}' if profile else f'queue pair {number:#x}'} is {value}")
 
 
 @ctl_app.command("port")
@@ -245,8 +260,8 @@ def faults(
     with control.the_device(device) as node:
         found = node.faults() if text is None else node.set_faults(text)
 
-    def table() -> Table:
-        shown = a_table("plane", "faults")
+    def table() -> Grid:
+        shown = Grid("plane", "faults")
         for number, row in enumerate(found):
             active = {name: value for name, value in row.items() if value and name != "reorder_delay_us"}
             words = [name if value is True else f"{name}={value:g}" for name, value in active.items()]
@@ -285,8 +300,8 @@ def probe(
         found = control.probe(node, peer, plane, ev, as_duration_ns("timeout", timeout) / 1e9, dscp)
     rows = [asdict(one) for one in found]
 
-    def table() -> Table:
-        shown = a_table("ev", "answer", "round trip, µs", "peer's part, µs", "came by plane")
+    def table() -> Grid:
+        shown = Grid("ev", "answer", "round trip, µs", "peer's part, µs", "came by plane")
         for one in found:
             word = "yes" if one.took_ns is not None else "none" if one.asked else "not sent"
             trip = "" if one.took_ns is None else f"{one.took_ns / 1000:,.0f}"
@@ -331,7 +346,7 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does."""
-    found, description = Denylist.load(denylist), load(fabric)
+    found, description = Denylist.load(denylist), load(shipped.find(fabric, shipped.EXAMPLES, "fabric"))
     plan = AddressPlan(description.fabric, description.addressing)
     found.links(description.fabric)
     nodes = control.devices()

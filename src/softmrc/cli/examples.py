@@ -41,8 +41,8 @@ def examples(
     console.print("Scenarios, for `softmrc sim NAME`:", style="bold")
     width = max(map(len, [*scenarios, *files]), default=0)
     for one, file in scenarios.items():
-        console.print(f"  {one:<{width}}  {shipped.question(file)}", highlight=False, no_wrap=True, overflow="ellipsis")
+        console.print(f"  {one:<{width}}  {shipped.question(file)}", highlight=False, soft_wrap=True)
     console.print("\nExamples, for `softmrc examples NAME`:", style="bold")
     for one, file in files.items():
         about = _about(file.read_text(encoding="utf-8"))
-        console.print(f"  {one:<{width}}  {about}", highlight=False, no_wrap=True, overflow="ellipsis")
+        console.print(f"  {one:<{width}}  {about}", highlight=False, soft_wrap=True)

@@ -28,7 +28,7 @@ from softmrc.planes import resolve
 from softmrc.torch import GPU_FILES
 
 UDP_SEGMENT, UDP_GRO = 103, 104
-LEAST_TORCH = (2, 13)
+LEAST_TORCH = (2, 11)
 HERE = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
@@ -58,6 +58,10 @@ def _planes() -> list[Fact]:
         ]
 
 
+def _sudo() -> str:
+    return "" if os.geteuid() == 0 else "sudo "
+
+
 def _sysctl(name: str) -> int:
     try:
         return int(Path("/proc/sys", *name.split(".")).read_text())
@@ -68,7 +72,7 @@ def _sysctl(name: str) -> int:
 def _buffers() -> Fact:
     wanted = DeviceConfig().buffer_bytes
     least = min(_sysctl("net.core.rmem_max"), _sysctl("net.core.wmem_max"))
-    mend = f"sysctl -w net.core.rmem_max={4 * wanted} net.core.wmem_max={4 * wanted}"
+    mend = f"{_sudo()}sysctl -w net.core.rmem_max={4 * wanted} net.core.wmem_max={4 * wanted}"
     found = f"{least:,} bytes a socket, {wanted:,} are asked for"
     return Fact("socket buffers", found, least >= wanted, mend if least < wanted else "")
 
@@ -106,9 +110,9 @@ def _gpu() -> Fact:
 def _lab() -> Fact:
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
-        return Fact("lab", f"needs {' and '.join(missing)}", False, "apt install iproute2")
+        return Fact("lab", f"needs {' and '.join(missing)}", False, f"{_sudo()}apt install iproute2")
     if os.geteuid() != 0:
-        return Fact("lab", "needs root, for `softmrc lab` only", False, "sudo softmrc lab up lab")
+        return Fact("lab", "needs root, for `softmrc lab` only", False, f"{_sudo()}{sys.argv[0]} lab up lab")
     without = bpf.missing()
     return Fact("lab", f"without ECN and trimming: {without}" if without else "possible, with ECN and trimming")
 
@@ -129,14 +133,18 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON ob
     if as_json:
         print(json.dumps([asdict(fact) for fact in found], indent=2))
         return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    console = terminal()
+    width = max(len(fact.name) for fact in found)
     for fact in found:
         mark = Text("✓", "green") if fact.is_good else Text("–", "yellow")
-        table.add_row(mark, fact.name, fact.found + (f"\n{fact.mend}" if fact.mend else ""))
-    terminal().print(table)
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column()
+        table.add_column(min_width=width)
+        table.add_column(overflow="fold")
+        table.add_row(mark, fact.name, fact.found)
+        console.print(table)
+        if fact.mend:  # as one line, however narrow the terminal: it is there to be copied
+            console.print(f"   {'':{width}} {fact.mend}", highlight=False, soft_wrap=True)
 
 
 def version(wanted: bool) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from softmrc import control
+from softmrc import control, shipped
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape, load
@@ -52,7 +52,9 @@ def lab(
 
 @mapper_app.command("sim")
 def sim(
-    file: Annotated[Path, typer.Argument(help="A fabric file (TOML).", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A fabric file (TOML), or a name of `softmrc examples`.", show_default=False)
+    ],
     broken: Annotated[
         list[str] | None,
         typer.Option("--break", help="What to break: THING=dead, =loss:1%, =corrupt:1%, =slow:25%, =flap:50ms."),
@@ -64,7 +66,7 @@ def sim(
     as_json: AsJson = False,
 ) -> None:
     """Map a simulated fabric that you break, to see what the mapper would say."""
-    description = load(file)
+    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
     fabric = SimulatedFabric(description.fabric, seed)
     things = Things(description.fabric, lanes)
     for text in broken or []:

@@ -10,9 +10,8 @@ import time
 from dataclasses import asdict, dataclass
 
 import typer
-from rich.table import Table
 
-from softmrc.cli.terminal import a_number, terminal
+from softmrc.cli.terminal import Grid, a_number, terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
@@ -116,9 +115,9 @@ def ping(
     if as_json:
         print(json.dumps({"peer": to, "paths": [asdict(row) for row in rows]}, indent=2))
     else:
-        table = Table(title=f"{len(rows)} paths to {to}; round trips in µs", title_justify="left")
-        for column in ("plane", "path", "median", "best", "worst", "loss", "seen"):
-            table.add_column(column, justify="left" if column in ("plane", "seen") else "right")
+        heads = ("plane", "path", "median", "best", "worst", "loss", "seen")
+        title = f"{len(rows)} paths to {to}; round trips in µs"
+        table = Grid(*heads, spare=("best", "worst", "path", "loss"), title=title)
         for row in rows:
             table.add_row(*row.cells())
         terminal().print(table)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from softmrc import control
-from softmrc.cli.ctl import AsJson, Device, a_table, say_rows
+from softmrc.cli.ctl import AsJson, Device, say_rows
+from softmrc.cli.terminal import Grid
 from softmrc.errors import ConfigError
 
 profile_app = typer.Typer(
@@ -34,7 +35,7 @@ def _settings(words: list[str] | None) -> dict[str, Any]:
 
 def _show(as_json: bool, rows: list[dict[str, Any]]) -> None:
     def table() -> Any:
-        shown = a_table("profile", "kind", "state", "queue pairs #", "settings")
+        shown = Grid("profile", "kind", "state", "queue pairs", "settings", folds="settings")
         for row in rows:
             said = ", ".join(f"{key}={_short(value)}" for key, value in row.items() if key not in _HIDDEN)
             used = f"{len(row['queue_pairs'])}{' and all' if row['to_all'] else ''}"

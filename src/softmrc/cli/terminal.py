@@ -7,13 +7,21 @@ is a `Text`, or a whole line with a `style`.
 from __future__ import annotations
 
 import math
+import os
+import re
+from collections.abc import Iterator, Sequence
 
 import typer
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.table import Table
 from rich.text import Text
 
 from softmrc.engine import EvState
 
+PAPER = 10_000  # columns: more than anybody fills
+LEAST_FOLDED = 16
+FIGURE = re.compile(r"[-+0-9,.%—]*")
 MARKS = {
     EvState.GOOD: Text("●", "green"),
     EvState.SKIP: Text("◐", "yellow"),
@@ -29,7 +37,50 @@ LEGENDS = {
 
 
 def terminal(stderr: bool = False) -> Console:
-    return Console(markup=False, emoji=False, stderr=stderr)
+    """Where nobody's screen is at the other end (a pipe, a file), lines are as long as they are."""
+    console = Console(markup=False, emoji=False, stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PAPER
+    return console
+
+
+class Grid:
+    """A table that loses columns, not letters, where the terminal is narrow."""
+
+    def __init__(self, *heads: str, spare: Sequence[str] = (), folds: str = "", title: str | None = None) -> None:
+        """`spare`: columns that can be done without, the first one first; `folds`: one that may have several lines."""
+        self._heads, self._spare, self._folds, self._title = heads, spare, folds, title
+        self._rows: list[tuple[Text, ...]] = []
+
+    def add_row(self, *cells: str | Text) -> None:
+        self._rows.append(tuple(Text(one) if isinstance(one, str) else one for one in cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        heads = list(self._heads)
+        for name in self._spare:
+            if self._width(heads) <= options.max_width:
+                break
+            heads.remove(name)
+        table = Table(title=self._title, title_justify="left")
+        for head in heads:
+            cells = self._cells(head)
+            is_figure = bool(cells) and all(FIGURE.fullmatch(one.plain) for one in cells)
+            table.add_column(head, justify="right" if is_figure else "left", overflow="fold")
+        for row in zip(*map(self._cells, heads), strict=True):
+            table.add_row(*row)
+        yield table
+
+    def _cells(self, head: str) -> list[Text]:
+        at = self._heads.index(head)
+        return [row[at] for row in self._rows]
+
+    def _width(self, heads: Sequence[str]) -> int:
+        """With nothing folded but the column that may be, and three characters between two columns."""
+        widths = [max(cell_len(head), *(one.cell_len for one in self._cells(head)), 0) for head in heads]
+        for at, head in enumerate(heads):
+            if head == self._folds:
+                widths[at] = min(widths[at], LEAST_FOLDED)
+        return sum(widths) + 3 * len(heads) + 1
 
 
 def a_number(value: float) -> float:

@@ -1,26 +1,34 @@
-"""`softmrc top HOST:PORT`: a load over every plane, and what happens to planes and paths while it runs."""
+"""`softmrc top`: what running devices do, live. They are asked through their control sockets, and not disturbed.
+
+With `--load HOST:PORT` there is a load to look at: writes to a `softmrc perf` over every plane, from a device of this
+process.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from softmrc import control
 from softmrc.cli.perf import END, check_writes, memory_of, post
 from softmrc.cli.ping import secret_from, split_address
-from softmrc.cli.terminal import LEGENDS, MARKS, a_number, terminal
-from softmrc.connection import Connection, connect
+from softmrc.cli.terminal import LEGENDS, MARKS, Grid, a_number, terminal
+from softmrc.connection import connect
 from softmrc.engine import EvState
+from softmrc.errors import ConfigError, RemoteError, UsageError, printable
 
 MESSAGE = 1 << 20
 DEPTH = 8
-RATES = {
-    "packets_sent": "packets sent",
+MOST_MARKS = 64  # paths of a plane that are shown one by one
+COUNTS = {
     "packets_retransmitted": "sent again",
     "loss_spurious": "needlessly",
     "evs_demoted": "paths withdrawn",
@@ -28,73 +36,160 @@ RATES = {
     "timeouts": "timeouts",
 }
 LEGEND = Text.assemble(
-    "paths, in the order of their numbers:  ",
-    *(part for state, words in LEGENDS.items() for part in (MARKS[state], f" {words}  ")),
+    "paths:  ", *(part for state, words in LEGENDS.items() for part in (MARKS[state], f" {words}  "))
 )
+HEADS = ("plane", "state", "out, Gb/s", "in, Gb/s", "packets/s", "window, B", "paths")
+Work = Callable[[float], None]  # does something for so many seconds
 
 
-def view(connection: Connection, before: dict[str, Any], now: dict[str, Any], span_s: float) -> Group:
-    """One screen."""
-    table = Table(expand=False)
-    for column in ("plane", "state", "Gb/s", "packets/s", "window, B", "paths"):
-        table.add_column(column, justify="right" if "/" in column or "," in column else "left")
-    evs, query = connection.qp.evs(), connection.qp.query()
-    windows = query["port_window_bytes"]
-    for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
-        rate = (new["bytes_sent"] - old["bytes_sent"]) * 8 / span_s / 1e9
-        packets = (new["packets_sent"] - old["packets_sent"]) / span_s
-        own = sorted(evs[evs["port"] == number], key=lambda ev: int(ev["value"]))
-        marks = Text("").join(MARKS[EvState(int(ev["state"]))] for ev in own)
+class Sight:
+    """A device, as it was when it was last looked at."""
+
+    def __init__(self, node: control.Node) -> None:
+        self._node = node
+        self._info = node.info()
+        self._before = self._look()
+
+    def _look(self) -> dict[str, Any]:
+        return {"at": time.monotonic(), "planes": self._node.stats()["planes"], "qps": self._node.queue_pairs()}
+
+    def draw(self) -> RenderableType:
+        """What it did since then."""
+        try:
+            now = self._look()
+        except (RemoteError, UsageError) as error:
+            return Text(f"{self._node.name}: {error}", "yellow")
+        before, self._before = self._before, now
+        span_s = max(now["at"] - before["at"], 1e-3)
+        grid = Grid(*HEADS, spare=("packets/s", "window, B", "state", "in, Gb/s"), folds="paths")
+        for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
+            grid.add_row(
+                *self._row(number, old, new, span_s), window_of(now["qps"], number), paths_of(now["qps"], number)
+            )
+        return Group(self._head(now["qps"]), grid, changes(before["qps"], now["qps"], span_s))
+
+    def _head(self, qps: list[dict[str, Any]]) -> Text:
+        flight = sum(qp.get("bytes_in_flight", 0) for qp in qps)
+        trips = [qp["smoothed_rtt_us"] for qp in qps if qp.get("stats", {}).get("packets_sent")]
+        trip = f", round trip {max(trips):,.0f} µs at most" if trips else ""
+        many = f"{len(qps)} queue pair{'s' * (len(qps) != 1)}"
+        program = printable(str(self._info.get("program", "")))
+        return Text.assemble((self._node.name, "bold"), f"  {program}\n{many}, {flight:,} B in flight{trip}")
+
+    def _row(self, number: int, old: dict[str, Any], new: dict[str, Any], span_s: float) -> list[str | Text]:
+        def rate(name: str) -> float:
+            return (new[name] - old[name]) / span_s
+
+        plane = self._info["planes"][number]
+        where = plane.get("interface") or plane.get("address", "?")
         state = Text("up", "green") if new["is_up"] else Text("down", "red")
-        plane = connection.device.local_planes[number]
-        window = f"{windows[number]:,}" if windows else ""
-        table.add_row(f"{number} {plane}", state, f"{rate:.3f}", f"{packets:,.0f}", window, marks)
-    head = Text.assemble(
-        (str(connection.peer), "bold"),
-        f"  window {query['window_bytes']:,} B, {query['bytes_in_flight']:,} in flight, "
-        f"round trip {query['smoothed_rtt_us']:,.0f} µs, {query['state'].name}",
-    )
-    deltas = [f"{words} {(now['qp'][name] - before['qp'][name]) / span_s:,.0f}/s" for name, words in RATES.items()]
-    return Group(head, table, LEGEND, Text("  ".join(deltas)))
+        speeds = [f"{rate(name) * 8e-9:.3f}" for name in ("bytes_sent", "bytes_received")]
+        return [f"{number} {where}", state, *speeds, f"{rate('packets_sent') + rate('packets_received'):,.0f}"]
 
 
-def _sample(connection: Connection) -> dict[str, Any]:
-    return {"planes": connection.device.planes(), "qp": connection.qp.stats()}
+def window_of(qps: list[dict[str, Any]], plane: int) -> str:
+    """How much all queue pairs together may have in flight there; empty where their windows know no planes."""
+    windows = [qp["port_window_bytes"][plane] for qp in qps if len(qp.get("port_window_bytes", [])) > plane]
+    return f"{sum(windows):,}" if windows else ""
+
+
+def paths_of(qps: list[dict[str, Any]], plane: int) -> Text:
+    """The paths of a plane, of all queue pairs, in their order; where those are many, how many are in which state."""
+    states = [
+        getattr(EvState, one["state"].upper()) for qp in qps for one in qp.get("evs", []) if one["plane"] == plane
+    ]
+    if len(states) <= MOST_MARKS:
+        return Text("").join(MARKS[state] for state in states)
+    counted = [Text.assemble(MARKS[state], f" {states.count(state)}") for state in EvState if state in states]
+    return Text("  ").join(counted)
+
+
+def changes(before: list[dict[str, Any]], now: list[dict[str, Any]], span_s: float) -> Text:
+    """What happened to packets and paths, a second; queue pairs that came or went in between do not count."""
+    old = {qp["qpn"]: qp.get("stats", {}) for qp in before}
+    new = {qp["qpn"]: qp.get("stats", {}) for qp in now if qp["qpn"] in old}
+    grown = {name: sum(new[qpn].get(name, 0) - old[qpn].get(name, 0) for qpn in new) for name in COUNTS}
+    return Text("  ".join(f"{words} {max(grown[name], 0) / span_s:,.0f}/s" for name, words in COUNTS.items()))
+
+
+@contextmanager
+def load_on(address: str, planes: list[str], loss: float, secret: str | None) -> Iterator[Work]:
+    """Writes to a `softmrc perf`, eight at a time, by a device of this process."""
+    host, port = split_address(address)
+    with connect(host, port, planes=planes or None, secret=secret_from(secret)) as connection:
+        if not connection.device.control:
+            raise UsageError("top looks at devices through their control sockets, and SOFTMRC_CONTROL=0 allows none")
+        connection.device.set_faults(drop=loss)
+        source = connection.device.register(bytearray(MESSAGE))
+        remote, under_way = memory_of(connection, MESSAGE), 0
+
+        def work(seconds: float) -> None:
+            nonlocal under_way
+            until = time.monotonic() + seconds
+            while (left := until - time.monotonic()) > 0:
+                while under_way < DEPTH:
+                    post(connection, source, MESSAGE)
+                    under_way += 1
+                found = connection.qp.send_cq.wait_array(left)
+                check_writes(connection, found)
+                under_way -= len(found)
+
+        yield work
+        connection.post(remote, 0, b"end", imm=END)
+
+
+def watched(device: str | None) -> list[Sight]:
+    """The one that is named, or all of this user's."""
+    nodes = control.devices() if device is None else [control.the_device(device)]
+    found = []
+    for node in nodes:
+        with suppress(RemoteError, UsageError):  # it has just left, or is ill; the others are not
+            found.append(Sight(node))
+    if not found:
+        raise UsageError(
+            f"nobody is there to be looked at: no device of yours is in {control.folder()}; "
+            "--load HOST:PORT makes a load, against a `softmrc perf`"
+        )
+    return found
+
+
+def look(sights: list[Sight], work: Work, seconds: float, interval_s: float) -> None:
+    """Draw until the time is over, or Ctrl-C; where there is no terminal, once, at the end."""
+    console = terminal()
+    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    until = time.monotonic() + seconds if seconds else float("inf")
+    drawn: RenderableType = ""
+    with live or nullcontext(), suppress(KeyboardInterrupt):
+        while (left := until - time.monotonic()) > 0:
+            work(min(interval_s, left))
+            drawn = Group(*(sight.draw() for sight in sights), LEGEND)
+            if live is not None:
+                live.update(drawn, refresh=True)
+    if live is None:
+        console.print(drawn)
 
 
 def top(
-    address: str = typer.Argument(help="Where `softmrc perf` listens: HOST:PORT."),
-    plane: list[str] = typer.Option([], help="A plane of this side: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
+    device: Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711; without it, all.")] = None,
     seconds: float = typer.Option(0.0, min=0.0, max=1e9, callback=a_number, help="Leave after so long; 0: on Ctrl-C."),
     interval_s: float = typer.Option(0.5, min=0.05, max=3600, callback=a_number, help="How often the screen changes."),
+    load: Annotated[
+        str | None, typer.Option("--load", metavar="HOST:PORT", help="Make a load: where `softmrc perf` listens.")
+    ] = None,
+    plane: list[str] = typer.Option([], help="A plane for the load: ADDRESS, ADDRESS%INTERFACE or INTERFACE. Repeat."),
     loss: float = typer.Option(
-        0.0, min=0.0, max=1.0, callback=a_number, help="Share of packets to lose on every plane."
+        0.0, min=0.0, max=1.0, callback=a_number, help="Share of the load's packets to lose on every plane."
     ),
-    secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
+    secret: str = typer.Option(None, help="The load's shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
-    """Watch a load live: planes, the state of every path, window, retransmissions."""
-    host, port = split_address(address)
-    with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
-        connection.device.set_faults(drop=loss)
-        source = connection.device.register(bytearray(MESSAGE))
-        qp, remote = connection.qp, memory_of(connection, MESSAGE)
-        start = shown_at = time.monotonic()
-        before = _sample(connection)
-        posted = done = 0
-        try:
-            with Live(console=terminal(), auto_refresh=False) as live:
-                while not seconds or time.monotonic() - start < seconds:
-                    while posted - done < DEPTH:
-                        post(connection, source, MESSAGE)
-                        posted += 1
-                    found = qp.send_cq.wait_array(interval_s)
-                    check_writes(connection, found)
-                    done += len(found)
-                    span = time.monotonic() - shown_at
-                    if span >= interval_s:
-                        now = _sample(connection)
-                        live.update(view(connection, before, now, span), refresh=True)
-                        before, shown_at = now, time.monotonic()
-        except KeyboardInterrupt:
-            pass
-        connection.post(remote, 0, b"end", imm=END)
+    """Watch running devices live: planes, the state of every path, retransmissions."""
+    if load is None:
+        for name, value in (("plane", plane), ("loss", loss), ("secret", secret)):
+            if value:
+                raise ConfigError(name, "given", "beside --load HOST:PORT, which it is about")
+        look(watched(device), time.sleep, seconds, interval_s)
+        return
+    if device is not None:
+        raise ConfigError("device", device, "either a device to look at, or a load")
+    with load_on(load, plane, loss, secret) as work:
+        look(watched(str(os.getpid())), work, seconds, interval_s)

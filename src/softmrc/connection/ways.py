@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Way:
                     sock.setsockopt(socket.IPPROTO_IPV6, IPV6_FREEBIND, 1)
                 sock.bind((self.source, 0))
             if (error := sock.connect_ex(self.address)) not in (0, errno.EINPROGRESS):
-                raise OSError(error, errno.errorcode.get(error, str(error)))
+                raise OSError(error, os.strerror(error))
             return sock
         except BaseException:
             sock.close()

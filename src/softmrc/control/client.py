@@ -247,7 +247,9 @@ def the_device(name: str | None = None) -> Node:
     for node in alive:
         node.close()
     if not alive:
-        which = "no device is running" if name is None else f"no device is called {name}"
-        there = ", ".join(path.stem for path in _paths(folder()))
-        raise UsageError(f"{which}; there {'are ' + there if name is not None and there else 'is none to be found'}")
-    raise UsageError(f"there are several devices ({', '.join(node.name for node in alive)}); say which")
+        there = [path.stem for path in _paths(folder())]
+        which = "no device of yours is running" if name is None else f"no device is called {name}"
+        if name is None or not there:
+            raise UsageError(f"{which}: none is in {folder()}")
+        raise UsageError(f"{which}; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}")
+    raise UsageError(f"there are several devices: say which of {', '.join(node.name for node in alive)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -65,17 +66,22 @@ class _Row:
     begun: np.ndarray  # by rank; NaN where its tape does not know
     ended: np.ndarray
 
-    @property
+    @cached_property
     def first(self) -> float:
         return float(np.nanmin(self.begun))
 
-    @property
+    @cached_property
     def last_came(self) -> float:
         return float(np.nanmax(self.begun))
 
-    @property
+    @cached_property
     def end(self) -> float:
         return float(np.nanmax(self.ended))
+
+    @property
+    def spans(self) -> tuple[float, float, float]:
+        """From the first call to the end, from the last call to the end, from first to last."""
+        return self.end - self.first, self.end - self.last_came, self.last_came - self.first
 
 
 class Explainer:
@@ -88,6 +94,7 @@ class Explainer:
         if len(self._tapes) < len(recordings):
             raise UsageError("two tapes are of the same rank; name those of one run")
         self._rows = self._joined()
+        self._usual = self._medians()
         self._by_number = {row.number: row for row in self._rows}
 
     def _joined(self) -> list[_Row]:
@@ -101,6 +108,14 @@ class Explainer:
                     found[number] = _Row(number, int(one["kind"]), int(one["bytes"]), *empty)
                 found[number].begun[rank], found[number].ended[rank] = one["begun"], one["ended"]
         return [found[number] for number in sorted(found)]
+
+    def _medians(self) -> dict[tuple[int, int], tuple[float, float, float]]:
+        """The spans of operations of each kind and size, as they are usually."""
+        spans: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
+        for row in self._rows:
+            spans.setdefault((row.kind, row.bytes), []).append(row.spans)
+        medians = {alike: np.median(np.array(found), axis=0) for alike, found in spans.items()}
+        return {alike: (float(one[0]), float(one[1]), float(one[2])) for alike, one in medians.items()}
 
     def slow(self) -> list[Verdict]:
         """A verdict on every operation that took longer than usual, in their order."""
@@ -117,15 +132,8 @@ class Explainer:
         known = f"{self._rows[0].number} to {self._rows[-1].number}" if self._rows else "none"
         raise UsageError(f"the tapes do not know operation {number}; they know {known}")
 
-    def _usual(self, row: _Row) -> tuple[float, float, float]:
-        """Of operations like it: from the first call to the end, from the last call to the end, from first to last."""
-        alike = [one for one in self._rows if one.kind == row.kind and one.bytes == row.bytes]
-        spans = [(one.end - one.first, one.end - one.last_came, one.last_came - one.first) for one in alike]
-        whole, after, apart = np.median(np.array(spans), axis=0)
-        return float(whole), float(after), float(apart)
-
     def _judge(self, row: _Row, depth: int = 0) -> Verdict:
-        usual, usual_after, usual_apart = self._usual(row)
+        usual, usual_after, usual_apart = self._usual[row.kind, row.bytes]
         took = row.end - row.first
         excess = took - usual
         name = Kind(row.kind).name.lower() if row.kind in list(Kind) else str(row.kind)

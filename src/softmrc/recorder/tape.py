@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, words_of
 
 VERSION = 1
 HEAD_BYTES = 4096
@@ -106,12 +106,12 @@ def read(path: Path) -> Recording:
     allowed = "a flight recorder's file"
     try:
         if path.stat().st_size != SIZE:
-            raise ConfigError("tape", str(path), allowed)
+            raise ValueError(f"it has another length than {SIZE:,} bytes")
         with path.open("rb") as file:
             found = json.loads(file.read(HEAD_BYTES))
         rings = _rings(path, "r")
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("tape", str(path), f"{allowed} ({error})") from None
+        raise ConfigError("tape", str(path), f"{allowed} ({words_of(error)})") from None
     try:
         if found["tape"] != VERSION:
             raise ValueError(f"version {found['tape']}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import signal
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -106,7 +107,9 @@ def _on_cores(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
 
 def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context)
+    # Ctrl-C at a terminal reaches the workers too, and this process ends them.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=signal.signal, initargs=ignore)
     # Only a few tasks are handed out ahead, so that stopping early leaves little to wait for.
     waiting = iter(tasks)
     pending = {pool.submit(Task.run, task) for task in itertools.islice(waiting, 2 * workers)}
