@@ -128,10 +128,11 @@ void bind_seal_parts(nb::module_& m) {
   m.def("has_wide_gcm", &WideGcm::is_supported);
   m.def("faster_engine", &faster_engine);
   m.def("aead_seal", &close_with, nb::arg("cipher"), nb::arg("key"), nb::arg("nonce"), nb::arg("associated"), nb::arg("text"),
-        nb::arg("engine") = Engine::library, nb::arg("cuts") = std::pair<std::size_t, std::size_t>{0, SIZE_MAX});
+        nb::arg("engine") = Engine::library, nb::arg("cuts") = std::pair<std::size_t, std::size_t>{0, SIZE_MAX},
+        nb::sig("def aead_seal(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, text: bytes, engine: SealEngine = ..., cuts: tuple[int, int] = ...) -> bytes"));
   m.def("aead_open", &open_with, nb::arg("cipher"), nb::arg("key"), nb::arg("nonce"), nb::arg("associated"), nb::arg("hidden"),
         nb::arg("engine") = Engine::library,
-        nb::sig("def aead_open(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, hidden: bytes, engine: SealEngine = SealEngine.LIBRARY) -> bytes | None"));
+        nb::sig("def aead_open(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, hidden: bytes, engine: SealEngine = ...) -> bytes | None"));
   m.def("sip_hash", [](std::uint64_t k0, std::uint64_t k1, const nb::bytes& text) { return sip_hash({k0, k1}, of_python(text)); });
   m.def("seal_next_secret", [](const nb::bytes& secret) { return in_python(next_of(secret_of(secret, "secret"))); });
   m.def("seal_expand", [](const nb::bytes& secret, const nb::bytes& label) {
