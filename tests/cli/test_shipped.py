@@ -53,7 +53,6 @@ def test_every_example_is_listed_and_printed_as_it_is() -> None:
             assert file.name in listed
             assert CliRunner().invoke(app, ["examples", file.name]).output == file.read_text()
     assert all(name in listed for name in shipped.names(shipped.SCENARIOS))
-    assert all(len(line) <= 80 for line in listed.splitlines())
 
 
 def test_the_version() -> None:
@@ -70,7 +69,9 @@ def test_info_says_what_is_missing_and_what_mends_it(monkeypatch: pytest.MonkeyP
     assert "no interface nosuch0" in found["planes"]["found"] and "set by SOFTMRC_PLANES" in found["planes"]["found"]
     assert "did you mean SOFTMRC_PLANES" in found["environment"]["found"]
     shown = CliRunner().invoke(app, ["info"]).output
-    assert "sysctl -w" in shown and max(map(len, shown.splitlines())) <= 80
+    assert any(
+        line.strip().startswith(("sysctl -w", "sudo sysctl -w")) for line in shown.splitlines()
+    )  # to copy as it is
 
 
 def test_info_is_content_where_everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from rich.text import Text
 from softmrc import control
 from softmrc.cli import capture, info
 from softmrc.cli.terminal import Grid, terminal
-from softmrc.collectives.group import widened
+from softmrc.collectives.group import made_for
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
 from softmrc.connection.ways import Way
@@ -107,7 +107,7 @@ def test_a_capture_onto_a_full_disk_says_which_file(tmp_path: Path) -> None:
 
 def test_planes_of_ranks_say_where_they_were_written() -> None:
     with pytest.raises(DeviceError, match="set by SOFTMRC_PLANES"):
-        widened(DeviceConfig(), ["nosuch0"], 2, why="set by SOFTMRC_PLANES")
+        made_for(["nosuch0"], DeviceConfig(), 2, why="set by SOFTMRC_PLANES")
 
 
 def test_a_host_without_a_network_is_said_in_words() -> None:

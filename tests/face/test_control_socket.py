@@ -186,13 +186,13 @@ def test_a_probe_is_sent_and_answered(two) -> None:
     client, _, _ = two
     row = client.ask("qps")["qps"][0]
     since = client.ask("events")["next"]
-    assert client.ask("probe", peer=row["peer"]["number"], plane=1, ev=row["evs"][2]["value"], token=77)["asked"]
+    assert client.ask("probe", peer=row["peer"]["number"], plane=1, evs=[row["evs"][2]["value"]], token=77)["asked"]
     until = time.monotonic() + 20
     while not (found := [e for e in client.ask("events", since=since)["events"] if e["type"] == "probe_answer"]):
         assert time.monotonic() < until
         time.sleep(0.01)
     assert found[0]["psn"] == 77
-    assert "peer" in client.refused("probe", peer=99, plane=1, ev=0)
+    assert "peer" in client.refused("probe", peer=99, plane=1, evs=[0])
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.agent.browser import CHROMIUM, Browser, a_browser
 from tests.sim.small import table
 
 from softmrc import sim
+from softmrc.bench.browser import CHROMIUM, Browser, a_browser
 from softmrc.fabric import Description, Shape
 from softmrc.fabric import assess as judge
 from softmrc.fabric.plan import Prices, Question, compare

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -110,9 +111,11 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
         )
     )
     at = f"[{listen.host}]" if ":" in listen.host else listen.host
-    print(f"http://{at}:{sock.getsockname()[1]}/{'' if page else 'metrics'}", flush=True)
+    # Who is interrupted between making that and waiting for it has nothing to be warned of.
+    warnings.filterwarnings("ignore", r"coroutine 'Server\.serve' was never awaited", RuntimeWarning)
     try:
         with suppress(KeyboardInterrupt):  # that is how it is meant to end
+            print(f"http://{at}:{sock.getsockname()[1]}/{'' if page else 'metrics'}", flush=True)
             server.run([sock])
     finally:
         collector.close()

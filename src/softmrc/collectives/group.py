@@ -289,6 +289,8 @@ class Group:
         self._closed = True
         if self._recorder is not None:
             self._recorder.close()
+        if linger_s:
+            self._meeting.wait_to_be_seen(self._native)
         # A rank that is gone acknowledges nothing; bad news reaches those who live within a few timeouts.
         self._native.close(min(linger_s, LINGER_AFTER_FAILURE_S) if self.error else linger_s)
         self._alive.clear()

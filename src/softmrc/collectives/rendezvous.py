@@ -35,6 +35,8 @@ from softmrc.sealing import Share, Told, proof_of
 from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
 from softmrc.verbs.width import cores
 
+SEEN_EVERY_S = 0.005
+
 
 @dataclass
 class Pairs:
@@ -69,6 +71,7 @@ class Meeting:
         self._cores = cores_to_share(is_firm)
         self._memory = neighbours.memory_of_this_process() if neighbours.is_wanted(device) else ""
         self._side_by_side = 1
+        self._seen_until = 0.0
         self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
         self._expected: list[tuple[int, int]] = []  # lanes, and places there
@@ -93,6 +96,7 @@ class Meeting:
             native.start(self.mtu * _core.packets_a_train(self.mtu), self._side_by_side)
             if self.size > 1:
                 self.table.be_ready()
+                self._seen_until = time.monotonic() + reach.SILENT_S
                 self._see_planes(native)
         except BaseException as error:
             why = str(error) or type(error).__name__
@@ -127,6 +131,13 @@ class Meeting:
         if words := reach.never_reached(pair, node):
             raise CollectiveError(f"rank {peer} {words}")
         reach.warn_of_silence(pair, node, f"rank {peer}")
+
+    def wait_to_be_seen(self, native: Any) -> None:
+        """To the rank before this one, which may still be on its way to see whether it answers, whoever leaves at once
+        must not seem to have never been there."""
+        before = (self.rank - 1) % self.size
+        while self.size > 1 and time.monotonic() < self._seen_until and not native.error and not native.pairs(before):
+            time.sleep(SEEN_EVERY_S)
 
     def leave(self) -> None:
         """Give back what the device kept for this group, whose queue pairs are gone."""
