@@ -9,7 +9,6 @@
 #include "bind/bind.h"
 #include "seal/choice.h"
 #include "seal/session.h"
-#include "seal/wide_gcm.h"
 #include "udp/session_seal.h"
 
 namespace nb = nanobind;
@@ -41,23 +40,23 @@ Secret secret_of(const nb::bytes& bytes, const char* field) { return exactly<Sec
 Nonce nonce_of(const nb::bytes& bytes) { return exactly<Nonce>(bytes, "nonce"); }
 
 // The text in pieces, cut at `cuts`.
-nb::bytes close_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce, const nb::bytes& associated, const nb::bytes& text, Engine engine,
+nb::bytes close_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce, const nb::bytes& associated, const nb::bytes& text,
                      std::pair<std::size_t, std::size_t> cuts) {
   check_available();
   const Bytes all = of_python(text);
   const std::size_t first = std::min(cuts.first, all.size()), second = std::clamp(cuts.second, first, all.size());
   std::vector<std::uint8_t> out(text.size() + tag_size);
-  Aead(cipher, secret_of(key, "key"), Aead::Use::seal, engine)
+  Aead(cipher, secret_of(key, "key"), Aead::Use::seal)
       .seal(nonce_of(nonce), of_python(associated), {all.first(first), all.subspan(first, second - first), all.subspan(second)}, out.data());
   return in_python(out);
 }
 
-nb::object open_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce, const nb::bytes& associated, const nb::bytes& hidden, Engine engine) {
+nb::object open_with(Cipher cipher, const nb::bytes& key, const nb::bytes& nonce, const nb::bytes& associated, const nb::bytes& hidden) {
   check_available();
   if (hidden.size() < tag_size) return nb::none();
   const Bytes given = of_python(hidden);
   std::vector<std::uint8_t> text(given.begin(), given.end() - tag_size);
-  Aead aead(cipher, secret_of(key, "key"), Aead::Use::open, engine);
+  Aead aead(cipher, secret_of(key, "key"), Aead::Use::open);
   if (!aead.open(nonce_of(nonce), of_python(associated), text, given.data() + text.size())) return nb::none();
   return in_python(text);
 }
@@ -124,21 +123,17 @@ void bind_seal(nb::module_& m) {
 }
 
 void bind_seal_parts(nb::module_& m) {
-  nb::enum_<Engine>(m, "SealEngine", nb::is_arithmetic()).value("LIBRARY", Engine::library).value("WIDE", Engine::wide);
-  m.def("has_wide_gcm", &WideGcm::is_supported);
-  m.def("faster_engine", &faster_engine);
   m.def("aead_seal", &close_with, nb::arg("cipher"), nb::arg("key"), nb::arg("nonce"), nb::arg("associated"), nb::arg("text"),
-        nb::arg("engine") = Engine::library, nb::arg("cuts") = std::pair<std::size_t, std::size_t>{0, SIZE_MAX},
-        nb::sig("def aead_seal(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, text: bytes, engine: SealEngine = ..., cuts: tuple[int, int] = ...) -> bytes"));
+        nb::arg("cuts") = std::pair<std::size_t, std::size_t>{0, SIZE_MAX},
+        nb::sig("def aead_seal(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, text: bytes, cuts: tuple[int, int] = ...) -> bytes"));
   m.def("aead_open", &open_with, nb::arg("cipher"), nb::arg("key"), nb::arg("nonce"), nb::arg("associated"), nb::arg("hidden"),
-        nb::arg("engine") = Engine::library,
-        nb::sig("def aead_open(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, hidden: bytes, engine: SealEngine = ...) -> bytes | None"));
+        nb::sig("def aead_open(cipher: softmrc._core.Cipher, key: bytes, nonce: bytes, associated: bytes, hidden: bytes) -> bytes | None"));
   m.def("sip_hash", [](std::uint64_t k0, std::uint64_t k1, const nb::bytes& text) { return sip_hash({k0, k1}, of_python(text)); });
   m.def("seal_next_secret", [](const nb::bytes& secret) { return in_python(next_of(secret_of(secret, "secret"))); });
   m.def("seal_expand", [](const nb::bytes& secret, const nb::bytes& label) {
     return in_python(expand(secret_of(secret, "secret"), {label.c_str(), label.size()}));
   });
-  m.def("measure_cipher", [](Cipher cipher, std::size_t bytes) { return measure(cipher, faster_engine(cipher), bytes); });
+  m.def("measure_cipher", [](Cipher cipher, std::size_t bytes) { return measure(cipher, bytes); });
   nb::enum_<Opened>(m, "Opened", nb::is_arithmetic())
       .value("FRESH", Opened::fresh).value("UNSEALED", Opened::unsealed).value("FORGED", Opened::forged).value("REPLAYED", Opened::replayed);
   nb::class_<ReplayWindow>(m, "ReplayWindow")

@@ -14,7 +14,6 @@ bool is_available() { return false; }
 struct Aead::Context {};
 
 Aead::Aead(Cipher, const Secret&, Use) { fail(); }
-Aead::Aead(Cipher, const Secret&, Use, Engine) { fail(); }
 Aead::~Aead() = default;
 Aead::Aead(Aead&&) noexcept = default;
 Aead& Aead::operator=(Aead&&) noexcept = default;

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "seal/wide_gcm.h"
-
 namespace softmrc::seal {
 namespace {
 
@@ -14,8 +12,8 @@ constexpr std::size_t packet = 16 * 1024;
 
 }  // namespace
 
-double measure(Cipher cipher, Engine engine, std::size_t bytes) {
-  Aead aead(cipher, Secret{}, Aead::Use::seal, engine);
+double measure(Cipher cipher, std::size_t bytes) {
+  Aead aead(cipher, Secret{}, Aead::Use::seal);
   std::vector<std::uint8_t> in(bytes), out(bytes + tag_size);
   double best = 1e9;
   for (std::uint8_t i = 0; i < 8; ++i) {
@@ -26,15 +24,8 @@ double measure(Cipher cipher, Engine engine, std::size_t bytes) {
   return best;
 }
 
-// Newer libraries have wide code of their own.
-Engine faster_engine(Cipher cipher) {
-  if (cipher != Cipher::aes_256_gcm || !WideGcm::is_supported()) return Engine::library;
-  static const Engine faster = measure(cipher, Engine::wide, packet) <= measure(cipher, Engine::library, packet) ? Engine::wide : Engine::library;
-  return faster;
-}
-
 Cipher faster_cipher() {
-  const auto seconds = [](Cipher cipher) { return measure(cipher, faster_engine(cipher), packet); };
+  const auto seconds = [](Cipher cipher) { return measure(cipher, packet); };
   static const Cipher faster = seconds(Cipher::aes_256_gcm) <= seconds(Cipher::chacha20_poly1305) ? Cipher::aes_256_gcm : Cipher::chacha20_poly1305;
   return faster;
 }

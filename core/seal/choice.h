@@ -1,4 +1,4 @@
-// Which cipher this processor is faster at, and whose code for it.
+// Which cipher this processor is faster at.
 #pragma once
 
 #include "seal/crypto.h"
@@ -6,9 +6,8 @@
 namespace softmrc::seal {
 
 // Seconds that it takes this process to seal so many bytes, the best of a few tries.
-double measure(Cipher cipher, Engine engine, std::size_t bytes);
-// Measured once each, when somebody first asks.
-Engine faster_engine(Cipher cipher);
+double measure(Cipher cipher, std::size_t bytes);
+// Measured once, when somebody first asks.
 Cipher faster_cipher();
 
 }  // namespace softmrc::seal

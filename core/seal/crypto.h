@@ -20,8 +20,6 @@ using Signature = std::array<std::uint8_t, 64>;
 constexpr std::size_t tag_size = 16;
 
 enum class Cipher : std::uint8_t { aes_256_gcm, chacha20_poly1305 };
-// Whose code it is: the library's, or for AES-256-GCM what is in wide_gcm.h.
-enum class Engine : std::uint8_t { library, wide };
 
 // False: built without a library. Nothing below may then be called.
 bool is_available();
@@ -30,9 +28,7 @@ class Aead {
  public:
   enum class Use : std::uint8_t { seal, open };
 
-  // By whatever is faster here.
   Aead(Cipher cipher, const Secret& key, Use use);
-  Aead(Cipher cipher, const Secret& key, Use use, Engine engine);
   ~Aead();
   Aead(Aead&&) noexcept;
   Aead& operator=(Aead&&) noexcept;

@@ -3,12 +3,9 @@
 #include <openssl/hmac.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/check.h"
-#include "seal/choice.h"
 #include "seal/crypto.h"
-#include "seal/wide_gcm.h"
 
 namespace softmrc::seal {
 namespace {
@@ -46,20 +43,11 @@ Secret public_of(int type, const Secret& own) {
 bool is_available() { return true; }
 
 struct Aead::Context {
-  std::optional<WideGcm> wide;
-  EVP_CIPHER_CTX* evp = nullptr;  // where it is the library's
+  EVP_CIPHER_CTX* evp = EVP_CIPHER_CTX_new();
   ~Context() { EVP_CIPHER_CTX_free(evp); }
 };
 
-Aead::Aead(Cipher cipher, const Secret& key, Use use) : Aead(cipher, key, use, faster_engine(cipher)) {}
-
-Aead::Aead(Cipher cipher, const Secret& key, Use use, Engine engine) : context_(std::make_unique<Context>()) {
-  if (engine == Engine::wide) {
-    SOFTMRC_CHECK(cipher == Cipher::aes_256_gcm && WideGcm::is_supported());
-    context_->wide.emplace(key);
-    return;
-  }
-  context_->evp = EVP_CIPHER_CTX_new();
+Aead::Aead(Cipher cipher, const Secret& key, Use use) : context_(std::make_unique<Context>()) {
   SOFTMRC_CHECK(context_->evp);
   SOFTMRC_CHECK(EVP_CipherInit_ex(context_->evp, cipher_of(cipher), nullptr, key.data(), nullptr, use == Use::seal) == 1);
 }
@@ -68,25 +56,7 @@ Aead::~Aead() = default;
 Aead::Aead(Aead&&) noexcept = default;
 Aead& Aead::operator=(Aead&&) noexcept = default;
 
-namespace {
-
-// Where something lies beside the payload, all of it is put side by side first. That is the end of a message, and little.
-void seal_wide(const WideGcm& gcm, const Nonce& nonce, Bytes associated, std::initializer_list<Bytes> pieces, std::uint8_t* out) {
-  const auto is_there = [](Bytes piece) { return !piece.empty(); };
-  const auto* only = std::find_if(pieces.begin(), pieces.end(), is_there);
-  if (std::count_if(pieces.begin(), pieces.end(), is_there) == 1) {
-    gcm.seal(nonce, associated, *only, out, out + only->size());
-    return;
-  }
-  std::uint8_t* end = out;
-  for (const Bytes piece : pieces) end = std::copy(piece.begin(), piece.end(), end);
-  gcm.seal(nonce, associated, {out, end}, out, end);
-}
-
-}  // namespace
-
 void Aead::seal(const Nonce& nonce, Bytes associated, std::initializer_list<Bytes> pieces, std::uint8_t* out) {
-  if (context_->wide) return seal_wide(*context_->wide, nonce, associated, pieces, out);
   EVP_CIPHER_CTX* evp = context_->evp;
   int written = 0;
   bool is_done = EVP_EncryptInit_ex(evp, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
@@ -102,7 +72,6 @@ void Aead::seal(const Nonce& nonce, Bytes associated, std::initializer_list<Byte
 }
 
 bool Aead::open(const Nonce& nonce, Bytes associated, MutableBytes hidden, const std::uint8_t* tag) {
-  if (context_->wide) return context_->wide->open(nonce, associated, hidden, tag);
   EVP_CIPHER_CTX* evp = context_->evp;
   int written = 0;
   std::uint8_t none[16];

@@ -15,7 +15,7 @@ from sealed_packets import QPN, SECRET, WRITES, heard, inbound, numbered, of_eve
 
 from softmrc import _core
 from softmrc._core import Cipher, parts
-from softmrc._core.parts import Opened, SealEngine
+from softmrc._core.parts import Opened
 from softmrc.errors import ConfigError, InternalError
 from softmrc.sealing import Share, Told
 
@@ -31,42 +31,23 @@ def hexes(vector: dict[str, str], *names: str) -> list[bytes]:
     return [bytes.fromhex(vector[name]) for name in names]
 
 
-def engines(cipher: Cipher) -> list[SealEngine]:
-    """Whose code there is for it, on this processor."""
-    return list(SealEngine) if cipher == Cipher.AES_256_GCM and parts.has_wide_gcm() else [SealEngine.LIBRARY]
-
-
 @pytest.mark.parametrize("vector", VECTORS["aead"], ids=lambda vector: vector["source"])
 def test_ciphers_answer_as_published(vector: dict[str, str]) -> None:
     cipher = Cipher[vector["cipher"]]
     key, nonce, associated, text, hidden, tag = hexes(vector, "key", "nonce", "associated", "text", "hidden", "tag")
-    for engine in engines(cipher):
-        assert parts.aead_seal(cipher, key, nonce, associated, text, engine) == hidden + tag
-        assert parts.aead_open(cipher, key, nonce, associated, hidden + tag, engine) == text
-        assert parts.aead_open(cipher, key, nonce, associated + b"!", hidden + tag, engine) is None
+    assert parts.aead_seal(cipher, key, nonce, associated, text) == hidden + tag
+    assert parts.aead_open(cipher, key, nonce, associated, hidden + tag) == text
+    assert parts.aead_open(cipher, key, nonce, associated + b"!", hidden + tag) is None
 
 
-SIZES = [*range(530), 1023, 1024, 1025, 4095, 4096, 4097, 16_255, 16_256, 16_257, 32_767]
-
-
-@pytest.mark.skipif(not parts.has_wide_gcm(), reason="the processor has no wide instructions for it")
-@pytest.mark.parametrize("seed", range(4))
-def test_our_gcm_is_the_librarys(seed: int) -> None:
-    """Of every size and in any pieces, with headers of any size; and it refuses whatever else it is shown."""
-    draw, aes = random.Random(seed), Cipher.AES_256_GCM
-    for size in SIZES:
-        key, nonce, text = draw.randbytes(32), draw.randbytes(12), draw.randbytes(size)
-        associated = draw.randbytes(draw.choice((0, 1, 12, 15, 16, 44, 52, 56, 255, 256, 257, 600)))
-        cuts = draw.choice(((0, size), (4, size), (4, size - 3), (0, size - 1), (draw.randint(0, size), size)))
-        cuts = max(cuts[0], 0), max(cuts[1], 0)
-        sealed = parts.aead_seal(aes, key, nonce, associated, text, SealEngine.LIBRARY)
-        assert parts.aead_seal(aes, key, nonce, associated, text, SealEngine.WIDE, cuts) == sealed, (size, cuts)
-        assert parts.aead_open(aes, key, nonce, associated, sealed, SealEngine.WIDE) == text, size
-        changed = bytearray(sealed)
-        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
-        assert parts.aead_open(aes, key, nonce, associated, bytes(changed), SealEngine.WIDE) is None
-        if associated:
-            assert parts.aead_open(aes, key, nonce, associated[:-1], sealed, SealEngine.WIDE) is None
+@BOTH
+def test_pieces_are_sealed_as_one(cipher: Cipher) -> None:
+    draw = random.Random(1)
+    for size in (0, 1, 15, 16, 17, 1024, 16_256):
+        key, nonce, associated, text = (draw.randbytes(count) for count in (32, 12, 44, size))
+        sealed = parts.aead_seal(cipher, key, nonce, associated, text)
+        for cuts in ((0, size), (4, size), (draw.randint(0, size), size)):
+            assert parts.aead_seal(cipher, key, nonce, associated, text, cuts) == sealed, (size, cuts)
 
 
 @pytest.mark.parametrize("vector", VECTORS["x25519"], ids=lambda vector: vector["source"])
