@@ -316,7 +316,7 @@ def scatter_chart(
     groups = [one for one in groups if len(one[1])]
     if not groups:
         return ""
-    right, top = (max(max(one[i]) for one in groups) * 1.06 or 1.0 for i in (1, 2))
+    right, top = (1.06 * max(max(one[1]) for one in groups) or 1.0, 1.06 * max(max(one[2]) for one in groups) or 1.0)
     axes = _Axes((0.0, right), (0.0, top), WIDTH, HEIGHT)
     inks = [color(i) for i in range(len(groups))]
     legend, room = _legend([one[0] for one in groups], inks, WIDTH)
