@@ -17,6 +17,7 @@ h2{font-size:17px;margin:38px 0 4px} p{margin:4px 0 12px;color:var(--soft)} p.ve
 section{background:var(--card);border-radius:12px;padding:18px 20px;margin-top:10px;overflow-x:auto}
 table{border-collapse:collapse;width:100%%;font-variant-numeric:tabular-nums;font-size:13.5px}
 th,td{text-align:right;padding:6px 6px;border-bottom:1px solid var(--grid);white-space:nowrap}
+.prose{white-space:normal;text-align:left;min-width:11em}
 th{font-weight:600;color:var(--soft)} th:first-child,td:first-child{text-align:left} tr:last-child td{border-bottom:0}
 .pill{display:inline-block;border-radius:99px;padding:1px 10px;font-size:13px;font-weight:600;margin-right:8px;
 color:#fff}
@@ -76,11 +77,15 @@ def page_of(title: str, setting: str, verdicts: Sequence[str], sections: Sequenc
     }
 
 
+A_FIGURE = 30  # characters, with its unit
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; cells are text."""
-    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{top}</tr>{body}</table>"
+    """A table; cells are text. Columns of figures keep to a line; those of sentences fold, to be read at any width."""
+    kinds = [' class="prose"' if any(len(row[at]) > A_FIGURE for row in rows) else "" for at in range(len(head))]
+    tops = [f"<th{kind}>{html.escape(cell)}</th>" for kind, cell in zip(kinds, head, strict=True)]
+    lines = [[f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)] for row in rows]
+    return "<table>" + "".join("<tr>" + "".join(line) + "</tr>" for line in [tops, *lines]) + "</table>"
 
 
 def verdict_line(is_good: bool, kind: str, name: str, text: str) -> str:
