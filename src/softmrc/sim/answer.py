@@ -112,7 +112,7 @@ def _parts(runs: Sequence[Sequence[Result]]) -> str:
     """Of jobs: where a step goes, at the median of all steps and seeds; of what is compared, only what differs."""
     if not has_steps(runs[0][0].plan):
         return ""
-    said = []
+    said: list[str] = []
     for column in zip(*runs, strict=True):
         steps = [step for one in column if one.verdict for step in steps_of(one)]
         if not steps:
