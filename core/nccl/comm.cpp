@@ -40,10 +40,10 @@ Comm::~Comm() {
 
 // Set-up -----------------------------------------------------------------------------------------------------------
 
-void Comm::open_ends(std::size_t count) {
-  turn_ = station_->next_turn();
-  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, station_->lanes(), most_parts}); ++i) {
-    ends_.push_back(node_.open(i, domain_));
+void Comm::open_ends(std::size_t count, std::uint32_t home) {
+  const std::uint32_t lanes = station_->lanes();
+  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, lanes, most_parts}); ++i) {
+    ends_.push_back(node_.open((home + i) % lanes, domain_));
     Porter& porter = station_->porter(ends_[i].lane);
     porter.lane().with_engine([&](proto::Endpoint&, Time) {
       porter.add(ends_[i].qpn, *this, i);

@@ -1,6 +1,6 @@
 // A connection as NCCL knows it, which goes one way: the sender's end and the receiver's. Underneath it is a queue pair in
-// each of several lanes. The first of them, the home, carries what is small; it is the same lane for all connections, which is
-// then awake for the answer to what it has just brought.
+// each of several lanes. The first of them, the home, carries what is small; connections of the two directions have their
+// homes in pairs, so that a lane is awake for the answer to what it has just brought.
 //
 //   receiver: a receive is posted        -> a grant: where its bytes may land      WRITE with immediate, into the sender's ring
 //   sender:   a send finds its grant     -> the bytes, right where they belong     WRITE with immediate, in parts, by all lanes
@@ -99,7 +99,7 @@ class Comm : public face::Party {
   virtual bool is_waiting() const = 0;
   virtual bool uses(const Memory& memory) const = 0;
 
-  void open_ends(std::size_t count);
+  void open_ends(std::size_t count, std::uint32_t home);
   void connect_ends(const face::Offer& theirs);
   void submit(Order& order) { station_->porter(ends_[order.end].lane).submit(order); }
   // What goes wrong at one end is over at both: the queue pairs go to error, and the peer hears of it when it next asks.
@@ -112,7 +112,6 @@ class Comm : public face::Party {
   face::Node& node_;
   proto::Domain domain_;
   std::vector<face::End> ends_;
-  std::uint32_t turn_ = 0;
   std::string peer_ = "the peer";
   std::array<Request, slots> requests_;
 

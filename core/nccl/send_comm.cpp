@@ -21,7 +21,7 @@ SendComm::~SendComm() {
 }
 
 face::Bytes SendComm::offer() {
-  open_ends(most_parts);
+  open_ends(most_parts, station_->next_home(true));
   ring_rkey_ = node_.offer_memory(ring_->data(), sizeof *ring_, domain_);
   return face::encode(node_.offer(ends_, shape_of(ring_->data(), ring_rkey_)));
 }
@@ -104,7 +104,7 @@ void SendComm::send_granted(Slot& slot, std::uint8_t* data, std::size_t size, co
   slot.left.store(parts, std::memory_order_relaxed);
   for (std::uint32_t part = 0; part < parts; ++part) {
     const std::size_t at = part * step;
-    const auto end = static_cast<std::uint32_t>(size <= small_message ? 0 : (number + turn_ + part) % ends_.size());
+    const auto end = static_cast<std::uint32_t>(size <= small_message ? 0 : (number + part) % ends_.size());
     submit_part(slot, part, end, data + at, std::min(step, size - at), grant.address + at, grant.rkey, {number, parts, Sent::granted});
   }
 }

@@ -72,6 +72,7 @@ class Endpoint {
   }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
   std::size_t regions() const { return memory_.size(); }
+  std::uint64_t region_number(std::uint32_t rkey) const { return memory_.number_of(rkey); }
   bool is_rkey_free(std::uint32_t rkey) const { return !memory_.contains(rkey) && !reserves_.owner_of_rkey(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {

@@ -21,6 +21,19 @@ def read_text(path: Path, field: str) -> str:
         raise ConfigError(field, str(path), f"a file of UTF-8 text (byte {error.start} is none)") from None
 
 
+def read_bytes(path: Path, field: str, most: int) -> bytes:
+    """All of a file that is no larger than it may be."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(field, str(path), f"a file that can be read ({reason})") from None
+    if len(data) > most:
+        raise ConfigError(field, str(path), f"a file of at most {most >> 20} MiB")
+    return data
+
+
 def write_text(path: Path, text: str) -> None:
     """Also into a folder that is not there yet."""
     try:
