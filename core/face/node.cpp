@@ -1,12 +1,8 @@
 #include "face/node.h"
 
 #include <sys/random.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
-#include <fstream>
-#include <sstream>
 
 #include "face/control.h"
 #include "face/denylist.h"
@@ -67,7 +63,7 @@ void check(const Settings& settings, const std::vector<LocalPlane>& planes) {
   proto::Verdict verdict = proto::validate(control_of(settings.device, planes));
   if (verdict && verdict->field == "algorithm") verdict->field = "congestion_control";  // as people know it
   raise_if(verdict);
-  if (!settings.faults.starts_with("@")) parse_faults(settings.faults, planes.size());
+  raise_if(check_faults(settings.faults, planes.size()));
 }
 
 std::uint64_t random_bits() {
@@ -86,12 +82,7 @@ Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalP
   profiles_.resize(lanes);
   cq_ = device_->create_cq();
   if (!settings.capture.empty()) device_->start_capture(settings.capture, most_captured);
-  if (settings.faults.starts_with("@")) {
-    apply_faults("");
-    weather_ = std::thread([this, file = settings.faults.substr(1)] { watch_faults(file); });
-  } else {
-    apply_faults(settings.faults);
-  }
+  set_faults(*device_, settings.faults);
   open_control(kind, settings.control);
 }
 
@@ -107,11 +98,6 @@ void Node::open_control(const std::string& kind, bool is_wanted) {
   std::string why;
   const std::string path = face::open_control(*device_, std::move(facts), why);
   control_ = path.empty() ? "no control socket: " + why : "control socket " + path;
-}
-
-Node::~Node() {
-  is_over_ = true;
-  if (weather_.joinable()) weather_.join();
 }
 
 udp::DevicePlan Node::plan(const Settings& settings, std::uint32_t lanes) const {
@@ -314,33 +300,7 @@ std::uint32_t Node::offer_memory(void* data, std::size_t size, proto::Domain dom
   return region.rkey;
 }
 
-void Node::abandon() {
-  device_->abandon();
-  if (weather_.joinable()) weather_.detach();
-}
-
-void Node::apply_faults(const std::string& text) {
-  const std::vector<udp::Faults> faults = parse_faults(text, planes_.size());
-  for (std::uint32_t p = 0; p < faults.size(); ++p) device_->set_faults(p, faults[p]);
-}
-
-// People write such files by hand, or scripts do, in the middle of a run: what makes no sense changes nothing.
-void Node::watch_faults(const std::string& file) {
-  std::string known;
-  while (!is_over_) {
-    std::ifstream stream(file, std::ios::binary);
-    std::ostringstream text;
-    if (stream) text << stream.rdbuf();
-    if (text.str() != known) {
-      known = text.str();
-      try {
-        apply_faults(known);
-      } catch (const Refusal&) {
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
+void Node::abandon() { device_->abandon(); }
 
 // Offers -----------------------------------------------------------------------------------------------------------
 

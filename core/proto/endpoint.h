@@ -164,7 +164,9 @@ class Endpoint {
   };
   // An EV probe that is out: whose it is and when it left.
   struct PendingProbe {
-    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt };
+    // Settled: nobody waits for it any longer, but its answer, or a copy of that, may still come.
+    enum class Owner : std::uint8_t { nobody, settled, queue_pair, caller, doubt };
+    bool is_awaited() const { return owner > Owner::settled; }
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
     std::uint32_t slot = 0;   // the queue pair's, or the caller's token; of a doubt about one, its number
