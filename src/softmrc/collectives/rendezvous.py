@@ -123,7 +123,7 @@ class Meeting:
             return
         pairs = self.pairs_of(native, peer)
         if not pairs:
-            raise CollectiveError(f"rank {peer} cannot be reached: another is where it said to be")
+            raise CollectiveError(native.error or f"rank {peer} cannot be reached: another is where it said to be")
         pair = pairs[0].messages
         for pause_s in reach.pauses([pair], min(reach.SILENT_S, self._timeout_s)):
             time.sleep(pause_s)
