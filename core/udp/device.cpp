@@ -207,13 +207,19 @@ Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes,
       return Problem{Problem::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
     *cq = part_in(*found->second, lane_number(qpn));
   }
-  return profiles_.give(qpn, choice, [&](const Profiles::Gift& gift) {
-    return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time now) { return init_with(e, now, qpn, gift, attributes); });
-  });
+  return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time now) { return init_with(e, now, qpn, attributes, choice); });
+}
+
+Verdict Device::init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) {
+  return init_with(engine, now, qpn, attributes, {has_own_paths ? std::nullopt : std::optional<std::uint32_t>(0), 0});
+}
+
+Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice) {
+  return profiles_.give(qpn, choice, [&](const Profiles::Gift& gift) { return init_with(engine, now, qpn, attributes, gift); });
 }
 
 // The queue pair keeps what it was given; nobody else is to find it in the engine.
-Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const Profiles::Gift& gift, proto::InitAttributes attributes) {
+Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Gift& gift) {
   bool has_evs = false, has_control = false;
   Verdict problem;
   if (gift.evs) has_evs = !(problem = engine.add_ev_profile(std::make_shared<proto::EvProfile>(gift.evs->evs), attributes.ev_profile));

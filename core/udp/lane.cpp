@@ -215,7 +215,7 @@ proto::Verdict Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, cons
 
 void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
   seals_.end(now, qpn);
-  engine.destroy_qp(now, qpn);
+  if (engine.destroy_qp(now, qpn)) owner_.on_destroyed(qpn);
 }
 
 Duration Lane::ask(std::uint32_t qpn) {
