@@ -23,9 +23,13 @@ const std::string& link_of(const PlanePlan& plane) { return plane.interface.empt
 std::uint32_t links_up(const DevicePlan& plan) {
   std::uint32_t up = ~0u;
   if (!plan.watches_links) return up;
+  std::map<std::string, bool> known;
   for (std::uint32_t p = 0; p < plan.planes.size(); ++p) {
-    const std::uint32_t index = if_nametoindex(link_of(plan.planes[p]).c_str());
-    if (index && !is_link_up(index)) up &= ~(1u << p);
+    const std::string& link = link_of(plan.planes[p]);
+    const auto [here, is_new] = known.try_emplace(link, true);
+    const std::uint32_t index = is_new ? if_nametoindex(link.c_str()) : 0;
+    if (index) here->second = is_link_up(index);
+    if (!here->second) up &= ~(1u << p);
   }
   return up;
 }

@@ -173,7 +173,7 @@ class DeviceConfig:
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     return tuple(item.name for item in fields(kind))
 
 
@@ -181,7 +181,8 @@ def to_native(config: Any, native: Any = None) -> Any:
     """The native twin of a configuration; a value that does not fit its type is refused by name."""
     if native is None:
         native = getattr(_core, type(config).__name__)()
-    for name in _names(type(config)):
+    twin: Any = type(config)
+    for name in _names(twin):
         value = getattr(config, name)
         if name in ("entries", "fields", "widths") and not isinstance(value, tuple | list):
             raise ConfigError(name, value, "a tuple")
