@@ -1,6 +1,6 @@
-"""What holds for every test: its children import nothing from the folder they are started in, and nobody beside it (an
-agent of another test, say) finds its devices' control sockets. What every test run ends with: the names of the tests that
-did not run, and why."""
+"""What holds for every test: its children import nothing from the folder they are started in, and nobody beside it
+(an agent of another test, say) finds its devices' control sockets. What every run ends with: the names of the tests
+that did not run, and why."""
 
 from __future__ import annotations
 

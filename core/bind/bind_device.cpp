@@ -9,6 +9,7 @@
 #include "bind/engine_views.h"
 #include "bind/wire_tuples.h"
 #include "face/control.h"
+#include "face/faults.h"
 #include "face/refusal.h"
 #include "udp/failure.h"
 #include "udp/views.h"
@@ -353,6 +354,14 @@ void bind_engine_calls(Class& c) {
       });
 }
 
+// What the environment asks for; empty where it asks for none.
+std::string set_weather(Device& device) {
+  const std::string said = face::read_faults(face::of_process);
+  raise_if(face::check_faults(said, device.planes()));
+  if (!said.empty()) face::set_faults(device, said);
+  return said;
+}
+
 // Path, and why there is none.
 nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mtu, const std::string& settings, std::vector<std::uint64_t> speeds_bps) {
   bool is_wanted = true;
@@ -372,6 +381,7 @@ nb::tuple open_control(Device& device, const std::string& kind, std::uint32_t mt
 
 void bind_device(nb::module_& m) {
   bind_plans(m);
+  m.def("set_weather", &set_weather);
   m.def("open_control", &open_control, nb::arg("device"), nb::arg("kind"), nb::arg("mtu"), nb::arg("settings"), nb::arg("speeds_bps"));
   nb::class_<Device> device(m, "Device");
   device.def("__init__", [](Device* self, const DevicePlan& plan) {

@@ -111,14 +111,15 @@ void check(const NetworkConfig& c) {
   raise_if(proto::validate(rts));
 }
 
-// Of rows with a collective, each is a rank's call of it.
+// Of rows with a collective, each is a rank's call of it; those that last are computing.
 void add_flows(Network& n, Column<std::uint32_t> source, Column<std::uint32_t> destination, Column<std::uint32_t> bytes, Column<std::int64_t> start_ps,
-               Column<std::int32_t> collective, Column<std::uint32_t> rank) {
+               Column<std::int32_t> collective, Column<std::uint32_t> rank, Column<std::int64_t> lasts_ps) {
   const auto refuse = [](const char* field, std::uint64_t value, std::string allowed) {
     raise_if(proto::Problem{proto::Problem::Kind::config, field, std::to_string(value), std::move(allowed)});
   };
   const std::size_t count = source.shape(0);
-  if (destination.shape(0) != count || bytes.shape(0) != count || start_ps.shape(0) != count || collective.shape(0) != count || rank.shape(0) != count)
+  if (destination.shape(0) != count || bytes.shape(0) != count || start_ps.shape(0) != count || collective.shape(0) != count || rank.shape(0) != count ||
+      lasts_ps.shape(0) != count)
     refuse("flows", count, "columns of one length");
   const std::uint32_t hosts = n.fabric().config().hosts;
   for (std::size_t i = 0; i < count; ++i) {
@@ -132,6 +133,10 @@ void add_flows(Network& n, Column<std::uint32_t> source, Column<std::uint32_t> d
       flow.bytes = bytes(i);
       flow.start = start;
       n.add_call(collective(i), rank(i), flow);
+      continue;
+    }
+    if (lasts_ps(i) >= 0) {
+      n.add_compute(source(i), Duration{lasts_ps(i)}, start);
       continue;
     }
     if (source(i) == destination(i)) refuse("destination", destination(i), "another host than the source");

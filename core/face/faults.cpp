@@ -1,17 +1,24 @@
 #include "face/faults.h"
 
+#include <atomic>
 #include <charconv>
+#include <chrono>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <thread>
 
 #include "face/refusal.h"
+#include "udp/device.h"
 
 namespace softmrc::face {
 namespace {
 
-constexpr const char* allowed = "; allowed: [PLANE:]NAME=NUMBER,... with ; between planes; names are drop, duplicate, reorder, "
+constexpr const char* allowed = "[PLANE:]NAME=NUMBER,... with ; between planes, which count from 0; names are drop, duplicate, reorder, "
                                 "corrupt, mark, trim (shares), delay_us, reorder_delay_us, and black_hole without a number";
 constexpr double longest_delay_us = 10e6;
 
-[[noreturn]] void refuse(std::string_view text) { throw Refusal("faults are '" + std::string(text) + "'" + allowed); }
+[[noreturn]] void refuse(std::string_view text) { throw Refusal("faults are '" + std::string(text) + "'; allowed: " + allowed); }
 
 std::vector<std::string_view> split(std::string_view text, char at) {
   std::vector<std::string_view> parts;
@@ -70,6 +77,71 @@ std::vector<udp::Faults> parse_faults(std::string_view text, std::size_t planes)
       for (std::size_t plane = first; plane < end; ++plane) set(found[plane], word);
   }
   return found;
+}
+
+namespace {
+
+void assign(udp::Device& device, const std::string& text) {
+  const std::vector<udp::Faults> faults = parse_faults(text, device.planes());
+  for (std::uint32_t plane = 0; plane < faults.size(); ++plane) device.set_faults(plane, faults[plane]);
+}
+
+// Reads a file again and again. People write such files by hand, or scripts do, in the middle of a run: what makes no sense
+// changes nothing.
+class WeatherWatch final : public udp::Companion {
+ public:
+  WeatherWatch(udp::Device& device, std::string file) : device_(device), file_(std::move(file)), thread_([this] { live(); }) {}
+  ~WeatherWatch() override { close(); }
+
+  void close() override {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  // The thread is the parent's.
+  void abandon() override {
+    if (thread_.joinable()) thread_.detach();
+  }
+
+ private:
+  void live() {
+    for (std::string known; !is_over_; std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
+      std::ifstream stream(file_, std::ios::binary);
+      std::ostringstream text;
+      if (stream) text << stream.rdbuf();
+      if (text.str() == known) continue;
+      known = text.str();
+      try {
+        assign(device_, known);
+      } catch (const Refusal&) {
+      }
+    }
+  }
+
+  udp::Device& device_;
+  std::string file_;
+  std::atomic<bool> is_over_{false};
+  std::mutex mutex_;    // of who closes
+  std::thread thread_;  // the last, which uses the others
+};
+
+}  // namespace
+
+std::string read_faults(const Environment& environment) { return environment("SOFTMRC_FAULTS"); }
+
+proto::Verdict check_faults(const std::string& said, std::size_t planes) {
+  if (said.size() > 1 && said.starts_with("@")) return std::nullopt;
+  try {
+    parse_faults(said, planes);
+    return std::nullopt;
+  } catch (const Refusal&) {
+    return proto::refused("SOFTMRC_FAULTS", said, std::string(allowed) + "; or @FILE. This device has " + counted(planes, "plane"));
+  }
+}
+
+void set_faults(udp::Device& device, const std::string& said) {
+  if (said.starts_with("@")) device.keep(std::make_unique<WeatherWatch>(device, said.substr(1)));
+  else assign(device, said);
 }
 
 }  // namespace softmrc::face

@@ -1,4 +1,4 @@
-// Weather that people ask for in a variable, so that they can break their own job:
+// Weather that people ask for in SOFTMRC_FAULTS, so that they can break their own job:
 //
 //   drop=0.01,reorder=0.05            every plane
 //   2:black_hole                      plane 2
@@ -10,11 +10,23 @@
 #include <string_view>
 #include <vector>
 
+#include "face/settings.h"
 #include "udp/foul_line.h"
+
+namespace softmrc::udp {
+class Device;
+}
 
 namespace softmrc::face {
 
 // By plane. Throws Refusal.
 std::vector<udp::Faults> parse_faults(std::string_view text, std::size_t planes);
+
+// What the variable says, which every device of the process is given.
+std::string read_faults(const Environment& environment);
+// Whether a device with so many planes can be given it.
+proto::Verdict check_faults(const std::string& said, std::size_t planes);
+// Gives it, checked before; who watches a file goes with the device.
+void set_faults(udp::Device& device, const std::string& said);
 
 }  // namespace softmrc::face

@@ -1,12 +1,8 @@
 #include "face/node.h"
 
 #include <sys/random.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
-#include <fstream>
-#include <sstream>
 
 #include "face/control.h"
 #include "face/denylist.h"
@@ -67,7 +63,7 @@ void check(const Settings& settings, const std::vector<LocalPlane>& planes) {
   proto::Verdict verdict = proto::validate(control_of(settings.device, planes));
   if (verdict && verdict->field == "algorithm") verdict->field = "congestion_control";  // as people know it
   raise_if(verdict);
-  if (!settings.faults.starts_with("@")) parse_faults(settings.faults, planes.size());
+  raise_if(check_faults(settings.faults, planes.size()));
 }
 
 std::uint64_t random_bits() {
@@ -76,7 +72,7 @@ std::uint64_t random_bits() {
   return bits;
 }
 
-Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
+Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes, const Bursts* bursts)
     : planes_(std::move(planes)), settings_(settings.device), fabric_(settings.fabric), denylist_(settings.denylist), secret_(settings.secret),
       is_sealed_(seals(settings_, secret_, are_here(planes_))), mtu_(chosen_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
   if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
@@ -86,20 +82,16 @@ Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalP
   profiles_.resize(lanes);
   cq_ = device_->create_cq();
   if (!settings.capture.empty()) device_->start_capture(settings.capture, most_captured);
-  if (settings.faults.starts_with("@")) {
-    apply_faults("");
-    weather_ = std::thread([this, file = settings.faults.substr(1)] { watch_faults(file); });
-  } else {
-    apply_faults(settings.faults);
-  }
-  open_control(kind, settings.control);
+  set_faults(*device_, settings.faults);
+  open_control(kind, settings.control, bursts);
 }
 
-void Node::open_control(const std::string& kind, bool is_wanted) {
+void Node::open_control(const std::string& kind, bool is_wanted, const Bursts* bursts) {
   if (!is_wanted) return void(control_ = "no control socket: SOFTMRC_CONTROL is 0");
   Facts facts;
   facts.kind = kind;
   facts.mtu = mtu_;
+  facts.bursts = bursts;
   Json::Object named;
   proto::each_setting<DeviceSettings>([&](const auto& one) { named.emplace_back(one.name, settings_.*one.member); });
   facts.settings = std::move(named);
@@ -107,11 +99,6 @@ void Node::open_control(const std::string& kind, bool is_wanted) {
   std::string why;
   const std::string path = face::open_control(*device_, std::move(facts), why);
   control_ = path.empty() ? "no control socket: " + why : "control socket " + path;
-}
-
-Node::~Node() {
-  is_over_ = true;
-  if (weather_.joinable()) weather_.join();
 }
 
 udp::DevicePlan Node::plan(const Settings& settings, std::uint32_t lanes) const {
@@ -314,33 +301,7 @@ std::uint32_t Node::offer_memory(void* data, std::size_t size, proto::Domain dom
   return region.rkey;
 }
 
-void Node::abandon() {
-  device_->abandon();
-  if (weather_.joinable()) weather_.detach();
-}
-
-void Node::apply_faults(const std::string& text) {
-  const std::vector<udp::Faults> faults = parse_faults(text, planes_.size());
-  for (std::uint32_t p = 0; p < faults.size(); ++p) device_->set_faults(p, faults[p]);
-}
-
-// People write such files by hand, or scripts do, in the middle of a run: what makes no sense changes nothing.
-void Node::watch_faults(const std::string& file) {
-  std::string known;
-  while (!is_over_) {
-    std::ifstream stream(file, std::ios::binary);
-    std::ostringstream text;
-    if (stream) text << stream.rdbuf();
-    if (text.str() != known) {
-      known = text.str();
-      try {
-        apply_faults(known);
-      } catch (const Refusal&) {
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
+void Node::abandon() { device_->abandon(); }
 
 // Offers -----------------------------------------------------------------------------------------------------------
 

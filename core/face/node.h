@@ -2,14 +2,13 @@
 // tell each other in an offer what the other has to know.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "face/bursts.h"
 #include "face/bytes.h"
 #include "face/planes.h"
 #include "face/sealing.h"
@@ -64,8 +63,8 @@ void check(const Settings& settings, const std::vector<LocalPlane>& planes);
 class Node {
  public:
   // `kind` of face. Throws Refusal or udp::DeviceFailure.
-  Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes);
-  ~Node();
+  // `bursts`, if there are any, outlive it.
+  Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes, const Bursts* bursts = nullptr);
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
@@ -105,9 +104,7 @@ class Node {
   const Profiles& profiles_of(std::uint32_t lane);
   proto::EvProfile ev_profile() const;
   void init(const End& end, const std::vector<udp::PeerPlane>& peer);
-  void open_control(const std::string& kind, bool is_wanted);
-  void apply_faults(const std::string& text);
-  void watch_faults(const std::string& file);
+  void open_control(const std::string& kind, bool is_wanted, const Bursts* bursts);
 
   std::vector<LocalPlane> planes_;
   DeviceSettings settings_;
@@ -121,8 +118,6 @@ class Node {
   std::uint32_t cq_ = 0;
   std::mutex mutex_;              // for what follows
   std::vector<Profiles> profiles_;
-  std::atomic<bool> is_over_{false};
-  std::thread weather_;           // reads a file of faults, if there is one
 };
 
 }  // namespace softmrc::face

@@ -11,6 +11,7 @@
 
 #include "face/denylist.h"
 #include "face/fabric.h"
+#include "face/faults.h"
 #include "face/refusal.h"
 #include "face/table.h"
 #include "face/units.h"
@@ -149,7 +150,7 @@ Settings read_settings(const Environment& environment) {
     if (std::find(settings.planes.begin(), one, *one) != one) throw Refusal("each plane once: " + *one + " is there twice");
   if (settings.planes.empty() && settings.fabric) settings.planes = settings.fabric->planes();
   settings.secret = environment("SOFTMRC_SECRET");
-  settings.faults = environment("SOFTMRC_FAULTS");
+  settings.faults = read_faults(environment);
   settings.capture = environment("SOFTMRC_CAPTURE");
   if (const std::size_t at = settings.capture.find("%p"); at != std::string::npos) settings.capture.replace(at, 2, std::to_string(getpid()));
   raise_if(read_control(environment, settings.control));

@@ -40,10 +40,10 @@ Comm::~Comm() {
 
 // Set-up -----------------------------------------------------------------------------------------------------------
 
-void Comm::open_ends(std::size_t count) {
-  turn_ = station_->next_turn();
-  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, station_->lanes(), most_parts}); ++i) {
-    ends_.push_back(node_.open(i, domain_));
+void Comm::open_ends(std::size_t count, std::uint32_t home) {
+  const std::uint32_t lanes = station_->lanes();
+  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, lanes, most_parts}); ++i) {
+    ends_.push_back(node_.open((home + i) % lanes, domain_));
     Porter& porter = station_->porter(ends_[i].lane);
     porter.lane().with_engine([&](proto::Endpoint&, Time) {
       porter.add(ends_[i].qpn, *this, i);
@@ -162,8 +162,15 @@ void Comm::on_completion(proto::Endpoint& engine, Time now, std::uint32_t end, c
   } else if (c.wr_id == a_question) {
     is_asking_ = false;
   } else {
+    if (const proto::QueuePair* pair = engine.qp(c.qpn)) resent_[end].store(pair->stats().packets_retransmitted, std::memory_order_relaxed);
     on_written(c.wr_id);
   }
+}
+
+std::uint64_t Comm::resent() const {
+  std::uint64_t sum = 0;
+  for (const auto& of_end : resent_) sum += of_end.load(std::memory_order_relaxed);
+  return sum;
 }
 
 // Who waits sends nothing, and would never miss an answer: so it asks, with a message without bytes.

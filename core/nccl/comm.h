@@ -1,6 +1,6 @@
 // A connection as NCCL knows it, which goes one way: the sender's end and the receiver's. Underneath it is a queue pair in
-// each of several lanes. The first of them, the home, carries what is small; it is the same lane for all connections, which is
-// then awake for the answer to what it has just brought.
+// each of several lanes. The first of them, the home, carries what is small; connections of the two directions have their
+// homes in pairs, so that a lane is awake for the answer to what it has just brought.
 //
 //   receiver: a receive is posted        -> a grant: where its bytes may land      WRITE with immediate, into the sender's ring
 //   sender:   a send finds its grant     -> the bytes, right where they belong     WRITE with immediate, in parts, by all lanes
@@ -83,6 +83,8 @@ class Comm : public face::Party {
   virtual Result test(std::uint32_t slot, int* is_done, int* size) = 0;
   // What went wrong, said once to NCCL's log.
   Result report();
+  // Packets so far, as of the last write that was acknowledged at each end.
+  std::uint64_t resent() const;
   bool has_failed() const { return failure_.load(std::memory_order_acquire) != Result::success; }
 
   // The lane, which has its engine to itself.
@@ -97,7 +99,7 @@ class Comm : public face::Party {
   virtual bool is_waiting() const = 0;
   virtual bool uses(const Memory& memory) const = 0;
 
-  void open_ends(std::size_t count);
+  void open_ends(std::size_t count, std::uint32_t home);
   void connect_ends(const face::Offer& theirs);
   void submit(Order& order) { station_->porter(ends_[order.end].lane).submit(order); }
   // What goes wrong at one end is over at both: the queue pairs go to error, and the peer hears of it when it next asks.
@@ -110,7 +112,6 @@ class Comm : public face::Party {
   face::Node& node_;
   proto::Domain domain_;
   std::vector<face::End> ends_;
-  std::uint32_t turn_ = 0;
   std::string peer_ = "the peer";
   std::array<Request, slots> requests_;
 
@@ -124,6 +125,7 @@ class Comm : public face::Party {
   std::string words_;
   std::atomic<bool> is_told_{false};
   std::atomic<std::int64_t> heard_at_ps_{0};
+  std::array<std::atomic<std::uint64_t>, most_parts> resent_{};
   bool is_asking_ = false;                // of the home's lane
   bool is_closed_ = false;
   std::array<Order, most_parts> breaks_;  // for each end
@@ -168,6 +170,7 @@ class SendComm final : public Comm {
   std::uint64_t shelf_va_ = 0;
   std::uint32_t shelf_rkey_ = 0;
   std::array<Slot, slots> slots_;
+  face::BurstMark mark_;                            // of the progress thread
 };
 
 class ReceiveComm final : public Comm {

@@ -29,7 +29,7 @@ void ReceiveComm::accept(std::span<const std::uint8_t> said) {
   node_.check(theirs);
   ring_va_ = shape.va;
   ring_rkey_ = shape.rkey;
-  open_ends(theirs.ends.size());
+  open_ends(theirs.ends.size(), station_->next_home(false));
   connect_ends(theirs);
 }
 

@@ -168,7 +168,7 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
     }
   }
   for (PendingProbe& probe : pending_probes_)
-    if (probe.owner == PendingProbe::Owner::queue_pair && probe.slot == *slot) probe = PendingProbe{};
+    if (probe.owner == PendingProbe::Owner::queue_pair && probe.slot == *slot) probe.owner = PendingProbe::Owner::settled;
   slots_[*slot] = Slot{};
   free_slots_.push_back(*slot);
   qpns_.erase(qpn);

@@ -72,6 +72,7 @@ class Endpoint {
   }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
   std::size_t regions() const { return memory_.size(); }
+  std::uint64_t region_number(std::uint32_t rkey) const { return memory_.number_of(rkey); }
   bool is_rkey_free(std::uint32_t rkey) const { return !memory_.contains(rkey) && !reserves_.owner_of_rkey(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
@@ -163,7 +164,9 @@ class Endpoint {
   };
   // An EV probe that is out: whose it is and when it left.
   struct PendingProbe {
-    enum class Owner : std::uint8_t { nobody, queue_pair, caller, doubt };
+    // Settled: nobody waits for it any longer, but its answer, or a copy of that, may still come.
+    enum class Owner : std::uint8_t { nobody, settled, queue_pair, caller, doubt };
+    bool is_awaited() const { return owner > Owner::settled; }
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
     std::uint32_t slot = 0;   // the queue pair's, or the caller's token; of a doubt about one, its number

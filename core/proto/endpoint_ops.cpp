@@ -161,13 +161,14 @@ void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const A
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   const std::uint16_t ticks = response.timestamp.ticks;
   if (const auto port = proofs_.plane_of(now, arrival.peer, {response.key, id, ticks})) return prove(now, arrival.peer, *port);
+  if (proofs_.is_past(now, arrival.peer, {response.key, id, ticks})) return;
   if (pending_probes_.empty() || response.key) return refuse_answer(now, packet, arrival);
   PendingProbe& pending = pending_probes_[id % pending_probes_.size()];
   if (pending.owner == PendingProbe::Owner::nobody || pending.id != id || pending.peer != arrival.peer ||
       ticks != timestamp_ticks(pending.sent_at))
     return refuse_answer(now, packet, arrival);
   const PendingProbe probe = pending;
-  pending = PendingProbe{};
+  pending.owner = PendingProbe::Owner::settled;
   if (probe.owner == PendingProbe::Owner::caller) {
     Event e;
     e.at_ps = now.ps;
@@ -196,7 +197,7 @@ std::uint16_t Endpoint::register_probe(const PendingProbe& probe) {
   std::uint16_t id = 0;
   const auto is_taken = [&] {
     const PendingProbe& old = pending_probes_[id % pending_probes_.size()];
-    return old.owner != PendingProbe::Owner::nobody && probe.sent_at - old.sent_at < probe_lifetime;
+    return old.is_awaited() && probe.sent_at - old.sent_at < probe_lifetime;
   };
   for (int draws = 0;; ++draws) {
     id = static_cast<std::uint16_t>(probe_ids_.bits() >> 48);
@@ -353,7 +354,7 @@ void Endpoint::renew_peer(Time now, std::uint32_t id) {
   doubts_.remove(id);
   proofs_.remove(id);
   for (PendingProbe& probe : pending_probes_)
-    if (probe.peer == id && probe.owner != PendingProbe::Owner::caller) probe = PendingProbe{};
+    if (probe.peer == id && probe.is_awaited() && probe.owner != PendingProbe::Owner::caller) probe.owner = PendingProbe::Owner::settled;
   if (config_.proves_addresses) peer.proven_ports = 0;
   if (peer.has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   refresh_ports(now, id);
@@ -365,7 +366,7 @@ void Endpoint::let_go_of(std::uint32_t id) {
   if (!peers_.release(id)) return;
   ++journal_.stats.peers_forgotten;
   doubts_.remove(id);
-  proofs_.remove(id);
+  proofs_.forget(id);
   answers_.remove_if([id](const Answer& answer) { return answer.peer == id; });
   for (std::uint32_t port = 0; port < caller_probes_.size(); ++port) {
     caller_probes_[port].remove_if([id](const PendingProbe& probe) { return probe.peer == id; });

@@ -30,6 +30,7 @@ struct Region {
   std::uint32_t rkey = 0;
   Placer* placer = nullptr;  // null: bytes are copied to data
   Domain domain = 0;         // whose queue pairs may write here
+  std::uint64_t number = 0;  // given by who keeps it: keys come again, numbers do not
 };
 
 class Memory {
@@ -39,11 +40,18 @@ class Memory {
     if (region.length == 0 || region.va + (region.length - 1) < region.va) return false;
     if (!index_.insert(region.rkey, static_cast<std::uint32_t>(regions_.size()))) return false;
     regions_.push_back(region);
+    regions_.back().number = ++added_;
     return true;
   }
 
   std::size_t size() const { return regions_.size(); }
   bool contains(std::uint32_t rkey) const { return index_.find(rkey).has_value(); }
+
+  // Which region has this key now; 0: none.
+  std::uint64_t number_of(std::uint32_t rkey) const {
+    const auto at = index_.find(rkey);
+    return at ? regions_[*at].number : 0;
+  }
 
   bool remove(std::uint32_t rkey) {
     const auto at = index_.find(rkey);
@@ -76,6 +84,7 @@ class Memory {
  private:
   std::vector<Region> regions_;
   IdTable index_;
+  std::uint64_t added_ = 0;
 };
 
 }  // namespace softmrc::proto

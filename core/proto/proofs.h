@@ -6,6 +6,9 @@
 // Each question carries numbers of its own that nobody can guess who sees other planes' or earlier ones: a nonce of 64 bits
 // where the peer sends it back, else the 32 bits that every peer does. Of those somebody might try all, so that a question
 // which drew many wrong answers is void.
+//
+// Answers come in copies and late. What was asked lately and is settled, or was asked again since, is remembered: an answer to
+// that says nothing any more, and is no stranger's either.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/ring.h"
 #include "base/secret.h"
 #include "base/time.h"
 
@@ -34,6 +38,7 @@ class Proofs {
     std::uint16_t ticks = 0;  // in the timestamp's place
 
     bool operator==(const Token&) const = default;
+    bool is_in(const Token& answer) const { return nonce || answer.nonce ? nonce == answer.nonce : *this == answer; }
   };
 
   explicit Proofs(const SecretKey& key) : numbers_(key) {}
@@ -48,8 +53,15 @@ class Proofs {
     refresh();
   }
   void remove(std::uint32_t peer) {
+    if (const Question* q = find(peer))
+      for (const Open& open : q->open) set_aside(peer, open);
     std::erase_if(questions_, [peer](const Question& q) { return q.peer == peer; });
     refresh();
+  }
+  // Its number may be another's soon.
+  void forget(std::uint32_t peer) {
+    remove(peer);
+    past_.remove_if([peer](const Past& past) { return past.peer == peer; });
   }
 
   // A question leaves. A few of each plane are open at once, since an answer may take longer than patience does; but one
@@ -61,9 +73,16 @@ class Proofs {
     Question* q = find(peer);
     if (!q) return token;
     const auto is_here = [port](const Open& open) { return open.port == port; };
-    std::erase_if(q->open, [&](const Open& o) { return now - o.asked_at > lifetime || (is_here(o) && !o.token.nonce); });
-    if (std::count_if(q->open.begin(), q->open.end(), is_here) >= most_open)
-      q->open.erase(std::find_if(q->open.begin(), q->open.end(), is_here));
+    std::erase_if(q->open, [&](const Open& o) {
+      const bool is_over = now - o.asked_at > lifetime || (is_here(o) && !o.token.nonce);
+      if (is_over) set_aside(peer, o);
+      return is_over;
+    });
+    if (std::count_if(q->open.begin(), q->open.end(), is_here) >= most_open) {
+      const auto oldest = std::find_if(q->open.begin(), q->open.end(), is_here);
+      set_aside(peer, *oldest);
+      q->open.erase(oldest);
+    }
     q->open.push_back({token, now, port});
     return token;
   }
@@ -71,11 +90,16 @@ class Proofs {
   std::optional<std::uint8_t> plane_of(Time now, std::uint32_t peer, const Token& answer) {
     Question* q = find(peer);
     if (!q) return std::nullopt;
-    for (const Open& open : q->open) {
-      const bool is_it = answer.nonce || open.token.nonce ? open.token.nonce == answer.nonce : open.token == answer;
-      if (is_it && now - open.asked_at <= lifetime) return open.port;
-    }
+    for (const Open& open : q->open)
+      if (open.token.is_in(answer) && now - open.asked_at <= lifetime) return open.port;
     return std::nullopt;
+  }
+  // Whether it answers what was asked of this peer lately, and needs no answer any more.
+  bool is_past(Time now, std::uint32_t peer, const Token& answer) {
+    while (!past_.empty() && now - past_.front().asked_at > lifetime) past_.pop();
+    for (std::size_t i = past_.size(); i-- > 0;)
+      if (past_[i].peer == peer && past_[i].token.is_in(answer)) return true;
+    return false;
   }
   // An answer to nothing that was asked. True if it may be a guess at what a plane was asked.
   bool on_wrong_answer(std::uint32_t peer, bool has_nonce) {
@@ -149,6 +173,7 @@ class Proofs {
   static constexpr Duration lifetime = seconds(4);
   static constexpr int most_open = 4;
   static constexpr std::uint8_t most_guesses = 64;
+  static constexpr std::size_t most_past = 1024;
 
   // A question that may still be answered.
   struct Open {
@@ -156,6 +181,11 @@ class Proofs {
     Time asked_at{};
     std::uint8_t port = 0;
     std::uint8_t guesses = 0;  // of one without a nonce
+  };
+  struct Past {
+    std::uint32_t peer = 0;
+    Token token;
+    Time asked_at{};
   };
   struct Question {
     std::uint32_t peer = 0;
@@ -174,6 +204,10 @@ class Proofs {
   Question* find(std::uint32_t peer) {
     const auto at = std::find_if(questions_.begin(), questions_.end(), [peer](const Question& q) { return q.peer == peer; });
     return at == questions_.end() ? nullptr : &*at;
+  }
+  void set_aside(std::uint32_t peer, const Open& open) {
+    if (past_.size() >= most_past) past_.pop();
+    past_.push({peer, open.token, open.asked_at});
   }
   void begin_anew(Time now, Question& q) {
     q.rounds = 0;
@@ -197,6 +231,7 @@ class Proofs {
 
   SecretNumbers numbers_;
   std::vector<Question> questions_;
+  Ring<Past> past_;
   Time deadline_ = Time::never();
 };
 

@@ -10,6 +10,7 @@ namespace {
 }  // namespace
 
 bool is_available() { return false; }
+const char* library() { fail(); }
 
 struct Aead::Context {};
 

@@ -23,6 +23,8 @@ enum class Cipher : std::uint8_t { aes_256_gcm, chacha20_poly1305 };
 
 // False: built without a library. Nothing below may then be called.
 bool is_available();
+// What it calls itself.
+const char* library();
 
 class Aead {
  public:

@@ -41,6 +41,7 @@ Secret public_of(int type, const Secret& own) {
 }  // namespace
 
 bool is_available() { return true; }
+const char* library() { return OpenSSL_version(OPENSSL_VERSION); }
 
 struct Aead::Context {
   EVP_CIPHER_CTX* evp = EVP_CIPHER_CTX_new();

@@ -29,9 +29,12 @@ void Checker::on_delivered(std::uint32_t flow) const {
   for (std::uint64_t offset = 0; offset < flows_[flow].bytes; offset += mtu_) SOFTMRC_CHECK(is_placed(flow, offset));
 }
 
-void Checker::on_landed(Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t va, std::uint32_t bytes) const {
+void Checker::on_landed(Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t region, std::uint64_t va, std::uint32_t bytes) const {
   SOFTMRC_CHECK(va % mtu_ == 0 && bytes > 0 && bytes <= mtu_);
-  std::vector<std::uint64_t>& bits = seen.landed[static_cast<std::uint64_t>(host) << 32 | rkey];
+  Seen::Landed& landed = seen.landed[static_cast<std::uint64_t>(host) << 32 | rkey];
+  SOFTMRC_CHECK(region >= landed.region);
+  if (region > landed.region) landed = {region, {}};
+  std::vector<std::uint64_t>& bits = landed.bits;
   const std::uint64_t bit = va / mtu_;
   if (bits.size() <= bit / 64) bits.resize(bit / 64 + 1, 0);
   SOFTMRC_CHECK(!(bits[bit / 64] >> (bit % 64) & 1));
@@ -42,7 +45,9 @@ void Checker::on_landed(Seen& seen, std::uint32_t host, std::uint32_t rkey, std:
 bool Checker::has_landed(const Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t va) const {
   const auto found = seen.landed.find(static_cast<std::uint64_t>(host) << 32 | rkey);
   const std::uint64_t bit = va / mtu_;
-  return found != seen.landed.end() && bit / 64 < found->second.size() && (found->second[bit / 64] >> (bit % 64) & 1);
+  if (found == seen.landed.end()) return false;
+  const std::vector<std::uint64_t>& bits = found->second.bits;
+  return bit / 64 < bits.size() && (bits[bit / 64] >> (bit % 64) & 1);
 }
 
 void Checker::check_expected(std::uint64_t landed) const { SOFTMRC_CHECK(landed == expected_); }

@@ -18,7 +18,11 @@ class Checker {
   struct Seen {
     std::uint64_t bytes_placed = 0;
     std::uint64_t bytes_landed = 0;
-    std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> landed;  // by host and key: a bit for each packet
+    struct Landed {
+      std::uint64_t region = 0;
+      std::vector<std::uint64_t> bits;  // one for each packet
+    };
+    std::unordered_map<std::uint64_t, Landed> landed;  // by host and key, of the last region that had it
   };
 
   explicit Checker(std::uint32_t mtu) : mtu_(mtu) {}
@@ -32,8 +36,8 @@ class Checker {
   // Somebody was told that all of it is there.
   void on_delivered(std::uint32_t flow) const;
 
-  // What collectives move: every packet of every key lands once; and in the end, as much as their plans say.
-  void on_landed(Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t va, std::uint32_t bytes) const;
+  // What collectives move: every packet of every region lands once; and in the end, as much as their plans say.
+  void on_landed(Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t region, std::uint64_t va, std::uint32_t bytes) const;
   bool has_landed(const Seen& seen, std::uint32_t host, std::uint32_t rkey, std::uint64_t va) const;
   void expect(std::uint64_t bytes) { expected_ += bytes; }
   void check_expected(std::uint64_t landed) const;

@@ -42,6 +42,7 @@ struct Placement {
 struct Landing {
   std::uint32_t host = 0;
   std::uint32_t rkey = 0;
+  std::uint64_t region = 0;  // the key's at that moment
   std::uint64_t va = 0;
   std::uint32_t bytes = 0;
   std::uint8_t port = 0;

@@ -28,6 +28,7 @@ struct Happening {
     flow_start,  // flow `what`, at its source `who`
     flow_meet,   // flow `what`, which has started, is told to its destination `who`
     shot,        // number `what` of a survey leaves
+    computed,    // flow `what`, in which its source `who` computes, is over
   };
 };
 

@@ -57,7 +57,7 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
 void MrcRoster::plan_connections(const std::vector<Flow>& flows) {
   std::vector<std::uint32_t> ids;  // pair by pair
   for (std::uint32_t id = 0; id < flows.size(); ++id)
-    if (flows[id].collective < 0) ids.push_back(id);
+    if (flows[id].is_write()) ids.push_back(id);
   const auto pair = [&flows](std::uint32_t id) { return static_cast<std::uint64_t>(flows[id].source) << 32 | flows[id].destination; };
   std::sort(ids.begin(), ids.end(), [&](std::uint32_t a, std::uint32_t b) { return std::pair(pair(a), a) < std::pair(pair(b), b); });
   connection_of_.resize(flows.size());
@@ -126,7 +126,8 @@ std::uint64_t MrcRoster::begin(const std::vector<Flow>& flows) {
 
 void MrcRoster::count_peers(const std::vector<Flow>& flows) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs;
-  for (const Flow& flow : flows) pairs.emplace_back(flow.source, flow.destination);
+  for (const Flow& flow : flows)
+    if (!flow.is_compute()) pairs.emplace_back(flow.source, flow.destination);
   std::sort(pairs.begin(), pairs.end());
   pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
   send_peers_.assign(hosts_.size(), 0);
@@ -176,7 +177,8 @@ void MrcHosts::on(const proto::Event& event) {
   }
   const Connection& connection = connections_[event.qpn - first_qpn];
   if (connection.carried == Carried::bulk)
-    return place_.network.on_landed({connection.destination, event.code, event.value, event.ev, event.port, Recovery::key(event.qpn, event.psn)});
+    return place_.network.on_landed({connection.destination, event.code, hosts_[connection.destination].endpoint->region_number(event.code), event.value,
+                                     event.ev, event.port, Recovery::key(event.qpn, event.psn)});
   if (connection.carried == Carried::message) return;
   SOFTMRC_CHECK(event.code == rkey);
   const auto flow = static_cast<std::uint32_t>(event.value >> 32);

@@ -121,6 +121,7 @@ void MrcHosts::call(std::uint32_t id, const Flow& flow) {
 // Both make a queue pair for messages and one for bulk data, as if they had met long ago.
 void MrcRoster::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
   std::vector<Rank>& ranks = group.ranks;
+  const std::uint64_t seed = config_.seed + (static_cast<std::uint64_t>(&group - groups_.data()) << 32);
   if (!ranks[a].peers.insert(b).second) return;
   ranks[b].peers.insert(a);
   const std::array<std::uint32_t, 2> ends = {a, b};
@@ -135,7 +136,7 @@ void MrcRoster::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
     rank.domains.resize(ranks.size());
     for (proto::Domain& domain : rank.domains) domain = engine.create_domain();
     rank.part = std::make_unique<collectives::Group>(std::vector<collectives::Home>{{host.stage.get(), rank.cq}}, group.place(r, config_.mtu),
-                                                     rank.domains, config_.seed + r, std::make_shared<collectives::Port>());
+                                                     rank.domains, seed + r, std::make_shared<collectives::Port>());
     rank.part->start(config_.mtu);
   }
   std::array<std::uint32_t, 2> ids{};

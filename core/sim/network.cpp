@@ -46,6 +46,16 @@ std::uint32_t Network::add_call(std::int32_t collective, std::uint32_t rank, con
   return world_.workload.add(call);
 }
 
+std::uint32_t Network::add_compute(std::uint32_t host, Duration lasts, Time start) {
+  SOFTMRC_CHECK(host < world_.nics.size() && lasts.ps >= 0);
+  world_.checker.plan(host, host, 0);
+  Flow flow;
+  flow.source = flow.destination = host;
+  flow.lasts = lasts;
+  flow.start = start;
+  return world_.workload.add(flow);
+}
+
 void Network::add_fault(const Fault& fault) {
   const auto later = [](const Fault& a, const Fault& b) { return a.at < b.at; };
   const auto from = faults_.begin() + static_cast<std::ptrdiff_t>(next_fault_);

@@ -40,6 +40,8 @@ class Network final {
   void add_group(const std::vector<std::uint32_t>& hosts) { world_.roster->add_group(hosts); }
   std::int32_t add_collective(const Collective& collective) { return world_.roster->add_collective(collective); }
   std::uint32_t add_call(std::int32_t collective, std::uint32_t rank, const Flow& flow);
+  // A host computes for so long, and sends nothing because of it.
+  std::uint32_t add_compute(std::uint32_t host, Duration lasts, Time start);
   void add_dependency(std::uint32_t earlier, std::uint32_t later, Duration think) { world_.workload.add_dependency(earlier, later, think); }
   // Before the run or during it; then not before `reached`.
   void add_fault(const Fault& fault);

@@ -88,11 +88,17 @@ void Shard::handle(const Scheduler::Event& event) {
       arm_timer(who);
       break;
     case Happening::shot: on_shot(who, what); break;
+    case Happening::computed:
+      found_.last_placed = now();
+      on_delivered(what);
+      on_completed(what);
+      break;
   }
 }
 
 void Shard::on_flow_start(std::uint32_t id) {
   const Flow& flow = world_.workload.on_started(now(), id);
+  if (flow.is_compute()) return scheduler_.push(now() + flow.lasts, Happening::computed, flow.source, id);
   hosts_->start(id, flow);
   arm_timer(flow.source);
   if (flow.collective < 0) links_.send(world_.partition.of_host(flow.destination), Scheduler::event(now() + world_.config.fabric.link_delay, Happening::flow_meet, flow.destination, id));
@@ -170,7 +176,7 @@ void Shard::on_placed(const Placement& p) {
 }
 
 void Shard::on_landed(const Landing& l) {
-  world_.checker.on_landed(found_.seen, l.host, l.rkey, l.va, l.bytes);
+  world_.checker.on_landed(found_.seen, l.host, l.rkey, l.region, l.va, l.bytes);
   series_.on_placed(now(), l.port, l.bytes);
   found_.last_placed = now();
 }

@@ -63,7 +63,7 @@ class Shard final : private HostObserver, private LinkObserver {
     std::uint64_t events = 0;
     std::uint32_t completed = 0;                     // flows
     Time last_completed = Time::long_ago();
-    Time last_placed = Time::long_ago();
+    Time last_placed = Time::long_ago();             // or computed
     Checker::Seen seen;
     Survey::Count survey;
     std::vector<Recovery::Lost> lost;                // of this window

@@ -3,7 +3,7 @@
 namespace softmrc::sim {
 
 std::uint32_t Workload::add(const Flow& flow) {
-  SOFTMRC_CHECK(flow.collective >= 0 || (flow.source != flow.destination && flow.bytes > 0));
+  SOFTMRC_CHECK(!flow.is_write() || (flow.source != flow.destination && flow.bytes > 0));
   flows_.push_back(flow);
   return static_cast<std::uint32_t>(flows_.size() - 1);
 }
@@ -27,7 +27,7 @@ void Workload::add_dependency(std::uint32_t earlier, std::uint32_t later, Durati
 bool Workload::is_local() const {
   return std::all_of(dependencies_.begin(), dependencies_.end(), [this](const Dependency& d) {
     const Flow& earlier = flows_[d.earlier];
-    const bool ends_at_source = chain_on_acknowledgement_ || earlier.collective >= 0;
+    const bool ends_at_source = chain_on_acknowledgement_ || !earlier.is_write();
     return (ends_at_source ? earlier.source : earlier.destination) == flows_[d.later].source;
   });
 }

@@ -20,18 +20,22 @@ struct Collective {
   std::optional<collectives::Algorithm> forced{};  // wherever it is possible
 };
 
-// A flow is one write-with-immediate, or one rank's call of a collective. It starts at `start`, or when the last of the flows it waits for was delivered (or
-// acknowledged, where flows are chained on that).
+// A flow is one write-with-immediate, one rank's call of a collective, or a time in which a host computes and sends nothing. It
+// starts at `start`, or when the last of the flows it waits for was delivered (or acknowledged, where flows are chained on that).
 struct Flow {
   std::uint32_t source = 0;
   std::uint32_t destination = 0;
   std::uint32_t bytes = 0;
   std::int32_t collective = -1;    // of which it is a rank's call; else a write
   std::uint32_t rank = 0;          // in that
+  Duration lasts{-1};              // of one that computes; of others it is the network that decides
   std::uint32_t waits_for = 0;     // flows still to be delivered before this one starts
   Time start = Time::never();
   Time delivered = Time::never();  // the immediate reached the destination's completion queue
   Time completed = Time::never();  // the source saw its completion
+
+  bool is_compute() const { return lasts.ps >= 0; }
+  bool is_write() const { return collective < 0 && !is_compute(); }
 };
 
 class Workload {
@@ -68,8 +72,8 @@ class Workload {
   }
 
   const std::vector<Flow>& flows() const { return flows_; }
-  // Whether flows start each other only at hosts that know by themselves: those where the earlier one ends, and of calls and
-  // acknowledgements, those where it began.
+  // Whether flows start each other only at hosts that know by themselves: those where the earlier one ends, and of calls,
+  // computing and acknowledgements, those where it began.
   bool is_local() const;
   // Flows that are not complete, under way or not.
   std::vector<std::uint32_t> stuck() const;

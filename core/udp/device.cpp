@@ -146,12 +146,12 @@ std::uint32_t Device::emptiest_lane() {
 
 void Device::keep(std::unique_ptr<Companion> companion) {
   const std::lock_guard lock(mutex_);
-  companion_ = std::move(companion);
+  companions_.push_back(std::move(companion));
 }
 
 void Device::close() {
-  // It may be asking for something that the mutex is for.
-  if (companion_) companion_->close();
+  // They may be asking for something that the mutex is for.
+  for (const auto& companion : companions_) companion->close();
   const std::lock_guard lock(mutex_);
   is_closed_ = true;
   for_each_lane([](Lane& lane) { lane.close(); });
@@ -184,7 +184,7 @@ void Device::cut_short() {
 }
 
 void Device::abandon() {
-  if (companion_) companion_->abandon();
+  for (const auto& companion : companions_) companion->abandon();
   for_each_lane([](Lane& lane) { lane.abandon(); });
 }
 

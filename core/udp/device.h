@@ -56,7 +56,7 @@ class Device final : private LaneOwner {
   void cut_short();
   void abandon();
   std::string failure();
-  // One at most; it is told when the device is closed, and goes with it.
+  // It is told when the device is closed, and goes with it. Before others know of the device.
   void keep(std::unique_ptr<Companion> companion);
 
   std::uint32_t lanes() const { return plan_.lanes; }
@@ -207,7 +207,7 @@ class Device final : private LaneOwner {
   int event_fd_ = -1;
   std::uint32_t event_turn_ = 0;     // whose events are taken first
   std::unique_ptr<LinkWatch> links_; // until the first lane reads it
-  std::unique_ptr<Companion> companion_;
+  std::vector<std::unique_ptr<Companion>> companions_;
 };
 
 }  // namespace softmrc::udp

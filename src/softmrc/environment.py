@@ -42,7 +42,7 @@ VARIABLES = {
     KEYLOG: "a file for the keys of sealed connections, with which captures of them can be read",
     fabric_host.FILE: "the file of the fabric whose host this is; with SOFTMRC_HOST",
     fabric_host.NUMBER: "which host of that fabric this is",
-    "SOFTMRC_FAULTS": "faults on demand, in NCCL's plugin",
+    "SOFTMRC_FAULTS": "faults on demand, of every device of the process",
     "SOFTMRC_CAPTURE": "a file for what passes the sockets, in NCCL's plugin",
 }
 OF_TESTS = ("SOFTMRC_SANITIZER", "SOFTMRC_FORGER_SEEDS", "SOFTMRC_GROUP_SEEDS", "SOFTMRC_SWARM_SEEDS")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,17 @@ def test_info_is_content_where_everything_is_there(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SOFTMRC_PLANES", "127.0.0.1")
     found = {fact["name"]: fact for fact in json.loads(CliRunner().invoke(app, ["info", "--json"]).output)}
     assert found["socket buffers"]["is_good"] and found["planes"]["is_good"] and "environment" not in found
+
+
+def test_info_says_what_seals_packets_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    sealing = info_command._sealing()
+    if info_command._core.can_seal():
+        assert re.fullmatch(
+            r"(AES-256-GCM|CHACHA20-POLY1305), \d+\.\d GB/s a core, by OpenSSL [\d.]+\S*", sealing.found
+        )
+    monkeypatch.setattr(info_command._core, "can_seal", lambda: False)
+    without = info_command._sealing()
+    assert not without.is_good and "libssl-dev" in without.mend
 
 
 def test_what_most_programs_need_is_in_the_package_with_words() -> None:

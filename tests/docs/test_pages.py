@@ -39,9 +39,11 @@ def test_the_session_of_the_readme_prints_what_it_shows() -> None:
     assert done.stdout == blocks[at + 1][1], done.stderr
 
 
-def test_the_connection_of_the_readme_connects(capsys: pytest.CaptureFixture[str]) -> None:
-    text = next(text for kind, text in FENCED.findall(README) if kind == "python" and "listen(" in text)
-    common, server, client = re.split(r"\n(?=with )", text.replace("7000", "17091"))
+@pytest.mark.parametrize(("page", "port"), [("README.md", "17091"), ("docs/udp.md", "17092")])
+def test_the_connection_of_a_page_connects(page: str, port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = FENCED.findall((ROOT / page).read_text())
+    text = next(text for kind, text in found if kind == "python" and "listen(" in text)
+    common, server, client = re.split(r"\n(?=with )", text.replace("7000", port))
     known: dict[str, Any] = {}
     exec(common, known)
     thread = threading.Thread(target=exec, args=(server, known))

@@ -34,6 +34,10 @@ def test_nor_while_keys_are_replaced() -> None:  # spec: rekeying
 
 
 def test_the_attack_can_succeed() -> None:
-    """Without a seal it does, so the tests above would notice."""
-    found = attack(PACKETS, 1, is_sealed=False, icrc=False)
-    assert found.placed_bytes > 0 or found.wrong_completions > 0 or not found.is_alive
+    """Without a seal it does, so the tests above would notice; which packets it meets is chance."""
+
+    def succeeds(seed: int) -> bool:
+        found = attack(PACKETS, seed, is_sealed=False, icrc=False)
+        return found.placed_bytes > 0 or found.wrong_completions > 0 or not found.is_alive
+
+    assert any(succeeds(seed) for seed in range(1, 9))

@@ -121,7 +121,7 @@ def test_packets_of_a_mapper_and_of_the_hosts_share_the_links_and_all_arrive() -
     network = _core.Network(network_config(scenario(), 1))
     flows = [np.array(column, dtype=np.uint32) for column in ([0, 5, 9], [5, 9, 0], [1 << 20] * 3)]
     none, rank = np.full(3, -1, dtype=np.int32), np.zeros(3, dtype=np.uint32)
-    network.add_flows(*flows, np.zeros(3, dtype=np.int64), none, rank)
+    network.add_flows(*flows, np.zeros(3, dtype=np.int64), none, rank, np.full(3, -1, dtype=np.int64))
     network.add_shots(*shots(Prober(Things(SMALL)), 0))
     assert not network.run(10**12, 1 << 40)
     took = np.frombuffer(network.take_shots()[0], dtype=np.int64)

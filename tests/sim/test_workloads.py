@@ -14,7 +14,8 @@ from tests.sim.small import scenario
 
 from softmrc import sim
 from softmrc.errors import ConfigError
-from softmrc.sim.workloads import Plan, make_plan
+from softmrc.sim.plan import Plan
+from softmrc.sim.workloads import make_plan
 
 
 def plan_of(**workload: Any) -> Plan:

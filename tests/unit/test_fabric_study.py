@@ -56,6 +56,40 @@ def test_spares_cost_what_standing_by_costs(points: list[studies.Point]) -> None
     assert with_.lost_share < without.lost_share
 
 
+def test_the_parts_of_the_loss_are_whose_they_are(points: list[studies.Point]) -> None:
+    built = [p for p in points if not p.out.startswith("cannot be")]
+    for p in built:
+        assert p.lost_share == pytest.approx(p.hosts_share + p.network_share + p.uplinks_share)
+        assert p.hosts_share > 0 and p.network_share > 0
+        assert (p.uplinks_share == 0) == (p.varied["oversubscription"] == 1)
+    calm = {
+        "link_per_year": 0,
+        "nic_port_per_year": 0,
+        "optic_per_year": 0,
+        "switch_per_year": 0,
+        "flap_per_link_year": 0,
+    }
+    for p in studies.explore(studies.parse(SMALL | {"failures": calm}), PRICES):
+        assert p.network_share == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("crossing", "stretch"), [(1, 3.0), (0.5, 1.5), (1 / 3, 1.0), (0.1, 1.0)])
+def test_lean_uplinks_hold_up_only_what_leaves_its_leaf(crossing: float, stretch: float) -> None:
+    asked = studies.parse(SMALL | {"crossing_share": crossing})
+    lean = [p for p in studies.explore(asked, PRICES) if p.varied["oversubscription"] == 3 and p.cost_usd]
+    for p in lean:
+        left = 1 - p.hosts_share - p.network_share
+        share = asked.job.communication_share
+        assert 1 - p.lost_share == pytest.approx(left / (1 - share + share * stretch))
+
+
+def test_a_second_plane_takes_most_of_what_the_network_loses(points: list[studies.Point]) -> None:
+    alike = {"tiers": 2, "oversubscription": 1, "nic_bps": "800G", "switch_bps": "51.2T", "spare_share": 0.01}
+    found = {p.varied["planes"]: p.network_share for p in points if p.varied.items() >= alike.items()}
+    assert found[2] < 0.7 * found[1], "then a port is not a host"
+    assert found[2] < found[4] < found[8], "each plane has cables and ports of its own, that break"
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [
@@ -67,6 +101,7 @@ def test_spares_cost_what_standing_by_costs(points: list[studies.Point]) -> None
         ({"gpus": 64, "keep": {"cost": 3}}, "did you mean cost_usd"),
         ({"gpus": 64, "vary": {"planes": list(range(1, 9000))}}, "at most 20,000"),
         ({"gpus": 64, "limits": {}}, "the keys are"),
+        ({"gpus": 64, "crossing_share": 1.5}, "crossing_share"),
     ],
 )
 def test_mistakes_are_named(table: dict[str, object], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any, NamedTuple
 
 import pytest
@@ -174,12 +175,33 @@ def test_after_a_pause_no_more_is_sent_at_once_than_a_queue_takes() -> None:
 
 
 def test_two_connections_share_a_link() -> None:
-    links = Links(1_000)
-    other, _ = links.pair.connect(mtu=MTU, rtr=RtrAttributes(mpr_dest=64), rts=RtsAttributes(mpr=64))
-    for qp in (links.a, other):
-        for _ in range(600):
-            qp.post_write(links.pair.now_ps, MESSAGE, remote_va=0, rkey=1)
-    links.pair.run_us(1_000_000)
-    sent = [qp.stats()["bytes_sent"] for qp in (links.a, other)]
-    assert sum(sent) * 8 > 0.85e9
-    assert min(sent) > 0.3 * max(sent)
+    """Within a second one may be ahead; neither starves, and by and large they are alike."""
+    shares = []
+    for seed in range(1, 8):
+        links = Links(1_000, seed=seed)
+        other, _ = links.pair.connect(mtu=MTU, rtr=RtrAttributes(mpr_dest=64), rts=RtsAttributes(mpr=64))
+        for qp in (links.a, other):
+            for _ in range(600):
+                qp.post_write(links.pair.now_ps, MESSAGE, remote_va=0, rkey=1)
+        links.pair.run_us(1_000_000)
+        sent = [qp.stats()["bytes_sent"] for qp in (links.a, other)]
+        assert sum(sent) * 8 > 0.85e9
+        shares.append(min(sent) / max(sent))
+    assert min(shares) > 0.1 and statistics.median(shares) > 0.5, shares
+
+
+def test_packets_a_little_shorter_than_full_ones_fill_a_window() -> None:
+    """Two packets for each that arrives, though only one arrives at a time and the next may be longer by a header."""
+    one = _core.parts.Controller(to_native(DeviceConfig().cc_profile([0])), MTU)
+    now, rtt, short = 0, 10 * MS, MTU - 4
+    one.on_loss(now, 64 * MTU, 0)
+    in_flight = 2
+    for _ in range(200):  # each round trip, everything that was sent arrives, one packet after the other
+        now += rtt
+        sent = 0
+        for left in reversed(range(in_flight)):
+            one.on_ack(now, rtt, short, False, 0, (left + sent) * short)
+            while (left + sent) * short + MTU <= one.window:
+                sent += 1
+        in_flight = max(sent, 1)
+    assert in_flight > 100

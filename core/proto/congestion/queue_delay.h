@@ -148,12 +148,14 @@ class QueueDelay {
   }
 
   // A window that fills a distance is no burst that a queue could take. After a pause, whatever its reason, a target's worth
-  // is sent at once, and then for every packet that arrives two.
+  // is sent at once, and then for every packet that arrives two; for a short one, too, of which a full one follows, or two would be
+  // one for ever, in a window that looks as if nothing ever filled it.
   // spec: queue-burst
   void limit_burst(const AckFacts& facts) {
     const double target = target_.ps(facts.base_rtt);
     const double at_once = window_ * target / (static_cast<double>(base_ == longest ? 0 : base_.ps) + target);
-    allowed_ = std::max(static_cast<double>(facts.in_flight + 2 * facts.new_bytes), at_once);
+    const double arrived = static_cast<double>(facts.new_bytes);
+    allowed_ = std::max(static_cast<double>(facts.in_flight) + arrived + std::max(arrived, mtu_), at_once);
   }
 
   // Over a distance more is needed than caches hold: twice what the round brought in a round trip of the empty network.

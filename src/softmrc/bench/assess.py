@@ -1,12 +1,14 @@
-"""Whether what `softmrc assess` says can be believed: its closed forms beside months that are drawn, for eight fabrics,
-both transports and every policy; and how much a fault slows a job, beside the engine's own packets on a simulated
-fabric."""
+"""Whether what `softmrc assess` says can be believed: its closed forms beside months that are drawn, for eight fabrics
+and for eight more that a seed draws, both transports and every policy; and how much a fault slows a job, beside the
+engine's own packets on a simulated fabric."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from softmrc.fabric.losses import POLICIES, TRANSPORTS
 FIGURES = (
     Figure("worst_disagreement", "closed form and drawn months differ, of what is lost, at most by", "", 0.02, False),
     Figure("mean_disagreement", "and on average by", "", 0.01, False),
+    Figure("worst_drawn_disagreement", "for eight fabrics that a seed draws, at most by", "", 0.02, False),
     Figure(
         "worst_packet_disagreement",
         "a fault's slow-down by arithmetic and by packets differs by",
@@ -71,16 +74,55 @@ FABRICS: dict[str, Description] = {
 }  # fmt: skip
 
 
-def _compare(name: str, transport: str, policy: str, events: float) -> tuple[str, str, str, float, float]:
-    d = FABRICS[name]
+DRAWN_SEED = 20
+
+
+def drawn(seed: int) -> dict[str, Description]:
+    """Eight fabrics that nothing was fitted to; rates, repairs and waits between half and twice the usual."""
+    draw = random.Random(f"fabrics {seed}")
+
+    def around(value: float) -> float:
+        return value * 2 ** draw.uniform(-1, 1)
+
+    found = {}
+    for number in range(8):
+        planes, leaf, leaves = draw.choice([1, 2, 4, 8]), draw.choice([16, 32, 64, 128]), draw.choice([8, 16, 32, 64])
+        pods = draw.choice([0, 0, 4])
+        shape = Shape(
+            planes=planes, hosts=leaf * leaves, hosts_per_leaf=leaf, spines=draw.choice([leaf // 2, leaf]), pods=pods,
+            cores_per_spine=draw.choice([4, 8]) if pods else 0,
+        )  # fmt: skip
+        usual = Failures()
+        ends = ("_per_year", "_repair_h", "dispatch_h")
+        moved: dict[str, Any] = {
+            one.name: around(getattr(usual, one.name)) for one in fields(usual) if one.name.endswith(ends)
+        }
+        failures = replace(
+            usual, **moved,
+            flap_per_link_year=draw.choice([0.0, 0.002, CALM]), flap_s=around(usual.flap_s),
+            maintenance_days=draw.choice([1.0, 3.0, 7.0]), links_per_optic=draw.choice([1, 2, 4]),
+            planes_per_cable=draw.choice([1, 1, planes]),
+        )  # fmt: skip
+        job = Job(
+            communication_share=draw.uniform(0.1, 0.5), checkpoint_every_min=draw.choice([10.0, 20.0, 30.0, 60.0]),
+            detect_min=around(3.0), restart_min=around(10.0), warmup_min=around(5.0),
+            spare_share=draw.choice([0.005, 0.01, 0.02]),
+        )  # fmt: skip
+        found[f"drawn {number + 1}: {planes} × {shape.hosts:,}"] = Description(fabric=shape, failures=failures, job=job)
+    return found
+
+
+def _compare(
+    name: str, d: Description, transport: str, policy: str, events: float
+) -> tuple[str, str, str, float, float]:
     hours = MONTHS_H * max(1.0, events * LONGER.get(name, 1.0) / months.events_a_month(d))
     closed = closed_form.losses(d, transport, policy).lost
     return name, transport, policy, closed, months.draw_long(d, transport, policy, hours).lost
 
 
-def disagreements(events: float = EVENTS) -> list[dict[str, Any]]:
+def disagreements(fabrics: dict[str, Description], events: float = EVENTS) -> list[dict[str, Any]]:
     """One row for each fabric, transport and policy: what is lost by either way, and how far apart that is."""
-    cases = [(n, t, p, events) for n in FABRICS for t in TRANSPORTS for p in POLICIES]
+    cases = [(n, d, t, p, events) for n, d in fabrics.items() for t in TRANSPORTS for p in POLICIES]
     context = multiprocessing.get_context("spawn")
     with safe_spawning(), ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
         found = list(pool.map(_compare, *zip(*cases, strict=True)))
@@ -126,12 +168,15 @@ def packet_slowdowns(nbytes: int = 64_000_000, seeds: int = 2) -> dict[str, dict
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
-    rows = disagreements(EVENTS / 10 if quick else EVENTS)
+    rows = disagreements(FABRICS, EVENTS / 10 if quick else EVENTS)
+    others = disagreements(drawn(DRAWN_SEED), EVENTS / 10 if quick else EVENTS)
     packets = packet_slowdowns(4_000_000 if quick else 64_000_000, 1 if quick else 2)
     return {
         "worst_disagreement": max(row["disagreement"] for row in rows),
         "mean_disagreement": float(np.mean([row["disagreement"] for row in rows])),
         "worst_packet_disagreement": max(abs(one["packets"] / one["arithmetic"] - 1) for one in packets.values()),
+        "worst_drawn_disagreement": max(row["disagreement"] for row in others),
         "fabrics": rows,
+        "drawn": others,
         "packets": packets,
     }

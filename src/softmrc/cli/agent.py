@@ -100,7 +100,16 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
     listen = Listen.parse(where, token_of(token_file))
     sock = _bound(listen, where)
     collector = Collector()
-    server = uvicorn.Server(
+    at = f"[{listen.host}]" if ":" in listen.host else listen.host
+    url = f"http://{at}:{sock.getsockname()[1]}/{'' if page else 'metrics'}"
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """Say where it is only now: whoever interrupts it from here on is heard, and ends it without a trace."""
+            await super().startup(sockets)
+            print(url, flush=True)
+
+    server = Server(
         uvicorn.Config(
             Site(collector, watch, page).app(listen),
             access_log=False,
@@ -110,12 +119,10 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
             timeout_graceful_shutdown=1,
         )
     )
-    at = f"[{listen.host}]" if ":" in listen.host else listen.host
     # Who is interrupted between making that and waiting for it has nothing to be warned of.
     warnings.filterwarnings("ignore", r"coroutine 'Server\.serve' was never awaited", RuntimeWarning)
     try:
         with suppress(KeyboardInterrupt):  # that is how it is meant to end
-            print(f"http://{at}:{sock.getsockname()[1]}/{'' if page else 'metrics'}", flush=True)
             server.run([sock])
     finally:
         collector.close()

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import softmrc
-from softmrc import environment, links
+from softmrc import _core, environment, links
 from softmrc.cli.terminal import terminal
 from softmrc.config import DeviceConfig
 from softmrc.errors import MrcError
@@ -107,6 +107,15 @@ def _gpu() -> Fact:
     return Fact("GPU", f"a driver is here ({', '.join(there)})" if there else "none; tensors stay on the CPU")
 
 
+def _sealing() -> Fact:
+    if not _core.can_seal():
+        mend = f"{_sudo()}apt install libssl-dev, then install softmrc again"
+        return Fact("sealing", "not built: OpenSSL's headers were not there", False, mend)
+    library, per_s = _core.cipher_speed()
+    cipher = _core.faster_cipher().name.replace("_", "-")
+    return Fact("sealing", f"{cipher}, {per_s / 1e9:.1f} GB/s a core, by {' '.join(library.split()[:2])}")
+
+
 def _lab() -> Fact:
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
@@ -122,7 +131,7 @@ def facts() -> list[Fact]:
     cores = len(os.sched_getaffinity(0))
     python = f"{platform.python_version()} on {platform.machine()}, {cores} cores"
     found = [Fact("softmrc", f"{softmrc.__version__}, in {Path(softmrc.__file__).parent}"), Fact("Python", python)]
-    found += [*_planes(), _buffers(), *_kernel(), _torch(), _gpu(), _lab()]
+    found += [*_planes(), _buffers(), *_kernel(), _sealing(), _torch(), _gpu(), _lab()]
     found += [Fact("environment", words, False) for words in environment.oddities(os.environ)]
     return found
 

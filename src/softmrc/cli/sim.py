@@ -28,6 +28,8 @@ from softmrc.sim import answer as answers
 from softmrc.sim import report as reports
 from softmrc.sim import sweep as sweeps
 from softmrc.sim.result import Result
+from softmrc.sim.steps import has_steps, mfu, steps_of
+from softmrc.sim.steps import summary as steps_summary
 
 INTERRUPTED = 130
 SHAPE_KEYS = {one.name for one in fields(Shape)} | {"host_link_gbps", "fabric_link_gbps", "nic_bps", "file"}
@@ -101,7 +103,7 @@ def sim(
     whole = [one for one in runs if len(one) == len(results)]
     found = answers.answer(whole)
     if as_json:
-        summaries = [one.summary() for one in results]
+        summaries = [one.summary() | ({"job": steps_summary(one)} if has_steps(one.plan) else {}) for one in results]
         print(json.dumps({"question": scenario.question, "answer": asdict(found), "runs": summaries}, indent=2))
     else:
         _print_results(scenario, results)
@@ -167,7 +169,9 @@ def _print_results(scenario: simulator.Scenario, results: list[Result]) -> None:
     for one in results:
         _print_groups(console, one)
     for one in results:
-        if len(one.call_us) and np.isfinite(one.call_us).all():
+        _print_steps(console, one)
+    for one in results:
+        if len(one.call_us) and not has_steps(one.plan) and np.isfinite(one.call_us).all():
             took, ideal = float(np.median(one.call_us)), float(np.median(one.ideal_us))
             share = f"; {ideal / took:.2f} of the links' rate" if ideal else ""
             worst = f", at worst {_number(one.call_us.max())}" if len(one.call_us) > 1 else ""
@@ -184,14 +188,29 @@ def _print_groups(console: Console, one: Result) -> None:
     """Where a workload has parts, each by itself: a victim among the flows of an incast is not seen in their sum."""
     if len(one.plan.groups) < 2:
         return
-    for group in one.plan.groups:
-        inside = one.group(group)
+    for group in dict.fromkeys(one.plan.groups):
+        inside = one.group(group) & one.is_sent
+        if not inside.any():
+            continue
         fct = one.fct_us[inside & one.is_done]
         done = f"{int((inside & one.is_delivered).sum()):,}/{int(inside.sum()):,} done"
         if len(fct):
             p50, p99 = np.percentile(fct, [50, 99])
             done += f", {_number(p50)} µs at the median, {_number(p99)} at the 99th percentile"
         console.print(f"{one.name}, {group}: {done}", highlight=False)
+
+
+def _print_steps(console: Console, one: Result) -> None:
+    """Of a job: where each step went."""
+    if not has_steps(one.plan):
+        return
+    used = f"; {100 * mfu(one):.1f} % of its GPUs' rate (MFU)" if np.isfinite(mfu(one)) else ""
+    for number, step in enumerate(steps_of(one), 1):
+        parts = {"computing": step.computing_us, "inside hosts": step.scale_up_us, "waiting": step.waiting_us}
+        said = [f"{_number(value)} {name}" for name, value in parts.items() if value > 0.05]
+        exposed = f"{_number(step.exposed_us)} exposed communication ({100 * step.exposed_share:.1f} %)"
+        words = f"step {number} of {_number(step.step_us)} µs: " + ", ".join([*said, exposed])
+        console.print(f"{one.name}: {words}{used}", highlight=False)
 
 
 def sweep(

@@ -75,19 +75,25 @@ def _print(points: list[studies.Point], front: list[studies.Point], found: dict[
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.title = f"{len(front)} of {len(points)} designs are beaten by none"
     table.add_column("design", overflow="fold")
-    heads = ["cost", "power", "lost", "policy"] + (["a port less: packets", "arithmetic"] if found else [])
+    heads = ["cost", "power", "lost", "hosts", "network", "uplinks", "policy"] + (
+        ["a port less: packets", "arithmetic"] if found else []
+    )
     for head in heads:
         table.add_column(head, justify="right")
     for p in front:
-        cells = [money_text(p.cost_usd), power_text(p.power_w), share_text(p.lost_share), p.policy]
+        shares = (p.lost_share, p.hosts_share, p.network_share, p.uplinks_share)
+        cells = [money_text(p.cost_usd), power_text(p.power_w), *(share_text(x) for x in shares), p.policy]
         if found:
             one = found[p.name]
             cells += ["cut off" if one.packets is None else f"{one.packets:.2f}", f"{one.arithmetic:.2f}"]
         table.add_row(p.name, *cells)
     console.print(table)
+    if said := studies.by_planes(points):
+        console.print(said, style="bold", highlight=False)
     for why, count in Counter(p.out for p in points if p.out).most_common(SHOWN_OUT):
         console.print(f"{count} out: {why}", highlight=False)
     whose = "assumed prices, not quotes; pass your own with --prices" if book.are_assumptions else "your price file"
     parts = f"to build it, its energy and the spares that stand by, over {book.energy.years:g} years"
-    note = f"Cost: {parts}, by {whose}. Lost: of the job's time, to failures with MRC and to lean uplinks."
+    lost = "hosts: with a network that never fails; network: what its failures add, with MRC; uplinks: lean ones add"
+    note = f"Cost: {parts}, by {whose}. Lost: of the job's time ({lost})."
     console.print(note, style="dim", highlight=False)

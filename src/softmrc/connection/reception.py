@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from softmrc import sealing
@@ -59,6 +59,7 @@ class Refusals:
     told_to_come_again: int = 0
 
 
+@lru_cache(maxsize=1024)
 def _origin(address: str) -> str:
     """Whom visitors are counted by: an IPv4 address, or an IPv6 network, of which one host has all addresses."""
     known = ipaddress.ip_address(address.partition("%")[0])

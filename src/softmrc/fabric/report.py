@@ -12,7 +12,7 @@ from softmrc.fabric.drawing import draw
 from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
 from softmrc.fabric.plan import Design, Impossible, Prices, Question
-from softmrc.fabric.study import Point, Study
+from softmrc.fabric.study import Point, Study, by_planes
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.units import count_text, money_text, power_text, rate_text, share_text
@@ -149,8 +149,12 @@ def _hourly(timeline: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
     """A study as a report: the front, and why the others are out."""
     front, out = [p for p in points if not p.out], [p for p in points if p.out]
-    head = ["design", "cost", "power", "lost", "policy"]
-    rows = [[p.name, money_text(p.cost_usd), power_text(p.power_w), share_text(p.lost_share), p.policy] for p in front]
+    head = ["design", "cost", "power", "lost", "to hosts", "to the network", "to lean uplinks", "policy"]
+    rows = [
+        [p.name, money_text(p.cost_usd), power_text(p.power_w),
+         *(share_text(x) for x in (p.lost_share, p.hosts_share, p.network_share, p.uplinks_share)), p.policy]
+        for p in front
+    ]  # fmt: skip
     built = [p for p in points if p.cost_usd]
     picture = plots.scatter_chart(
         [(kind, [p.cost_usd / 1e6 for p in chosen], [100 * p.lost_share for p in chosen], [p.name for p in chosen])
@@ -162,4 +166,5 @@ def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
         section("All that can be built", "", picture),
         section("Why the others are out", "", table(["design", "because"], [[p.name, p.out] for p in out])),
     ]
-    return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", plan_note(prices), [], sections)
+    said = [f'<p class="verdict"><b>{escape(by_planes(points))}</b></p>'] if by_planes(points) else []
+    return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", plan_note(prices), said, sections)

@@ -2,9 +2,10 @@
 nobody could do better than.
 
     gpus = 16384                       [vary]  each a value or a list: planes, tiers, oversubscription,
-    [vary]                                     nic_bps, switch_bps, spare_share
-    planes = [1, 2, 4, 8]              [keep]  the most that is allowed: cost_usd, power_w, lost_share
-    nic_bps = ["400G", "800G"]         [failures], [job]: as in a fabric file
+    crossing_share = 0.5                       nic_bps, switch_bps, spare_share
+    [vary]                             [keep]  the most that is allowed: cost_usd, power_w, lost_share
+    planes = [1, 2, 4, 8]              [failures], [job]: as in a fabric file
+    nic_bps = ["400G", "800G"]
     [keep]
     power_w = 5e6
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import closed_form
+from softmrc.fabric.assess import without_network_failures
 from softmrc.fabric.description import Description, Failures, Job, read_section, unknown_key
 from softmrc.fabric.losses import POLICIES
 from softmrc.fabric.plan import Prices, Question, design, shape_of
@@ -48,7 +50,7 @@ class Limits:
 
     cost_usd: float = 0.0  # to build it, its energy and the spares that stand by, over its life
     power_w: float = 0.0
-    lost_share: float = 0.0  # of the job's time, to failures with MRC and its best policy, and to lean uplinks
+    lost_share: float = 0.0  # of the job's time, to all failures with MRC and its best policy, and to lean uplinks
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Study:
     keep: Limits = field(default_factory=Limits)
     failures: Failures = field(default_factory=Failures)
     job: Job = field(default_factory=Job)
+    crossing_share: float = 1.0  # of what a host sends: what leaves its leaf
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -87,7 +90,10 @@ class Point:
     out: str = ""  # why it cannot be built, or is not wanted, or who is better; empty: on the front
     cost_usd: float = 0.0
     power_w: float = 0.0
-    lost_share: float = 0.0
+    lost_share: float = 0.0  # the three below together
+    hosts_share: float = 0.0  # of it, what would be lost with a network that never fails
+    network_share: float = 0.0  # what failures of the network add
+    uplinks_share: float = 0.0  # what lean uplinks add
     policy: str = ""
     switches: int = 0
 
@@ -119,6 +125,7 @@ def parse(table: dict[str, Any]) -> Study:
         read_section("keep", table.get("keep", {}), Limits),
         read_section("failures", table.get("failures", {}), Failures),
         read_section("job", table.get("job", {}), Job),
+        as_share("crossing_share", table.get("crossing_share", 1.0)),
     )
     if len(study.points) > MOST_POINTS:
         raise ConfigError("vary", len(study.points), f"at most {MOST_POINTS:,} combinations")
@@ -153,8 +160,8 @@ def _checked(where: str, value: Any) -> Any:
 
 
 def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
-    """One combination, as far as it goes by itself. Communication is taken to be held up by the uplinks: with half as
-    many as downlinks it takes twice as long."""
+    """One combination, as far as it goes by itself. Communication is held up by whichever is busier: a host's own
+    links, or the uplinks of its leaf, which carry what leaves it."""
     name = study.name_of(varied)
     nic, switch = (as_rate_bps(f"vary.{key}", varied[key]) for key in ("nic_bps", "switch_bps"))
     try:
@@ -164,6 +171,7 @@ def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
         job = replace(study.job, spare_share=varied["spare_share"])
         description = Description(fabric=shape, failures=study.failures, job=job)
         lost = {policy: closed_form.losses(description, "mrc", policy).lost for policy in POLICIES}
+        hosts = closed_form.losses(without_network_failures(description), "mrc", "repair").lost
     except ConfigError as error:
         return Point(name, varied, f"cannot be: {error.field}: {error.allowed}")
     policy = min(POLICIES, key=lambda one: lost[one])
@@ -171,8 +179,10 @@ def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
     spares_usd = idle_gpus * job.gpu_hour_usd * prices.energy.years * closed_form.YEAR_H
     cost = found.cost_usd + found.energy_usd + spares_usd
     share = job.communication_share
-    all_lost = 1 - (1 - lost[policy]) / (1 - share + share * float(ratio))
-    return _within(study.keep, Point(name, varied, "", cost, found.power_w, all_lost, policy, found.switches))
+    longer = share * max(0.0, float(ratio) * study.crossing_share - 1)  # of a step
+    uplinks = (1 - lost[policy]) * longer / (1 + longer)
+    parts = (lost[policy] + uplinks, hosts, lost[policy] - hosts, uplinks)
+    return _within(study.keep, Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches))
 
 
 def _within(limits: Limits, point: Point) -> Point:
@@ -200,3 +210,13 @@ def _against_each_other(wanted: list[Point]) -> Iterator[Point]:
             yield point
         else:
             yield replace(point, out=f"{best.name} costs no more and loses as little")
+
+
+def by_planes(points: Sequence[Point]) -> str:
+    """What the network's failures take, by the number of planes: each with the design that loses least to them."""
+    least: dict[int, float] = {}
+    for p in points:
+        if p.cost_usd:
+            least[p.varied["planes"]] = min(p.network_share, least.get(p.varied["planes"], 1.0))
+    said = [f"{planes}: {share_text(least[planes])}" for planes in sorted(least)]
+    return f"Failures of the network take, at the least, by planes: {'; '.join(said)}." if len(said) > 1 else ""

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from softmrc.sim.chakra import Chakra
+from softmrc.sim.job import Job
 from softmrc.sim.result import PS_PER_US, Result
+from softmrc.sim.steps import Step, has_steps, steps_of
 from softmrc.sim.workloads import Collective, Incast, Training
 
 
@@ -38,6 +41,10 @@ def _resent_share(one: Result) -> float:
     return 100 * one.retransmitted / max(one.counters["data_packets"], 1)
 
 
+def _exposed_us(one: Result) -> float:
+    return float(np.median([step.exposed_us for step in steps_of(one)]))
+
+
 FIGURES = {
     "last_flow": Figure("the last flow is done after", "µs", False, lambda one: float(np.nanmax(one.fct_us))),
     "makespan": Figure("everything has arrived after", "µs", False, lambda one: one.makespan_us),
@@ -45,6 +52,7 @@ FIGURES = {
     "goodput": Figure("all hosts together get", "Gb/s", True, lambda one: one.goodput_mean_bps / 1e9),
     "step": Figure("a step takes, at the median,", "µs", False, lambda one: float(np.median(one.step_us))),
     "worst_step": Figure("the longest step takes", "µs", False, lambda one: float(np.max(one.step_us))),
+    "exposed": Figure("communication that nothing hides takes, of a step,", "µs", False, _exposed_us),
     "collective": Figure("a collective takes, at the median,", "µs", False, lambda one: float(np.median(one.call_us))),
     "victim": Figure("the victim gets", "Gb/s", True, _victim_gbps),
     "resent": Figure("of the data packets are sent again", "%", False, _resent_share),
@@ -84,7 +92,7 @@ def figure_of(first: Result) -> str:
     kinds = {type(one) for one in first.scenario.workloads}
     if any(isinstance(one, Incast) and one.victim for one in first.scenario.workloads):
         return "victim"
-    return "step" if Training in kinds else "collective" if Collective in kinds else "last_flow"
+    return "step" if kinds & {Training, Job, Chakra} else "collective" if Collective in kinds else "last_flow"
 
 
 def answer(runs: Sequence[Sequence[Result]]) -> Answer:
@@ -96,8 +104,40 @@ def answer(runs: Sequence[Sequence[Result]]) -> Answer:
     parts = [_said(own, figure)] + [_beside(one, own, figure) for one in found[1:]]
     lead = figure.words[0].upper() + figure.words[1:]
     seeds = f" ({len(runs)} seeds; least to most in brackets)" if len(runs) > 1 else ""
-    text = f"{lead} {'; '.join(parts)}{seeds}.{_too_late(runs[0])}"
+    text = f"{lead} {'; '.join(parts)}{seeds}.{_parts(runs)}{_too_late(runs[0])}"
     return Answer(text, key, figure.unit, len(runs), found)
+
+
+def _parts(runs: Sequence[Sequence[Result]]) -> str:
+    """Of jobs: where a step goes, at the median of all steps and seeds; of what is compared, only what differs."""
+    if not has_steps(runs[0][0].plan):
+        return ""
+    said: list[str] = []
+    for column in zip(*runs, strict=True):
+        steps = [step for one in column if one.verdict for step in steps_of(one)]
+        if not steps:
+            continue
+        share = float(np.median([one.exposed_share for one in steps]))
+        exposed = f"{number(_median(steps, 'exposed_us'))} µs ({100 * share:.1f} %)"
+        if said:
+            said.append(f"{exposed} of that with {column[0].name}")
+        else:
+            said.append(f"{_hidden(steps)} and {exposed} of communication that nothing hides with {column[0].name}")
+    return f" A step is {'; '.join(said)}." if said else ""
+
+
+def _median(steps: Sequence[Step], key: str) -> float:
+    return float(np.median([getattr(one, key) for one in steps]))
+
+
+def _hidden(steps: Sequence[Step]) -> str:
+    """All but the communication."""
+    words = [f"{number(_median(steps, 'computing_us'))} µs of computing"]
+    if _median(steps, "scale_up_us"):
+        words.append(f"{number(_median(steps, 'scale_up_us'))} µs inside hosts")
+    if _median(steps, "waiting_us") > 0.005:
+        words.append(f"{number(_median(steps, 'waiting_us'))} µs of waiting for other ranks")
+    return ", ".join(words)
 
 
 def _too_late(results: Sequence[Result]) -> str:

@@ -12,10 +12,11 @@ import json
 import numpy as np
 
 from softmrc.report import plots
-from softmrc.report.page import page_of, section, verdict_line
+from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.report.plots import Band, Series
 from softmrc.sim.answer import answer
 from softmrc.sim.result import Result
+from softmrc.sim.steps import has_steps, steps_of
 
 GBPS = 1e9
 
@@ -35,6 +36,7 @@ def page(results: list[Result]) -> str:
     sections = [
         section("In figures", "", _figures(results)),
         section("Goodput over time", "All hosts together. Shaded: something was broken.", goodput_plot(results)),
+        section("Where a step goes", "At the median of all steps; ranks' mean.", parts_of_steps(results)),
         section("Training steps", "How long each took; a line ends where a run did not get on.", steps_plot(results)),
         section("How long flows took", "The share of all flows that were complete by then.", fct_plot(results)),
         section("Load by plane", f"Goodput of each plane, {first.name}.", planes_plot(first)),
@@ -121,6 +123,22 @@ def steps_plot(results: list[Result]) -> str:
     return plots.line_chart(series, "step", "µs", height=200) if series else ""
 
 
+def parts_of_steps(results: list[Result]) -> str:
+    """Of jobs: what a step is made of, and how much communication nothing hides."""
+    chosen = [(one.name, steps_of(one)) for one in results if has_steps(one.plan) and one.verdict]
+    if not chosen:
+        return ""
+    keys = ("step_us", "computing_us", "scale_up_us", "waiting_us", "exposed_us")
+    found = {name: [float(np.median([getattr(step, key) for step in steps])) for key in keys] for name, steps in chosen}
+    head = ("", "a step", "computing", "inside hosts", "waiting for ranks", "exposed communication", "of the step")
+    rows = [
+        [name, *(f"{value:,.1f} µs" for value in values), f"{100 * values[-1] / max(values[0], 1e-9):.1f} %"]
+        for name, values in found.items()
+    ]
+    exposed = [max(values[-1], 0.0) for values in found.values()]
+    return table(head, rows) + plots.bar_chart([f"{name}: exposed" for name in found], exposed, "µs")
+
+
 def evs_plot(result: Result) -> str:
     if not len(result.ev_census) or not result.ev_census.any():
         return ""
@@ -157,9 +175,9 @@ def links_plot(result: Result) -> str:
 
 
 def _recipe(result: Result) -> str:
-    table = json.dumps(result.scenario.table, indent=2, ensure_ascii=False)
+    keys = json.dumps(result.scenario.table, indent=2, ensure_ascii=False)
     source = html.escape(result.scenario.source or "this scenario")
     return (
         f"<p>Run it again: <code>softmrc sim {source} --seed {result.seed}</code></p>"
-        f"<details><summary>every key</summary><pre>{html.escape(table)}</pre></details>"
+        f"<details><summary>every key</summary><pre>{html.escape(keys)}</pre></details>"
     )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from softmrc.sim.faults import Action
+from softmrc.sim.plan import Plan
 from softmrc.sim.scenario import Scenario
-from softmrc.sim.workloads import Plan
 
 PS_PER_US = 1_000_000
 FLOW = np.dtype(
@@ -75,16 +75,23 @@ class Result:
         return self.flows["completed_ps"] >= 0
 
     @property
+    def is_sent(self) -> np.ndarray:
+        """Which flows are messages or calls; in the others a host computes."""
+        return np.array(self.plan.lasts_ps) < 0
+
+    @property
     def fct_us(self) -> np.ndarray:
-        """From the start of a flow to the completion that its sender sees; nan for a flow that did not complete."""
+        """From the start of a flow to the completion that its sender sees; nan for one that did not complete, or in
+        which nothing is sent."""
         took = (self.flows["completed_ps"] - self.flows["start_ps"]) / PS_PER_US
-        return np.where(self.is_done, took, np.nan)
+        return np.where(self.is_done & self.is_sent, took, np.nan)
 
     @property
     def rate_bps(self) -> np.ndarray:
         """Payload over the time from start to delivery."""
         took = (self.flows["delivered_ps"] - self.flows["start_ps"]) / PS_PER_US
-        return np.where(self.is_delivered, self.flows["bytes"] * 8e6 / np.maximum(took, 1e-6), np.nan)
+        rate = self.flows["bytes"] * 8e6 / np.maximum(took, 1e-6)
+        return np.where(self.is_delivered & self.is_sent, rate, np.nan)
 
     @property
     def makespan_us(self) -> float:
@@ -181,16 +188,17 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """The figures of a run, ready for JSON."""
-        fct = self.fct_us[self.is_done]
+        arrived = self.is_delivered & self.is_sent
+        fct = self.fct_us[self.is_done & self.is_sent]
         quantiles = np.percentile(fct, [50, 99]) if len(fct) else (float("nan"),) * 2
-        slowest = float(self.rate_bps[self.is_delivered].min()) if self.is_delivered.any() else 0.0
+        slowest = float(self.rate_bps[arrived].min()) if arrived.any() else 0.0
         found = {
             "name": self.name,
             "seed": self.seed,
             "verdict": self.verdict.kind,
             "explanation": self.verdict.text,
-            "flows": len(self.flows),
-            "flows_delivered": int(self.is_delivered.sum()),
+            "flows": int(self.is_sent.sum()),
+            "flows_delivered": int(arrived.sum()),
             "makespan_us": self.makespan_us,
             "fct_mean_us": float(fct.mean()) if len(fct) else None,
             "fct_p50_us": _finite(quantiles[0]),

@@ -22,9 +22,10 @@ from softmrc.errors import ConfigError
 from softmrc.sim import faults as fault_room
 from softmrc.sim import verdict
 from softmrc.sim.native import in_file, network_config
+from softmrc.sim.plan import Plan
 from softmrc.sim.result import EV_STATES, FLOW, PS_PER_US, Result, Verdict
 from softmrc.sim.scenario import Scenario, load
-from softmrc.sim.workloads import Plan, make_plan
+from softmrc.sim.workloads import make_plan
 
 NEVER_PS = 2**62
 SLICE_EVENTS = 400_000
@@ -125,7 +126,8 @@ class Run:
         self.config.cores = cores or cores_for(scenario)
         self.network: Any = None
         self.build_s = 0.0
-        evs = len(set(zip(self.plan.source, self.plan.destination, strict=True))) * t.evs
+        ends = zip(self.plan.source, self.plan.destination, strict=True)
+        evs = sum(source != destination for source, destination in set(ends)) * t.evs
         pace = 1 + evs // CHEAP_CENSUS_EVS
         is_counted = t.kind == "mrc" and evs <= MAX_CENSUS_EVS
         self.census = Census(round(scenario.bin_us * PS_PER_US) * pace if is_counted else 0)
@@ -148,6 +150,7 @@ class Run:
             np.array(plan.start_ps, dtype=np.int64),
             np.array(plan.call, dtype=np.int32),
             np.array(plan.rank, dtype=np.uint32),
+            np.array(plan.lasts_ps, dtype=np.int64),
         )
         if plan.later:
             network.add_dependencies(
@@ -177,7 +180,8 @@ class Run:
         until_ps = round(settings.until_ms * 1e9) or NEVER_PS
         stall_ps = round(settings.stall_ms * 1e9)
         planned_ps = self._last_planned_ps()
-        total = sum(self.plan.bytes)
+        stall_ps += max(self.plan.lasts_ps, default=0)  # hosts that compute need not send
+        total = sum(self.plan.bytes) or 1
         while True:
             gives_up_ps = max(network.last_placed_ps, planned_ps) + stall_ps
             network.run(min(until_ps, self.census.due_ps, gives_up_ps), SLICE_EVENTS * self.config.cores)

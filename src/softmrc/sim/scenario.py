@@ -30,7 +30,8 @@ from softmrc.sim.faults import Faults, read_faults
 from softmrc.sim.reader import read_table, refuse, setting, unknown_key
 
 ANSWERS = (
-    "last_flow", "makespan", "slowest_flow", "goodput", "step", "worst_step", "collective", "victim", "resent",
+    "last_flow", "makespan", "slowest_flow", "goodput", "step", "worst_step", "exposed", "collective", "victim",
+    "resent",
 )  # fmt: skip
 
 
@@ -274,6 +275,7 @@ def _check_sums(s: Scenario) -> None:
         need(t.evs % f.planes == 0, "transport.evs", t.evs, f"a multiple of the {f.planes} planes")
         need(t.spares % f.planes == 0, "transport.spares", t.spares, f"a multiple of the {f.planes} planes")
     else:
-        calls = any(isinstance(one, workloads.Collective) for one in s.workloads)
-        need(not calls, "workload.kind", "collective", "'ring' or 'training' with RoCE, which has no collectives")
+        kinds = [one.kind for one in s.workloads if one.kind in ("collective", "job", "chakra")]
+        words = "'ring' or 'training' with RoCE, which has no collectives"
+        need(not kinds, "workload.kind", kinds[0] if kinds else None, words)
         need(f.forwarding in ("auto", "ecmp"), "fabric.forwarding", f.forwarding, "'ecmp' with RoCE")

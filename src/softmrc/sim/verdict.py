@@ -8,8 +8,8 @@ import numpy as np
 
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.faults import Action
+from softmrc.sim.plan import Plan
 from softmrc.sim.result import FLOW, PS_PER_US, Verdict
-from softmrc.sim.workloads import Plan
 
 NAMED_FLOWS = 5
 

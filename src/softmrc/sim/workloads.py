@@ -1,13 +1,12 @@
-"""What is sent: each workload turns itself into flows and into which flow waits for which.
+"""What is sent: each workload turns itself into flows and into which flow waits for which (plan.py).
 
-A flow is one message, or one rank's call of a collective. It starts at a given time, or as soon as every flow it waits
-for was delivered, after a pause. `collective` calls what is shipped; `ring` and `training` are the pattern of a ring
-alone, in which a rank sends its next chunk once the chunk before it has come in: RoCE has no collectives of ours.
+A flow starts at a given time, or as soon as every flow it waits for was delivered, after a pause. `collective` calls
+what is shipped; `ring` and `training` are the pattern of a ring alone, in which a rank sends its next chunk once the
+chunk before it has come in: RoCE has no collectives of ours. Jobs have rooms of their own: job.py, chakra.py.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,123 +15,19 @@ import numpy as np
 
 from softmrc import _core
 from softmrc.collectives.block import Kind
+from softmrc.errors import ConfigError
+from softmrc.files import located, read_text
+from softmrc.sim.chakra import Chakra
 from softmrc.sim.draws import Draws
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.flowfiles import read_flow_file
+from softmrc.sim.job import Job
+from softmrc.sim.plan import MAX_MESSAGE_BYTES, ORDERS, PS_PER_US, Calls, Plan, Workload, wire_bytes
 from softmrc.sim.reader import read_table, refuse, setting
 
-PS_PER_US = 1_000_000
-MAX_MESSAGE_BYTES = 2**32 - 1
-WAITS = -1  # a start that a dependency decides
-
 
 @dataclass(frozen=True)
-class Calls:
-    """A collective that ranks call, and what it takes at the least."""
-
-    ranks: int  # the group, by its number
-    kind: Kind
-    bytes: int
-    wire_bytes: int  # that each rank sends, and receives, at the least
-    algorithm: str = ""  # the cheapest
-
-
-@dataclass
-class Plan:
-    """Flows as columns, dependencies as columns, and what each flow belongs to."""
-
-    source: list[int] = dataclasses.field(default_factory=list)
-    destination: list[int] = dataclasses.field(default_factory=list)
-    bytes: list[int] = dataclasses.field(default_factory=list)
-    start_ps: list[int] = dataclasses.field(default_factory=list)
-    group: list[int] = dataclasses.field(default_factory=list)
-    step: list[int] = dataclasses.field(default_factory=list)  # of a training run; -1: none
-    groups: list[str] = dataclasses.field(default_factory=list)
-    call: list[int] = dataclasses.field(default_factory=list)  # which collective a flow is a rank's call of; -1: none
-    rank: list[int] = dataclasses.field(default_factory=list)
-    ranks: list[list[int]] = dataclasses.field(default_factory=list)  # groups of hosts that call collectives
-    calls: list[Calls] = dataclasses.field(default_factory=list)
-    earlier: list[int] = dataclasses.field(default_factory=list)
-    later: list[int] = dataclasses.field(default_factory=list)
-    think_ps: list[int] = dataclasses.field(default_factory=list)
-
-    def add_group(self, name: str) -> int:
-        self.groups.append(name)
-        return len(self.groups) - 1
-
-    def add(self, source: int, destination: int, size: int, start_ps: int, group: int, step: int = -1) -> int:
-        self.source.append(source)
-        self.destination.append(destination)
-        self.bytes.append(size)
-        self.start_ps.append(start_ps)
-        self.group.append(group)
-        self.step.append(step)
-        self.call.append(-1)
-        self.rank.append(0)
-        return len(self.source) - 1
-
-    def add_calls(self, calls: Calls, start_ps: int, group: int, step: int) -> list[int]:
-        """One flow for each rank."""
-        self.calls.append(calls)
-        hosts = self.ranks[calls.ranks]
-        added = []
-        for rank, host in enumerate(hosts):
-            size = min(calls.wire_bytes or 1, MAX_MESSAGE_BYTES)
-            added.append(self.add(host, hosts[(rank + 1) % len(hosts)], size, start_ps, group, step))
-            self.call[-1], self.rank[-1] = len(self.calls) - 1, rank
-        return added
-
-    def add_many(self, source: np.ndarray, destination: np.ndarray, size: int, start_ps: int, group: int) -> None:
-        count = len(source)
-        self.source.extend(source.tolist())
-        self.destination.extend(destination.tolist())
-        self.bytes.extend([size] * count)
-        self.start_ps.extend([start_ps] * count)
-        self.group.extend([group] * count)
-        self.step.extend([-1] * count)
-        self.call.extend([-1] * count)
-        self.rank.extend([0] * count)
-
-    def wait(self, later: int, earlier: int, think_ps: int = 0) -> None:
-        self.earlier.append(earlier)
-        self.later.append(later)
-        self.think_ps.append(think_ps)
-        self.start_ps[later] = WAITS
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-
-@dataclass(frozen=True)
-class _Workload:
-    """What every workload has."""
-
-    kind: str
-    start_us: float = setting(0.0, low=0)
-
-    @property
-    def start_ps(self) -> int:
-        return round(self.start_us * PS_PER_US)
-
-    def hosts_of(self, fabric: Fabric, source: str, key: str, count: int, order: str, draws: Draws) -> list[int]:
-        """The hosts that take part, in the order of their ranks."""
-        count = count or fabric.hosts
-        if not 2 <= count <= fabric.hosts:
-            raise refuse(source, f"{key}.hosts", count, f"2 to the fabric's {fabric.hosts}")
-        if order == "hosts":
-            return list(range(count))
-        if order == "random":
-            return draws.order(fabric.hosts)[:count].tolist()
-        # Leaf by leaf in turn, so that neighbours in a ring never share a leaf.
-        spread = np.arange(fabric.hosts).reshape(fabric.leaves, fabric.hosts_per_leaf).T.ravel()
-        return spread[:count].tolist()
-
-
-ORDERS = ("hosts", "across_leaves", "random")
-
-
-@dataclass(frozen=True)
-class Permutation(_Workload):
+class Permutation(Workload):
     """Every host sends to another one, and receives from one."""
 
     message_bytes: int = setting(1 << 20, low=1, high=MAX_MESSAGE_BYTES)
@@ -179,7 +74,7 @@ class Victim:
 
 
 @dataclass(frozen=True)
-class Incast(_Workload):
+class Incast(Workload):
     """Many send to one."""
 
     destination: int = setting(0, low=0)
@@ -221,7 +116,7 @@ class Incast(_Workload):
 
 
 @dataclass(frozen=True)
-class AllToAll(_Workload):
+class AllToAll(Workload):
     """Everyone sends to everyone, or to some at even distances, the next neighbour first, `window` messages at once."""
 
     hosts: int = setting(0, low=0)  # 0: all of them
@@ -248,17 +143,11 @@ class AllToAll(_Workload):
                 sent[rank].append(flow)
 
 
-def _wire_bytes(kind: str, size: int, ranks: int) -> int:
-    """What no algorithm can do without, on each rank's links, whichever way is busier."""
-    share = size * (ranks - 1) // ranks
-    return {"all_reduce": 2 * share, "all_to_all": size * (ranks - 1), "barrier": 0}.get(kind, share)
-
-
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 
 @dataclass(frozen=True)
-class Collective(_Workload):
+class Collective(Workload):
     """What is shipped, called by every rank `repeats` times, each as soon as its own call before has ended."""
 
     collective: str = setting("all_reduce", choices=COLLECTIVES)
@@ -275,7 +164,7 @@ class Collective(_Workload):
         unit = 4 if self.collective in ("all_reduce", "all_to_all") else 4 * ranks
         if self.bytes % unit:
             raise refuse(source, f"{key}.bytes", self.bytes, f"a multiple of {unit}: elements of 4 bytes")
-        wire = _wire_bytes(self.collective, self.bytes, ranks)
+        wire = wire_bytes(self.collective, self.bytes, ranks)
         kind = Kind[self.collective.upper()]
         possible = list(_core.collective_times(kind, ranks, self.bytes))
         if self.algorithm and self.algorithm not in possible:
@@ -294,7 +183,7 @@ RINGS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # laps of the r
 
 
 @dataclass(frozen=True)
-class Ring(_Workload):
+class Ring(Workload):
     """A collective around a ring: in every step each rank passes a chunk to the next one."""
 
     collective: str = setting("all_reduce", choices=tuple(RINGS))
@@ -313,7 +202,7 @@ class Ring(_Workload):
 
 
 @dataclass(frozen=True)
-class Training(_Workload):
+class Training(Workload):
     """Steps of a training job: compute, then collectives one after the other; the next step needs all of them."""
 
     steps: int = setting(4, low=1)
@@ -358,7 +247,7 @@ def add_ring(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowFile(_Workload):
+class FlowFile(Workload):
     """Flows from a file: .csv, .toml, or a connection matrix of htsim (.cm)."""
 
     path: str = setting()
@@ -383,6 +272,8 @@ KINDS: dict[str, type] = {
     "ring": Ring,
     "training": Training,
     "flows": FlowFile,
+    "job": Job,
+    "chakra": Chakra,
 }
 
 
@@ -398,8 +289,18 @@ def make_plan(workloads: tuple[Any, ...], fabric: Fabric, seed: int, source: str
     plan = Plan()
     for i, workload in enumerate(workloads):
         key = "workload" if len(workloads) == 1 else f"workload[{i}]"
-        workload.plan(plan, fabric, Draws(seed, f"workload {i}"), source, key)
+        try:
+            workload.plan(plan, fabric, Draws(seed, f"workload {i}"), source, key)
+        except ConfigError as error:
+            raise _with_line(error, source) from None
     return plan
+
+
+def _with_line(error: ConfigError, source: str) -> ConfigError:
+    """Where the key stands; what is wrong in other files says so by itself."""
+    if not error.field.startswith(f"{source}: ") or not Path(source).is_file():
+        return error
+    return located(error, source, read_text(Path(source), "scenario"))
 
 
 def _check_host(fabric: Fabric, host: int, source: str, key: str) -> None:
