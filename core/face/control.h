@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "face/bursts.h"
 #include "face/json.h"
 #include "face/settings.h"
 #include "udp/device.h"
@@ -21,6 +22,7 @@ struct Facts {
   std::uint32_t mtu = 0;
   Json settings;
   std::vector<std::uint64_t> speeds_bps;  // by plane; 0: not known
+  const Bursts* bursts = nullptr;         // null: this face marks none
   std::uint32_t number = 0;     // of the device in its process, and
   double started = 0;           // when it was made, in seconds since 1970, its own clock's zero: the control's to fill in
 };

@@ -185,13 +185,18 @@ Json::Object qps(udp::Device& device, const Facts&, const Asked& asked) {
 
 std::string told(const proto::Event& event) {
   using enum proto::EventType;
+  const auto named = [](const auto& names, auto value) {  // as people write it
+    std::string name = face::named(names, value);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    return name;
+  };
   const std::string plane = "plane " + std::to_string(event.port), pair = "queue pair " + std::to_string(event.qpn);
   switch (event.type) {
     case qp_state:
       return pair + " is in " + named(qp_states, event.code) + (event.value ? ": " + named(statuses, event.value) : "");
     case ev_state:
-      return pair + ": path " + std::to_string(event.ev) + " on " + plane + " is " + named(ev_state_names, event.code) + ", " + std::to_string(event.value) +
-             " packets lost there so far";
+      return pair + ": path " + std::to_string(event.ev) + " on " + plane + " is " + named(ev_state_names, event.code) + ", " +
+             counted(event.value, "packet") + " lost there so far";
     case port_state: return plane + " is " + (event.code ? "up" : "down");
     case peer_ports: {
       std::string up;
@@ -225,6 +230,17 @@ Json::Object events(udp::Device& device, const Facts& facts, const Asked& asked)
                                 {"type", named(event_types, event.type)}, {"qpn", event.qpn}, {"plane", event.port}, {"ev", event.ev},
                                 {"psn", event.psn}, {"code", event.code}, {"value", event.value}, {"took", event.took}, {"text", told(event)}});
   return {{"events", std::move(rows)}, {"next", Json::List(from.begin(), from.end())}, {"lost", lost}};
+}
+
+Json::Object bursts(udp::Device&, const Facts& facts, const Asked& asked) {
+  if (!facts.bursts) throw Refusal("bursts are marked where nobody knows more: in NCCL's plugin; this device is of " + facts.kind);
+  const auto seconds = [](Duration time) { return static_cast<double>(time.ps) / 1e12; };
+  Json::List rows;
+  for (const Burst& burst : facts.bursts->since(asked.whole("since", 0, 0x7FFFFFFF, 0)))
+    rows.push_back(Json::Object{{"number", burst.number}, {"peer", burst.peer}, {"begun", facts.started + seconds(burst.begun - Time{})},
+                                {"took_s", seconds(burst.ended - burst.begun)}, {"bytes", burst.bytes}, {"requests", burst.requests},
+                                {"waited_s", seconds(burst.waited)}, {"resent", burst.resent}});
+  return {{"bursts", std::move(rows)}};
 }
 
 // What can be changed ----------------------------------------------------------------------------------------------
@@ -389,6 +405,7 @@ constexpr Operation operations[] = {
     {"stats", stats, {}},
     {"qps", qps, {"qpn", "evs"}},
     {"events", events, {"since", "most"}},
+    {"bursts", bursts, {"since"}},
     {"faults", faults, {"set"}},
     {"capture", capture, {"start", "stop", "most_bytes"}},
     {"port", port, {"plane", "up"}},

@@ -72,7 +72,7 @@ std::uint64_t random_bits() {
   return bits;
 }
 
-Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
+Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes, const Bursts* bursts)
     : planes_(std::move(planes)), settings_(settings.device), fabric_(settings.fabric), denylist_(settings.denylist), secret_(settings.secret),
       is_sealed_(seals(settings_, secret_, are_here(planes_))), mtu_(chosen_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
   if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
@@ -83,14 +83,15 @@ Node::Node(const std::string& kind, const Settings& settings, std::vector<LocalP
   cq_ = device_->create_cq();
   if (!settings.capture.empty()) device_->start_capture(settings.capture, most_captured);
   set_faults(*device_, settings.faults);
-  open_control(kind, settings.control);
+  open_control(kind, settings.control, bursts);
 }
 
-void Node::open_control(const std::string& kind, bool is_wanted) {
+void Node::open_control(const std::string& kind, bool is_wanted, const Bursts* bursts) {
   if (!is_wanted) return void(control_ = "no control socket: SOFTMRC_CONTROL is 0");
   Facts facts;
   facts.kind = kind;
   facts.mtu = mtu_;
+  facts.bursts = bursts;
   Json::Object named;
   proto::each_setting<DeviceSettings>([&](const auto& one) { named.emplace_back(one.name, settings_.*one.member); });
   facts.settings = std::move(named);

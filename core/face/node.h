@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "face/bursts.h"
 #include "face/bytes.h"
 #include "face/planes.h"
 #include "face/sealing.h"
@@ -62,7 +63,8 @@ void check(const Settings& settings, const std::vector<LocalPlane>& planes);
 class Node {
  public:
   // `kind` of face. Throws Refusal or udp::DeviceFailure.
-  Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes);
+  // `bursts`, if there are any, outlive it.
+  Node(const std::string& kind, const Settings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes, const Bursts* bursts = nullptr);
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
@@ -102,7 +104,7 @@ class Node {
   const Profiles& profiles_of(std::uint32_t lane);
   proto::EvProfile ev_profile() const;
   void init(const End& end, const std::vector<udp::PeerPlane>& peer);
-  void open_control(const std::string& kind, bool is_wanted);
+  void open_control(const std::string& kind, bool is_wanted, const Bursts* bursts);
 
   std::vector<LocalPlane> planes_;
   DeviceSettings settings_;

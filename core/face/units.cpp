@@ -105,8 +105,11 @@ std::int64_t timeout_exponent(std::uint64_t ns) {
 Value with_unit(std::string_view name, std::string_view text) {
   if (name == "timeout") return timeout_exponent(duration_ns(text));
   if (name.ends_with("_us")) return std::min(static_cast<double>(duration_ns(text)) / 1e3, longest_us);
-  if (name.ends_with("_bps"))
-    return static_cast<std::int64_t>(or_refused(quantity(text, rates, true), "a rate, as 100G, 51.2T, 20M, or whole bits per second"));
+  if (name.ends_with("_bps")) {
+    const std::string_view plain = without_blanks(text);
+    const bool has_unit = !std::all_of(plain.begin(), plain.end(), is_digit);  // who writes 800 means 800G
+    return static_cast<std::int64_t>(or_refused(has_unit ? quantity(text, rates, true) : std::nullopt, "a rate with its unit, as 100G, 51.2T, 20M"));
+  }
   if (name.ends_with("_bytes")) return static_cast<std::int64_t>(or_refused(quantity(text, sizes, true), "a size, as 8MiB, 64k, or whole bytes"));
   throw Refusal("a value of its type, without quotes");
 }

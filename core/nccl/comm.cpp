@@ -162,8 +162,15 @@ void Comm::on_completion(proto::Endpoint& engine, Time now, std::uint32_t end, c
   } else if (c.wr_id == a_question) {
     is_asking_ = false;
   } else {
+    if (const proto::QueuePair* pair = engine.qp(c.qpn)) resent_[end].store(pair->stats().packets_retransmitted, std::memory_order_relaxed);
     on_written(c.wr_id);
   }
+}
+
+std::uint64_t Comm::resent() const {
+  std::uint64_t sum = 0;
+  for (const auto& of_end : resent_) sum += of_end.load(std::memory_order_relaxed);
+  return sum;
 }
 
 // Who waits sends nothing, and would never miss an answer: so it asks, with a message without bytes.

@@ -83,6 +83,8 @@ class Comm : public face::Party {
   virtual Result test(std::uint32_t slot, int* is_done, int* size) = 0;
   // What went wrong, said once to NCCL's log.
   Result report();
+  // Packets so far, as of the last write that was acknowledged at each end.
+  std::uint64_t resent() const;
   bool has_failed() const { return failure_.load(std::memory_order_acquire) != Result::success; }
 
   // The lane, which has its engine to itself.
@@ -123,6 +125,7 @@ class Comm : public face::Party {
   std::string words_;
   std::atomic<bool> is_told_{false};
   std::atomic<std::int64_t> heard_at_ps_{0};
+  std::array<std::atomic<std::uint64_t>, most_parts> resent_{};
   bool is_asking_ = false;                // of the home's lane
   bool is_closed_ = false;
   std::array<Order, most_parts> breaks_;  // for each end
@@ -167,6 +170,7 @@ class SendComm final : public Comm {
   std::uint64_t shelf_va_ = 0;
   std::uint32_t shelf_rkey_ = 0;
   std::array<Slot, slots> slots_;
+  face::BurstMark mark_;                            // of the progress thread
 };
 
 class ReceiveComm final : public Comm {

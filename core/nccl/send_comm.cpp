@@ -16,6 +16,7 @@ SendComm::SendComm(std::shared_ptr<Station> station) : Comm(std::move(station)),
 
 SendComm::~SendComm() {
   close();
+  mark_.close(station_->bursts());
   if (ring_rkey_) node_.device().remove_region(ring_rkey_);
 }
 
@@ -40,6 +41,7 @@ void SendComm::accept(std::span<const std::uint8_t> said) {
   shelf_va_ = shape.va;
   shelf_rkey_ = shape.rkey;
   connect_ends(theirs);
+  mark_.set_peer(udp::text_of(theirs.ends[0].planes[0].address));
 }
 
 Memory* SendComm::register_memory(void* data, std::size_t size) {
@@ -56,6 +58,11 @@ Result SendComm::send(void* data, std::size_t size, Request** request) {
   const bool is_granted = granted_.load(std::memory_order_acquire) > number;
   if (!is_granted && (size > shelf_bytes || number >= freed_.load(std::memory_order_acquire) + shelf_slots)) {
     wants_grant_.store(true, std::memory_order_relaxed);
+    if (!mark_.is_waiting()) {
+      const Time now = node_.device().clock().now();
+      mark_.on_wanted(station_->bursts(), now);
+      mark_.on_wait(now);
+    }
     if (!station_->porter(ends_[0].lane).lane().is_closed()) return Result::success;
     fail(Result::internal_error, "the device is closed " + node_.device().failure());
     return report();
@@ -68,6 +75,9 @@ Result SendComm::send(void* data, std::size_t size, Request** request) {
   next_.store(number + 1, std::memory_order_relaxed);
   slot.is_busy = true;
   slot.size = size;
+  const Time now = node_.device().clock().now();
+  mark_.on_wanted(station_->bursts(), now);
+  mark_.on_made(now, size);
   auto* const bytes = static_cast<std::uint8_t*>(data);
   if (is_granted) {
     send_granted(slot, bytes, size, grants_[number % slots]);
@@ -122,6 +132,7 @@ Result SendComm::test(std::uint32_t number, int* is_done, int* size) {
   *is_done = 1;
   if (size) *size = static_cast<int>(slot.size);
   slot.is_busy = false;
+  mark_.on_done(node_.device().clock().now(), resent());
   return Result::success;
 }
 

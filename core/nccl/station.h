@@ -19,7 +19,7 @@ constexpr Duration longest_stay = seconds(4);
 class Station {
  public:
   Station(const face::Settings& settings, std::vector<face::LocalPlane> planes, std::uint32_t lanes, const Words& words)
-      : node_("nccl", settings, std::move(planes), lanes), secret_(settings.secret), fabric_(settings.fabric), words_(words) {
+      : node_("nccl", settings, std::move(planes), lanes, &bursts_), secret_(settings.secret), fabric_(settings.fabric), words_(words) {
     for (std::uint32_t lane = 0; lane < lanes; ++lane) porters_.push_back(std::make_unique<Porter>(node_, lane));
   }
   // Lanes know porters until they are closed.
@@ -29,6 +29,7 @@ class Station {
   Porter& porter(std::uint32_t lane) { return *porters_[lane]; }
   std::uint32_t lanes() const { return static_cast<std::uint32_t>(porters_.size()); }
   const Words& words() const { return words_; }
+  face::Bursts& bursts() { return bursts_; }
   const std::string& secret() const { return secret_; }
   // In a fabric, where addresses of planes are for paths; else those are for TCP as well.
   std::optional<wire::Ipv6> tcp_address() const { return fabric_ ? std::optional(fabric_->host_address()) : std::nullopt; }
@@ -40,6 +41,7 @@ class Station {
   void wait_until_over() { node_.device().wait_until_over(longest_stay); }
 
  private:
+  face::Bursts bursts_;
   face::Node node_;
   const std::string secret_;
   const std::shared_ptr<const face::FabricHost> fabric_;

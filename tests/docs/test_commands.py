@@ -40,6 +40,7 @@ LEFT = {
     ("answers.md", ""): "below, all in one process",
     ("mapper.md", "sudo "): "tests/mapper/test_lab.py has a lab of its own",
     ("operate.md", "sudo "): "tests/agent/test_page.py clicks through it",
+    ("operate.md", "softmrc explain -d"): "tests/nccl/test_bursts.py asks a job",
     ("operate.md", "softmrc dash"): "tests/agent/test_page.py clicks through it",
     ("security.md", "SOFTMRC_IDENTITY"): "tests/hostile/test_identity.py has both ends",
     ("retries.md", ""): "minutes; tests/sim/test_retries.py asks for less",

@@ -29,7 +29,7 @@ class Story:
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
     def is_over(self) -> bool:
         return self.process.poll() is not None

@@ -52,7 +52,7 @@ class Verdict:
     lost_s: float = 0.0  # beyond the usual, less what an operation before it is to blame for
 
     def __str__(self) -> str:
-        head = f"{self.kind} {self.number} took {_ms(self.took_s)}, usually {_ms(self.usual_s)}"
+        head = f"{self.kind} {self.number} took {in_ms(self.took_s)}, usually {in_ms(self.usual_s)}"
         return f"{head}: {self.words}" if self.words else head
 
 
@@ -158,7 +158,7 @@ class Explainer:
 
     def _why_kept(self, row: _Row, kept: float, depth: int) -> tuple[Cause, str, tuple[int, int, int]]:
         before = self._judge(self._by_number[row.number - 1], depth + 1)
-        said = f"rank {int(np.nanargmax(row.begun))} was kept {_ms(kept)} by {before.kind} {before.number}"
+        said = f"rank {int(np.nanargmax(row.begun))} was kept {in_ms(kept)} by {before.kind} {before.number}"
         if before.cause is Cause.NOTHING:
             return Cause.UNKNOWN, f"{said}, which was not slow", (-1, -1, -1)
         return before.cause, f"{said}: {before.words}", (before.rank, before.plane, before.peer)
@@ -166,9 +166,9 @@ class Explainer:
     def _why_late(self, row: _Row, late: float) -> tuple[Cause, str, tuple[int, int, int]]:
         rank = int(np.nanargmax(row.begun))
         waited = self._waited(rank, row.begun[rank] - late - AROUND_S, row.begun[rank] + AROUND_S)
-        said = f"rank {rank} arrived {_ms(late)} late"
+        said = f"rank {rank} arrived {in_ms(late)} late"
         if waited >= MOST_OF_IT * late:
-            return Cause.PROCESSOR, f"{said}, it had no processor for {_ms(waited)}: not the network", (rank, -1, -1)
+            return Cause.PROCESSOR, f"{said}, it had no processor for {in_ms(waited)}: not the network", (rank, -1, -1)
         return Cause.LATE, f"{said}: not the network", (rank, -1, -1)
 
     def _why_slow(self, row: _Row, excess: float) -> tuple[Cause, str, tuple[int, int, int]]:
@@ -187,7 +187,7 @@ class Explainer:
         silent = [one for one in (*silent, *back) if self._is_dead(one, begin, later)]
         if silent:
             rank, peer, plane, at, _ = silent[0]
-            after = _ms(max(0.0, at - begin))
+            after = in_ms(max(0.0, at - begin))
             words = f"plane {plane} from rank {rank} to rank {peer} fell silent, {again}, left after {after}"
             return Cause.DEAD, words, (rank, plane, peer)
         left = self._noted(Note.LEFT_SLOW, begin, end)
@@ -233,7 +233,7 @@ class Explainer:
 
     @staticmethod
     def _starved(rank: int, waited: float) -> tuple[Cause, str, tuple[int, int, int]]:
-        return Cause.PROCESSOR, f"rank {rank} had no processor for {_ms(waited)}: not the network", (rank, -1, -1)
+        return Cause.PROCESSOR, f"rank {rank} had no processor for {in_ms(waited)}: not the network", (rank, -1, -1)
 
     def _between(self, rank: int, begin: float, end: float) -> tuple[np.ndarray, np.ndarray] | None:
         """The last sample before, and the first one after a time."""
@@ -285,5 +285,6 @@ def _most(notes: list[tuple[int, int, int, float, float]]) -> tuple[int, int, in
     return max(sums, key=lambda key: sums[key])
 
 
-def _ms(seconds: float) -> str:
+def in_ms(seconds: float) -> str:
+    """As people read it."""
     return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"

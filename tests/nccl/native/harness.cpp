@@ -16,7 +16,7 @@ using Story = void (*)(Side&, int side, const std::vector<int>& numbers);
 
 const std::map<std::string, Story> stories{
     {"traffic", traffic}, {"words", words}, {"abort_receive", abort_receive}, {"abort_send", abort_send}, {"last_word", last_word},
-    {"killed_sender", killed_sender}, {"killed_receiver", killed_receiver}, {"too_long", too_long}, {"fork", forked}, {"many", many}, {"ahead", ahead}, {"tarry", tarry}, {"pingpong", pingpong}, {"speed", speed},
+    {"killed_sender", killed_sender}, {"killed_receiver", killed_receiver}, {"too_long", too_long}, {"fork", forked}, {"bursts", bursts}, {"many", many}, {"ahead", ahead}, {"tarry", tarry}, {"pingpong", pingpong}, {"speed", speed},
 };
 
 void run(const std::string& path, int version, int side, int fd, Story story, const std::vector<int>& numbers) {

@@ -464,4 +464,29 @@ void many(Side& here, int side, const std::vector<int>& numbers) {
   here.close();
 }
 
+// NUMBERS: bursts, messages of a megabyte in each, the burst for which the receiver comes late, and how many ms. Side 0 sends, with
+// a pause after each burst; before the last it waits until its standard input ends.
+void bursts(Side& here, int side, const std::vector<int>& numbers) {
+  here.connect(1);
+  const int messages = numbers[1];
+  Pages pages(messages * mib);
+  Connection& mine = side == 0 ? here.sends[0] : here.receives[0];
+  void* const memory = here.registered(mine, pages);
+  for (int burst = 0; burst < numbers[0]; ++burst) {
+    if (side == 0 && burst == numbers[0] - 1) while (std::getchar() != EOF) {}
+    here.bootstrap.meet();
+    if (side == 1 && burst == numbers[2]) std::this_thread::sleep_for(std::chrono::milliseconds(numbers[3]));
+    std::vector<void*> pending;
+    for (int i = 0; i < messages; ++i) {
+      std::uint8_t* const data = pages.data() + i * mib;
+      pending.push_back(side == 0 ? here.begin_send(mine, data, mib) : here.begin_receive(mine, data, mib, memory));
+    }
+    for (void* const request : pending) here.finish(request, 30);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  must(here.net.middle.deregister_memory(mine.comm, memory), "deregMr");
+  here.bootstrap.meet();
+  here.close();
+}
+
 }  // namespace harness

@@ -23,6 +23,7 @@ void too_long(Side& here, int side, const std::vector<int>& numbers);
 void forked(Side& here, int side, const std::vector<int>& numbers);
 void ahead(Side& here, int side, const std::vector<int>& numbers);
 void tarry(Side& here, int side, const std::vector<int>& numbers);
+void bursts(Side& here, int side, const std::vector<int>& numbers);
 void many(Side& here, int side, const std::vector<int>& numbers);
 
 // In figures.cpp: what is measured by hand.
