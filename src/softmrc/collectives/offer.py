@@ -22,7 +22,7 @@ from softmrc.config import RtrAttributes, RtsAttributes, bounds
 from softmrc.said import Nonsense
 from softmrc.verbs import PeerPlane
 
-VERSION = 7
+VERSION = 6
 Offer = dict[str, Any]
 LIMITS = {
     "mtu": bounds(RtrAttributes, "mtu"),
