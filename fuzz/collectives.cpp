@@ -106,6 +106,9 @@ struct Stage final : proto::Driver {
   void send_owed() override {}
   bool wait_until(const std::function<bool()>& is_done, Duration) override { return is_done(); }
   void nudge() override { is_nudged = true; }
+  proto::Verdict init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes, bool) override {
+    return engine.modify_init(qpn, attributes);
+  }
   proto::Verdict connect(proto::Endpoint& e, Time at, std::uint32_t qpn, const proto::RtrAttributes& attributes) override {
     return e.modify_rtr(at, qpn, attributes);
   }

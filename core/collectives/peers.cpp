@@ -98,7 +98,7 @@ Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
   if (member.paths) SOFTMRC_CHECK(!engine.add_ev_profile(member.paths, init.ev_profile));
   for (const bool is_bulk : {false, true}) {
     const std::uint32_t qpn = end_.qpn(p, is_bulk);
-    SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !engine.modify_init(qpn, init));
+    SOFTMRC_CHECK(!engine.create_qp(qpn, this) && !driver_.init(engine, now, qpn, init, member.paths != nullptr));
     if (driver_.connect(engine, now, qpn, roll_.receiving(number_, p, is_bulk, node))) {
       for (const bool other : {false, true}) driver_.destroy(engine, now, end_.qpn(p, other));
       if (member.paths) engine.remove_ev_profile(init.ev_profile);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -18,6 +19,8 @@ void* mapped(int descriptor) {
   void* const memory = mmap(nullptr, all_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
+
+std::string path_of(const std::string& process, int descriptor) { return "/proc/" + process + "/fd/" + std::to_string(descriptor); }
 
 }  // namespace
 
@@ -43,13 +46,17 @@ std::unique_ptr<Pipe> Pipe::make(std::uint64_t token) {
   return std::unique_ptr<Pipe>(new Pipe(descriptor, memory));
 }
 
+// It is looked at before it is opened: another says what it is, and to open what is no memory may do something by itself.
 // Its memory cannot shrink: else it would be a way to end this process.
 std::unique_ptr<Pipe> Pipe::open(const PipeKey& key) {
-  const std::string path = "/proc/" + std::to_string(key.process) + "/fd/" + std::to_string(key.descriptor);
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  const int seen = ::open(path_of(std::to_string(key.process), key.descriptor).c_str(), O_PATH | O_CLOEXEC);
+  struct stat what {};
+  const bool is_memory = seen >= 0 && fstat(seen, &what) == 0 && S_ISREG(what.st_mode) && what.st_size == static_cast<off_t>(all_bytes);
+  const int descriptor = is_memory ? ::open(path_of("self", seen).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK) : -1;
+  if (seen >= 0) ::close(seen);
   if (descriptor < 0) return nullptr;
   const int seals = fcntl(descriptor, F_GET_SEALS);
-  const bool is_one = seals >= 0 && (seals & F_SEAL_SHRINK) && lseek(descriptor, 0, SEEK_END) == static_cast<off_t>(all_bytes);
+  const bool is_one = seals >= 0 && (seals & F_SEAL_SHRINK);
   void* const memory = is_one ? mapped(descriptor) : nullptr;
   ::close(descriptor);
   if (!memory) return nullptr;

@@ -43,7 +43,8 @@ class Pipe {
   // In one piece or two, each from a multiple of 64 bytes on. False where so much is not in it.
   template <typename F>
   bool take(std::uint64_t bytes, F sink) {
-    if (bytes > capacity || head_->put.load(std::memory_order_acquire) - at_ < padded(bytes)) return false;
+    const std::uint64_t held = head_->put.load(std::memory_order_acquire) - at_;
+    if (held > capacity || bytes > held || padded(bytes) > held) return false;
     const std::uint64_t begin = at_ % capacity, first = std::min(bytes, capacity - begin);
     sink(0, data_ + begin, first);
     if (first < bytes) sink(first, data_, bytes - first);

@@ -59,7 +59,9 @@ class Driver {
   // where another has come to be there. Where all peers have numbers from the start, places are those.
   virtual std::uint32_t admit(std::uint32_t place) { return place; }
   virtual std::uint32_t place_of(std::uint32_t peer) const { return peer; }
-  // INIT to RTR and the end of a queue pair, with the engine to oneself: a driver may have to seal what it sends.
+  // RESET to INIT, INIT to RTR and the end of a queue pair, with the engine to oneself: a controller may have laid down what
+  // those get that have nothing of their own, and a driver may have to seal what it sends.
+  virtual Verdict init(Endpoint& engine, Time now, std::uint32_t qpn, const InitAttributes& attributes, bool has_own_paths) = 0;
   virtual Verdict connect(Endpoint& engine, Time now, std::uint32_t qpn, const RtrAttributes& attributes) = 0;
   virtual void destroy(Endpoint& engine, Time now, std::uint32_t qpn) = 0;
   virtual void add_attendant(Attendant* attendant) = 0;

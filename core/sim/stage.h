@@ -38,6 +38,9 @@ class Stage final : public proto::Driver {
     is_nudged_ = true;
     send_owed();
   }
+  proto::Verdict init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes, bool) override {
+    return engine.modify_init(qpn, attributes);
+  }
   proto::Verdict connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override {
     return engine.modify_rtr(now, qpn, attributes);
   }

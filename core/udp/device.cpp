@@ -23,9 +23,13 @@ const std::string& link_of(const PlanePlan& plane) { return plane.interface.empt
 std::uint32_t links_up(const DevicePlan& plan) {
   std::uint32_t up = ~0u;
   if (!plan.watches_links) return up;
+  std::map<std::string, bool> known;
   for (std::uint32_t p = 0; p < plan.planes.size(); ++p) {
-    const std::uint32_t index = if_nametoindex(link_of(plan.planes[p]).c_str());
-    if (index && !is_link_up(index)) up &= ~(1u << p);
+    const std::string& link = link_of(plan.planes[p]);
+    const auto [here, is_new] = known.try_emplace(link, true);
+    const std::uint32_t index = is_new ? if_nametoindex(link.c_str()) : 0;
+    if (index) here->second = is_link_up(index);
+    if (!here->second) up &= ~(1u << p);
   }
   return up;
 }
@@ -207,13 +211,19 @@ Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes,
       return Problem{Problem::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
     *cq = part_in(*found->second, lane_number(qpn));
   }
-  return profiles_.give(qpn, choice, [&](const Profiles::Gift& gift) {
-    return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time now) { return init_with(e, now, qpn, gift, attributes); });
-  });
+  return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time now) { return init_with(e, now, qpn, attributes, choice); });
+}
+
+Verdict Device::init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) {
+  return init_with(engine, now, qpn, attributes, {has_own_paths ? std::nullopt : std::optional<std::uint32_t>(0), 0});
+}
+
+Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice) {
+  return profiles_.give(qpn, choice, [&](const Profiles::Gift& gift) { return init_with(engine, now, qpn, attributes, gift); });
 }
 
 // The queue pair keeps what it was given; nobody else is to find it in the engine.
-Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const Profiles::Gift& gift, proto::InitAttributes attributes) {
+Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Gift& gift) {
   bool has_evs = false, has_control = false;
   Verdict problem;
   if (gift.evs) has_evs = !(problem = engine.add_ev_profile(std::make_shared<proto::EvProfile>(gift.evs->evs), attributes.ev_profile));

@@ -169,8 +169,11 @@ class Device final : private LaneOwner {
   std::uint32_t up_ports() const override { return admin_up_ & link_up_; }
   void on_links(std::uint32_t up) override;
   void on_failure() override;
+  proto::Verdict init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) override;
+  void on_destroyed(std::uint32_t qpn) override { profiles_.take_back(qpn); }
 
-  proto::Verdict init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const Profiles::Gift& gift, proto::InitAttributes attributes);
+  proto::Verdict init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice);
+  static proto::Verdict init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Gift& gift);
   Lane& open_to(std::uint32_t number);
   proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
   std::uint32_t lane_number(std::uint32_t qpn) const { return qpn % plan_.lanes; }

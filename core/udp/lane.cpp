@@ -82,8 +82,10 @@ std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
       socket.receives = false;
       socket.port = 0;
     }
-    const std::string& link = plane.plan.interface.empty() ? plane.plan.link : plane.plan.interface;
-    if (!link.empty()) plane.link_index = if_nametoindex(link.c_str());
+    const auto link_of = [](const PlanePlan& its) -> const std::string& { return its.interface.empty() ? its.link : its.interface; };
+    const std::string& link = link_of(plane.plan);
+    if (p > 0 && link == link_of(planes[p - 1].plan)) plane.link_index = planes[p - 1].link_index;  // as on loopback
+    else if (!link.empty()) plane.link_index = if_nametoindex(link.c_str());
     plane.set_up_weather(plan.engine.seed, plan.sender.dscp);
   }
   return planes;
@@ -215,7 +217,7 @@ proto::Verdict Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, cons
 
 void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
   seals_.end(now, qpn);
-  engine.destroy_qp(now, qpn);
+  if (engine.destroy_qp(now, qpn)) owner_.on_destroyed(qpn);
 }
 
 Duration Lane::ask(std::uint32_t qpn) {

@@ -48,6 +48,9 @@ class LaneOwner {
   virtual void on_links(std::uint32_t up) = 0;
   // One of our own promises broke, and the lane has ended. Nothing is held.
   virtual void on_failure() = 0;
+  // A queue pair of an attendant's begins, or is gone. Called with the engine to itself.
+  virtual proto::Verdict init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) = 0;
+  virtual void on_destroyed(std::uint32_t qpn) = 0;
 };
 
 // Whether a queue's completions all come from one lane, so that who waits for them can drive it.
@@ -148,6 +151,9 @@ class Lane final : public proto::Driver {
   void expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys);
   // Of queue pairs that are not there yet.
   std::size_t expected_seals();
+  proto::Verdict init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) override {
+    return owner_.init(engine, now, qpn, attributes, has_own_paths);
+  }
   proto::Verdict connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override;
   void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override;
 

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -19,25 +20,29 @@ namespace {
 
 bool is_running(unsigned flags) { return (flags & IFF_UP) && (flags & IFF_RUNNING); }
 
-// Asks about the link whose name is in `out`.
-bool read_named(unsigned long request, ifreq& out) {
-  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const bool ok = ioctl(fd, request, &out) == 0;
-  close(fd);
-  return ok;
-}
+// Asks about links, whose name the question holds, through one socket for all of them.
+class Inquiry {
+ public:
+  Inquiry() : fd_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {}
+  ~Inquiry() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Inquiry(const Inquiry&) = delete;
+  Inquiry& operator=(const Inquiry&) = delete;
 
-bool read_interface(std::uint32_t index, unsigned long request, ifreq& out) {
-  std::memset(&out, 0, sizeof out);
-  return if_indextoname(index, out.ifr_name) && read_named(request, out);
-}
+  bool can_ask() const { return fd_ >= 0; }
+  bool ask(unsigned long request, ifreq& about) const { return ioctl(fd_, request, &about) == 0; }
+  // False: there is no such link.
+  bool name(std::uint32_t index, ifreq& out) const {
+    out = {};
+    out.ifr_ifindex = static_cast<int>(index);
+    return ask(SIOCGIFNAME, out);
+  }
+  std::uint32_t mtu(ifreq& about) const { return ask(SIOCGIFMTU, about) ? static_cast<std::uint32_t>(about.ifr_mtu) : 0; }
 
-std::uint32_t mtu_of(const char* name) {
-  ifreq request{};
-  std::strncpy(request.ifr_name, name, sizeof request.ifr_name - 1);
-  return read_named(SIOCGIFMTU, request) ? static_cast<std::uint32_t>(request.ifr_mtu) : 0;
-}
+ private:
+  int fd_;
+};
 
 }  // namespace
 
@@ -81,6 +86,7 @@ std::vector<LocalAddress> local_addresses() {
   std::vector<LocalAddress> found;
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) return found;
+  const Inquiry links;
   for (const ifaddrs* a = first; a; a = a->ifa_next) {
     if (!a->ifa_addr || (a->ifa_addr->sa_family != AF_INET && a->ifa_addr->sa_family != AF_INET6)) continue;
     LocalAddress local;
@@ -89,8 +95,14 @@ std::vector<LocalAddress> local_addresses() {
     std::memcpy(&storage, a->ifa_addr, a->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
     std::uint16_t port = 0;
     source_of(storage, local.address, port);
-    // Addresses of a link often lie side by side.
-    local.mtu = !found.empty() && found.back().interface == local.interface ? found.back().mtu : mtu_of(a->ifa_name);
+    const auto same = std::ranges::find(found, local.interface, &LocalAddress::interface);
+    if (same == found.end()) {
+      ifreq about{};
+      std::strncpy(about.ifr_name, a->ifa_name, sizeof about.ifr_name - 1);
+      local.mtu = links.mtu(about);
+    } else {
+      local.mtu = same->mtu;
+    }
     found.push_back(local);
   }
   freeifaddrs(first);
@@ -98,16 +110,17 @@ std::vector<LocalAddress> local_addresses() {
 }
 
 bool is_link_up(std::uint32_t index) {
-  ifreq request;
-  char name[IF_NAMESIZE];
-  if (!if_indextoname(index, name)) return false;
-  if (!read_interface(index, SIOCGIFFLAGS, request)) return true;
-  return is_running(static_cast<unsigned short>(request.ifr_flags));
+  const Inquiry links;
+  ifreq about;
+  if (!links.can_ask()) return true;
+  if (!links.name(index, about)) return false;
+  return !links.ask(SIOCGIFFLAGS, about) || is_running(static_cast<unsigned short>(about.ifr_flags));
 }
 
 std::uint32_t link_mtu(std::uint32_t index) {
-  ifreq request;
-  return read_interface(index, SIOCGIFMTU, request) ? static_cast<std::uint32_t>(request.ifr_mtu) : 0;
+  const Inquiry links;
+  ifreq about;
+  return links.name(index, about) ? links.mtu(about) : 0;
 }
 
 }  // namespace softmrc::udp

@@ -45,7 +45,8 @@ struct ProfileChoice {
 // Where in a queue pair's set the EV is that stands at this place of the profile's list. A set may have it several times, or not.
 std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn, const proto::EvProfile& profile, std::uint32_t listed);
 
-// All may be called from any thread. Numbers count up from 1, for all kinds together.
+// All may be called from any thread, and by who has an engine to itself: none is asked for here. Numbers count up from 1, for
+// all kinds together.
 class Profiles {
  public:
   struct Given {
@@ -77,7 +78,7 @@ class Profiles {
   proto::Verdict give_own_to_all(bool is_control);
   Given to_all();
 
-  // `take` makes a queue pair of it, or says why not; only then it is in use.
+  // By who has the queue pair's engine to itself. `take` makes a queue pair of it, or says why not; only then it is in use.
   template <typename Take>
   proto::Verdict give(std::uint32_t qpn, const ProfileChoice& choice, Take take) {
     const std::lock_guard lock(mutex_);

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from softmrc import _core, settings
@@ -171,15 +172,21 @@ class DeviceConfig:
         return CcProfile(**{one.name: getattr(native, one.name) for one in fields(CcProfile)})
 
 
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
+
+
 def to_native(config: Any, native: Any = None) -> Any:
     """The native twin of a configuration; a value that does not fit its type is refused by name."""
     if native is None:
         native = getattr(_core, type(config).__name__)()
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if item.name in ("entries", "fields", "widths") and not isinstance(value, tuple | list):
-            raise ConfigError(item.name, value, "a tuple")
-        if item.name == "entries":
+    twin: Any = type(config)
+    for name in _names(twin):
+        value = getattr(config, name)
+        if name in ("entries", "fields", "widths") and not isinstance(value, tuple | list):
+            raise ConfigError(name, value, "a tuple")
+        if name == "entries":
             for entry in value:
                 try:
                     native.add_entry(*entry)
@@ -187,15 +194,15 @@ def to_native(config: Any, native: Any = None) -> Any:
                     allowed = "pairs of an EV, which is a 32-bit number or 1 to 32 bytes, and a port"
                     raise ConfigError("entries", entry, allowed) from None
             continue
-        if item.name == "fields":
+        if name == "fields":
             native.set_layout(layout(config.widths, value))
-        if item.name in ("fields", "widths"):
+        if name in ("fields", "widths"):
             continue
         try:
-            setattr(native, item.name, value)
+            setattr(native, name, value)
         except TypeError:
-            kind = type(getattr(native, item.name)).__name__
+            kind = type(getattr(native, name)).__name__
             words = {"int": "a whole number that is not negative", "str": "a text"}
             allowed = words.get(kind, f"a {kind}")
-            raise ConfigError(item.name, value, allowed) from None
+            raise ConfigError(name, value, allowed) from None
     return native

@@ -22,16 +22,18 @@ def read_text(path: Path, field: str) -> str:
 
 
 def read_bytes(path: Path, field: str, most: int) -> bytes:
-    """All of a file that is no larger than it may be."""
+    """All of a file that is no larger than it may be. A single read would make room for the most that it may be."""
+    data = bytearray()
     try:
         with path.open("rb") as file:
-            data = file.read(most + 1)
+            while len(data) <= most and (piece := file.read(1 << 18)):
+                data += piece
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(field, str(path), f"a file that can be read ({reason})") from None
     if len(data) > most:
         raise ConfigError(field, str(path), f"a file of at most {most >> 20} MiB")
-    return data
+    return bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:

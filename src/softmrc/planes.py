@@ -23,6 +23,7 @@ from softmrc.units import rate_text
 
 UDP_BYTES = 8
 LINKS = Path("/sys/class/net")
+IP6_LOOPBACK = ipaddress.IPv6Address("::1").packed
 SMALLEST_MTU, LARGEST_MTU = bounds(RtrAttributes, "mtu")
 
 
@@ -39,7 +40,7 @@ class LocalPlane:
     def speed_bps(self) -> int:
         """What the kernel said of the link when it was first asked; 0 where it does not know, as of loopback and veth,
         or guesses."""
-        return speed_of(self.link) if self.link else 0
+        return speed_of(self.link) if self.link and not self.address.is_loopback else 0
 
     @property
     def speed(self) -> str:
@@ -101,9 +102,13 @@ def resolve(text: str, why: str = "", local: list[tuple[str, bytes, int]] | None
         if raw == address.packed and interface in ("", link):
             return LocalPlane(address, interface, link, mtu)
     if address.is_loopback:
-        loopback = [(link, mtu) for link, raw, mtu in local if ipaddress.ip_address(raw).is_loopback]
+        loopback = [(link, mtu) for link, raw, mtu in local if _is_loopback(raw)]
         return LocalPlane(address, interface, *(loopback[0] if loopback else ("", 0)))
     return LocalPlane(address, interface, interface, next((mtu for link, _, mtu in local if link == interface), 0))
+
+
+def _is_loopback(raw: bytes) -> bool:
+    return raw[0] == 127 if len(raw) == 4 else raw == IP6_LOOPBACK
 
 
 def _told(why: str) -> str:

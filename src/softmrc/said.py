@@ -81,4 +81,5 @@ def planes(value: object) -> tuple[PeerPlane, ...]:
 
 def ends_of(found: tuple[PeerPlane, ...]) -> frozenset[End]:
     """Every address and port that packets of such a peer come from."""
-    return frozenset((one.address.packed, port) for one in found for port in one.source_ports)
+    places = [(one.address.packed, one.source_ports) for one in found]
+    return frozenset((address, port) for address, ports in places for port in ports)

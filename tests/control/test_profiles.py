@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from softmrc import control
 from softmrc.cli import app
+from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import EvProfile
 from softmrc.engine import EventType, EvState
 from softmrc.errors import ConfigError, UsageError
@@ -290,3 +292,29 @@ def test_the_command(device: Device, laid: control.Profiles) -> None:
     assert ctl("remove", number).output == f"profile {number} is gone\n" and laid.all() == []
     for wrong in (["add", "ev", "count"], ["give"], ["give", "1", "--own", "ev"]):
         assert isinstance(ctl(*wrong).exception, ConfigError)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_that_connect_later_get_what_is_given_to_all(
+    device: Device, node: control.Node, laid: control.Profiles, tmp_path: Path, seed: int
+) -> None:
+    """Their queue pairs are made in a lane, when one of them first speaks; and are users of it like any other."""
+    rng = random.Random(seed)
+    denied = rng.randrange(len(ENTRIES))
+    numbers = [online(laid, "cc"), listed(laid)]
+    node.deny([denied], profile=numbers[1])
+    for number in rng.sample(numbers, 2):
+        laid.give_to_all(number)
+    with Device(PLANES, lanes=2) as other, ThreadPoolExecutor(2) as pool:
+        devices, store = (device, other), DirectoryStore(tmp_path / "store")
+        groups = list(pool.map(lambda rank: Group.join(store, rank, 2, device=devices[rank]), range(2)))
+        list(pool.map(lambda group: group.barrier().wait(), groups))
+        used = [pair for pairs in groups[0].pairs[1] for pair in (pairs.messages, pairs.bulk)]
+        assert used
+        for number in numbers:
+            assert set(laid.find(number)["queue_pairs"]) == {pair.qpn for pair in used}
+        for pair in used:
+            assert values_of(pair) == {one["value"] for one in ENTRIES}
+            assert values_of(pair, EvState.DENIED) == {ENTRIES[denied]["value"]}
+        list(pool.map(lambda group: group.close(), groups))
+        assert not any(laid.find(number)["queue_pairs"] for number in numbers)

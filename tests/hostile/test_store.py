@@ -6,6 +6,7 @@ exception of the code that read it.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
@@ -23,7 +24,7 @@ import pytest
 
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
 from softmrc.collectives.offer import Greeting
-from softmrc.collectives.table import LONGEST_ENTRY, Table
+from softmrc.collectives.table import LONGEST_ENTRY, Superseded, Table
 
 SIZE, LIAR = 3, 1
 PATIENCE_S = 60.0
@@ -52,6 +53,15 @@ def outcomes(live: Callable[[int], Any], ranks: range = range(SIZE)) -> list[Any
     with ThreadPoolExecutor(SIZE) as pool:
         futures = [pool.submit(live, rank) for rank in ranks]
         return [future.exception(PATIENCE_S) or future.result() for future in futures]
+
+
+def met(table: Table, words: str) -> list[str]:
+    """What the ranks said that are here now."""
+    while True:
+        heard = table.hear(words)
+        with contextlib.suppress(Superseded):
+            table.tell("a place")
+            return heard
 
 
 def check(error: Any, *words: str) -> None:
@@ -102,7 +112,7 @@ def test_what_is_no_entry(tmp_path: Path, name: str) -> None:
 
     def sit(rank: int) -> list[str]:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank != LIAR else []))
-        return Table(store, "table", rank, SIZE, 0.5).agree("words")
+        return met(Table(store, "table", rank, SIZE, 0.5), "words")
 
     found = outcomes(sit)
     for rank in (0, 2):
@@ -115,7 +125,7 @@ def test_who_finds_its_own_entry_changed_says_so(tmp_path: Path, name: str) -> N
 
     def sit(rank: int) -> list[str]:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([key] if rank == LIAR else []))
-        return Table(store, "table", rank, SIZE, 0.5).agree("words")
+        return met(Table(store, "table", rank, SIZE, 0.5), "words")
 
     check(outcomes(sit)[LIAR], key, f"rank {LIAR}")
 
@@ -125,7 +135,7 @@ def test_two_processes_of_one_rank(tmp_path: Path) -> None:
     store, key = DirectoryStore(tmp_path), "softmrc/table/says/1"
 
     def sit(rank: int, words: str) -> list[str]:
-        return Table(store, "table", rank, 2, 20.0).agree(words)
+        return met(Table(store, "table", rank, 2, 20.0), words)
 
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(sit, 1, "first")
@@ -146,7 +156,7 @@ def test_leftovers_are_replaced(tmp_path: Path) -> None:
 
     def sit(rank: int) -> list[str]:
         time.sleep(0.05 * rank)
-        return Table(store, "table", rank, SIZE, 20.0).agree(f"words of {rank}")
+        return met(Table(store, "table", rank, SIZE, 20.0), f"words of {rank}")
 
     assert outcomes(sit) == [[f"words of {rank}" for rank in range(SIZE)]] * SIZE
 
@@ -156,7 +166,7 @@ def test_a_word_that_nobody_gave(tmp_path: Path, name: str) -> None:
     def sit(rank: int) -> None:
         store = Damaged(DirectoryStore(tmp_path), BYTES[name], *([f"*/{LIAR}"] if rank != LIAR else []))
         table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
-        table.agree("words")
+        table.hear("words")
         table._store = store
         table.tell("where it is")
 
@@ -291,7 +301,7 @@ def test_entries_of_another_run(tmp_path: Path) -> None:
 
     assert outcomes(lambda rank: live(rank, 20.0)) == ["joined"] * SIZE
     for error in outcomes(lambda rank: live(rank, 0.5), range(2)):
-        check(error, "rank 2 did not join", "nothing is under softmrc/group/heard/", "of an earlier run")
+        check(error, "rank 2 did not get ready", "nothing is under softmrc/group/places/", "of an earlier run")
 
 
 # The same as a rank of torch meets it.
@@ -332,7 +342,7 @@ def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
 
     def lie() -> None:
         table = Table(store, "mrc", 1, 2, 20.0)
-        table.agree(Greeting.own(1, 0).told(1, 2))
+        table.hear(Greeting.own(1, 0).told(1, 2))
         table.tell(offer)
 
     with ThreadPoolExecutor(1) as pool:
@@ -349,8 +359,8 @@ def test_a_rank_of_torch_that_is_greeted_with_something_else(greeting: str) -> N
 
     store = dist.HashStore()
     with ThreadPoolExecutor(1) as pool:
-        liar = pool.submit(lambda: Table(store, "mrc", 1, 2, 20.0).agree(greeting))
+        liar = pool.submit(met, Table(store, "mrc", 1, 2, 20.0), greeting)
         with pytest.raises(RuntimeError) as raised:
             member(store, 20.0)
-        liar.result(PATIENCE_S)
+        check(liar.exception(PATIENCE_S), "rank 0 did not get ready", "softmrc/mrc/says/1")
     check(raised.value, "rank 1", "softmrc/mrc/says/1")

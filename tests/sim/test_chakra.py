@@ -6,6 +6,7 @@ import json
 import random
 import runpy
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +218,30 @@ def test_mutations_of_a_trace_are_read_or_refused_in_a_sentence(tmp_path: Path, 
     assert read > 100 and refused > 1000
 
 
-def test_a_length_that_lies_costs_nothing(tmp_path: Path) -> None:
+LIES = {
+    "the length of a message": b"\x00" + b"\xff" * 9 + b"\x01" + b"x" * 100,
+    "the length of a name": b"\x00\x0b\x12" + b"\xff" * 8 + b"\x7f" + b"x" * 100,
+    "dependencies": b"\x00\x7e\x2a\xff\xff\xff\x7f" + b"\x01" * 121,
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_length_that_lies_costs_nothing(tmp_path: Path, what: str) -> None:
     file = tmp_path / "a.et"
-    file.write_bytes(b"\x00" + b"\xff" * 9 + b"\x01" + b"x" * 100)
-    with pytest.raises(ConfigError, match=r"byte 1.*ends inside the file"):
+    file.write_bytes(LIES[what])
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match=r"a\.et: byte \d+.*(inside|ends)"):
         read_nodes(file)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_memory_is_in_proportion_to_the_file(tmp_path: Path) -> None:
+    write_nodes(tmp_path / "a.et", [Node(number) for number in range(20_000)])
+    tracemalloc.start()
+    assert len(read_nodes(tmp_path / "a.et")) == 20_000
+    assert tracemalloc.get_traced_memory()[1] < 200 * (tmp_path / "a.et").stat().st_size
+    tracemalloc.stop()
 
 
 def test_the_shipped_traces_are_what_the_tool_writes(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +275,21 @@ def test_any_job_that_is_accepted_ends_and_its_parts_add_up(seed: int) -> None:
         parts = step.computing_us + step.scale_up_us + step.waiting_us + step.exposed_us
         assert step.step_us == pytest.approx(parts) and step.waiting_us > -1e-6 and step.exposed_us > -1e-6
     assert (free_ends_ps(result.plan) <= result.flows["completed_ps"]).all(), "nothing is faster than without a network"
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "jobs.md"
+
+
+def test_the_page_says_what_comes_out() -> None:
+    """Of the worked example its first run; the others take longer."""
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    scenario = sim.load(PAGE.parents[1] / "scenarios" / "jobs" / "dense.toml")
+    text = answer([[sim.run(scenario, name=scenario.name)]]).text
+    first, parts = text.removesuffix(".").split(". ")
+    assert f"{first};" in page and f"{parts};" in page, text
+
+
+def test_the_toml_of_the_page_is_a_job() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    table = tomllib.loads(re.sub(r"^# ", "", text, flags=re.MULTILINE))
+    assert isinstance(sim.parse(TABLE | table).workloads[0], Job)

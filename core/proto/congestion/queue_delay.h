@@ -8,6 +8,7 @@
 //   queue below target   it grows by a share of itself, the less the nearer, and by a packet
 //   above, twice         it shrinks to what would make that queue; if the queue does not, that is how long the way is now
 //   marks                it shrinks by half of their share, as DCTCP's
+//   trims                a whole window of them: it shrinks to what arrived, at once
 //   losses               a few are the network's own. More mean a queue too shallow for the target: the window shrinks to
 //                        what arrived, and stays below what was too much for a while, longer each time
 #pragma once
@@ -72,7 +73,15 @@ class QueueDelay {
     clamp();
     limit_burst(facts);
   }
-  void on_trim(Time, const LossFacts& facts) { round_.lost += static_cast<double>(facts.bytes); }
+  // Where all is trimmed nothing is acknowledged, and no round would end: a window's worth of trims ends one, too.
+  void on_trim(Time now, const LossFacts& facts) {
+    round_.lost += static_cast<double>(facts.bytes);
+    if (round_.lost < window_) return;
+    end_start();
+    retreat(now, round_.lost / (round_.bytes + round_.lost));
+    clamp();
+    begin_round(now);
+  }
   void on_loss(Time, const LossFacts& facts) {
     round_.lost += static_cast<double>(facts.bytes);
     end_start();
@@ -122,6 +131,10 @@ class QueueDelay {
     doubt_base(queue > target);
     last_queue_ = queue;
     clamp();
+    begin_round(now);
+  }
+
+  void begin_round(Time now) {
     round_ = Round{};
     round_.began = now;
   }

@@ -13,7 +13,7 @@ from softmrc import leaving
 from softmrc.collectives.block import Block, DType, Kind, ReduceOp, as_block, as_parts
 from softmrc.collectives.offer import MOST_STRANDS
 from softmrc.collectives.rendezvous import Meeting, Pairs
-from softmrc.collectives.table import Table
+from softmrc.collectives.table import Superseded, Table
 from softmrc.collectives.work import CollectiveError, Work, herald, quietly
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
@@ -90,8 +90,13 @@ class Group:
         made = device or made_for(planes or DEFAULT_PLANES, config, size, lanes)
         is_firm = bool(lanes or (device.config if device else config).lanes)
         try:
-            meeting = Meeting(table, rank, size, made, timeout_s, min(lanes or MOST_STRANDS, made.lanes), is_firm)
-            return cls(meeting, timeout_s, owns_device)
+            while True:
+                meeting = Meeting(table, rank, size, made, timeout_s, min(lanes or MOST_STRANDS, made.lanes), is_firm)
+                try:
+                    return cls(meeting, timeout_s, owns_device)
+                except Superseded:
+                    if table is store:  # the device was chosen by what was said there
+                        raise
         except BaseException:
             if owns_device:
                 made.close()

@@ -22,7 +22,7 @@ from softmrc.config import RtrAttributes, RtsAttributes, bounds
 from softmrc.said import Nonsense
 from softmrc.verbs import PeerPlane
 
-VERSION = 6
+VERSION = 7
 Offer = dict[str, Any]
 LIMITS = {
     "mtu": bounds(RtrAttributes, "mtu"),
@@ -139,7 +139,7 @@ def strands_told(offer: Offer, size: int) -> list[Strand]:
     """Where each of a rank's strands is in a group of this size, if every field is what it should be."""
     listed = enumerate(said.a_list("strands", offer.get("strands"), 1, MOST_STRANDS))
     found = [_strand(f"strands[{number}]", strand, size) for number, strand in listed]
-    ends = [end for strand in found for end in said.ends_of(strand.planes)]
+    ends = [end for strand in found for end in said.ends_of(strand.planes)] if len(found) > 1 else []
     if len(set(ends)) < len(ends):
         raise Nonsense("strands", offer["strands"], "each address and port once")
     return found

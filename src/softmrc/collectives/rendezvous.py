@@ -25,7 +25,7 @@ from typing import Any
 from softmrc import _core, reach, sealing
 from softmrc.collectives import neighbours
 from softmrc.collectives.offer import Greeting, Offer, Strand, check, read, strands_of, strands_told
-from softmrc.collectives.table import Table
+from softmrc.collectives.table import Superseded, Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
 from softmrc.connection.arrange import SECRET, secret_of
@@ -49,6 +49,22 @@ class Pairs:
 def cores_to_share(is_firm: bool) -> int:
     """What a rank greets with: 0 where it says itself how many strands it has."""
     return 0 if is_firm else max(1, int(cores()))
+
+
+def greetings(table: Table, text: str) -> list[Greeting]:
+    """What each rank is, by rank. Of nonsense only those are blamed who are here now."""
+    while True:
+        said = table.said or table.hear(text)
+        try:
+            return Greeting.heard(said, table)
+        except CollectiveError as error:
+            try:
+                table.refuse(str(error))
+            except Superseded:
+                continue
+            except CollectiveError as silence:
+                raise CollectiveError(f"{silence}; {error}") from None
+            raise
 
 
 class Meeting:
@@ -96,11 +112,11 @@ class Meeting:
             native.start(self.mtu * _core.packets_a_train(self.mtu), self._side_by_side)
             if self.size > 1:
                 self.table.be_ready()
-                self._seen_until = time.monotonic() + reach.SILENT_S
                 self._see_planes(native)
         except BaseException as error:
             why = str(error) or type(error).__name__
-            quietly(lambda: self.table.give_up(why))
+            if not isinstance(error, Superseded):
+                quietly(lambda: self.table.give_up(why))
             if native is not None:
                 native.close(0.0)
             self.leave()
@@ -117,13 +133,16 @@ class Meeting:
 
     def _see_planes(self, native: Any) -> None:
         """All have said where they are: see whether they answer there, plane by plane. Each rank asks the next one, so
-        that every plane of everybody is seen and nobody waits for all."""
+        that every plane of everybody is seen and nobody waits for all. No cable of loopback is in the wrong switch."""
+        if self.device.is_on_loopback:
+            return
+        self._seen_until = time.monotonic() + reach.SILENT_S
         peer = (self.rank + 1) % self.size
         if native.meet(0, peer, reach.GRACE_S):
             return
         pairs = self.pairs_of(native, peer)
         if not pairs:
-            raise CollectiveError(f"rank {peer} cannot be reached: another is where it said to be")
+            raise CollectiveError(native.error or f"rank {peer} cannot be reached: another is where it said to be")
         pair = pairs[0].messages
         for pause_s in reach.pauses([pair], min(reach.SILENT_S, self._timeout_s)):
             time.sleep(pause_s)
@@ -159,8 +178,7 @@ class Meeting:
         mine = Greeting.own(self._cores, self._most_lanes)
         if self.size == 1:
             return [mine]
-        said = self.table.said or self.table.agree(mine.told(self.rank, self.size))
-        return Greeting.heard(said, self.table)
+        return greetings(self.table, mine.told(self.rank, self.size))
 
     def _offer(self, strands: list[Strand]) -> Offer:
         device = self.device

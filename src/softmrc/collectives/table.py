@@ -2,14 +2,15 @@
 
 A store may still hold what an earlier run of the job said: `torchrun` restarts its workers on the same store, and a
 program may leave a group and make it again. So everybody adds a token of its own to what it says, and all tokens
-make a name, under which everybody leaves a sign. All is well when all signs are there: a rank of the past cannot have
-heard a token of today. Whatever is said after that is under this name, and heard at once.
+make a name, under which everybody tells the rest. All is well when all have told something there: a rank of the past
+cannot have heard a token of today. Who finds that some have not looks whether others have come in their place
+(`Superseded`), and begins again with those.
 
 What makes no sense may also be of the past, and be replaced in a moment. So nobody fails of it before the time is up;
 then the rank is named, the key, and what was found there.
 
 Each time a rank speaks once, and reads all others in one go, where the store can do that. Of signs it is enough that
-they are there.
+they are there. Who finds nonsense in what was said tells that instead of its place: so nobody is blamed who is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ LONGEST_S = 1e8  # stores count in types that overflow
 LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
 LONGEST_REASON = 300
 TOKEN = re.compile("[0-9a-f]{16}")
+Said = dict[int, tuple[str, str, str]]  # by rank: a token, a space, words
 WELL, FAILED = "+", "-"  # how what is told begins
+
+
+class Superseded(Exception):
+    """What was heard is of an earlier run: some rank has said something else since."""
 
 
 class Table:
@@ -43,43 +49,46 @@ class Table:
         self._store, self.name, self._rank, self._size = store, name, rank, size
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
-        self._sitting = ""  # names those who agreed
-        self.said: list[str] = []  # what they said, by rank; none: they have not agreed
+        self._mine = ""  # what we said, which stays the same
+        self._sitting = ""  # names those who were heard
+        self.said: list[str] = []  # what they said, by rank; none: nobody was heard
         self.secret = b""  # what they have in common, and nobody knows who cannot read the store
         self._has_told = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
 
-    def agree(self, text: str) -> list[str]:
-        """What each rank says, by rank."""
-        mine = f"{secrets.token_hex(8)} {text}"
-        self._set(self._own("says"), mine)
-        glance_s, sitting = FIRST_GLANCE_S, ""
+    def hear(self, text: str) -> list[str]:
+        """What each rank says, by rank, or said in an earlier run."""
+        if not self._mine:
+            self._mine = f"{secrets.token_hex(8)} {text}"
+            self._set(self._own("says"), self._mine)
         while True:
             self._faults.clear()
-            said = self._said(mine)
+            said = self._said()
             if len(said) == self._size:
-                name = hashlib.sha256(" ".join(one[0] for one in said.values()).encode()).hexdigest()[:16]
-                if name != sitting:
-                    sitting = name
-                    self._set(self._own(f"heard/{sitting}"), WELL)
-                if self._all_signed(f"heard/{sitting}", glance_s):
-                    self._sitting, self.said = sitting, [one[2] for one in said.values()]
-                    every = "\n".join(" ".join(one) for one in said.values())
-                    self.secret = hashlib.sha256(every.encode()).digest()
-                    return self.said
-                glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
+                self._sitting, self.said = _name_of(said), [one[2] for one in said.values()]
+                every = "\n".join(" ".join(one) for one in said.values())
+                self.secret = hashlib.sha256(every.encode()).digest()
+                return self.said
             self._check_time("join")
             time.sleep(LOOK_AGAIN_S)
 
-    def _said(self, mine: str) -> dict[int, tuple[str, str, str]]:
+    def refuse(self, why: str) -> None:
+        """Tell those who were heard what is wrong with what they said, if they are here now."""
+        self._has_told = True
+        self._set(self._own(f"places/{self._sitting}"), FAILED + _reason(why))
+        self._await(f"places/{self._sitting}", "join")
+
+    def _said(self) -> Said:
         """Token, space and words of every rank that has said something. Ours must be there as we said it."""
-        texts = self._all("says", "join")
-        if texts.get(self._rank) != mine:
+        texts = self._texts("says", self._read("says"))
+        if self._faults:
+            self._check_time("join")
+        if texts.get(self._rank) != self._mine:
             raise CollectiveError(
                 f"{self.key('says', self._rank)} does not hold what rank {self._rank} said:"
                 f" another process takes itself for rank {self._rank}, or the store is damaged"
             )
-        said: dict[int, tuple[str, str, str]] = {}
+        said: Said = {}
         tokens: dict[str, int] = {}
         for rank, text in texts.items():
             one = text.partition(" ")
@@ -92,18 +101,31 @@ class Table:
         return said
 
     def tell(self, text: str) -> list[str]:
-        """After `agree`: what each rank tells, by rank. One that has failed meanwhile says why."""
+        """After `hear`: what each rank tells, by rank, of those who are here now. One that has failed meanwhile says
+        why."""
         what = f"places/{self._sitting}"
         self._has_told = True
         self._set(self._own(what), WELL + text)
-        self._faults.clear()
-        told = self._all(what, "get ready for")
+        self._await(what, "get ready for")
+        told = self._texts(what, self._values(what))
         for rank in range(self._size):
             words = told.get(rank, FAILED + self._faults.get(rank, ""))
             if not words.startswith(WELL):
                 why = words.removeprefix(FAILED)[:LONGEST_REASON]
                 raise CollectiveError(f"rank {rank} did not get ready: {why or self.key(what, rank)}")
         return [told[rank][1:] for rank in range(self._size)]
+
+    def _await(self, what: str, did: str) -> None:
+        """Until everybody has said something there, unless another has come in the place of one who was heard."""
+        self._faults.clear()
+        glance_s = FIRST_GLANCE_S
+        while not self._all_signed(what, glance_s):
+            self._check_time(did)
+            said = self._said()
+            if len(said) < self._size or _name_of(said) != self._sitting:
+                self.said, self._has_told = [], False
+                raise Superseded
+            glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
 
     def be_ready(self) -> None:
         """Until everybody is. One that has failed meanwhile says why."""
@@ -120,11 +142,10 @@ class Table:
         """Tell those who wait for us."""
         if not self._sitting:
             return
-        words = "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
         if not self._has_told:
-            self._set(self._own(f"places/{self._sitting}"), FAILED + words)
+            self._set(self._own(f"places/{self._sitting}"), FAILED + _reason(why))
         elif not self._failure():
-            self._set(self._shared("failed"), f"rank {self._rank} did not get ready: {words}")
+            self._set(self._shared("failed"), f"rank {self._rank} did not get ready: {_reason(why)}")
 
     def _failure(self) -> str:
         """What the first rank said that failed after it had told the others where it is; empty: none did."""
@@ -185,17 +206,23 @@ class Table:
             f"the store failed while rank {self._rank} waited for all {self._size} ({keys[0]}): {error}"
         )
 
-    def _all(self, what: str, did: str) -> dict[int, str]:
+    def _texts(self, what: str, values: dict[int, object]) -> dict[int, str]:
         """What every rank said, by rank; those are not in it of whom the store holds no text."""
         texts: dict[int, str] = {}
-        for rank, data in self._read(what).items():
+        for rank, data in values.items():
             try:
                 texts[rank] = _text(data)
             except ValueError as error:
                 self._faults[rank] = f"{self.key(what, rank)} holds {error}"
-        if self._faults:
-            self._check_time(did)
         return texts
+
+    def _values(self, what: str) -> dict[int, object]:
+        """Of keys that are set."""
+        keys = self._keys(what)
+        try:
+            return dict(enumerate(_values(self._store, keys)))
+        except Exception as error:
+            raise self._store_failed(keys, error) from error
 
     def _read(self, what: str) -> dict[int, object]:
         """What the store holds of each, in one go; where that fails, one by one, to say of whom it holds nothing."""
@@ -225,6 +252,14 @@ class Table:
             raise CollectiveError(
                 f"timed out: {names} did not {did} the group of {self._size} within {self._timeout_s:g} s ({faults})"
             )
+
+
+def _reason(why: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
+
+
+def _name_of(said: Said) -> str:
+    return hashlib.sha256(" ".join(one[0] for one in said.values()).encode()).hexdigest()[:16]
 
 
 def _values(store: Any, keys: list[str]) -> list[object]:

@@ -10,8 +10,8 @@ from typing import Any
 from softmrc.collectives import Group
 from softmrc.collectives.group import made_for
 from softmrc.collectives.offer import Greeting
-from softmrc.collectives.rendezvous import cores_to_share
-from softmrc.collectives.table import Table
+from softmrc.collectives.rendezvous import cores_to_share, greetings
+from softmrc.collectives.table import Superseded, Table
 from softmrc.torch import settings
 from softmrc.verbs import Device
 
@@ -34,6 +34,15 @@ class Membership:
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         wanted = settings.read()
         table = Table(store, "mrc", rank, size, timeout_s)
+        while True:
+            try:
+                self._join(table, wanted, rank, size, timeout_s)
+                break
+            except Superseded:  # ranks of an earlier run may have been elsewhere
+                continue
+        self._has_left = False
+
+    def _join(self, table: Table, wanted: settings.Settings, rank: int, size: int, timeout_s: float) -> None:
         planes, why = settings.chosen(wanted, [] if wanted.planes else _hosts(table, rank, size, wanted.device.lanes))
         self._key = (os.getpid(), planes, wanted.device)
         device = _take(self._key, wanted.routes, size, why)
@@ -43,7 +52,6 @@ class Membership:
         except BaseException:
             _give_back(self._key)
             raise
-        self._has_left = False
 
     def leave(self) -> None:
         with _lock:
@@ -57,8 +65,7 @@ class Membership:
 def _hosts(table: Table, rank: int, size: int, lanes: int) -> list[tuple[str, int]]:
     """Where each rank is: the same for two of them exactly if loopback connects them."""
     mine = Greeting.own(cores_to_share(bool(lanes)), lanes)
-    said = table.agree(mine.told(rank, size))
-    return [(one.host, one.network) for one in Greeting.heard(said, table)]
+    return [(one.host, one.network) for one in greetings(table, mine.told(rank, size))]
 
 
 def _take(key: Key, routes: Any, size: int, why: str) -> Device:

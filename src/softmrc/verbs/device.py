@@ -273,9 +273,14 @@ class Device:
             self._profiles[lane] = self._add_ev_profile(lane, evs), self._add_cc_profile(lane, self._cc_profile())
         return self._profiles[lane]
 
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether no plane leaves this machine."""
+        return all(plane.address.is_loopback for plane in self.local_planes)
+
     def _cc_profile(self) -> CcProfile:
         speeds = [plane.speed_bps for plane in self.local_planes]
-        return self.config.cc_profile(speeds, all(plane.address.is_loopback for plane in self.local_planes))
+        return self.config.cc_profile(speeds, self.is_on_loopback)
 
     def _profile_of(self, entries: tuple[tuple[int | bytes, int], ...], format: Any = EvFormat.STEV) -> EvProfile:
         planes = len(self.local_planes)
