@@ -43,6 +43,7 @@ LEFT = {
     ("operate.md", "softmrc explain -d"): "tests/nccl/test_bursts.py asks a job",
     ("operate.md", "softmrc dash"): "tests/agent/test_page.py clicks through it",
     ("security.md", "SOFTMRC_IDENTITY"): "tests/hostile/test_identity.py has both ends",
+    ("jobs.md", "softmrc sim"): "minutes; tests/sim/test_jobs.py asks for less",
     ("retries.md", ""): "minutes; tests/sim/test_retries.py asks for less",
     ("udp.md", "softmrc bench"): "minutes, and namespaces; tests/udp/test_bench.py asks for less",
 }
