@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -106,9 +107,16 @@ Door::Door(const wire::Address& address, bool stays_here, std::string secret, co
 void Door::admit() {
   for (int i = 0; i < admitted_at_once; ++i) {
     Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.get() < 0) return;
-    // Who came first has had its time; the newest may be who is waited for.
-    if (visitors_.size() >= most_visitors) visitors_.pop_front();
+    if (socket.get() < 0) {
+      const bool is_nobody = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED || errno == EPROTO;
+      if (is_nobody) return;
+      throw Refusal(std::string("cannot take a connection in: ") + std::strerror(errno));
+    }
+    // Of strangers, who came first has had its time; the newest may be who is waited for.
+    if (visitors_.size() >= most_visitors) {
+      const auto stranger = std::ranges::find_if(visitors_, [](const Talk& one) { return !one.has_proved(); });
+      visitors_.erase(stranger == visitors_.end() ? visitors_.begin() : stranger);
+    }
     visitors_.emplace_back(std::move(socket), Exchange::Role::listener, secret_, token_, make_(), Talk::Clock::now() + visitor_time);
   }
 }

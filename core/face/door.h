@@ -49,7 +49,8 @@ class Talk {
   bool advance();
   // Shows the other side out, with a word.
   void end(const std::string& words);
-  bool is_late() const { return Clock::now() >= until_; }
+  bool is_late() const { return Clock::now() >= until_ && !has_proved(); }
+  bool has_proved() const { return exchange_.has_proved(); }
   const std::string& name() const { return name_; }
   std::unique_ptr<Party> take_party() { return std::move(party_); }
 

@@ -45,6 +45,8 @@ class Exchange {
   // What is to be sent now.
   Bytes take_outgoing() { return std::move(outgoing_); }
   bool is_done() const { return is_done_; }
+  // Its offer was taken: it knows what strangers do not, and may take itself for connected.
+  bool has_proved() const { return step_ == Step::ready; }
   // What the other side is told when this one ends it.
   static Bytes farewell(const std::string& words);
 

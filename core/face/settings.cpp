@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -85,7 +86,8 @@ std::vector<std::string> names_in(const std::string& text) {
 
 std::string text_of_file(const char* variable, const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw Refusal(std::string(variable) + " is " + file + "; allowed: a file that can be read");
+  std::error_code unknown;
+  if (!stream || std::filesystem::is_directory(file, unknown)) throw Refusal(std::string(variable) + " is " + file + "; allowed: a file that can be read");
   std::ostringstream text;
   text << stream.rdbuf();
   return text.str();

@@ -20,7 +20,12 @@ class Station {
  public:
   Station(const face::Settings& settings, std::vector<face::LocalPlane> planes, std::uint32_t lanes, const Words& words)
       : node_("nccl", settings, std::move(planes), lanes, &bursts_), secret_(settings.secret), fabric_(settings.fabric), words_(words) {
-    for (std::uint32_t lane = 0; lane < lanes; ++lane) porters_.push_back(std::make_unique<Porter>(node_, lane));
+    try {
+      for (std::uint32_t lane = 0; lane < lanes; ++lane) porters_.push_back(std::make_unique<Porter>(node_, lane));
+    } catch (...) {  // one lane could not be opened, and those before it run
+      close();
+      throw;
+    }
   }
   // Lanes know porters until they are closed.
   ~Station() { close(); }

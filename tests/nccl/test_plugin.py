@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import resource
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -154,6 +157,37 @@ def test_a_secret_that_both_know_lets_them_meet(harness) -> None:
 )
 def test_settings_that_make_no_sense_are_refused_at_init(harness, settings: dict[str, str], word: str) -> None:
     harness(11, 1, "refused", HARNESS_WORD=word, **settings)
+
+
+def test_a_file_of_settings_that_is_a_folder_is_refused(harness, tmp_path: Path) -> None:
+    harness(11, 1, "refused", HARNESS_WORD="allowed: a file that can be read", SOFTMRC_CONFIG=str(tmp_path))
+
+
+def test_a_device_whose_second_lane_does_not_open_is_refused(harness) -> None:
+    """Not the end of the process, whose first lane runs by then."""
+    with contextlib.ExitStack() as stack:
+        for port in range(40_000, 60_000, 2):
+            taken = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            with contextlib.suppress(OSError):
+                taken.bind(("127.0.0.1", port + 1))
+                break
+        harness(11, 1, "unopened", device=f"lanes = 2\nport = {port}", HARNESS_WORD="in use")
+
+
+def test_a_listener_without_descriptors_says_so(play) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        story = play(11, 1, "no_descriptors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    code, said, wrong = story.end()
+    assert code == 0 and "all holds" in said, wrong
+
+
+@pytest.mark.parametrize("polls", [1, 2])
+def test_who_is_held_up_after_its_offer_is_connected_all_the_same(harness, polls: int) -> None:
+    harness(11, 1, "held_up", polls)
 
 
 BOUNDS = [

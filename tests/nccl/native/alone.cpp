@@ -2,7 +2,9 @@
 #include <dirent.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "stories.h"
 
@@ -171,8 +173,73 @@ void refused(const std::string& path, int version, const std::vector<int>&) {
   must(net.finalize(context), "finalize");
 }
 
+// A device that cannot be opened whole: refused at the first use, in words, as often as it is tried.
+void unopened(const std::string& path, int version, const std::vector<int>&) {
+  Net net = load(path, version);
+  for (int i = 0; i < 5; ++i) {
+    void *context = nullptr, *door = nullptr;
+    must(net.init(&context), "init");
+    Handle handle;
+    require(net.listen(context, handle.data(), &door) == Result::system_error && !door, "listen refuses");
+    require(warning().find(std::getenv("HARNESS_WORD")) != std::string::npos, "in words: " + warning());
+    must(net.finalize(context), "finalize");
+  }
+}
+
+// No descriptor is left when somebody comes: the listener says so, and does not wait for ever.
+void no_descriptors(const std::string& path, int version, const std::vector<int>&) {
+  Net net = load(path, version);
+  void *context = nullptr, *door = nullptr, *comm = nullptr;
+  must(net.init(&context), "init");
+  Handle handle;
+  must(net.listen(context, handle.data(), &door), "listen");
+  must(net.connect(context, handle.data(), &comm), "connect");
+  std::vector<int> taken;
+  for (int fd = dup(0); fd >= 0; fd = dup(0)) taken.push_back(fd);
+  const Deadline deadline(20);
+  void* receive = nullptr;
+  Result result = Result::success;
+  while ((result = net.middle.accept(door, &receive, nullptr)) == Result::success) deadline.check("being told");
+  require(!receive && warning().find("cannot take a connection in") != std::string::npos, "in words: " + warning());
+  for (const int fd : taken) close(fd);
+  must(net.tail.close_listen(door), "closeListen");
+  must(net.finalize(context), "finalize");
+}
+
+// Who connects is held up for longer than strangers are given, when it has made its offer.
+void held_up(const std::string& path, int version, const std::vector<int>& numbers) {
+  Net net = load(path, version);
+  void *context = nullptr, *door = nullptr, *send = nullptr, *receive = nullptr;
+  must(net.init(&context), "init");
+  Handle handle;
+  must(net.listen(context, handle.data(), &door), "listen");
+  for (int i = 0; i < numbers.at(0) && !send; ++i) {
+    must(net.connect(context, handle.data(), &send), "connect");
+    for (int k = 0; k < 20 && !receive; ++k) {
+      must(net.middle.accept(door, &receive, nullptr), "accept");
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  const auto until = Clock::now() + std::chrono::milliseconds(10'500);
+  while (Clock::now() < until && !receive) {
+    must(net.middle.accept(door, &receive, nullptr), "accept");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  const Deadline deadline(20);
+  while (!send || !receive) {
+    if (!send) must(net.connect(context, handle.data(), &send), "connect");
+    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
+    deadline.check("being connected after all");
+  }
+  must(net.tail.close_listen(door), "closeListen");
+  must(net.tail.close_send(send), "closeSend");
+  must(net.tail.close_receive(receive), "closeRecv");
+  must(net.finalize(context), "finalize");
+}
+
 }  // namespace
 
-const std::map<std::string, Alone> alone{{"cycle", cycle}, {"strangers", strangers}, {"unlike", unlike}, {"refused", refused}};
+const std::map<std::string, Alone> alone{{"cycle", cycle},       {"strangers", strangers},           {"unlike", unlike},  {"refused", refused},
+                                         {"unopened", unopened}, {"no_descriptors", no_descriptors}, {"held_up", held_up}};
 
 }  // namespace harness
