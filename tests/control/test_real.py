@@ -51,7 +51,8 @@ def test_a_real_device_is_asked_and_told(connection: Connection) -> None:
         assert node.allow([0], qpn=qp["qpn"]).done == 1
         assert any(event["type"] == "ev_state" for event in node.events().events)
         (answer,) = control.probe(node, qp["peer"]["number"], 0, [qp["evs"][1]["value"]], timeout_s=10)
-        assert answer.took_ns is not None and answer.arrival_plane == 0
+        # Answers come in copies, of which one takes another plane and may be the first.
+        assert answer.took_ns is not None and answer.arrival_plane in range(len(connection.device.local_planes))
         assert answer.service_ns is not None and 0 < answer.service_ns <= answer.took_ns, "a part of it"
         assert node.set_port(1, False)[1]["is_up"] is False
         assert node.set_port(1, True)[1]["is_admin_up"] is True
