@@ -1,12 +1,12 @@
 #include "face/settings.h"
 
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -86,8 +86,8 @@ std::vector<std::string> names_in(const std::string& text) {
 
 std::string text_of_file(const char* variable, const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
-  std::error_code unknown;
-  if (!stream || std::filesystem::is_directory(file, unknown)) throw Refusal(std::string(variable) + " is " + file + "; allowed: a file that can be read");
+  struct stat found{};
+  if (!stream || (stat(file.c_str(), &found) == 0 && S_ISDIR(found.st_mode))) throw Refusal(std::string(variable) + " is " + file + "; allowed: a file that can be read");
   std::ostringstream text;
   text << stream.rdbuf();
   return text.str();

@@ -40,7 +40,7 @@ class LocalPlane:
     def speed_bps(self) -> int:
         """What the kernel said of the link when it was first asked; 0 where it does not know, as of loopback and veth,
         or guesses."""
-        return speed_of(self.link) if self.link and not self.address.is_loopback else 0
+        return speed_of(self.link) if self.link else 0
 
     @property
     def speed(self) -> str:

@@ -35,7 +35,7 @@ def test_every_scenario_names_a_figure_that_its_workload_has(name: str) -> None:
     if asked == "victim":
         assert "victim" in scenario.table["workload"]
     if not asked:
-        assert kinds & {"collective", "permutation"}
+        assert kinds & {"collective", "permutation", "job", "chakra"}
 
 
 def _tables(workload: object) -> list[dict[str, object]]:

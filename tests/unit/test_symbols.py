@@ -20,7 +20,7 @@ from softmrc.nccl import plugin_path
 # where the library that they were built with has it. None is asked for when the extension is built on an older system.
 OLDER_THAN_THEY_LOOK = {
     "pthread_setname_np", "pthread_cond_clockwait", "pthread_mutex_trylock", "__libc_single_threaded",
-    "dlopen", "dlclose", "dlinfo", "stat", "lstat",
+    "dlopen", "dlclose", "dlinfo", "stat", "lstat", "fstat",
 }  # fmt: skip
 # The same, of the C++ library that the plugin brings along.
 OF_THE_PLUGIN = OLDER_THAN_THEY_LOOK | {
