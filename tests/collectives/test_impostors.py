@@ -102,7 +102,7 @@ def test_a_sender_whose_offer_was_taken_is_asked_after(both: Both) -> None:
 def test_the_goodbye_of_a_rank_that_failed_acknowledges_nothing(both: Both) -> None:
     """It may have failed before it had read what was written to it."""
     group, impostor = both
-    memory = np.zeros(1 << 26, np.uint8)
+    memory = np.zeros(1 << 28, np.uint8)  # which is under way for long enough
     key = impostor.let_write(memory.size)
     work = group.send(memory, 1)
     impostor.say(ACCEPT, number=1, bytes=memory.size, rkey=key)
