@@ -11,7 +11,7 @@ SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
-.PHONY: help demo demo-lab demo-gpu test torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz fuzz-short arm64 swarm soak paper answers spec-map settings api wheel wheel-check docs build clean
+.PHONY: help demo demo-lab demo-gpu test test-again torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz fuzz-short arm64 swarm soak paper answers spec-map settings api wheel wheel-check docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -28,6 +28,9 @@ demo-gpu: build ## Train with NCCL on a GPU over our plugin while its planes bre
 
 test: $(VENV)/.test ## Run every test
 	$(BIN)/python -m pytest -n $(JOBS)
+
+test-again: ## Run those that failed once more, one by one
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -x
 
 torch-suite: $(VENV)/.test ## Run torch's own distributed tests on our backend and on Gloo, and compare
 	$(BIN)/python -m tests.torch_suite.suite
