@@ -30,8 +30,8 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
   const std::uint64_t start = start_of(written_, padded(size));
   if (start + padded(size) - read_there_ > limit) return false;
   header.payload = static_cast<std::uint16_t>(payload.size());
-  header.consumed = told_ = read_here_;
-  header.taken = told_taken_ = offers_taken_here;
+  header.consumed = read_here_;
+  header.taken = offers_taken_here;
   std::uint8_t* at = outbound_.get() + start % ring_bytes_;
   std::memcpy(at, &header, sizeof header);
   if (!payload.empty() && payload.data()) std::memcpy(at + sizeof header, payload.data(), payload.size());
@@ -45,6 +45,9 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
   request.is_signaled = wr_id != 0;
   if (engine.post_write(now, qpn_, request) == proto::PostStatus::queue_full) return false;
   written_ = start + padded(size);
+  told_ = read_here_;
+  told_taken_ = offers_taken_here;
+  owes_credit_ = false;
   return true;
 }
 
@@ -59,6 +62,7 @@ void Channel::flush(proto::Endpoint& engine, Time now) {
     if (!write(engine, now, next.header, next.payload, next.wr_id, ring_bytes_ - reserve)) return;
     backlog_.pop_front();
   }
+  give_credit(engine, now);
 }
 
 Channel::Received Channel::receive(proto::Endpoint& engine, Time now, std::uint32_t length) {
@@ -81,7 +85,7 @@ void Channel::give_credit(proto::Endpoint& engine, Time now) {
   if (read_here_ - told_ < ring_bytes_ / 4 && offers_taken_here - told_taken_ < tell_taken_after) return;
   Header header;
   header.type = MessageType::credit;
-  write(engine, now, header, {}, 0, ring_bytes_);
+  owes_credit_ = !write(engine, now, header, {}, 0, ring_bytes_);
 }
 
 }  // namespace softmrc::collectives

@@ -29,9 +29,13 @@ class Channel {
     remote_rkey_ = remote_rkey;
   }
 
-  // Never blocks: what finds no room waits here for credit. A work request that is not 0 completes with the acknowledgement.
+  // Never blocks: what finds no room, in the peer's ring or in the send queue, waits here. A work request that is not 0
+  // completes with the acknowledgement.
   void send(proto::Endpoint& engine, Time now, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
   bool has_backlog() const { return !backlog_.empty(); }
+  // Whether something is unsaid that no message from the peer need ever ask for: flush it when the send queue has room.
+  bool is_waiting() const { return has_backlog() || owes_credit_; }
+  void flush(proto::Endpoint& engine, Time now);
   bool has_heard() const { return read_here_ > 0; }
 
   struct Received {
@@ -52,7 +56,6 @@ class Channel {
 
  private:
   bool write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit);
-  void flush(proto::Endpoint& engine, Time now);
   std::uint64_t start_of(std::uint64_t at, std::uint64_t size) const;
 
   struct Waiting {
@@ -72,6 +75,7 @@ class Channel {
   std::uint64_t read_here_ = 0;
   std::uint64_t told_ = 0;           // of read_here_, what the peer knows
   std::uint32_t told_taken_ = 0;
+  bool owes_credit_ = false;
 };
 
 }  // namespace softmrc::collectives

@@ -29,15 +29,22 @@ Pipe::Pipe(int descriptor, void* memory)
 
 Pipe::~Pipe() {
   munmap(memory_, all_bytes);
+  close_descriptor();
+}
+
+// Descriptors are few, and the application's: a pipe in use is held by its memory.
+void Pipe::close_descriptor() {
   if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
 }
 
 std::unique_ptr<Pipe> Pipe::make(std::uint64_t token) {
   const int descriptor = memfd_create("softmrc", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) return nullptr;
   constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  void* const memory =
-      ftruncate(descriptor, all_bytes) == 0 && fcntl(descriptor, F_ADD_SEALS, seals) == 0 ? mapped(descriptor) : nullptr;
+  // All of it now: memory that cannot be had later, when it is touched, ends the process.
+  const bool is_there = fallocate(descriptor, 0, 0, all_bytes) == 0 && fcntl(descriptor, F_ADD_SEALS, seals) == 0;
+  void* const memory = is_there ? mapped(descriptor) : nullptr;
   if (!memory) {
     ::close(descriptor);
     return nullptr;

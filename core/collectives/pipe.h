@@ -50,6 +50,7 @@ class Pipe {
     if (first < bytes) sink(first, data_, bytes - first);
     at_ += padded(bytes);
     head_->taken.store(at_, std::memory_order_seq_cst);
+    if (descriptor_ >= 0) close_descriptor();
     return true;
   }
   // Whether the other end has asked to be told that there is room.
@@ -67,8 +68,9 @@ class Pipe {
   Pipe(int descriptor, void* memory);
   static constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
   bool has_room(std::uint64_t bytes) const;
+  void close_descriptor();
 
-  const int descriptor_;
+  int descriptor_;  // by which the other end finds it; -1 once it has
   void* const memory_;
   Head* const head_;
   std::uint8_t* const data_;

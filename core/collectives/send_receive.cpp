@@ -58,7 +58,7 @@ void Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t ta
       offers_.erase(offer);
       if (!match(engine, now, receiving, found.peer, found.header, found.payload)) receivings_.push_back(receiving);
       if (has_failed()) work->fail(error_);
-      peers_[found.peer]->channel.give_credit(engine, now);
+      give_credit(engine, now, found.peer);
       return;
     }
     if (source >= 0 && has_left(static_cast<std::uint32_t>(source))) {

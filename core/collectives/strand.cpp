@@ -81,6 +81,7 @@ bool Strand::attend(Engine& engine, Time now) {
   while (const std::size_t count = engine.poll_completions(home_.cq, found))
     for (std::size_t i = 0; i < count; ++i) handle(engine, now, found[i]);
   if (has_unposted_) post_all(engine, now);
+  if (has_unsaid_) say_rest(engine, now);
   if (has_copies_) {
     has_copies_ = false;
     for (const auto& op : operations_) {
@@ -144,13 +145,32 @@ void Strand::miss(Engine& engine, Time now, std::uint32_t peer, const Operation&
 }
 
 void Strand::suspect(Time now, std::uint32_t peer, const std::string& why) {
+  if (has_failed()) return;
   const bool is_known = std::any_of(suspects_.begin(), suspects_.end(), [peer](const Suspect& s) { return s.peer == peer; });
   if (!is_known) suspects_.push_back({peer, now + words_come_within, why});
 }
 
 void Strand::say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload, std::uint64_t wr_id) {
   ++stats_.messages;
-  reach(engine, now, peer).channel.send(engine, now, header, payload, wr_id);
+  Channel& channel = reach(engine, now, peer).channel;
+  channel.send(engine, now, header, payload, wr_id);
+  has_unsaid_ |= channel.is_waiting();
+}
+
+void Strand::give_credit(Engine& engine, Time now, std::uint32_t peer) {
+  Channel& channel = peers_[peer]->channel;
+  channel.give_credit(engine, now);
+  has_unsaid_ |= channel.is_waiting();
+}
+
+// What found no room in a send queue, which acknowledgements make: no message tells of that.
+void Strand::say_rest(Engine& engine, Time now) {
+  has_unsaid_ = false;
+  for (const auto& peer : peers_) {
+    if (!peer || !peer->channel.is_waiting()) continue;
+    peer->channel.flush(engine, now);
+    has_unsaid_ |= peer->channel.is_waiting();
+  }
 }
 
 void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::uint32_t length) {
@@ -170,7 +190,7 @@ void Strand::handle_message(Engine& engine, Time now, std::uint32_t peer, std::u
     case MessageType::error: handle_error(engine, now, std::string(got.payload.begin(), got.payload.end())); break;
     case MessageType::bye: handle_bye(engine, now, peer, got.header.number == 0); break;
   }
-  peers_[peer]->channel.give_credit(engine, now);
+  give_credit(engine, now, peer);
 }
 
 void Strand::handle_collective_message(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
@@ -408,8 +428,12 @@ void Strand::leave() {
     engine.release(*this);
     end_point_to_point(engine, words_when_closed);  // what came after the goodbye was begun
     for (std::uint32_t p = 0; p < place_.size; ++p) {
-      const Peer* peer = peers_[p].get();
-      if (peer) engine.remove_region(peer->ring_rkey);
+      Peer* const peer = peers_[p].get();
+      if (peer) {
+        engine.remove_region(peer->ring_rkey);
+        peer->from.reset();
+        peer->to.reset();
+      }
       if (!meets_ && !(peer && peer->bulk_qpn)) continue;
       // Those too that never were: a driver may keep keys for them.
       driver_.destroy(engine, now, meets_ ? end_.qpn(p, false) : peer->channel.qpn());

@@ -199,6 +199,8 @@ class Strand final : public proto::Attendant, private proto::Greeter {
   void handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_well);
   void handle_error(Engine& engine, Time now, const std::string& why);
   void say(Engine& engine, Time now, std::uint32_t peer, Header header, std::span<const std::uint8_t> payload = {}, std::uint64_t wr_id = 0);
+  void say_rest(Engine& engine, Time now);
+  void give_credit(Engine& engine, Time now, std::uint32_t peer);
   void say_error(Engine& engine, Time now, std::uint32_t peer);
   void say_bye(Engine& engine, Time now, std::uint32_t peer);
   bool is_told(std::uint32_t peer, const Ending& ending) const;
@@ -266,6 +268,7 @@ class Strand final : public proto::Attendant, private proto::Greeter {
   bool has_ended_some_ = false;
   bool has_copies_ = false;
   bool has_unposted_ = false;            // a send queue was full
+  bool has_unsaid_ = false;              // a message found no room
 
   std::list<Sending> sendings_;
   std::list<Receiving> receivings_;

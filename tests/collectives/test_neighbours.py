@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -175,3 +176,27 @@ def test_a_row_of_a_grid_is_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         sent = list(pool.map(crossing, groups))
         list(pool.map(Group.close, groups))
     assert all(0 < one <= 1.1 * count * 4 / 4 for one in sent)  # a quarter for each of four, whatever the others do
+
+
+def shared_memory(kind: str) -> list[str]:
+    """Descriptors of this process, or its mappings, that are a pipe's."""
+    if kind == "maps":
+        return [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:softmrc" in line]
+    links = (entry for entry in Path("/proc/self/fd").iterdir())
+    found = []
+    for link in links:
+        with contextlib.suppress(OSError):
+            if "memfd:softmrc" in (target := os.readlink(link)):
+                found.append(target)
+    return found
+
+
+@pytest.mark.usefixtures("through_memory")
+def test_a_pipe_in_use_takes_no_descriptor_and_one_of_a_closed_group_no_memory() -> None:
+    """Descriptors are few: with many ranks, lanes and groups pipes would use up the application's."""
+    with ranks(3, lanes=2) as group:
+        values_of(group(sums))
+        assert len(shared_memory("maps")) >= 2 * 3, "both ends of a pipe are here"
+        assert not shared_memory("fd")
+        kept = list(group.groups)
+    assert kept and not shared_memory("maps"), "whoever keeps the object keeps no memory of it"

@@ -21,6 +21,7 @@ from collectives.test_reduce import ops_of
 from softmrc import _core
 from softmrc.collectives import CollectiveError, DirectoryStore, Group, ReduceOp, Work
 from softmrc.collectives.offer import Greeting, strands_of
+from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 from softmrc.verbs import Device, width
 
@@ -413,3 +414,22 @@ def test_how_many_lanes_a_rank_has(
 ) -> None:
     monkeypatch.setattr(width, "cores", lambda: cores)
     assert width.lanes_of_rank(ranks_here, speeds) == lanes
+
+
+@pytest.mark.parametrize("most", [1, 4, 24])
+def test_a_short_send_queue_holds_up_nobody(most: int) -> None:
+    """What found it full is said when acknowledgements have made room, whether or not the other rank says anything."""
+
+    def work(group: Group) -> list[float]:
+        arrays = [np.full(3, group.rank + number, np.float32) for number in range(64)]
+        for one in [group.all_reduce(values) for values in arrays]:
+            one.wait()
+        blocks = [np.full(1000, number, np.float32) for number in range(100)]
+        works = [group.send(block, 1) if group.rank == 0 else group.recv(block, 0) for block in blocks]
+        for one in works:
+            one.wait()
+        return [float(values[0]) for values in arrays]
+
+    with ranks(2, timeout_s=15.0, device_config=DeviceConfig(max_send_wr=most)) as group:
+        assert values_of(group(work)) == [[2.0 * number + 1 for number in range(64)]] * 2
+        assert all(one._native.stats()["inquiries"] == 0 for one in group.groups), "nobody had to ask"

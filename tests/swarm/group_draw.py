@@ -63,6 +63,8 @@ def draw_group(seed: int) -> GroupPlan:
     # Most groups are too small, or have too little to say, for most algorithms to be the cheapest.
     if seed % 4 == 0:
         plan.algorithm = rng.choice(ALGORITHMS)
+    if seed % 5 == 0:
+        plan.max_send_wr = rng.choice([1, 2, 4, 24, 64])
     return plan
 
 

@@ -89,6 +89,7 @@ class GroupPlan:
     guilty: set[int] = field(default_factory=set)  # an error must name one of them
     silent: set[int] = field(default_factory=set)  # ranks that take no part any longer at the end
     algorithm: str | None = None  # wherever it is possible, instead of the cheapest
+    max_send_wr: int = 1024
     lies: bool = False  # somebody's words are not to be trusted, nor is what follows from them
 
     @property

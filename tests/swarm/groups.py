@@ -63,6 +63,7 @@ class GroupRun:
         settings.seed, settings.mtu, settings.unit = plan.seed, plan.mtu, 8 * plan.mtu
         settings.timeout, settings.retry_linear = TIMEOUT, RETRY_LINEAR
         settings.retry_exponential = RETRY_EXPONENTIAL
+        settings.max_send_wr = plan.max_send_wr
         self.ranks = _core.Ranks(self.mesh, settings, to_native(plan.ev_profile), to_native(plan.cc_profile))
         self.arenas = group_model.first_arenas(plan)
         self.groups = [self.ranks.group(rank) for rank in range(plan.ranks)]
