@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,42 @@ def test_a_group_can_be_made_again(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(SIZE) as pool:
         assert list(pool.map(live, range(SIZE))) == [4] * SIZE
+
+
+class Hasty:
+    """A store that counts in whole milliseconds, and so may give up a moment early."""
+
+    def __init__(self, store: DirectoryStore) -> None:
+        self._store = store
+        self.set, self.get = store.set, store.get
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self._store.wait(keys, timeout - timedelta(seconds=0.002) if timeout > timedelta(seconds=0.1) else timeout)
+
+
+def test_a_store_that_gives_up_a_moment_early_has_not_failed(tmp_path: Path) -> None:
+    table = Table(Hasty(DirectoryStore(tmp_path)), "table", 0, 2, 0.3)
+    with pytest.raises(CollectiveError, match="timed out: rank 1 did not join the group of 2"):
+        table.agree("here")
+
+
+def test_who_gives_up_says_so_once(tmp_path: Path) -> None:
+    def go(rank: int) -> None:
+        table = Table(DirectoryStore(tmp_path), "table", rank, 2, 20.0)
+        table.agree("")
+        if rank == 1:
+            table.give_up("the first reason")
+            table.give_up("what followed from it")
+        else:
+            with pytest.raises(CollectiveError, match="the first reason"):
+                table.tell("")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(go, range(2)))
+
+
+def test_names_may_be_longer_than_those_of_files(tmp_path: Path) -> None:
+    store, key = DirectoryStore(tmp_path), "softmrc/" + "long" * 100
+    store.set(key, b"one")
+    store.set(key + "er", b"two")
+    assert store.get(key) == b"one" and store.get(key + "er") == b"two"

@@ -83,3 +83,31 @@ def test_torchrun_restarts_ranks(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} at last: 3.0" for rank in range(3)]
+
+
+FAILING = """
+    import os, sys, torch.distributed as dist
+    from datetime import timedelta
+
+    rank, path = int(sys.argv[1]), sys.argv[2]
+    if rank == 1:
+        os.environ["SOFTMRC_SHARED_MEMORY"] = "1"
+    try:
+        dist.init_process_group(
+            "mrc", store=dist.FileStore(path, 2), rank=rank, world_size=2, timeout=timedelta(seconds=50)
+        )
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_rank_that_cannot_join_tells_the_others_why(tmp_path: Path) -> None:
+    """They have greeted each other, and would wait for it until their time is up."""
+    command = [sys.executable, "-c", textwrap.dedent(FAILING)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert said[0].startswith("CollectiveError rank 1 did not get ready: SOFTMRC_SHARED_MEMORY")
+    assert said[1].startswith("ConfigError")

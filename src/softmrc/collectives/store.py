@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 LOOK_EVERY_S = 0.002
+LONGEST_NAME = 200
 
 
 class DirectoryStore:
@@ -22,7 +24,9 @@ class DirectoryStore:
         self.timeout = timeout
 
     def _file(self, key: str) -> Path:
-        return self.path / key.encode().hex()
+        name = key.encode().hex()
+        # File systems have a limit for names, and a part of a value needs some letters more.
+        return self.path / (name if len(name) <= LONGEST_NAME else hashlib.sha256(key.encode()).hexdigest())
 
     def set(self, key: str, value: bytes | str) -> None:
         """Say it to everybody; a key appears with its whole value."""

@@ -47,6 +47,7 @@ class Table:
         self.said: list[str] = []  # what they said, by rank; none: they have not agreed
         self.secret = b""  # what they have in common, and nobody knows who cannot read the store
         self._has_told = False
+        self._has_given_up = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
 
     def agree(self, text: str) -> list[str]:
@@ -117,9 +118,10 @@ class Table:
             glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
 
     def give_up(self, why: str) -> None:
-        """Tell those who wait for us."""
-        if not self._sitting:
+        """Tell those who wait for us, once."""
+        if not self._sitting or self._has_given_up:
             return
+        self._has_given_up = True
         words = "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
         if not self._has_told:
             self._set(self._own(f"places/{self._sitting}"), FAILED + words)
@@ -204,7 +206,7 @@ class Table:
             self._store.wait(keys, self._time_left())
             return dict(enumerate(_values(self._store, keys)))
         except Exception as error:
-            if time.monotonic() < self._until:
+            if time.monotonic() < self._until - LAST_LOOK_S:  # a store may count in whole milliseconds
                 raise self._store_failed(keys, error) from error
         found: dict[int, object] = {}
         for rank, key in enumerate(keys):

@@ -12,6 +12,7 @@ from softmrc.collectives.group import made_for
 from softmrc.collectives.offer import Greeting
 from softmrc.collectives.rendezvous import cores_to_share
 from softmrc.collectives.table import Table
+from softmrc.collectives.work import quietly
 from softmrc.torch import settings
 from softmrc.verbs import Device
 
@@ -34,14 +35,20 @@ class Membership:
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         wanted = settings.read()
         table = Table(store, "mrc", rank, size, timeout_s)
-        planes, why = settings.chosen(wanted, [] if wanted.planes else _hosts(table, rank, size, wanted.device.lanes))
-        self._key = (os.getpid(), planes, wanted.device)
-        device = _take(self._key, wanted.routes, size, why)
         try:
-            lanes = wanted.device.lanes or None
-            self.group = Group.join(table, rank, size, device=device, lanes=lanes, timeout_s=timeout_s)
-        except BaseException:
-            _give_back(self._key)
+            hosts = [] if wanted.planes else _hosts(table, rank, size, wanted.device.lanes)
+            planes, why = settings.chosen(wanted, hosts)
+            self._key = (os.getpid(), planes, wanted.device)
+            device = _take(self._key, wanted.routes, size, why)
+            try:
+                lanes = wanted.device.lanes or None
+                self.group = Group.join(table, rank, size, device=device, lanes=lanes, timeout_s=timeout_s)
+            except BaseException:
+                _give_back(self._key)
+                raise
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            quietly(lambda: table.give_up(reason))  # those who have greeted us wait for us
             raise
         self._has_left = False
 
