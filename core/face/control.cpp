@@ -173,7 +173,11 @@ void Control::live() {
 
 void Control::admit() {
   const int fd = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd < 0) return;
+  if (fd < 0) {
+    // Who has come stays at the door while this process has no descriptor to spare.
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) rests_until_ = Clock::now() + std::chrono::milliseconds(100);
+    return;
+  }
   for (Client& client : clients_)
     if (client.fd < 0 && is_ours(fd)) {
       client.fd = fd;

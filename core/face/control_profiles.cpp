@@ -139,6 +139,8 @@ void set_entries(PathProfile& paths, const Json& value) {
     if (bytes) paths.evs.evs.push_back(*bytes);
     if (place >= proto::max_evs) throw Refusal("entries has more than " + std::to_string(proto::max_evs) + " EVs; allowed: at most that");
   }
+  if (!paths.evs.evs.empty() && paths.evs.evs.size() != paths.evs.entries.size())
+    throw Refusal("entries has values of both kinds; allowed: all of them bytes, or all of them numbers");
 }
 
 void set_fields(PathProfile& paths, const Json& value) {

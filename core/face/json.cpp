@@ -1,5 +1,6 @@
 #include "face/json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -10,15 +11,31 @@ namespace {
 
 constexpr int deepest = 16;
 
+// How many bytes the UTF-8 character has with which this begins; 0 where it begins with none.
+std::size_t character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const std::size_t size = byte(0) < 0x80 ? 1 : byte(0) < 0xC2 ? 0 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : byte(0) < 0xF5 ? 4 : 0;
+  for (std::size_t i = 1; i < size; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  const bool is_longer_than_it_must = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xF0 && byte(1) < 0x90);
+  const bool is_none = (byte(0) == 0xED && byte(1) >= 0xA0) || (byte(0) == 0xF4 && byte(1) >= 0x90);
+  return is_longer_than_it_must || is_none ? 0 : size;
+}
+
+// What is no text, as names of programs and files need not be, has a mark in its place: JSON is UTF-8.
 void append_quoted(std::string& out, std::string_view text) {
   static constexpr char digits[] = "0123456789abcdef";
   out += '"';
-  for (const char c : text) {
+  while (!text.empty()) {
+    const std::size_t size = character(text);
+    const char c = text.front();
     const auto code = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') (out += '\\') += c;
+    if (size == 0) out += '?';
+    else if (c == '"' || c == '\\') (out += '\\') += c;
     else if (c == '\n') out += "\\n";
     else if (code < 0x20 || code == 0x7F) ((out += "\\u00") += digits[code >> 4]) += digits[code & 15];
-    else out += c;
+    else out += text.substr(0, size);
+    text.remove_prefix(std::max<std::size_t>(size, 1));
   }
   out += '"';
 }

@@ -1,13 +1,36 @@
 #include "udp/capture.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "udp/clock.h"
 #include "udp/failure.h"
 
 namespace softmrc::udp {
+namespace {
 
-Capture::Capture(const std::string& path, std::uint32_t planes, std::uint64_t most_bytes)
-    : file_(std::fopen(path.c_str(), "wb")), most_bytes_(most_bytes) {
-  if (!file_) fail_with_errno("cannot write a capture to " + path);
+// Whoever writes a capture must never wait for who reads it: lanes do.
+std::FILE* opened(const std::string& path) {
+  const std::string what = "cannot write a capture to " + path;
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
+  struct stat found {};
+  if (descriptor < 0 && errno != ENXIO) fail_with_errno(what);
+  if (descriptor < 0 || fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {
+    if (descriptor >= 0) close(descriptor);
+    throw DeviceFailure(EINVAL, what + ": it is no regular file, and what reads it could hold up packets");
+  }
+  std::FILE* const file = fdopen(descriptor, "wb");
+  if (!file) {
+    close(descriptor);
+    fail_with_errno(what);
+  }
+  return file;
+}
+
+}  // namespace
+
+Capture::Capture(const std::string& path, std::uint32_t planes, std::uint64_t most_bytes) : file_(opened(path)), most_bytes_(most_bytes) {
   for (std::uint32_t plane = 0; plane < planes; ++plane)
     writer_.add_interface("plane" + std::to_string(plane), wire::mrc_on_any_port, wire::linktype_raw);
   write_out();
@@ -18,9 +41,8 @@ Capture::~Capture() { write_out(); }
 void Capture::write_out() {
   const std::vector<std::uint8_t> bytes = writer_.take();
   if (bytes.empty()) return;
-  std::fwrite(bytes.data(), 1, bytes.size(), file_.get());
-  std::fflush(file_.get());
-  written_ += bytes.size();
+  const bool is_whole = std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0;
+  written_ = is_whole ? written_ + bytes.size() : most_bytes_;  // where there is no room left it ends
 }
 
 std::size_t Capture::emit_ip(const wire::Route& route, std::uint8_t tos, std::size_t udp_payload) {

@@ -385,3 +385,61 @@ def test_many_requests_at_once_are_all_answered_in_their_order(folder: Path) -> 
         client.socket.sendall(b"".join(b'{"op": "faults", "id": %d}\n' % number for number in range(count)))
         client.socket.shutdown(socket.SHUT_WR)
         assert [json.loads(line)["id"] for line in client.file] == list(range(count))
+
+
+def test_a_capture_goes_into_a_file_and_waits_for_no_reader(folder: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with Device(PLANES) as device, contextlib.closing(Client(device.control)) as client:
+        assert "no regular file" in client.refused("capture", path=str(pipe))
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        assert "no regular file" in client.refused("capture", path=str(pipe))
+        os.close(reader)
+        device.create_cq()
+
+
+STARVED = """
+import os, resource, socket, sys, time
+from softmrc.verbs import Device
+with Device(["127.0.0.1"]) as device:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for client in clients:
+        client.connect(device.control)
+    before = time.process_time()
+    time.sleep(1)
+    print(time.process_time() - before)
+    for one in held:
+        os.close(one)
+    clients[0].settimeout(5)
+    clients[0].sendall(b'{"op": "info"}\\n')
+    print(len(clients[0].recv(65536)) > 10)
+"""
+
+
+def test_who_waits_at_a_door_without_descriptors_costs_nothing(folder: Path) -> None:
+    done = run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=True)
+    spent, is_answered = done.stdout.split()
+    assert float(spent) < 0.5, "of a second in which nothing could be done"
+    assert is_answered == "True"
+
+
+def test_names_that_are_no_text_are_still_json(folder: Path) -> None:
+    """A command line may hold any bytes, and is cut at some length."""
+    script = (
+        "import json, socket; from softmrc.verbs import Device\n"
+        "with Device(['127.0.0.1']) as device:\n"
+        "    client = socket.socket(socket.AF_UNIX); client.connect(device.control)\n"
+        "    client.sendall(b'{\"op\": \"info\"}\\n')\n"
+        "    print(json.loads(client.makefile('rb').readline())['program'].count('?'))"
+    )
+    odd = {b"\xff\xfe": 2, ("x" + "ü" * 900).encode(): 0, ("ü" * 900).encode(): 0}
+    for more, least in odd.items():
+        done = run([sys.executable, "-c", script, more], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 and int(done.stdout) >= least, done.stderr
