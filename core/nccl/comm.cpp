@@ -66,10 +66,17 @@ void Comm::close() {
   is_closed_ = true;
   mark(Result::internal_error, "the connection is closed");
   std::uint64_t sent = 0, again = 0, left = 0, trusted = 0;
-  for (face::End& end : ends_) {
+  for (const face::End& end : ends_) {
+    Porter& porter = station_->porter(end.lane);
+    porter.lane().with_engine([&](proto::Endpoint&, Time) {
+      porter.remove(end.qpn);
+      return 0;
+    });
+  }
+  for (const face::End& end : ends_) {
     Porter& porter = station_->porter(end.lane);
     porter.lane().with_engine([&](proto::Endpoint& engine, Time now) {
-      porter.remove(engine, now, end.qpn);
+      porter.carry_out(engine, now);
       if (const proto::QueuePair* pair = engine.qp(end.qpn)) {
         sent += pair->stats().packets_sent;
         again += pair->stats().packets_retransmitted;
@@ -78,8 +85,8 @@ void Comm::close() {
       }
       return 0;
     });
-    node_.close(end);
   }
+  for (face::End& end : ends_) node_.close(end);
   if (heard_at_ps_ != 0)  // it had come about
     station_->words().tell(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
                                         " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");

@@ -31,11 +31,6 @@ bool Porter::carry_out(proto::Endpoint& engine, Time now) {
   return true;
 }
 
-void Porter::remove(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
-  carry_out(engine, now);
-  owners_.erase(qpn);
-}
-
 bool Porter::attend(proto::Endpoint& engine, Time now) {
   bool worked = carry_out(engine, now);
   std::array<proto::Completion, 64> found;

@@ -34,9 +34,11 @@ class Porter final : public proto::Attendant {
   }
 
   udp::Lane& lane() { return lane_; }
-  // With the engine to oneself. A comm's completions are its own from here on; after `remove` none of its orders is left.
+  // With the engine to oneself. A comm's completions are its own from here on, until it is removed. An end that fails gives
+  // orders to all others: only when a comm is removed from all its lanes, and what they have is carried out, is none of its own left.
   void add(std::uint32_t qpn, Comm& comm, std::uint32_t end) { owners_[qpn] = {&comm, end}; }
-  void remove(proto::Endpoint& engine, Time now, std::uint32_t qpn);
+  void remove(std::uint32_t qpn) { owners_.erase(qpn); }
+  bool carry_out(proto::Endpoint& engine, Time now);
 
   bool attend(proto::Endpoint& engine, Time now) override;
   Time deadline() const override { return Time::never(); }
@@ -46,8 +48,6 @@ class Porter final : public proto::Attendant {
     Comm* comm = nullptr;
     std::uint32_t end = 0;
   };
-
-  bool carry_out(proto::Endpoint& engine, Time now);
 
   udp::Lane& lane_;
   const std::uint32_t cq_;

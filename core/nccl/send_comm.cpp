@@ -31,8 +31,8 @@ void SendComm::accept(std::span<const std::uint8_t> said) {
   const Shape shape = read_shape(theirs.more);
   while (ends_.size() > theirs.ends.size()) {
     Porter& porter = station_->porter(ends_.back().lane);
-    porter.lane().with_engine([&](proto::Endpoint& engine, Time now) {
-      porter.remove(engine, now, ends_.back().qpn);
+    porter.lane().with_engine([&](proto::Endpoint&, Time) {
+      porter.remove(ends_.back().qpn);
       return 0;
     });
     node_.close(ends_.back());
