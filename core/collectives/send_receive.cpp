@@ -40,7 +40,7 @@ void Strand::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, d
       return;
     }
     say(engine, now, to, header);
-    sendings_.push_back({header.number, to, tag, from, now, deadline_of(now, timeout_s), timeout_s, false, work});
+    sendings_.push_back({header.number, to, tag, from, now, deadline_of(now, timeout_s), timeout_s, work});
     if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
   });
 }
@@ -113,27 +113,34 @@ void Strand::handle_accept(Engine& engine, Time now, std::uint32_t peer, const H
   const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.peer == peer && s.id == header.number; });
   if (at == sendings_.end()) return;
   // Two writes of one send: the first one's end would give the memory back that the second one reads.
-  if (at->is_written) return fail(engine, now, name_of(peer) + " accepted a send twice");
-  at->is_written = true;
+  if (at->is_accepted) return fail(engine, now, name_of(peer) + " accepted a send twice");
+  at->is_accepted = true;
+  at->rkey = header.rkey;
   if (at->from.bytes == 0) {
     at->work->succeed();
     sendings_.erase(at);
     return;
   }
-  for (std::uint64_t offset = 0; offset < at->from.bytes; offset += largest_write) {
+  post(engine, now, *at);
+}
+
+// As much as the send queue holds; the rest when acknowledgements have made room.
+void Strand::post(Engine& engine, Time now, Sending& sending) {
+  while (!sending.is_written()) {
     proto::WorkRequest request;
-    const std::uint64_t bytes = std::min(largest_write, at->from.bytes - offset);
-    request.wr_id = send_mark | at->id;
-    request.data = at->from.data + offset;
-    request.remote_va = offset;
-    request.rkey = header.rkey;
+    const std::uint64_t bytes = std::min(largest_write, sending.from.bytes - sending.posted);
+    request.wr_id = send_mark | sending.id;
+    request.data = sending.from.data + sending.posted;
+    request.remote_va = sending.posted;
+    request.rkey = sending.rkey;
     request.length = static_cast<std::uint32_t>(bytes);
-    request.imm = send_bit | at->id;
-    request.has_imm = request.is_signaled = offset + bytes == at->from.bytes;
-    const proto::PostStatus status = engine.post_write(now, peers_[peer]->bulk_qpn, request);
-    if (status == proto::PostStatus::queue_full) return fail(engine, now, "too many sends to " + name_of(peer) + " are under way");
-    // Broken off by a peer that is about to say why.
+    request.imm = send_bit | sending.id;
+    request.has_imm = request.is_signaled = sending.posted + bytes == sending.from.bytes;
+    const proto::PostStatus status = engine.post_write(now, peers_[sending.peer]->bulk_qpn, request);
+    if (status == proto::PostStatus::queue_full) has_unposted_ = true;
+    // Or broken off by a peer that is about to say why.
     if (status != proto::PostStatus::ok) return;
+    sending.posted += bytes;
   }
 }
 
@@ -148,7 +155,7 @@ void Strand::handle_received(Engine& engine, std::uint32_t peer, std::uint32_t i
 }
 
 void Strand::handle_sending_done(std::uint32_t id) {
-  const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.id == id && s.is_written; });
+  const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.id == id && s.is_written(); });
   if (at == sendings_.end()) return;
   at->work->succeed();
   sendings_.erase(at);
@@ -157,7 +164,7 @@ void Strand::handle_sending_done(std::uint32_t id) {
 void Strand::look_at_point_to_point(Engine& engine, Time now) {
   for (const Sending& s : sendings_)
     if (s.deadline <= now) {
-      const std::string whom = name_of(s.peer) + (s.is_written ? " did not take all of it" : " did not receive it");
+      const std::string whom = name_of(s.peer) + (s.is_accepted ? " did not take all of it" : " did not receive it");
       return fail_late(engine, now, "a send with tag " + std::to_string(s.tag), s.timeout_s, whom);
     }
   for (const Receiving& r : receivings_)

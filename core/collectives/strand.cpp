@@ -238,7 +238,7 @@ void Strand::handle_bye(Engine& engine, Time now, std::uint32_t peer, bool is_we
   for (auto at = sendings_.begin(); at != sendings_.end();) {
     const auto sending = at++;
     if (sending->peer != peer) continue;
-    if (!sending->is_written) return fail(engine, now, name_of(peer) + " has left the group and never received what was sent to it");
+    if (!sending->is_written()) return fail(engine, now, name_of(peer) + " has left the group and never received what was sent to it");
     sending->work->succeed();
     sendings_.erase(sending);
   }

@@ -146,8 +146,11 @@ class Strand final : public proto::Attendant, private proto::Greeter {
     Time issued_at{};
     Time deadline{};
     double timeout_s = 0;
-    bool is_written = false;
     std::shared_ptr<Work> work;
+    bool is_accepted = false;
+    std::uint32_t rkey = 0;       // where it may go, once it is accepted
+    std::uint64_t posted = 0;     // of its bytes
+    bool is_written() const { return is_accepted && posted == from.bytes; }
   };
   struct Receiving {
     std::int32_t source = -1;     // -1: anybody, until somebody is found
@@ -241,6 +244,7 @@ class Strand final : public proto::Attendant, private proto::Greeter {
   // send_receive.cpp: point to point.
   void handle_offer(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
   bool match(Engine& engine, Time now, Receiving& receiving, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload);
+  void post(Engine& engine, Time now, Sending& sending);
   void handle_accept(Engine& engine, Time now, std::uint32_t peer, const Header& header);
   void handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id);
   void handle_sending_done(std::uint32_t id);

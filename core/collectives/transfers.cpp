@@ -205,6 +205,8 @@ void Strand::post_all(Engine& engine, Time now) {
     if (op->has_ended) continue;
     for (std::uint32_t i = 0; i < op->outs.size(); ++i) post(engine, now, *op, i);
   }
+  for (Sending& sending : sendings_)
+    if (sending.is_accepted) post(engine, now, sending);
 }
 
 void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm, std::uint32_t length) {

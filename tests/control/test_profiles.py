@@ -323,9 +323,9 @@ def test_ranks_that_connect_later_get_what_is_given_to_all(
 def test_a_list_of_both_kinds_of_values_is_refused(laid: control.Profiles) -> None:
     """Bytes have a table of their own, in which a place without them would be somebody else's memory."""
     mixed = [{"value": "ab" * 32, "plane": 0}, *({"value": i, "plane": 0} for i in range(60))]
-    with pytest.raises(ConfigError, match="all of them bytes, or all of them numbers"):
+    with pytest.raises(UsageError, match="all of them bytes, or all of them numbers"):
         laid.add("ev", mode="explicit", format="srv6", entries=mixed)
     number = laid.add("ev", mode="explicit", format="srv6", entries=mixed[:1])["number"]
-    with pytest.raises(ConfigError, match="all of them bytes, or all of them numbers"):
+    with pytest.raises(UsageError, match="all of them bytes, or all of them numbers"):
         laid.set(number, entries=mixed)
     assert len(laid.find(number)["entries"]) == 1

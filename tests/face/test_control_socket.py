@@ -391,9 +391,9 @@ def test_a_capture_goes_into_a_file_and_waits_for_no_reader(folder: Path, tmp_pa
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with Device(PLANES) as device, contextlib.closing(Client(device.control)) as client:
-        assert "no regular file" in client.refused("capture", path=str(pipe))
+        assert "no regular file" in client.refused("capture", start=str(pipe))
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        assert "no regular file" in client.refused("capture", path=str(pipe))
+        assert "no regular file" in client.refused("capture", start=str(pipe))
         os.close(reader)
         device.create_cq()
 
@@ -436,7 +436,7 @@ def test_names_that_are_no_text_are_still_json(folder: Path) -> None:
         "import json, socket; from softmrc.verbs import Device\n"
         "with Device(['127.0.0.1']) as device:\n"
         "    client = socket.socket(socket.AF_UNIX); client.connect(device.control)\n"
-        "    client.sendall(b'{\"op\": \"info\"}\\n')\n"
+        '    client.sendall(b\'{"op": "info"}\\n\')\n'
         "    print(json.loads(client.makefile('rb').readline())['program'].count('?'))"
     )
     odd = {b"\xff\xfe": 2, ("x" + "ü" * 900).encode(): 0, ("ü" * 900).encode(): 0}
