@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +14,8 @@ from typer.testing import CliRunner
 from softmrc import sim as simulator
 from softmrc.cli import app, study
 from softmrc.errors import ConfigError, DeviceError
-from softmrc.sim.confirm import Confirmed, confirm
+from softmrc.sim.confirm import Slice
+from softmrc.sim.sweep import Task
 
 ROOT = Path(__file__).parents[2]
 LAB, LARGE = str(ROOT / "examples" / "lab.toml"), str(ROOT / "examples" / "large.toml")
@@ -123,25 +126,58 @@ def test_the_examples_are_ten_lines_or_so() -> None:
 
 def test_a_study_goes_on_where_it_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, kept = tmp_path / "s.toml", tmp_path / "kept.jsonl"
-    file.write_text("gpus = 64\n[vary]\nplanes = [2, 4]\ntiers = 2\nswitch_bps = '12.8T'\n")
-    asked: list[int] = []
+    file.write_text("gpus = 64\nevs = [8, 64]\n[vary]\nplanes = [2, 4]\ntiers = 2\nswitch_bps = '12.8T'\n")
+    asked: list[str] = []
 
-    def pretended(planes: int, nic_bps: str, oversubscription: float, seed: int = 1) -> Confirmed:
-        asked.append(planes)
-        return Confirmed(1 - 1 / planes, 0.5)
+    def pretended(tasks: list[Task], engine: str, workers: int) -> Iterator[dict[str, Any]]:
+        for number, task in enumerate(tasks, 1):
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            asked.append(task.table["name"])
+            yield {"name": task.table["name"], "verdict": "complete", "slowest_flow_gbps": 100.0 * number}
 
-    monkeypatch.setattr(study, "confirm", pretended)
-    first = json.loads(run("study", str(file), "--confirm", "--keep", str(kept), "--json"))
-    assert len(asked) == first["front"] == len(kept.read_text().splitlines()) > 0
-    again = json.loads(run("study", str(file), "--confirm", "--keep", str(kept), "--json"))
-    assert again == first and len(asked) == first["front"], "what is there is not run again"
-    assert "beaten by none" in run("study", str(file), "--report", str(tmp_path / "x.html"))
+    monkeypatch.setattr(study, "sweep", pretended)
+    command = ["study", str(file), "--confirm", "--keep", str(kept), "--json"]
+    assert CliRunner().invoke(app, command).exit_code != 0
+    assert len(kept.read_text().splitlines()) == 2, "what was found is kept"
+    asked[:] = [*asked, "and so on"]
+    first = json.loads(run(*command))
+    lines = kept.read_text().splitlines()
+    assert len(asked) - 1 == len(lines) == len(set(asked)) - 1 == 4 * first["front"] > 0, "each run once"
+    assert json.loads(run(*command)) == first and len(asked) - 1 == len(lines), "what is there is not run again"
+    confirmed = next(one["confirmed"] for one in first["designs"] if one["confirmed"])
+    assert set(confirmed["evs"]) == {"8", "64"} and confirmed["packets"] == 2.0
+    assert "evs = [8, 64]" in run("study", str(file), "--report", str(tmp_path / "x.html"))
+    text = run("study", str(file), "--confirm", "--keep", str(kept))
+    assert "0.12   0.25" in text and "slowest of 128 hosts" in " ".join(text.split())
+
+
+def test_a_file_that_no_study_kept_is_refused(tmp_path: Path) -> None:
+    file, kept = tmp_path / "s.toml", tmp_path / "kept.jsonl"
+    file.write_text("gpus = 64\n")
+    for line in ("nonsense", "[]", "{}", '{"run": "x", "slowest_gbps": "much"}'):
+        kept.write_text(f'{{"run": "x", "slowest_gbps": 1.0}}\n{line}\n')
+        with pytest.raises(ConfigError, match="line 2"):
+            run("study", str(file), "--confirm", "--keep", str(kept))
+
+
+def slowest(part: Slice) -> dict[str, float | None]:
+    found = {name: task.run() for name, task in part.tasks.items()}
+    return {name: one["slowest_flow_gbps"] if one["verdict"] == "complete" else None for name, one in found.items()}
 
 
 @pytest.mark.parametrize("planes", [1, 2])
 def test_packets_confirm_what_a_port_takes(planes: int) -> None:
-    found = confirm(planes, "100G", 1.0)
+    part = Slice("x", planes, "100G", 1.0)
+    found = part.confirmed(slowest(part))
     if planes == 1:
         assert found.packets is None and found.arithmetic == 0
     else:
         assert found.packets == pytest.approx(found.arithmetic, abs=0.12)
+
+
+def test_few_paths_leave_somebody_behind() -> None:
+    part = Slice("x", 2, "100G", 1.0, evs=(3, 64))
+    assert part.spread(3) == 4 and part.spread(64) == 64, "every plane has as many"
+    few, many = part.confirmed(slowest(part)).evs.values()
+    assert few is not None and many is not None and few < 0.8 < 0.85 < many <= 1

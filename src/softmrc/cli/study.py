@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -14,11 +15,13 @@ from rich.table import Table
 
 from softmrc import shipped
 from softmrc.cli.terminal import terminal
+from softmrc.errors import ConfigError
 from softmrc.fabric import study as studies
 from softmrc.fabric.plan import Prices
 from softmrc.fabric.report import study_html
 from softmrc.files import read_text, write_text
-from softmrc.sim.confirm import Confirmed, confirm
+from softmrc.sim.confirm import Confirmed, Slice
+from softmrc.sim.sweep import sweep
 from softmrc.units import money_text, power_text, share_text
 
 SHOWN_OUT = 12
@@ -34,6 +37,8 @@ def study(
         Path | None,
         typer.Option("--keep", help="Keep confirmations in this file; those in it are taken.", show_default=False),
     ] = None,
+    engine: Annotated[str, typer.Option(help="Where those runs go: local (all cores) or ray.")] = "local",
+    workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes for them; 0: one for each core.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     report: Annotated[Path | None, typer.Option(help="Also write an HTML report.", show_default=False)] = None,
 ) -> None:
@@ -41,32 +46,52 @@ def study(
     asked, book = studies.load(shipped.find(file, shipped.EXAMPLES, "study")), Prices.load(prices)
     points = studies.explore(asked, book)
     front = [p for p in points if not p.out]
-    found = _confirmations(front, kept) if confirmed else {}
+    found = _confirmations([_slice(p, asked.evs) for p in front], kept, engine, workers) if confirmed else {}
     if as_json:
         rows = [p.to_json() | {"confirmed": asdict(found[p.name]) if p.name in found else None} for p in points]
         print(json.dumps({"points": len(points), "front": len(front), "designs": rows}, indent=2))
     else:
         _print(points, front, found, book)
+        if asked.evs and not confirmed:
+            terminal().print(
+                f"evs = {list(asked.evs)}: tried with packets, by --confirm.", style="dim", highlight=False
+            )
     if report is not None:
         write_text(report, study_html(asked, points, book))
         terminal(stderr=True).print(f"Report: {report}", style="dim")
 
 
-def _confirmations(front: list[studies.Point], kept: Path | None) -> dict[str, Confirmed]:
-    """One line of JSON for each, written as soon as it is known: a study that was cut short goes on where it was."""
-    found: dict[str, Confirmed] = {}
-    if kept is not None and kept.exists():
-        for line in read_text(kept, "--keep").splitlines():
+def _slice(point: studies.Point, evs: Sequence[int]) -> Slice:
+    varied = point.varied
+    return Slice(point.name, varied["planes"], varied["nic_bps"], float(varied["oversubscription"]), evs)
+
+
+def _confirmations(front: list[Slice], kept: Path | None, engine: str, workers: int) -> dict[str, Confirmed]:
+    """A line of JSON for each run, written as soon as it is known: a study that was cut short goes on where it was."""
+    slowest = _taken(kept)
+    tasks = [task for one in front for name, task in one.tasks.items() if name not in slowest]
+    with terminal(stderr=True).status(f"{len(tasks)} simulations") as status:
+        for done, row in enumerate(sweep(tasks, engine, workers) if tasks else (), 1):
+            slowest[row["name"]] = row["slowest_flow_gbps"] if row["verdict"] == "complete" else None
+            status.update(f"{done} of {len(tasks)} simulations")
+            if kept is not None:
+                lines = [json.dumps({"run": name, "slowest_gbps": rate}) for name, rate in slowest.items()]
+                write_text(kept, "\n".join(lines) + "\n")
+    return {one.name: one.confirmed(slowest) for one in front}
+
+
+def _taken(kept: Path | None) -> dict[str, float | None]:
+    """What the slowest host had, by run, from a file of --keep."""
+    found: dict[str, float | None] = {}
+    if kept is None or not kept.exists():
+        return found
+    for number, line in enumerate(read_text(kept, "--keep").splitlines(), 1):
+        try:
             row = json.loads(line)
-            found[row["name"]] = Confirmed(row["arithmetic"], row["packets"])
-    for point in front:
-        if point.name in found:
-            continue
-        v: dict[str, Any] = point.varied
-        found[point.name] = confirm(v["planes"], str(v["nic_bps"]), float(v["oversubscription"]))
-        if kept is not None:
-            lines = [json.dumps({"name": name} | asdict(one)) for name, one in found.items()]
-            write_text(kept, "\n".join(lines) + "\n")
+            rate = row["slowest_gbps"]
+            found[str(row["run"])] = None if rate is None else float(rate)
+        except (ValueError, TypeError, KeyError):
+            raise ConfigError("--keep", str(kept), f"a file that a study wrote; line {number} is another") from None
     return found
 
 
@@ -97,3 +122,18 @@ def _print(points: list[studies.Point], front: list[studies.Point], found: dict[
     lost = "hosts: with a network that never fails; network: what its failures add, with MRC; uplinks: lean ones add"
     note = f"Cost: {parts}, by {whose}. Lost: of the job's time ({lost})."
     console.print(note, style="dim", highlight=False)
+    if any(one.evs for one in found.values()):
+        _print_evs(found)
+
+
+def _print_evs(found: dict[str, Confirmed]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table.title = (
+        "What the slowest of 128 hosts has of its NIC's rate, by EVs a queue pair, when all send across leaves"
+    )
+    table.add_column("design", overflow="fold")
+    for count in next(iter(found.values())).evs:
+        table.add_column(str(count), justify="right")
+    for name, one in found.items():
+        table.add_row(name, *("stuck" if rate is None else f"{rate:.2f}" for rate in one.evs.values()))
+    terminal().print(table)

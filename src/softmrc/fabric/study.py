@@ -5,7 +5,7 @@ nobody could do better than.
     crossing_share = 0.5                       nic_bps, switch_bps, spare_share
     [vary]                             [keep]  the most that is allowed: cost_usd, power_w, lost_share
     planes = [1, 2, 4, 8]              [failures], [job]: as in a fabric file
-    nic_bps = ["400G", "800G"]
+    nic_bps = ["400G", "800G"]         evs     numbers of EVs a queue pair to try, with packets alone
     [keep]
     power_w = 5e6
 
@@ -33,6 +33,7 @@ from softmrc.files import located, parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share, rate_text, share_text
 
 MOST_POINTS = 20_000
+MOST_EVS = 1024
 CLEAR_DIFFERENCE = 0.001  # of the job's time
 VARIED: dict[str, tuple[Any, ...]] = {
     "planes": (1, 2, 4, 8),
@@ -63,6 +64,7 @@ class Study:
     failures: Failures = field(default_factory=Failures)
     job: Job = field(default_factory=Job)
     crossing_share: float = 1.0  # of what a host sends: what leaves its leaf
+    evs: tuple[int, ...] = ()  # a queue pair's, to be tried with packets: no arithmetic tells what they do
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -126,10 +128,19 @@ def parse(table: dict[str, Any]) -> Study:
         read_section("failures", table.get("failures", {}), Failures),
         read_section("job", table.get("job", {}), Job),
         as_share("crossing_share", table.get("crossing_share", 1.0)),
+        _evs(table.get("evs", [])),
     )
     if len(study.points) > MOST_POINTS:
         raise ConfigError("vary", len(study.points), f"at most {MOST_POINTS:,} combinations")
     return study
+
+
+def _evs(given: object) -> tuple[int, ...]:
+    values = given if isinstance(given, list) else [given]
+    for value in values:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_EVS:
+            raise ConfigError("evs", value, f"whole numbers from 1 to {MOST_EVS}")
+    return tuple(dict.fromkeys(values))
 
 
 def _varied(table: object) -> dict[str, tuple[Any, ...]]:

@@ -1,44 +1,88 @@
-"""What the arithmetic of designs says, confirmed with packets: how much slower the slowest host is with one dead port.
+"""What the arithmetic of designs says, confirmed with packets: how much slower the slowest host is with one dead port;
+and what it does not say: how many EVs a queue pair should use.
 
-A slice of a design runs in the simulator: its planes, its rate and its ratio of downlinks to uplinks, with few hosts.
+A slice of a design runs in the simulator: its planes, its rate and its ratio of downlinks to uplinks, with few hosts
+that all send across leaves. Every run is a sweep's task, so that many run at once, on all cores or on Ray.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from softmrc.sim.run import run
-from softmrc.sim.scenario import parse
+from softmrc.sim.sweep import Task
+from softmrc.units import as_rate_bps
 
 HOSTS_PER_LEAF, LEAVES = 8, 4
+WIDE_LEAF = 32  # hosts of a leaf, where the number of EVs matters: there are more paths than that
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The part of a design that packets can show."""
+
+    name: str
+    planes: int
+    nic_bps: str | int
+    oversubscription: float
+    evs: Sequence[int] = ()  # of a queue pair: the numbers to try
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """The runs, by name: whole, with a dead port at a host, and whole with each number of EVs."""
+        port = {"kind": "down", "port": {"plane": 0, "host": 5}, "at_us": 0.0}
+        tables = {
+            self._whole: self._table(HOSTS_PER_LEAF),
+            self._broken: self._table(HOSTS_PER_LEAF) | {"faults": {"events": [port]}},
+        }
+        for count in self.evs:
+            tables[self._with(count)] = self._table(WIDE_LEAF) | {"transport": {"evs": self.spread(count)}}
+        return {name: Task(table | {"name": name}, "", {}, seed=1) for name, table in tables.items()}
+
+    def confirmed(self, slowest_gbps: Mapping[str, float | None]) -> Confirmed:
+        """From what the slowest host had in each run; None where a run did not finish."""
+        whole, broken = slowest_gbps[self._whole], slowest_gbps[self._broken]
+        nic_gbps = as_rate_bps("nic_bps", self.nic_bps) / 1e9
+        rates = {count: slowest_gbps[self._with(count)] for count in self.evs}
+        return Confirmed(
+            # As assess has it. Where uplinks are fewer than downlinks a host may keep more: its ports held nobody up.
+            1 - 1 / self.planes,
+            broken / whole if broken is not None and whole else None,
+            {count: None if rate is None else rate / nic_gbps for count, rate in rates.items()},
+        )
+
+    def spread(self, evs: int) -> int:
+        """So many, or the next number that planes divide: every plane has as many."""
+        return -(-evs // self.planes) * self.planes
+
+    @property
+    def _whole(self) -> str:
+        return f"{self.name}; whole"
+
+    @property
+    def _broken(self) -> str:
+        return f"{self.name}; a port less"
+
+    def _with(self, evs: int) -> str:
+        return f"{self.name}; {evs} EVs"
+
+    def _table(self, leaf: int) -> dict[str, Any]:
+        return {
+            "question": "What has the slowest host?",
+            "fabric": {
+                "planes": self.planes, "nic_bps": self.nic_bps, "hosts": leaf * LEAVES, "hosts_per_leaf": leaf,
+                "spines": max(1, round(leaf / self.oversubscription)),
+            },
+            "workload": {"kind": "permutation", "pattern": "across_leaves", "message_bytes": 8_000_000},
+            "run": {"stall_ms": 5.0},
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """The share of its rate that a host keeps with one port less: by arithmetic, and by packets."""
+    """What is left of a host's rate with one port less, by arithmetic and in packets; and what EVs do to it."""
 
     arithmetic: float
     packets: float | None  # None: the host was cut off, and the run did not finish
-
-
-def confirm(planes: int, nic_bps: str, oversubscription: float, seed: int = 1) -> Confirmed:
-    """With and without a dead port at a host, among hosts that all send across leaves."""
-    spines = max(1, round(HOSTS_PER_LEAF / oversubscription))
-    table: dict[str, Any] = {
-        "question": "What is left with one port less?",
-        "fabric": {
-            "planes": planes, "nic_bps": nic_bps, "hosts": HOSTS_PER_LEAF * LEAVES, "hosts_per_leaf": HOSTS_PER_LEAF,
-            "spines": spines,
-        },
-        "workload": {"kind": "permutation", "pattern": "across_leaves", "message_bytes": 8_000_000},
-        "run": {"stall_ms": 5.0, "seed": seed},
-    }  # fmt: skip
-    whole = run(parse(table))
-    event = {"kind": "down", "port": {"plane": 0, "host": 5}, "at_us": 0.0}
-    broken = run(parse(table | {"faults": {"events": [event]}}))
-    kept = float(np.nanmin(broken.rate_bps) / np.nanmin(whole.rate_bps)) if broken.verdict else None
-    # As assess has it. Where uplinks are fewer than downlinks a host may keep more: its ports were not the bottleneck.
-    return Confirmed(1 - 1 / planes, kept)
+    evs: dict[int, float | None] = field(default_factory=dict)  # by their number: of a NIC's rate, the slowest host's
