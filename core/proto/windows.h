@@ -111,7 +111,7 @@ class Windows {
     Controller controller;
     std::uint64_t in_flight = 0;
     std::uint64_t arrived = 0;       // since the last SACK
-    std::optional<Duration> took;    // the quickest of them
+    std::optional<Duration> took{};  // the quickest of them
     Duration round_trip{0};          // smoothed; zero: not known
     Duration latest{0};
   };
