@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.control.pretended import Pretended, a_device, device, home
@@ -13,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from softmrc import control
 from softmrc.cli import app
+from softmrc.control import client
 from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError
 from softmrc.fabric import AddressPlan, Shape
 from softmrc.fabric.denylist import Denylist, Entry
@@ -170,6 +173,70 @@ def test_a_device_that_does_not_answer_is_given_up(home: Path) -> None:
     late = pytest.raises(RemoteError, match=r"does not answer info within 0\.1 s")
     with a_device(home, lambda _: b"") as path, control.Node(path, patience_s=0.1) as node, late:
         node.info()
+
+
+class Hesitant(Pretended):
+    """Answers the first request only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        if not self.asked:
+            self.asked.append(request)
+            self.may.wait(20)
+        return super().__call__(request)
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_that_to_the_next_question(home: Path) -> None:
+    device = Hesitant()
+    with a_device(home, device) as path, control.Node(path, patience_s=0.1) as node:
+        with pytest.raises(control.Silent, match="does not answer port"):
+            node.set_port(0, False)
+        device.may.set()
+        node._patience_s = 20.0
+        assert node.info()["kind"] == "verbs" and "planes" in node.stats()
+        assert len(node.queue_pairs()) == 1
+
+
+def test_an_answer_that_is_too_long_is_the_end_of_that_answer_only(
+    home: Path, device: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with control.the_device() as node:
+        monkeypatch.setattr(client, "MOST_BYTES", 100)
+        with pytest.raises(RemoteError, match="more than 100 bytes") as error:
+            node.queue_pairs()
+        assert "went away" not in str(error.value)
+        monkeypatch.undo()
+        assert "planes" in node.stats() and "evs" in node.queue_pairs()[0]
+
+
+def test_events_are_told_once_even_if_a_device_was_silent_meanwhile(home: Path, device: Pretended) -> None:
+    device.tell("ev_state")
+    with control.the_device() as node:
+        assert len(node.events().events) == 1
+        node._hang_up()
+        assert node.events().events == []
+        node.close()
+        with pytest.raises(UsageError, match="was closed"):
+            node.events()
+
+
+def test_a_batch_that_is_longer_than_a_request_goes_in_several(device: Pretended) -> None:
+    with control.the_device() as node:
+        done = node.deny(list(range(12_000)))
+        assert (done.done, len(done.failed), done.failed[-1].ev) == (4, 11_996, 11_999)
+        assert len(device.asked) == 3
+        stopped = node.allow([*range(4), *range(12_000)], stop=True)
+        assert (stopped.done, [one.ev for one in stopped.failed], len(device.asked)) == (8, [4], 4)
+
+
+def test_a_request_that_is_too_long_is_refused_here(device: Pretended) -> None:
+    with control.the_device() as node:
+        with pytest.raises(UsageError, match=r"profile_add has 80,\d{3} bytes, and a device takes 65,536 at most"):
+            control.Profiles(node).add("ev", mode="x" * 80_000)
+        assert not device.asked and "planes" in node.stats()
 
 
 def test_without_devices_there_is_one_clear_sentence(home: Path) -> None:
