@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,9 @@ def test_a_plane_is_taken_out_of_service_and_put_back(device: Pretended) -> None
 def test_a_path_is_replaced(device: Pretended) -> None:
     assert ctl("replace", str(0x22), "1", "49999").exit_code == 0
     assert device.asked[-1] == {"op": "replace", "qpn": 0x22, "ev": 1, "value": 49999}
+    for odd in ("1" * 5000, "١٢"):
+        ctl("replace", str(0x22), "1", odd)
+        assert device.asked[-1]["value"] == odd, "whether it is a wide value, the device says"
     ctl("replace", str(0x22), "1", "fcbb:bb00")
     assert device.asked[-1]["value"] == "fcbb:bb00"
     ctl("replace", "3", "1", "49999", "--profile", "--all-copies")
@@ -121,19 +125,29 @@ def test_a_batch_of_probes_tells_what_answered(device: Pretended) -> None:
         control.probe(node, 3, 1, [])
 
 
-def test_a_denylist_is_pushed_and_what_left_it_is_allowed_again(device: Pretended, tmp_path: Path) -> None:
+def in_the_fabric(device: Pretended) -> Pretended:
     device.own, device.peer = str(PLAN.nic_address(0, 0)), f"[{PLAN.nic_address(5, 0)}]:4791"
     # Queue pairs list their EVs by plane, the fabric numbers them by path.
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
     device.values = [PLAN.carrier(0, 5, *place).packed.hex() for place in places]
-    fabric, denylist = tmp_path / "fabric.toml", tmp_path / "denylist.json"
+    return device
+
+
+def a_push(folder: Path) -> list[str]:
+    """The words that push a list, which names one link."""
+    fabric, denylist = folder / "fabric.toml", folder / "denylist.json"
     fabric.write_text(FABRIC)
     entry = Entry("p0.leaf0-spine1", "link", "dead", 1.0, ("p0.leaf0>spine1", "p0.spine1>leaf0"))
     Denylist("fabric", (entry,)).save(denylist)
-    words = ["push", str(denylist), "--fabric", str(fabric)]
+    return ["push", str(denylist), "--fabric", str(fabric)]
+
+
+def test_a_denylist_is_pushed_and_what_left_it_is_allowed_again(device: Pretended, tmp_path: Path) -> None:
+    in_the_fabric(device)
+    words = a_push(tmp_path)
     device.states[0] = "denied"
     (done,) = rows(*words)
-    assert (done["denied"], done["allowed"], done["skipped"]) == (1, 1, 0)
+    assert (done["denied"], done["allowed"], done["skipped"], done["failed"]) == (1, 1, 0, 0)
     assert device.states == ["good", "denied", "assumed_bad", "good"]
     (again,) = rows(*words)
     assert (again["denied"], again["allowed"]) == (0, 0)
@@ -141,6 +155,32 @@ def test_a_denylist_is_pushed_and_what_left_it_is_allowed_again(device: Pretende
     assert rows(*words)[0]["skipped"] == 1
     device.own = "10.0.0.1"
     assert "at no address of the fabric" in str(ctl(*words).exception)
+
+
+def test_a_denylist_reaches_those_who_can_be_told_whatever_the_others_do(home: Path, tmp_path: Path) -> None:
+    """One is not of the fabric, one leaves meanwhile, one says nonsense of itself, and one is told after them."""
+    stray, last = Pretended(), in_the_fabric(Pretended())
+    words = a_push(tmp_path)
+    nonsense = {"ok": True, "protocol": 1, "planes": []}
+    with ExitStack() as stack:
+        for number, answers in enumerate((stray, lambda _: None, lambda _: nonsense, last), 1):
+            stack.enter_context(a_device(home, answers, f"{number}-0"))
+        shown, as_json = ctl(*words), ctl(*words, "--json")
+    assert last.states[1] == "denied" and "4-0: 1 denied" in shown.output
+    for done in (shown, as_json):
+        said = str(done.exception)
+        assert isinstance(done.exception, UsageError) and said.startswith("of 4 devices 3 did not")
+        assert "device 1-0 is at no address" in said and "device 2-0 went away" in said and "device 3-0" in said
+    told = [json.loads(line) for line in as_json.output.splitlines()]
+    assert [row["device"] for row in told if "error" in row] == ["1-0", "2-0", "3-0"] and len(told) == 4
+
+
+def test_paths_that_could_not_be_denied_are_a_failure_of_the_push(device: Pretended, tmp_path: Path) -> None:
+    in_the_fabric(device)
+    failed = [{"qpn": 0x22, "ev": 1, "error": "it left"}]
+    device.on_deny = lambda _: {"done": 0, "failed": failed}  # type: ignore[assignment,misc]
+    done = ctl(*a_push(tmp_path))
+    assert done.output.endswith("left alone, 1 failed\n") and "could not deny or allow 1 path" in str(done.exception)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +276,11 @@ def test_a_request_that_is_too_long_is_refused_here(device: Pretended) -> None:
     with control.the_device() as node:
         with pytest.raises(UsageError, match=r"profile_add has 80,\d{3} bytes, and a device takes 65,536 at most"):
             control.Profiles(node).add("ev", mode="x" * 80_000)
+        nested: list[Any] = []
+        for _ in range(100_000):
+            nested = [nested]
+        with pytest.raises(UsageError, match="nested too deep"):
+            control.Profiles(node).add("ev", fields=nested)
         assert not device.asked and "planes" in node.stats()
 
 

@@ -109,7 +109,11 @@ class Node:
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One request and its answer; what the device refuses is a `UsageError` in its words."""
-        line = json.dumps({"op": op} | {key: value for key, value in fields.items() if value is not None}).encode()
+        request = {"op": op} | {key: value for key, value in fields.items() if value is not None}
+        try:
+            line = json.dumps(request).encode()
+        except RecursionError:
+            raise UsageError(f"device {self.name} was not asked: {op} is nested too deep") from None
         if len(line) >= MOST_ASKED_BYTES:
             most = f"a device takes {MOST_ASKED_BYTES:,} at most"
             raise UsageError(f"device {self.name} was not asked: {op} has {len(line) + 1:,} bytes, and {most}")
