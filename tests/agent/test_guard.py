@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agent.sites import a_site, get
 
+from softmrc.agent import server
 from softmrc.agent.guard import MOST_A_SECOND, Guard, Listen
 from softmrc.errors import ConfigError
 
@@ -33,7 +37,7 @@ def test_a_page_of_another_origin_may_not_ask() -> None:
     with a_site(page=True) as port:
         ours = {"Host": f"localhost:{port}"}
         assert get(port, "/", **ours, Origin=f"http://localhost:{port}")[0] == 200
-        for origin in ("http://evil.example", "null", f"http://localhost:{port + 1}", ""):
+        for origin in ("http://evil.example", "null", f"http://localhost:{port + 1}", "", "http://["):
             assert get(port, "/", **ours, Origin=origin)[0] == 403, origin
 
 
@@ -63,7 +67,7 @@ def test_off_loopback_there_is_no_agent_without_a_token() -> None:
             Listen(host, 9464, "short")
         assert Listen(host, 9464, TOKEN).token == TOKEN
     assert TOKEN not in repr(Listen("127.0.0.1", 1, TOKEN))
-    for text in ("9464", "host", "127.0.0.1:x", ":1", "127.0.0.1:70000"):
+    for text in ("9464", "host", "x:y", ":1", "127.0.0.1:70000", "127.0.0.1:²", "127.0.0.1:１", f"x:{'1' * 5000}"):
         with pytest.raises(ConfigError, match="ADDRESS:PORT"):
             Listen.parse(text)
     assert Listen.parse("[::1]:80") == Listen("::1", 80)
@@ -74,7 +78,8 @@ def test_who_asks_at_too_great_length_is_refused() -> None:
         assert get(port, "/healthz?" + "x" * 3000)[0] == 414
 
 
-def test_who_asks_too_much_is_refused() -> None:
+def asked(listen: Listen, requests: Sequence[dict[str, str]]) -> list[int]:
+    """How a guard answers these requests, asked at once: each is its headers."""
     answers: list[int] = []
 
     async def app(_scope: object, _receive: object, send: Any) -> None:
@@ -83,11 +88,85 @@ def test_who_asks_too_much_is_refused() -> None:
     async def send(message: dict[str, Any]) -> None:
         answers.extend([message["status"]] if "status" in message else [])
 
-    async def ask_often() -> None:
-        guard = Guard(app, Listen("127.0.0.1", 1))
-        scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost:1")]}
-        for _ in range(3 * MOST_A_SECOND):
-            await guard(scope, None, send)
+    async def ask() -> None:
+        guard = Guard(app, listen)
+        for request in requests:
+            headers = [(name.encode(), value.encode()) for name, value in request.items()]
+            await guard({"type": "http", "method": "GET", "path": "/", "headers": headers}, None, send)
 
-    asyncio.run(ask_often())
+    asyncio.run(ask())
+    return answers
+
+
+def test_who_asks_too_much_is_refused() -> None:
+    answers = asked(Listen("127.0.0.1", 1), [{"host": "localhost:1"}] * 3 * MOST_A_SECOND)
     assert answers[:MOST_A_SECOND] == [200] * MOST_A_SECOND and 429 in answers
+
+
+def test_who_may_not_ask_takes_nothing_from_those_who_may() -> None:
+    stranger, friend = {"host": "x"}, {"host": "x", "authorization": f"Bearer {TOKEN}"}
+    flood = asked(Listen("0.0.0.0", 1, TOKEN), [*[stranger] * 10 * MOST_A_SECOND, friend])
+    assert flood[0] == 401 and 429 in flood and flood[-1] == 200
+
+
+def test_a_token_may_have_any_letters() -> None:
+    token = "ein-Schlüssel-aus-Köln-à"
+    with a_site(token=token) as port:
+        assert get(port, "/metrics", Authorization=f"Bearer {token}".encode().decode("latin-1"))[0] == 200
+        password = base64.b64encode(f"x:{token}".encode()).decode()
+        assert get(port, "/metrics", Authorization=f"Basic {password}")[0] == 200
+        assert get(port, "/metrics", Authorization=f"Bearer {token[:-1]}".encode().decode("latin-1"))[0] == 401
+    friend = {"host": "x", "authorization": "Bearer x"}
+    assert asked(Listen("127.0.0.1", 1, "not-\udcff-quite-text"), [friend]) == [401]
+
+
+@contextmanager
+def silent_ones(port: int, count: int, said: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Connections that ask nothing, or not to the end."""
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(count)]
+        for one in made:
+            one.sendall(said)
+        yield made
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+def test_who_connects_and_asks_nothing_is_sent_away(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.2)
+    with a_site() as port, silent_ones(port, 3, said) as silent:
+        assert [one.recv(1) for one in silent] == [b""] * 3
+        assert get(port, "/healthz")[0] == 200
+
+
+def test_who_asked_once_and_then_only_begins_to_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.2)
+    with a_site() as port, silent_ones(port, 1, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nG") as (one,):
+        heard = b""
+        while more := one.recv(4096):
+            heard += more
+        assert heard.startswith(b"HTTP/1.1 200")
+
+
+def test_however_many_ask_nothing_those_who_ask_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 60)
+    with a_site() as port, silent_ones(port, 2 * server.MOST_AT_ONCE):
+        assert [get(port, "/healthz")[0] for _ in range(5)] == [200] * 5
+
+
+def test_who_does_not_take_an_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TAKEN_S", 0.2)
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with a_site() as port, silent_ones(port, 1) as (one,), pytest.raises(ConnectionError):
+        for _ in range(1_000_000):  # each is answered, until nothing more fits into the way
+            one.sendall(request * 100)
+
+
+def test_a_page_that_looks_on_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    request = b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with a_site(page=True) as port, silent_ones(port, 1, request) as (one,):
+        heard = b""
+        while heard.count(b"data: ") < 3:  # half a second apart
+            more = one.recv(1 << 16)
+            assert more
+            heard += more

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,8 +16,8 @@ from tests.agent.prometheus import NEEDS_PROMETHEUS, PROMTOOL, RULES, a_promethe
 from tests.agent.sites import a_site, get
 from tests.control.pretended import Pretended, a_device, device, home
 
-from softmrc import counters
-from softmrc.agent.collect import Collector, Rates
+from softmrc import control, counters
+from softmrc.agent.collect import Asked, Collector, Rates
 from softmrc.agent.metrics import MOST_PEERS, WORST_PATHS, metric_name, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +90,73 @@ def test_a_device_that_dies_is_forgotten_and_counted(home: Path) -> None:
     collector._asked_at = 0.0
     assert collector.look() == [] and collector.failures == 1
     collector.close()
+    assert collector.look() == [], "and nobody is asked any more"
+
+
+class Held(Pretended):
+    """Answers nothing while it is held, as a process that is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may, self.was_asked = threading.Event(), threading.Event()
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.was_asked.set()
+        self.may.wait(20)
+        return super().__call__(request)
+
+
+def names(collector: Collector) -> list[str]:
+    collector._asked_at = 0.0
+    return sorted(one.name for one in collector.look())
+
+
+def test_a_device_that_is_stopped_holds_up_nobody(home: Path) -> None:
+    """Three are stopped, and nobody waits for one after the other; continued, they are there again, with no event told
+    twice."""
+    held = [Held() for _ in range(3)]
+    for one in held:
+        one.tell("ev_state")
+        one.may.set()
+    with ExitStack() as stack:
+        for number, one in enumerate(held):
+            stack.enter_context(a_device(home, one, f"{number + 1}-0"))
+        stack.enter_context(a_device(home, Pretended(), "9-0"))
+        collector = stack.enter_context(closing(Collector()))
+        assert names(collector) == ["1-0", "2-0", "3-0", "9-0"]
+        for one in held:
+            one.may.clear()
+            one.was_asked.clear()
+        assert names(collector) == ["9-0"] and all(one.was_asked.is_set() for one in held)
+        assert collector.failures == 0, "nobody has waited until the devices' own patience was over"
+        assert names(collector) == ["9-0"]
+        for one in held:
+            one.may.set()
+        for _ in range(100):
+            if len(names(collector)) == 4:
+                break
+            time.sleep(0.02)
+        assert names(collector) == ["1-0", "2-0", "3-0", "9-0"]
+        assert len(collector.recent_events()) == len(held)
+
+
+def test_a_device_that_was_given_up_is_asked_again(home: Path) -> None:
+    held = Held()
+    held.tell("ev_state")
+    with a_device(home, held, "1-0") as path, closing(Collector()) as collector:
+        collector._asked["1-0"] = Asked(control.Node(path, patience_s=0.6))
+        for _ in range(200):
+            assert names(collector) == []
+            if collector.failures:
+                break
+            time.sleep(0.05)
+        assert collector.failures
+        held.may.set()
+        for _ in range(200):
+            if names(collector):
+                break
+            time.sleep(0.05)
+        assert names(collector) == ["1-0"] and len(collector.recent_events()) == 1
 
 
 def test_an_agent_without_devices_answers_in_a_sentence(home: Path) -> None:

@@ -72,3 +72,13 @@ def test_what_makes_no_sense_is_refused(command: list[str], option: str, taken: 
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         split_address(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:²", "a..b:19470", f"127.0.0.1:{LONG}", "." * 300 + ":1", "x" * 64 + ".y:1"]
+)
+def test_where_no_agent_can_listen_is_said(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTMRC_TOKEN", "0123456789abcdef")
+    for command in ("agent", "dash"):
+        error = CliRunner().invoke(app, [command, "--listen", text]).exception
+        assert isinstance(error, ConfigError) and "ADDRESS:PORT" in str(error), repr(error)

@@ -41,7 +41,7 @@ def a_device(folder: Path, answers: Answers, name: str | None = None) -> Iterato
     clients: list[socket.socket] = []
 
     def serve(client: socket.socket) -> None:
-        with client, client.makefile("rwb") as lines:
+        with suppress(OSError), client, client.makefile("rwb") as lines:  # who asks may be gone
             for line in lines:
                 answer = answers(json.loads(line))
                 if answer is None:

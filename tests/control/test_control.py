@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.control.pretended import Pretended, a_device, device, home
@@ -13,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from softmrc import control
 from softmrc.cli import app
+from softmrc.control import client
 from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError
 from softmrc.fabric import AddressPlan, Shape
 from softmrc.fabric.denylist import Denylist, Entry
@@ -82,6 +86,9 @@ def test_a_plane_is_taken_out_of_service_and_put_back(device: Pretended) -> None
 def test_a_path_is_replaced(device: Pretended) -> None:
     assert ctl("replace", str(0x22), "1", "49999").exit_code == 0
     assert device.asked[-1] == {"op": "replace", "qpn": 0x22, "ev": 1, "value": 49999}
+    for odd in ("1" * 5000, "١٢"):
+        ctl("replace", str(0x22), "1", odd)
+        assert device.asked[-1]["value"] == odd, "whether it is a wide value, the device says"
     ctl("replace", str(0x22), "1", "fcbb:bb00")
     assert device.asked[-1]["value"] == "fcbb:bb00"
     ctl("replace", "3", "1", "49999", "--profile", "--all-copies")
@@ -118,19 +125,29 @@ def test_a_batch_of_probes_tells_what_answered(device: Pretended) -> None:
         control.probe(node, 3, 1, [])
 
 
-def test_a_denylist_is_pushed_and_what_left_it_is_allowed_again(device: Pretended, tmp_path: Path) -> None:
+def in_the_fabric(device: Pretended) -> Pretended:
     device.own, device.peer = str(PLAN.nic_address(0, 0)), f"[{PLAN.nic_address(5, 0)}]:4791"
     # Queue pairs list their EVs by plane, the fabric numbers them by path.
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
     device.values = [PLAN.carrier(0, 5, *place).packed.hex() for place in places]
-    fabric, denylist = tmp_path / "fabric.toml", tmp_path / "denylist.json"
+    return device
+
+
+def a_push(folder: Path) -> list[str]:
+    """The words that push a list, which names one link."""
+    fabric, denylist = folder / "fabric.toml", folder / "denylist.json"
     fabric.write_text(FABRIC)
     entry = Entry("p0.leaf0-spine1", "link", "dead", 1.0, ("p0.leaf0>spine1", "p0.spine1>leaf0"))
     Denylist("fabric", (entry,)).save(denylist)
-    words = ["push", str(denylist), "--fabric", str(fabric)]
+    return ["push", str(denylist), "--fabric", str(fabric)]
+
+
+def test_a_denylist_is_pushed_and_what_left_it_is_allowed_again(device: Pretended, tmp_path: Path) -> None:
+    in_the_fabric(device)
+    words = a_push(tmp_path)
     device.states[0] = "denied"
     (done,) = rows(*words)
-    assert (done["denied"], done["allowed"], done["skipped"]) == (1, 1, 0)
+    assert (done["denied"], done["allowed"], done["skipped"], done["failed"]) == (1, 1, 0, 0)
     assert device.states == ["good", "denied", "assumed_bad", "good"]
     (again,) = rows(*words)
     assert (again["denied"], again["allowed"]) == (0, 0)
@@ -138,6 +155,32 @@ def test_a_denylist_is_pushed_and_what_left_it_is_allowed_again(device: Pretende
     assert rows(*words)[0]["skipped"] == 1
     device.own = "10.0.0.1"
     assert "at no address of the fabric" in str(ctl(*words).exception)
+
+
+def test_a_denylist_reaches_those_who_can_be_told_whatever_the_others_do(home: Path, tmp_path: Path) -> None:
+    """One is not of the fabric, one leaves meanwhile, one says nonsense of itself, and one is told after them."""
+    stray, last = Pretended(), in_the_fabric(Pretended())
+    words = a_push(tmp_path)
+    nonsense = {"ok": True, "protocol": 1, "planes": []}
+    with ExitStack() as stack:
+        for number, answers in enumerate((stray, lambda _: None, lambda _: nonsense, last), 1):
+            stack.enter_context(a_device(home, answers, f"{number}-0"))
+        shown, as_json = ctl(*words), ctl(*words, "--json")
+    assert last.states[1] == "denied" and "4-0: 1 denied" in shown.output
+    for done in (shown, as_json):
+        said = str(done.exception)
+        assert isinstance(done.exception, UsageError) and said.startswith("of 4 devices 3 did not")
+        assert "device 1-0 is at no address" in said and "device 2-0 went away" in said and "device 3-0" in said
+    told = [json.loads(line) for line in as_json.output.splitlines()]
+    assert [row["device"] for row in told if "error" in row] == ["1-0", "2-0", "3-0"] and len(told) == 4
+
+
+def test_paths_that_could_not_be_denied_are_a_failure_of_the_push(device: Pretended, tmp_path: Path) -> None:
+    in_the_fabric(device)
+    failed = [{"qpn": 0x22, "ev": 1, "error": "it left"}]
+    device.on_deny = lambda _: {"done": 0, "failed": failed}  # type: ignore[assignment,misc]
+    done = ctl(*a_push(tmp_path))
+    assert done.output.endswith("left alone, 1 failed\n") and "could not deny or allow 1 path" in str(done.exception)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +213,75 @@ def test_a_device_that_does_not_answer_is_given_up(home: Path) -> None:
     late = pytest.raises(RemoteError, match=r"does not answer info within 0\.1 s")
     with a_device(home, lambda _: b"") as path, control.Node(path, patience_s=0.1) as node, late:
         node.info()
+
+
+class Hesitant(Pretended):
+    """Answers the first request only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        if not self.asked:
+            self.asked.append(request)
+            self.may.wait(20)
+        return super().__call__(request)
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_that_to_the_next_question(home: Path) -> None:
+    device = Hesitant()
+    with a_device(home, device) as path, control.Node(path, patience_s=0.1) as node:
+        with pytest.raises(control.Silent, match="does not answer port"):
+            node.set_port(0, False)
+        device.may.set()
+        node._patience_s = 20.0
+        assert node.info()["kind"] == "verbs" and "planes" in node.stats()
+        assert len(node.queue_pairs()) == 1
+
+
+def test_an_answer_that_is_too_long_is_the_end_of_that_answer_only(
+    home: Path, device: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with control.the_device() as node:
+        monkeypatch.setattr(client, "MOST_BYTES", 100)
+        with pytest.raises(RemoteError, match="more than 100 bytes") as error:
+            node.queue_pairs()
+        assert "went away" not in str(error.value)
+        monkeypatch.undo()
+        assert "planes" in node.stats() and "evs" in node.queue_pairs()[0]
+
+
+def test_events_are_told_once_even_if_a_device_was_silent_meanwhile(home: Path, device: Pretended) -> None:
+    device.tell("ev_state")
+    with control.the_device() as node:
+        assert len(node.events().events) == 1
+        node._hang_up()
+        assert node.events().events == []
+        node.close()
+        with pytest.raises(UsageError, match="was closed"):
+            node.events()
+
+
+def test_a_batch_that_is_longer_than_a_request_goes_in_several(device: Pretended) -> None:
+    with control.the_device() as node:
+        done = node.deny(list(range(12_000)))
+        assert (done.done, len(done.failed), done.failed[-1].ev) == (4, 11_996, 11_999)
+        assert len(device.asked) == 3
+        stopped = node.allow([*range(4), *range(12_000)], stop=True)
+        assert (stopped.done, [one.ev for one in stopped.failed], len(device.asked)) == (8, [4], 4)
+
+
+def test_a_request_that_is_too_long_is_refused_here(device: Pretended) -> None:
+    with control.the_device() as node:
+        with pytest.raises(UsageError, match=r"profile_add has 80,\d{3} bytes, and a device takes 65,536 at most"):
+            control.Profiles(node).add("ev", mode="x" * 80_000)
+        nested: list[Any] = []
+        for _ in range(100_000):
+            nested = [nested]
+        with pytest.raises(UsageError, match="nested too deep"):
+            control.Profiles(node).add("ev", fields=nested)
+        assert not device.asked and "planes" in node.stats()
 
 
 def test_without_devices_there_is_one_clear_sentence(home: Path) -> None:

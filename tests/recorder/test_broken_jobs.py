@@ -12,7 +12,7 @@ from tests.collectives.ranks import ranks
 from softmrc.bench.broken_job import WAYS, run
 from softmrc.recorder.explain import Cause
 from softmrc.recorder.recorder import MOST_TAPES, _forget_old
-from softmrc.recorder.tape import read
+from softmrc.recorder.tape import UNFINISHED, read
 
 
 @pytest.mark.slow
@@ -44,6 +44,7 @@ def test_ranks_keep_tapes_only_when_asked(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(tape.owner.rank for tape in tapes) == [0, 1] and tapes[0].owner.pid == os.getpid()
     for tape in tapes:
         assert len(tape.operations) == 5 and (tape.operations["ended"] >= tape.operations["begun"]).all()
+    assert tapes[0].owner.run == tapes[1].owner.run != ""
     assert not [thread for thread in threading.enumerate() if thread.name == "softmrc-recorder"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.rglob("*.flight"))
 
@@ -67,7 +68,11 @@ def test_only_the_newest_tapes_of_the_dead_are_kept(tmp_path: Path) -> None:
     own = tmp_path / f"{os.getpid()}-0.flight"
     own.touch()
     os.utime(own, (0, 0))
+    for pid in (1 << 30, os.getpid()):
+        (tmp_path / f"{pid}-9.flight{UNFINISHED}").touch()
     _forget_old(tmp_path)
+    assert [path.name for path in tmp_path.glob(f"*{UNFINISHED}")] == [f"{os.getpid()}-9.flight{UNFINISHED}"]
+    (tmp_path / f"{os.getpid()}-9.flight{UNFINISHED}").unlink()
     left = {path.name for path in tmp_path.iterdir()}
     assert own.name in left and len(left) == MOST_TAPES + 1
     assert f"{(1 << 30) + MOST_TAPES + 9}-0.flight" in left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,11 @@ START = 1_700_000_000.0
 class Job:
     """Four ranks that all-reduce a hundred times; what befalls number 60 is the test's choice."""
 
-    def __init__(self, folder: Path) -> None:
-        self.paths = [folder / f"{100 + rank}-0.flight" for rank in range(4)]
+    def __init__(self, folder: Path, pid: int = 100, run: str = "") -> None:
+        self.paths = [folder / f"{pid + rank}-0.flight" for rank in range(4)]
         self.tapes = [
-            Tape(path, Owner("mrc", rank, 4, 100 + rank, "train", ("a", "b"))) for rank, path in enumerate(self.paths)
+            Tape(path, Owner("mrc", rank, 4, pid + rank, "train", ("a", "b"), run))
+            for rank, path in enumerate(self.paths)
         ]
         self.late = {rank: 0.0 for rank in range(4)}
         self.longer = 0.0
@@ -249,3 +251,156 @@ def test_the_command(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) 
     for path in job.paths:
         path.rename(tmp_path / "softmrc" / path.name)
     assert "rank 3 arrived" in CliRunner().invoke(app, ["explain"]).output
+
+
+def of(folder: Path, name: str, owner: Owner, written_at: int, slow: int = 10) -> Path:
+    """A tape of twenty operations, of which one is slow."""
+    tape = Tape(folder / name, owner)
+    for i in range(1, 21):
+        tape.end_operation(tape.add("operations", 0, 1024, START + i, 0.0), START + i + (0.5 if i == slow else 0.001))
+    os.utime(folder / name, (written_at, written_at))
+    return folder / name
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where tapes are looked for."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "softmrc").mkdir(mode=0o700)
+    return tmp_path / "softmrc"
+
+
+def explained(*words: str) -> tuple[str, str]:
+    done = CliRunner().invoke(app, ["explain", *words])
+    assert done.exit_code == 0, done.exception
+    return done.stdout, done.stderr
+
+
+def test_of_several_runs_in_one_folder_the_newest_is_explained(folder: Path) -> None:
+    for rank in range(2):
+        of(folder, f"{10 + rank}-0.flight", Owner("group", rank, 2, 10 + rank, "p", (), "aa"), 1000 + rank, slow=3)
+    assert "all_reduce 3 took" in explained()[0]
+    for rank in range(4):
+        of(folder, f"{20 + rank}-0.flight", Owner("group", rank, 4, 20 + rank, "p", (), "bb"), 2000 + rank, slow=4)
+    assert "all_reduce 4 took" in explained()[0] and "all_reduce 4 took" in explained("--group", "group")[0]
+    # A run of as many, of which only these ranks are of this host: the others' tapes are of another run.
+    for rank in (2, 3):
+        of(folder, f"{30 + rank}-0.flight", Owner("group", rank, 4, 30 + rank, "p", (), "cc"), 3000 + rank, slow=5)
+    assert "all_reduce 5 took" in explained()[0] and json.loads(explained("4", "--json")[0])["cause"] == "nothing"
+
+
+def test_what_lies_in_the_folder_and_is_no_tape_is_passed_over(folder: Path) -> None:
+    whole = of(folder, "10-0.flight", Owner("group", 0, 1, 10, "p", ()), 1000)
+    (folder / "5-0.flight").touch()
+    shown, said = explained()
+    assert "all_reduce 10 took" in shown and "5-0.flight" in said and said.count("\n") == 1
+    (folder / "6-0.flight").write_bytes(whole.read_bytes().replace(b'"tape": 1', b'"tape": 0', 1))
+    (folder / "7-0.flight").symlink_to("nowhere")
+    shown, said = explained()
+    assert "all_reduce 10 took" in shown and "so are 2 more" in said and said.count("\n") == 1
+    named = CliRunner().invoke(app, ["explain", "--tape", str(whole), "--tape", str(folder / "5-0.flight")])
+    assert isinstance(named.exception, ConfigError)
+
+
+@pytest.mark.parametrize("letter", ["a", "ü", "\U0001f600", '"', "\x00", "\udcff"])
+def test_a_long_command_line_is_cut_until_it_fits(tmp_path: Path, letter: str) -> None:
+    planes = tuple(f"fd00:1234:5678:{i:04x}:0123:4567:89ab:cdef%interface{i:02}" for i in range(MOST_PLANES))
+    path = of(tmp_path, "1-0.flight", Owner("g", 0, 1, 1, letter * 5000, planes), 1)
+    found = read(path)
+    assert found.owner.planes == planes and len(found.operations) == 20
+    assert found.owner.program == letter * len(found.owner.program) and 100 < len(found.owner.program) <= 500
+    assert path.stat().st_size == tape_room.SIZE
+
+
+def test_a_group_whose_name_does_not_fit_has_no_tape_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a name that fits"):
+        Tape(tmp_path / "1-0.flight", Owner("g" * 5000, 0, 1, 1, "p", ()))
+    Tape(tmp_path / "2-0.flight", Owner("g", 0, 1, 1, "p", ()))
+    with pytest.raises(FileExistsError):
+        Tape(tmp_path / "2-0.flight", Owner("g", 0, 1, 1, "p", ()))
+    assert [path.name for path in tmp_path.iterdir()] == ["2-0.flight"]
+
+
+def test_a_tape_is_seen_only_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is killed while it makes one leaves nothing that is taken for a tape."""
+    seen: list[list[Path]] = []
+    honest = os.link
+
+    def link(source: Path, name: Path) -> None:
+        seen.append(list(tmp_path.glob("*.flight")))
+        honest(source, name)
+
+    monkeypatch.setattr(os, "link", link)
+    Tape(tmp_path / "1-0.flight", Owner("g", 0, 1, 1, "p", ()))
+    assert seen == [[]] and read(tmp_path / "1-0.flight").owner.group == "g"
+
+
+@pytest.mark.parametrize(
+    "what, other",
+    [
+        (b'"rank": 0', b'"rank": -5'),
+        (b'"rank": 0', b'"rank": 2'),
+        (b'"rank": 0', b'"rank": 1000000000000'),
+        (b'"rank": 0', b'"rank": Infinity'),
+        (b'"rank": 0', b'"rank": NaN'),
+        (b'"size": 2', b'"size": 1000000000000'),
+        (b'"size": 2', b'"size": 1e999'),
+        (b'"pid": 1', b'"pid": -Infinity'),
+        (b'"planes": []', b'"planes": 7'),
+        (b'"rank": 0', b'"rank": "\\u001b[31m"'),
+    ],
+)
+def test_whose_tape_it_is_must_make_sense(tmp_path: Path, what: bytes, other: bytes) -> None:
+    path = of(tmp_path, "1-0.flight", Owner("g", 0, 2, 1, "p", ()), 1)
+    data = path.read_bytes()
+    head = data[: tape_room.HEAD_BYTES].replace(what, other, 1).rstrip().ljust(tape_room.HEAD_BYTES)
+    assert head != data[: tape_room.HEAD_BYTES]
+    path.write_bytes(head + data[tape_room.HEAD_BYTES :])
+    with pytest.raises(ConfigError, match="a flight recorder's file") as refused:
+        read(path)
+    assert str(refused.value).isprintable()
+
+
+def test_records_that_make_no_sense_are_left_out(job: Job) -> None:
+    job.longer, job.dead = 0.015, [1]
+    job.samples[0] = {"resent": 37}
+    job.notes[0] = [(0.011, Note.LOST, 3, 1, 37.0), (0.011, Note.SILENT, 3, 1, 0.0)]
+    nan, inf = float("nan"), float("inf")
+    for kind in (Note.LOST, Note.SILENT):
+        for peer, plane, value in ((3, 99, 5.0), (3, -1, 5.0), (4, 1, 5.0), (-1, 1, 5.0), (3, 1, inf), (3, 1, nan)):
+            job.notes[0].append((0.001, kind, peer, plane, value))
+    job.notes[0].append((inf, Note.SILENT, 3, 0, 0.0))
+    before = str(job.write().explain())
+    for begun, ended in ((nan, START), (START, nan), (-inf, START), (START, inf), (inf, inf), (START, START - 1)):
+        number = job.tapes[0].add("operations", 0, 1 << 20, begun, 0.0)
+        job.tapes[0].end_operation(number, ended)
+    job.tapes[0].add("samples", nan, inf, 1 << 63, 1 << 63, 0, 0, np.full(MOST_PLANES, (1 << 64) - 1, dtype="u8"))
+    job.tapes[0].add("samples", START + 99, inf, 0, 0, 0, 0, np.zeros(MOST_PLANES))
+    explainer = Explainer([read(path) for path in job.paths])
+    assert str(explainer.explain()) == before and "fell silent" in before
+    assert [verdict.number for verdict in explainer.slow()] == [SLOW_ONE]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_damaged_tape_holds_is_explained_or_refused(tmp_path: Path, seed: int) -> None:
+    """Bytes are changed anywhere; what comes out is a verdict or a sentence, and never takes much memory."""
+    rng = np.random.default_rng(seed)
+    job = Job(tmp_path)
+    job.longer = 0.02
+    job.samples[2] = {"resent": 50, "twice": 3}
+    job.notes[2] = [(0.005, Note.LOST, 1, 0, 40.0), (0.012, Note.SILENT, 3, 1, 10.0)]
+    job.write()
+    for path in job.paths:
+        data = np.frombuffer(path.read_bytes(), dtype=np.uint8).copy()
+        data[rng.integers(tape_room.HEAD_BYTES, len(data), 20_000)] = rng.integers(0, 256, 20_000)
+        path.write_bytes(data.tobytes())
+    explainer = Explainer([read(path) for path in job.paths])
+    assert all(str(verdict) for verdict in explainer.slow()) and str(explainer.explain())
+
+
+def test_a_rank_of_many_thousands_takes_no_more_room_than_another(tmp_path: Path) -> None:
+    size = tape_room.MOST_RANKS
+    ranks = (5, size - 1)
+    paths = [of(tmp_path, f"{rank}-0.flight", Owner("g", rank, size, 1, "p", ()), 1) for rank in ranks]
+    explainer = Explainer([read(path) for path in paths])
+    assert explainer.explain().number == 10 and all(len(row.begun) == 2 for row in explainer._rows)

@@ -1,11 +1,15 @@
-"""What the devices of this host say, asked at most once a second however many look, and kept for a few minutes."""
+"""What the devices of this host say, asked at most twice a second however many look, and kept for a few minutes.
+
+All are asked at once, each by a thread of its own, and waited for a moment only. Who does not answer by then is left
+out, and from then on asked without being waited for until it answers: a stopped process holds up nobody.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +18,7 @@ from softmrc.errors import MrcError
 
 KEPT = 300  # samples of a plane's rates
 LEAST_AGE_S = 0.5
+PATIENCE_S = 0.5  # with all devices together
 MOST_EVENTS = 500
 MOST_DEVICES = 64
 
@@ -27,6 +32,16 @@ class Seen:
     stats: dict[str, Any]
     queue_pairs: list[dict[str, Any]]
     at: float
+
+
+@dataclass
+class Asked:
+    """A device that is known, and what it was last asked."""
+
+    node: control.Node
+    info: dict[str, Any] = field(default_factory=dict)  # as it once answered
+    under_way: Future[tuple[Seen, control.Told]] | None = None
+    is_late: bool = False
 
 
 @dataclass
@@ -50,7 +65,8 @@ class Collector:
     def __init__(self) -> None:
         self._where = control.folder()
         self._lock = threading.Lock()
-        self._nodes: dict[str, control.Node] = {}
+        self._asked: dict[str, Asked] = {}
+        self._threads = ThreadPoolExecutor(MOST_DEVICES, "softmrc-collect")
         self._seen: dict[str, Seen] = {}
         self._rates: dict[tuple[str, int], Rates] = {}
         self._asked_at = 0.0
@@ -76,51 +92,74 @@ class Collector:
 
     def close(self) -> None:
         with self._lock:
-            for node in self._nodes.values():
-                node.close()
-            self._nodes.clear()
+            for one in self._asked.values():
+                one.node.close()
+            self._asked.clear()
+            self._asked_at = float("inf")  # nobody is asked any more, whoever still looks
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ask_all(self) -> None:
+        self._take()  # what came since: who was late may be here again
         self._find()
-        for name, node in list(self._nodes.items()):
-            try:
-                self._seen[name] = self._ask(node)
-            except MrcError:
-                self.failures += 1
-                self._forget(name)
+        for one in self._asked.values():
+            if one.under_way is None:
+                one.under_way = self._threads.submit(_ask, one.node, one.info)
+        wait([one.under_way for one in self._asked.values() if one.under_way and not one.is_late], PATIENCE_S)
+        self._take()
+        for name, one in self._asked.items():
+            if one.under_way is not None:
+                one.is_late = True
+                self._seen.pop(name, None)
 
     def _find(self) -> None:
-        """New devices join; those whose sockets are gone leave when they do not answer."""
+        """New devices join."""
         try:
-            found = control.devices(self._where)
+            found = control.devices(self._where, besides=self._asked)
         except MrcError:
             self.failures += 1
             return
         for node in found:
-            if node.name in self._nodes or len(self._nodes) >= MOST_DEVICES:
+            if len(self._asked) < MOST_DEVICES:
+                self._asked[node.name] = Asked(node)
+            else:
                 node.close()
+
+    def _take(self) -> None:
+        """The answers that are here. Who only was silent may be stopped, and is asked again; others have left."""
+        for name, one in list(self._asked.items()):
+            if one.under_way is None or not one.under_way.done():
                 continue
-            self._nodes[node.name] = node
+            answer, one.under_way = one.under_way, None
+            try:
+                seen, told = answer.result()
+            except MrcError as error:
+                self.failures += 1
+                self._seen.pop(name, None)
+                if not isinstance(error, control.Silent):
+                    self._forget(name)
+                continue
+            one.info, one.is_late = seen.info, False
+            self._keep(seen, told)
 
     def _forget(self, name: str) -> None:
-        self._nodes.pop(name).close()
-        self._seen.pop(name, None)
+        self._asked.pop(name).node.close()
         for key in [key for key in self._rates if key[0] == name]:
             del self._rates[key]
 
-    def _ask(self, node: control.Node) -> Seen:
-        known = self._seen.get(node.name)
-        info = known.info if known else node.info()
-        stats, now = node.stats(), time.time()
-        for plane, row in enumerate(stats.get("planes", [])):
-            rates = self._rates.setdefault((node.name, plane), Rates())
-            rates.add(now, int(row.get("bytes_sent", 0)), int(row.get("bytes_received", 0)))
-        told = node.events()
+    def _keep(self, seen: Seen, told: control.Told) -> None:
+        self._seen[seen.name] = seen
+        for plane, row in enumerate(seen.stats.get("planes", [])):
+            rates = self._rates.setdefault((seen.name, plane), Rates())
+            rates.add(seen.at, int(row.get("bytes_sent", 0)), int(row.get("bytes_received", 0)))
         self.events_lost += told.lost
         for event in told.events:
             if event.get("type") not in ("packet_refused", "probe_answer"):
-                self.events.append({"device": node.name} | event)
-        queue_pairs: list[dict[str, Any]] = []
-        with suppress(KeyError):
-            queue_pairs = node.queue_pairs()
-        return Seen(node.name, info, stats, queue_pairs, now)
+                self.events.append({"device": seen.name} | event)
+
+
+def _ask(node: control.Node, info: dict[str, Any]) -> tuple[Seen, control.Told]:
+    """All that is wanted of a device; who it is does not change."""
+    info = info or node.info()
+    stats, now = node.stats(), time.time()
+    queue_pairs = node.queue_pairs()
+    return Seen(node.name, info, stats, queue_pairs, now), node.events()

@@ -1,5 +1,7 @@
 """Who may ask an agent, and how often.
 
+Those who may ask have an allowance of their own: who may not cannot use it up for them.
+
 On loopback anybody of this machine, as long as it is no page of another origin that asks (DNS may call any name
 loopback, so the Host has to be ours too). Off loopback only who has the token. Nothing here changes anything, and only
 GET and HEAD are answered.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import base64
 import hmac
 import ipaddress
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,9 +22,11 @@ from urllib.parse import urlsplit
 from softmrc.errors import ConfigError
 
 MOST_A_SECOND = 100
+MOST_REFUSED_A_SECOND = 20  # with words of their own
 LONGEST_PATH = 2048
 Scope = dict[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
+PORT = re.compile("[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,25 @@ class Listen:
     @classmethod
     def parse(cls, text: str, token: str = "") -> Listen:
         host, _, port = text.rpartition(":")
-        if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        if not host or not PORT.fullmatch(port) or int(port) > 65535:
             raise ConfigError("listen", text, "ADDRESS:PORT, as 127.0.0.1:9464")
         return cls(host.strip("[]"), int(port), token)
+
+
+class Allowance:
+    """So many a second, and no more than a second's at once."""
+
+    def __init__(self, a_second: int) -> None:
+        self._a_second, self._left, self._at = a_second, float(a_second), time.monotonic()
+
+    def take(self) -> bool:
+        now = time.monotonic()
+        self._left = min(float(self._a_second), self._left + (now - self._at) * self._a_second)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Guard:
@@ -57,7 +78,7 @@ class Guard:
 
     def __init__(self, app: App, listen: Listen) -> None:
         self._app, self._listen = app, listen
-        self._allowance, self._at = float(MOST_A_SECOND), time.monotonic()
+        self._answers, self._refusals = Allowance(MOST_A_SECOND), Allowance(MOST_REFUSED_A_SECOND)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -66,6 +87,10 @@ class Guard:
             return
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         refusal = self._refusal(scope, headers)
+        if refusal is None and not self._answers.take():
+            refusal = 429, f"more than {MOST_A_SECOND} requests a second"
+        elif refusal is not None and not self._refusals.take():
+            refusal = 429, f"more than {MOST_REFUSED_A_SECOND} requests a second that are refused"
         if refusal is None:
             await self._app(scope, receive, send)
             return
@@ -77,8 +102,6 @@ class Guard:
         await send({"type": "http.response.body", "body": (words + "\n").encode()})
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
-        if not self._may_answer():
-            return 429, f"more than {MOST_A_SECOND} requests a second"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "nothing can be changed here"
         if len(scope.get("path", "")) + len(scope.get("query_string", b"")) > LONGEST_PATH:
@@ -89,20 +112,20 @@ class Guard:
         if not self._listen.token and not self._is_ours(host):
             return 403, "this is not the host that was asked for"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and not _is_of(origin, host):
             return 403, "a page of another origin may not ask"
         return None
 
     def _has_token(self, headers: dict[str, str]) -> bool:
         """As a bearer's, or as the password that a browser asks for."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        secret = given.strip().encode()
+        secret = given.strip(" \t").encode("latin-1")  # the bytes that came: UTF-8, as of the token
         if scheme.lower() == "basic":
             try:
                 secret = base64.b64decode(secret, validate=True).partition(b":")[2]
             except ValueError:
                 secret = b""
-        matches = hmac.compare_digest(secret, self._listen.token.encode())
+        matches = hmac.compare_digest(secret, self._listen.token.encode(errors="surrogateescape"))
         return scheme.lower() in ("bearer", "basic") and matches
 
     def _is_ours(self, host: str) -> bool:
@@ -118,11 +141,10 @@ class Guard:
         except ValueError:
             return False
 
-    def _may_answer(self) -> bool:
-        now = time.monotonic()
-        self._allowance = min(float(MOST_A_SECOND), self._allowance + (now - self._at) * MOST_A_SECOND)
-        self._at = now
-        if self._allowance < 1:
-            return False
-        self._allowance -= 1
-        return True
+
+def _is_of(origin: str, host: str) -> bool:
+    """Whether a page of this origin is the host's own; what is no address is nobody's."""
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False

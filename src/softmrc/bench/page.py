@@ -39,13 +39,12 @@ def a_site(watch: Any = None, page: bool = False, token: str = "") -> Iterator[i
 
     from softmrc.agent.collect import Collector
     from softmrc.agent.guard import Listen
+    from softmrc.agent.server import config_of
     from softmrc.agent.web import Site
 
     collector = Collector()
-    app = Site(collector, watch, page).app(Listen("127.0.0.1", 0, token))
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, access_log=False, log_level="warning", timeout_graceful_shutdown=1
-    )
+    config = config_of(Site(collector, watch, page).app(Listen("127.0.0.1", 0, token)))
+    config.host, config.port = "127.0.0.1", 0
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -93,6 +93,7 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
 
         from softmrc.agent.collect import Collector
         from softmrc.agent.guard import Listen
+        from softmrc.agent.server import config_of
         from softmrc.agent.web import Site
     except ImportError as error:
         needed = "pip install prometheus-client starlette uvicorn"
@@ -109,16 +110,7 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
             await super().startup(sockets)
             print(url, flush=True)
 
-    server = Server(
-        uvicorn.Config(
-            Site(collector, watch, page).app(listen),
-            access_log=False,
-            log_level="warning",
-            lifespan="off",  # nothing of ours begins with it, and to be ended before it has begun is a traceback
-            limit_concurrency=128,
-            timeout_graceful_shutdown=1,
-        )
-    )
+    server = Server(config_of(Site(collector, watch, page).app(listen)))
     # Who is interrupted between making that and waiting for it has nothing to be warned of.
     warnings.filterwarnings("ignore", r"coroutine 'Server\.serve' was never awaited", RuntimeWarning)
     try:
@@ -142,4 +134,6 @@ def _bound(listen: Listen, where: str) -> socket.socket:
             raise
     except OSError as error:
         raise DeviceError(f"cannot listen on {where}: {error.strerror or error}") from None
+    except UnicodeError:  # a..b: no name that could be looked up
+        raise ConfigError("listen", where, "ADDRESS:PORT, as 127.0.0.1:9464") from None
     return sock

@@ -16,7 +16,7 @@ from rich.text import Text
 from softmrc import control, shipped
 from softmrc.cli.terminal import MARKS, Grid, a_number, terminal
 from softmrc.engine import EvState
-from softmrc.errors import ConfigError, RemoteError, UsageError, printable
+from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError, printable
 from softmrc.fabric import AddressPlan, load
 from softmrc.fabric.denylist import Denylist
 from softmrc.units import as_duration_ns
@@ -226,7 +226,8 @@ def replace(
     """Another path in the place of an EV."""
     if all_copies and not profile:
         raise ConfigError("all-copies", all_copies, "with --profile only")
-    new = int(value) if value.isdecimal() else value
+    # Longer ones are no number of 32 bits; whether they are wide values, the device says.
+    new = int(value) if value.isascii() and value.isdecimal() and len(value) <= 10 else value
     with control.the_device(device) as node:
         if profile:
             node.replace(None, ev, new, profile=number, all_copies=all_copies)
@@ -345,17 +346,32 @@ def push(
     fabric: Annotated[Path, typer.Option("--fabric", help="The fabric file that its links are of.")],
     as_json: AsJson = False,
 ) -> None:
-    """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does."""
+    """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does.
+    Exit status 1 if one did not do all of it; the others have."""
     found, description = Denylist.load(denylist), load(shipped.find(fabric, shipped.EXAMPLES, "fabric"))
     plan = AddressPlan(description.fabric, description.addressing)
     found.links(description.fabric)
     nodes = control.devices()
     if not nodes:
         raise UsageError("no device is running, so nobody was told")
-    for node in nodes:
+    failures = [why for node in nodes if (why := _push(node, found, plan, as_json))]
+    if failures:
+        raise UsageError(f"of {len(nodes)} devices {len(failures)} did not do as the list says: {'; '.join(failures)}")
+
+
+def _push(node: control.Node, denylist: Denylist, plan: AddressPlan, as_json: bool) -> str:
+    """Tell one device; if it does not do all of it, why. The others are told all the same."""
+    try:
         with node:
-            done = control.push(node, found, plan)
+            done = control.push(node, denylist, plan)
+    except MrcError as error:
         if as_json:
-            print(json.dumps({"device": node.name} | done.__dict__))
-        else:
-            print(f"{node.name}: {done.denied} denied, {done.allowed} allowed, {done.skipped} queue pairs left alone")
+            print(json.dumps({"device": node.name, "error": str(error)}))
+        return str(error)
+    if as_json:
+        print(json.dumps({"device": node.name} | asdict(done)))
+    else:
+        failed = f", {done.failed} failed" if done.failed else ""
+        left = f"{done.skipped} queue pairs left alone"
+        print(f"{node.name}: {done.denied} denied, {done.allowed} allowed, {left}{failed}")
+    return f"device {node.name} could not deny or allow {done.failed} paths" if done.failed else ""

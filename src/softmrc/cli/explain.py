@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from softmrc import control
-from softmrc.errors import UsageError
+from softmrc.errors import ConfigError, UsageError, printable
 from softmrc.recorder.bursts import BurstExplainer
 from softmrc.recorder.explain import Explainer, Verdict
 from softmrc.recorder.tape import Recording, read
@@ -32,7 +33,7 @@ def explain(
 ) -> None:
     """Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a running
     NCCL job."""
-    explainer = _bursts_of(device) if device else Explainer(_of_one_group(_tapes(tape), group))
+    explainer = _bursts_of(device) if device else Explainer(_tapes(tape, group))
     found = explainer.slow() if every else [explainer.explain(number)]
     if not found and not as_json:
         print("no operation took longer than usual")
@@ -45,20 +46,44 @@ def _bursts_of(device: str) -> BurstExplainer:
         return BurstExplainer.of(node)
 
 
-def _tapes(named: list[Path] | None) -> list[Recording]:
-    """Those that are named, or of each rank the newest."""
+def _tapes(named: list[Path] | None, group: str | None) -> list[Recording]:
+    """Those that are named; or of the newest run, of each rank the newest."""
     if named:
-        return [read(path) for path in named]
-    where = control.folder()
-    paths = sorted(where.glob("*.flight"), key=lambda path: path.stat().st_mtime) if where.is_dir() else []
-    newest = {(one.owner.group, one.owner.size, one.owner.rank): one for one in map(read, paths)}
-    return list(newest.values())
+        return _of_one_group([read(path) for path in named], group)
+    found = _of_one_group(_in_folder(control.folder()), group)
+    if not found:
+        return []
+    newest = found[-1].owner
+    run = [one for one in found if (one.owner.size, one.owner.run) == (newest.size, newest.run)]
+    return list({one.owner.rank: one for one in run}.values())
+
+
+def _in_folder(where: Path) -> list[Recording]:
+    """Every tape there, the newest last. What cannot be read is passed over, in a line: nobody has named it."""
+    found, refused = [], []
+    for path in sorted(where.glob("*.flight") if where.is_dir() else (), key=_written_at):
+        try:
+            found.append(read(path))
+        except ConfigError as error:
+            refused.append(error)
+    if refused:
+        more = f"; so are {len(refused) - 1} more" if len(refused) > 1 else ""
+        print(f"softmrc: passed over: {refused[-1]}{more}", file=sys.stderr)
+    return found
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0  # it was there a moment ago
 
 
 def _of_one_group(found: list[Recording], group: str | None) -> list[Recording]:
     names = sorted({one.owner.group for one in found})
     if group is None and len(names) > 1:
-        raise UsageError(f"there are tapes of several groups ({', '.join(names)}); say which with --group")
+        shown = printable(", ".join(names))
+        raise UsageError(f"there are tapes of several groups ({shown}); say which with --group")
     return [one for one in found if group is None or one.owner.group == group]
 
 

@@ -30,6 +30,8 @@ def _settings(words: list[str] | None) -> dict[str, Any]:
             found[name] = json.loads(text)
         except ValueError:
             found[name] = text  # a word, as of mode=explicit
+        except RecursionError:
+            raise ConfigError(name, f"{text[:20]}…", "JSON that is not nested so deep") from None
     return found
 
 

@@ -55,7 +55,7 @@ class Group:
         self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
         self._sweep_at = SWEEP_ALWAYS
         self._closed = False
-        self._recorder = recorder_of(self, meeting.name)
+        self._recorder = recorder_of(self, meeting.name, meeting.table.sitting)
         _open.add(self)
         self.device._groups.add(self)
 

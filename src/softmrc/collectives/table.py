@@ -43,7 +43,7 @@ class Table:
         self._store, self.name, self._rank, self._size = store, name, rank, size
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
-        self._sitting = ""  # names those who agreed
+        self.sitting = ""  # names those who agreed, this time
         self.said: list[str] = []  # what they said, by rank; none: they have not agreed
         self.secret = b""  # what they have in common, and nobody knows who cannot read the store
         self._has_told = False
@@ -64,7 +64,7 @@ class Table:
                     sitting = name
                     self._set(self._own(f"heard/{sitting}"), WELL)
                 if self._all_signed(f"heard/{sitting}", glance_s):
-                    self._sitting, self.said = sitting, [one[2] for one in said.values()]
+                    self.sitting, self.said = sitting, [one[2] for one in said.values()]
                     every = "\n".join(" ".join(one) for one in said.values())
                     self.secret = hashlib.sha256(every.encode()).digest()
                     return self.said
@@ -94,7 +94,7 @@ class Table:
 
     def tell(self, text: str) -> list[str]:
         """After `agree`: what each rank tells, by rank. One that has failed meanwhile says why."""
-        what = f"places/{self._sitting}"
+        what = f"places/{self.sitting}"
         self._has_told = True
         self._set(self._own(what), WELL + text)
         self._faults.clear()
@@ -108,7 +108,7 @@ class Table:
 
     def be_ready(self) -> None:
         """Until everybody is. One that has failed meanwhile says why."""
-        what = f"ready/{self._sitting}"
+        what = f"ready/{self.sitting}"
         self._set(self._own(what), WELL)
         glance_s = FIRST_GLANCE_S
         while not self._all_signed(what, glance_s):
@@ -119,12 +119,12 @@ class Table:
 
     def give_up(self, why: str) -> None:
         """Tell those who wait for us, once."""
-        if not self._sitting or self._has_given_up:
+        if not self.sitting or self._has_given_up:
             return
         self._has_given_up = True
         words = "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
         if not self._has_told:
-            self._set(self._own(f"places/{self._sitting}"), FAILED + words)
+            self._set(self._own(f"places/{self.sitting}"), FAILED + words)
         elif not self._failure():
             self._set(self._shared("failed"), f"rank {self._rank} did not get ready: {words}")
 
@@ -140,7 +140,7 @@ class Table:
 
     def told_at(self, rank: int) -> str:
         """Under which key that is."""
-        return self.key(f"places/{self._sitting}", rank)
+        return self.key(f"places/{self.sitting}", rank)
 
     def key(self, what: str, rank: int) -> str:
         """Under which the store holds it."""
@@ -150,7 +150,7 @@ class Table:
         return self.key(what, self._rank)
 
     def _shared(self, what: str) -> str:
-        return f"softmrc/{self.name}/{what}/{self._sitting}"
+        return f"softmrc/{self.name}/{what}/{self.sitting}"
 
     def _set(self, key: str, text: str) -> None:
         self._store.set(key, text.encode())

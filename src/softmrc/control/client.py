@@ -11,7 +11,8 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from softmrc.errors import ConfigError, RemoteError, UsageError
 
 PROTOCOL = 1
 MOST_BYTES = 64 << 20  # of an answer
+MOST_ASKED_BYTES = 64 << 10  # of a request, as devices have it
+MOST_IN_BATCH = 4096  # entries that surely fit into a request
 PATIENCE_S = 5.0
 _NAME = re.compile(r"(\d+)-(\d+)\.sock")
 
@@ -59,25 +62,44 @@ class Told:
     lost: int = 0
 
 
+class Silent(RemoteError):
+    """A device does not answer in time. It may be stopped, and answer yet."""
+
+
 class Node:
     """One device of a running process. Close it, or use it as a context."""
 
     def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
         self.path = path
         self.name = path.name.removesuffix(".sock")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(patience_s)
+        self._patience_s = patience_s
         self._rest = b""
         self._next: Any = None  # of the events, as the device calls it
+        self._is_closed = False
+        self._socket: socket.socket | None = self._connected()
+
+    def _connected(self) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.settimeout(self._patience_s)
         try:
-            self._socket.connect(str(path))
+            made.connect(str(self.path))
         except (OSError, ValueError) as error:
-            self._socket.close()
+            made.close()
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise UsageError(f"device {self.name} cannot be asked: {why}") from None
+        return made
 
     def close(self) -> None:
-        self._socket.close()
+        """For good. A thread that waits for an answer meanwhile is told that the device went away."""
+        self._is_closed = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        left, self._socket, self._rest = self._socket, None, b""
+        if left is not None:
+            with suppress(OSError):
+                left.shutdown(socket.SHUT_RDWR)
+            left.close()
 
     def __enter__(self) -> Self:
         return self
@@ -87,14 +109,20 @@ class Node:
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One request and its answer; what the device refuses is a `UsageError` in its words."""
-        line = json.dumps({"op": op} | {key: value for key, value in fields.items() if value is not None})
+        request = {"op": op} | {key: value for key, value in fields.items() if value is not None}
         try:
-            self._socket.sendall(line.encode() + b"\n")
-            answer = json.loads(self._line())
+            line = json.dumps(request).encode()
+        except RecursionError:
+            raise UsageError(f"device {self.name} was not asked: {op} is nested too deep") from None
+        if len(line) >= MOST_ASKED_BYTES:
+            most = f"a device takes {MOST_ASKED_BYTES:,} at most"
+            raise UsageError(f"device {self.name} was not asked: {op} has {len(line) + 1:,} bytes, and {most}")
+        try:
+            answer = json.loads(self._answer(line + b"\n"))
         except TimeoutError:
-            raise RemoteError(
-                f"device {self.name} does not answer {op} within {self._socket.gettimeout():g} s"
-            ) from None
+            raise Silent(f"device {self.name} does not answer {op} within {self._patience_s:g} s") from None
+        except RemoteError:
+            raise
         except (OSError, EOFError) as error:
             raise RemoteError(f"device {self.name} went away: {error}") from None
         except (ValueError, RecursionError):
@@ -106,10 +134,29 @@ class Node:
             raise UsageError(f"device {self.name} refuses {op}: {refusal}")
         return answer
 
-    def _line(self) -> bytes:
+    def _answer(self, line: bytes) -> bytes:
+        """What comes back on a line. A connection on which that went wrong is given up, and the next request has a new
+        one: what comes late would be taken for the answer to another question."""
+        if self._is_closed:
+            raise UsageError(f"device {self.name} cannot be asked: this end was closed")
+        until = time.monotonic() + self._patience_s
+        try:
+            if self._socket is None:
+                self._socket = self._connected()
+            self._socket.settimeout(self._patience_s)
+            self._socket.sendall(line)
+            return self._line(self._socket, until)
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _line(self, connection: socket.socket, until: float) -> bytes:
         parts, size = [self._rest], len(self._rest)
         while b"\n" not in parts[-1]:
-            more = self._socket.recv(1 << 20)
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+            more = connection.recv(1 << 20)
             if not more:
                 raise EOFError("the connection ended")
             parts.append(more)
@@ -178,7 +225,14 @@ class Node:
         if (evs is None) == (plane is None):
             raise ConfigError("evs", evs, "either a list of indices, or a plane")
         listed = None if evs is None else list(evs)
-        return _batch_of(self.ask(op, qpn=qpn, profile=profile, evs=listed, plane=plane, stop=stop or None))
+        done, failed = 0, tuple[Failed, ...]()
+        for part in _in_parts(listed):
+            answer = self.ask(op, qpn=qpn, profile=profile, evs=part, plane=plane, stop=stop or None)
+            batch = _batch_of(answer)
+            done, failed = done + batch.done, failed + batch.failed
+            if stop and failed:
+                break
+        return Batch(done, failed)
 
     def replace(
         self, qpn: int | None, ev: int, value: int | str, *, profile: int | None = None, all_copies: bool = False
@@ -193,6 +247,15 @@ def _rows(answer: dict[str, Any], key: str, name: str) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(one, dict) for one in rows):
         raise RemoteError(f"device {name} answers without a list of {key}")
     return rows
+
+
+def _in_parts(evs: list[int] | None) -> Iterator[list[int] | None]:
+    """As many requests as it takes: each entry of a batch stands for itself, so several are as good as one."""
+    if not evs:
+        yield evs
+        return
+    for first in range(0, len(evs), MOST_IN_BATCH):
+        yield evs[first : first + MOST_IN_BATCH]
 
 
 def _batch_of(answer: dict[str, Any]) -> Batch:
@@ -224,12 +287,14 @@ def _paths(where: Path) -> Iterator[Path]:
         yield path
 
 
-def devices(where: Path | None = None) -> list[Node]:
-    """Every device of this user that can be asked. What a killed process left behind is passed over."""
+def devices(where: Path | None = None, besides: Container[str] = ()) -> list[Node]:
+    """Every device of this user that can be asked, besides those of some names. What a killed process left behind is
+    passed over."""
     found = []
     for path in _paths(where or folder()):
         with suppress(UsageError):
-            found.append(Node(path))
+            if path.stem not in besides:
+                found.append(Node(path))
     return found
 
 

@@ -19,19 +19,21 @@ class Pushed:
     denied: int
     allowed: int
     skipped: int  # queue pairs whose peer is no host of the fabric, or which use no paths of it
+    failed: int = 0  # paths that could be neither
 
 
 def push(node: Node, denylist: Denylist, plan: AddressPlan) -> Pushed:
     """Deny what the list says, and allow again what was denied and is no longer on it."""
     hosts = _hosts_by_address(plan)
-    source = hosts.get(_address(node.info()["planes"][0]["address"]))
+    planes = node.info().get("planes") or [{}]
+    source = hosts.get(_address(str(planes[0].get("address", ""))))
     if source is None:
         raise UsageError(f"device {node.name} is at no address of the fabric")
-    denied = allowed = skipped = 0
+    denied = allowed = skipped = failed = 0
     for qp in node.queue_pairs():
         peer = qp.get("peer") or {}
-        planes = peer.get("planes") or [""]
-        destination = hosts.get(_address(planes[0].rpartition(":")[0]))
+        reached_at = (peer.get("planes") or [""])[0]
+        destination = hosts.get(_address(reached_at.rpartition(":")[0]))
         evs = qp.get("evs", [])
         if destination is None or destination == source or len(evs) > plan.evs(source, destination):
             skipped += 1
@@ -40,10 +42,12 @@ def push(node: Node, denylist: Denylist, plan: AddressPlan) -> Pushed:
         wanted = {int(one["ev"]) for one in evs if str(one["value"])[:32] in values}
         now = {int(one["ev"]) for one in evs if one["state"] == "denied"}
         if fresh := sorted(wanted - now):
-            denied += node.deny(fresh, qpn=qp["qpn"]).done
+            batch = node.deny(fresh, qpn=qp["qpn"])
+            denied, failed = denied + batch.done, failed + len(batch.failed)
         if over := sorted(now - wanted):
-            allowed += node.allow(over, qpn=qp["qpn"]).done
-    return Pushed(denied, allowed, skipped)
+            batch = node.allow(over, qpn=qp["qpn"])
+            allowed, failed = allowed + batch.done, failed + len(batch.failed)
+    return Pushed(denied, allowed, skipped, failed)
 
 
 def _value(plan: AddressPlan, source: int, destination: int, ev: int) -> str:

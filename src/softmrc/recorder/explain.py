@@ -63,12 +63,17 @@ class _Row:
     number: int
     kind: int
     bytes: int
-    begun: np.ndarray  # by rank; NaN where its tape does not know
+    begun: np.ndarray  # by place among the ranks whose tapes are here; NaN where its tape does not know
     ended: np.ndarray
 
     @cached_property
     def first(self) -> float:
         return float(np.nanmin(self.begun))
+
+    @property
+    def last(self) -> int:
+        """The place of the rank that came last."""
+        return int(np.nanargmax(self.begun))
 
     @cached_property
     def last_came(self) -> float:
@@ -93,20 +98,22 @@ class Explainer:
         self._tapes = {one.owner.rank: one for one in recordings}
         if len(self._tapes) < len(recordings):
             raise UsageError("two tapes are of the same rank; name those of one run")
+        self._ranks = sorted(self._tapes)
         self._rows = self._joined()
         self._usual = self._medians()
         self._by_number = {row.number: row for row in self._rows}
 
     def _joined(self) -> list[_Row]:
-        size = 1 + max(self._tapes)
+        size = len(self._ranks)
         found: dict[int, _Row] = {}
-        for rank, tape in self._tapes.items():
+        for place, rank in enumerate(self._ranks):
+            tape = self._tapes[rank]
             for one in tape.operations[tape.operations["ended"] > 0]:
                 number = int(one["number"])
                 if number not in found:
                     empty = (np.full(size, np.nan), np.full(size, np.nan))
                     found[number] = _Row(number, int(one["kind"]), int(one["bytes"]), *empty)
-                found[number].begun[rank], found[number].ended[rank] = one["begun"], one["ended"]
+                found[number].begun[place], found[number].ended[place] = one["begun"], one["ended"]
         return [found[number] for number in sorted(found)]
 
     def _medians(self) -> dict[tuple[int, int], tuple[float, float, float]]:
@@ -151,21 +158,21 @@ class Explainer:
 
     def _kept(self, row: _Row, late: float) -> float:
         """How much of it the rank that came last owes to the operation before, which ended later for it."""
-        rank, before = int(np.nanargmax(row.begun)), self._by_number.get(row.number - 1)
-        if before is None or not before.ended[rank] <= row.begun[rank]:
+        place, before = row.last, self._by_number.get(row.number - 1)
+        if before is None or not before.ended[place] <= row.begun[place]:
             return 0.0
-        return float(np.clip(before.ended[rank] - np.nanmin(before.ended), 0.0, max(late, 0.0)))
+        return float(np.clip(before.ended[place] - np.nanmin(before.ended), 0.0, max(late, 0.0)))
 
     def _why_kept(self, row: _Row, kept: float, depth: int) -> tuple[Cause, str, tuple[int, int, int]]:
         before = self._judge(self._by_number[row.number - 1], depth + 1)
-        said = f"rank {int(np.nanargmax(row.begun))} was kept {in_ms(kept)} by {before.kind} {before.number}"
+        said = f"rank {self._ranks[row.last]} was kept {in_ms(kept)} by {before.kind} {before.number}"
         if before.cause is Cause.NOTHING:
             return Cause.UNKNOWN, f"{said}, which was not slow", (-1, -1, -1)
         return before.cause, f"{said}: {before.words}", (before.rank, before.plane, before.peer)
 
     def _why_late(self, row: _Row, late: float) -> tuple[Cause, str, tuple[int, int, int]]:
-        rank = int(np.nanargmax(row.begun))
-        waited = self._waited(rank, row.begun[rank] - late - AROUND_S, row.begun[rank] + AROUND_S)
+        rank = self._ranks[row.last]
+        waited = self._waited(rank, row.last_came - late - AROUND_S, row.last_came + AROUND_S)
         said = f"rank {rank} arrived {in_ms(late)} late"
         if waited >= MOST_OF_IT * late:
             return Cause.PROCESSOR, f"{said}, it had no processor for {in_ms(waited)}: not the network", (rank, -1, -1)

@@ -16,7 +16,7 @@ import numpy as np
 from softmrc import control
 from softmrc.engine import EvState
 from softmrc.errors import MrcError
-from softmrc.recorder.tape import INTERVAL_S, MOST_PLANES, Note, Owner, Tape
+from softmrc.recorder.tape import INTERVAL_S, MOST_PLANES, UNFINISHED, Note, Owner, Tape
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group
@@ -29,12 +29,12 @@ MOST_PAIRS = 64  # that a sample asks; of more, these many
 _TASKS = Path("/proc/self/task")
 
 
-def recorder_of(group: Group, name: str) -> Recorder | None:
+def recorder_of(group: Group, name: str, run: str) -> Recorder | None:
     """One for this rank, if the environment asks for it; None also where there can be no file."""
     if os.environ.get(ASKED_FOR, "0") in ("", "0"):
         return None
     try:
-        return Recorder(group, name)
+        return Recorder(group, name, run)
     except (OSError, MrcError) as error:
         print(f"softmrc: no flight recorder: {error}", file=sys.stderr)
         return None
@@ -43,7 +43,7 @@ def recorder_of(group: Group, name: str) -> Recorder | None:
 class Recorder:
     """The recorder of one rank. Everything here may be called from any thread."""
 
-    def __init__(self, group: Group, name: str) -> None:
+    def __init__(self, group: Group, name: str, run: str) -> None:
         self._group = group
         self._lock = threading.Lock()
         self._open: dict[int, int] = {}  # operations under way, by their identity
@@ -54,7 +54,7 @@ class Recorder:
             raise OSError(f"{where} is no folder of this user's alone")
         _forget_old(where)
         planes = tuple(str(plane) for plane in group.device.local_planes)
-        owner = Owner(name, group.rank, group.size, os.getpid(), " ".join(sys.argv), planes)
+        owner = Owner(name, group.rank, group.size, os.getpid(), " ".join(sys.argv), planes, run)
         self.tape = self._claim(where, owner)
         self._met = 0
         self._known: list[tuple[int, QueuePair]] = []
@@ -175,10 +175,10 @@ class Recorder:
 
 
 def _forget_old(where: Path) -> None:
-    """Tapes outlive their processes, so that they can be asked; the newest few do."""
+    """Tapes outlive their processes, so that they can be asked; the newest few do. What was never finished does not."""
     with suppress(OSError):
         tapes = sorted(where.glob("*.flight"), key=lambda path: path.stat().st_mtime)
-        for path in tapes[:-MOST_TAPES]:
+        for path in [*tapes[:-MOST_TAPES], *where.glob(f"*.flight{UNFINISHED}")]:
             if not Path("/proc", path.name.partition("-")[0]).exists():
                 path.unlink()
 

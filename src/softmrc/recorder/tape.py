@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from softmrc.errors import ConfigError, words_of
+from softmrc.errors import ConfigError, printable, words_of
 
 VERSION = 1
 HEAD_BYTES = 4096
 MOST_PLANES = 16
+MOST_RANKS = 65536
+LATEST_S = 1e11  # since 1970; what says it was later, or is no number, is none of our records
+UNFINISHED = ".new"  # ends the name of a tape until it has its head
 INTERVAL_S = 0.02  # from one sample to the next
 OPERATION = np.dtype(
     [("number", "<u8"), ("kind", "<u4"), ("bytes", "<u8"), ("begun", "<f8"), ("ended", "<f8")]
@@ -59,6 +62,19 @@ class Owner:
     pid: int
     program: str
     planes: tuple[str, ...]
+    run: str = ""  # the same for all ranks that met, and for no others
+
+    def head(self) -> bytes:
+        """The first page; of the program as much as fits."""
+        program = self.program[:500]
+        while True:
+            head = json.dumps({"tape": VERSION} | self.__dict__ | {"program": program}).encode()
+            over = len(head) - HEAD_BYTES
+            if over <= 0:
+                return head.ljust(HEAD_BYTES, b" ")
+            if not program:
+                raise ConfigError("group", f"{self.group[:20]}…", "a name that fits into a tape's first page")
+            program = program[: -(over // 12 + 1)]  # a character has twelve bytes at most: \ud83d\ude00
 
 
 class Tape:
@@ -66,11 +82,16 @@ class Tape:
 
     def __init__(self, path: Path, owner: Owner) -> None:
         self.path = path
-        head = json.dumps({"tape": VERSION} | owner.__dict__ | {"program": owner.program[:500]}).encode()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "r+b") as file:
-            file.truncate(SIZE)
-            file.write(head.ljust(HEAD_BYTES, b" "))
+        head = owner.head()
+        unfinished = path.with_name(path.name + UNFINISHED)
+        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "r+b") as file:
+                os.posix_fallocate(descriptor, 0, SIZE)  # a full disk found later, by the mapping, is fatal
+                file.write(head)
+            os.link(unfinished, path)  # whoever sees the tape sees it whole; unlike a rename it replaces no other
+        finally:
+            unfinished.unlink(missing_ok=True)
         self._rings = _rings(path, "r+")
         self._counts = dict.fromkeys(LENGTHS, 0)
 
@@ -117,15 +138,33 @@ def read(path: Path) -> Recording:
             raise ValueError(f"version {found['tape']}")
         planes = tuple(str(one) for one in found["planes"])
         numbers = (int(found["rank"]), int(found["size"]), int(found["pid"]))
-        owner = Owner(str(found["group"]), *numbers, str(found["program"]), planes)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError("tape", str(path), f"{allowed} ({error})") from None
+        owner = Owner(str(found["group"]), *numbers, str(found["program"]), planes, str(found.get("run", "")))
+        if not 0 <= owner.rank < owner.size <= MOST_RANKS:
+            raise ValueError(f"rank {owner.rank} of {owner.size}")
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ConfigError("tape", str(path), f"{allowed} ({printable(str(error))})") from None
     kept = {}
     for name, ring in rings.items():
         rows = np.array(ring)
-        rows = rows[rows["number"] > 0]
+        rows = rows[(rows["number"] > 0) & _makes_sense(name, rows, owner)]
         kept[name] = rows[np.argsort(rows["number"])]
     return Recording(owner, kept["operations"], kept["samples"], kept["notes"])
+
+
+def _makes_sense(ring: str, rows: np.ndarray, owner: Owner) -> np.ndarray:
+    """Which records can have been written by a recorder: a file may be damaged, or half of a record be written."""
+    if ring == "operations":
+        begun, ended = rows["begun"], rows["ended"]
+        return _is_time(begun) & ((ended == 0) | (_is_time(ended) & (ended >= begun)))
+    if ring == "samples":
+        return _is_time(rows["at"]) & _is_time(rows["waited"])
+    plane, peer = rows["plane"], rows["peer"]
+    is_somewhere = (plane >= 0) & (plane < MOST_PLANES) & (peer >= 0) & (peer < owner.size)
+    return _is_time(rows["at"]) & np.isfinite(rows["value"]) & is_somewhere
+
+
+def _is_time(seconds: np.ndarray) -> np.ndarray:
+    return (seconds >= 0) & (seconds <= LATEST_S)  # of what is no number, neither
 
 
 def _rings(path: Path, mode: Any) -> dict[str, np.ndarray]:

@@ -1,0 +1,93 @@
+"""How an agent's requests come in: one HTTP server, at which nobody keeps a place without asking something.
+
+A connection that does not ask in a while is closed, and so is one that does not take its answer; where many wait, the
+one that waited longest goes. Otherwise a hundred silent ones would be the end of every scrape. What is answered is
+decided in guard.py and web.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from softmrc.agent.guard import Guard
+
+MOST_AT_ONCE = 128  # connections
+MOST_SILENT = 64  # of them, that have asked nothing
+HEAD_S = 5.0  # until a request has been asked as a whole: its head, the rest is of no use here
+TAKEN_S = 10.0  # until some of an answer is taken that waits to be
+
+
+class Connection(H11Protocol):
+    """One connection, and how long it may keep its place."""
+
+    _silent_since: float | None = None  # None: it is asking something, or over
+    _ends: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._is_silent(True)
+        silent = {one: one._silent_since for one in self.connections if isinstance(one, Connection)}
+        waiting = {one: since for one, since in silent.items() if since is not None}
+        if len(waiting) > MOST_SILENT:
+            min(waiting, key=lambda one: waiting[one])._turn_away()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_silent(False)
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._is_silent(False)
+
+    def on_response_complete(self) -> None:
+        self._is_silent(True)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._set_timer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._set_timer()
+
+    def _is_silent(self, is_so: bool) -> None:
+        if is_so or self._silent_since is not None:
+            self._silent_since = time.monotonic() if is_so else None
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._stop_timer()
+        if self.flow.write_paused:
+            self._ends = self.loop.call_later(TAKEN_S, self._turn_away)
+        elif self._silent_since is not None:
+            self._ends = self.loop.call_later(HEAD_S, self._turn_away)
+
+    def _stop_timer(self) -> None:
+        if self._ends is not None:
+            self._ends.cancel()
+            self._ends = None
+
+    def _turn_away(self) -> None:
+        self._silent_since = None
+        self.transport.abort()  # to close it would wait for one who does not read
+
+
+def config_of(app: Guard) -> uvicorn.Config:
+    """How an agent is served."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        access_log=False,
+        log_level="warning",
+        lifespan="off",  # nothing of ours begins with it, and to be ended before it has begun is a traceback
+        limit_concurrency=MOST_AT_ONCE,
+        timeout_graceful_shutdown=1,
+    )
