@@ -125,6 +125,11 @@ class Plan:
         return max([0.0, *posts, *(f.at_us for f in self.faults)])
 
     @property
+    def rounds_of_messages(self) -> float:
+        """How many times the messages of a flow fill its send queue."""
+        return max((len(f.messages) / c.max_send_wr for c in self.connections for f in c.flows), default=0.0)
+
+    @property
     def payload_bytes(self) -> int:
         return sum(m.length for c in self.connections for f in c.flows for m in f.messages)
 

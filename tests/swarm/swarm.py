@@ -198,7 +198,8 @@ class Run:
         planes and the window that faults may have cost, and a hundred round trips for its tails, some of which may each
         be lost and wait for the shortest silence that is allowed to mean anything. A plan that took the anchor away, or
         everything else, may have driven timers and probes to their caps of one second, of which three may follow each
-        other. Where no plane works both ways each try finds the way back by chance, one in all the planes.
+        other. Where no plane works both ways each try finds the way back by chance, one in all the planes, and messages
+        that wait for the one before look for it one after the other.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip. A window of
         one packet has no later one whose answer could show a loss: while packets are lost, each that is, and each whose
         answer is, waits for that shortest silence, one after the other. What looks like a queue
@@ -221,6 +222,7 @@ class Run:
             # A window of two packets has no more answers than those that could find the way.
             per_packet = 500_000 if plan.cc_profile.algorithm == "queue_delay" else 10_000
             limit += 8_000_000 * plan.planes + (per_packet if plan.processes else 0) * plan.payload_bytes / plan.mtu
+            limit += 2_000_000 * plan.planes * plan.rounds_of_messages
         if plan.network.trim_above_bytes:
             limit += 2 * rtt_us * plan.payload_bytes / plan.mtu
         return limit
