@@ -34,6 +34,7 @@ TIMEOUT = timedelta(seconds=60)
 BUCKET_MB = 1.0  # several reductions a step, under way while the backward pass still computes
 COUNTERS = ("packets_sent", "packets_retransmitted", "loss_spurious", "evs_demoted", "evs_revived", "timeouts")
 _speaking = threading.Lock()
+_kept: list[Any] = []  # groups that are left
 
 
 def say(**what: Any) -> None:
@@ -120,6 +121,10 @@ def train(order: dict[str, Any], store: Any, rank: int, size: int) -> None:
         watch.look()
     say(kind="done", at=time.monotonic(), digest=digest(model), parameters=sum(p.numel() for p in model.parameters()))
     dist.barrier()
+    # Who drops the last of a Gloo group joins its threads with the interpreter's lock in hand, and one of them may just
+    # want it: now and then neither goes on. Until the process ends somebody has it.
+    if order["backend"] == "gloo":
+        _kept.append(dist.group.WORLD)
     dist.destroy_process_group()
 
 
