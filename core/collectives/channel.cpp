@@ -56,10 +56,11 @@ void Channel::send(proto::Endpoint& engine, Time now, Header header, std::span<c
   backlog_.push_back({header, payload.data() ? std::vector(payload.begin(), payload.end()) : std::vector<std::uint8_t>(payload.size()), wr_id});
 }
 
+// Credit does not wait behind messages: what they wait for may be the peer's, which waits for ours.
 void Channel::flush(proto::Endpoint& engine, Time now) {
   while (!backlog_.empty()) {
     Waiting& next = backlog_.front();
-    if (!write(engine, now, next.header, next.payload, next.wr_id, ring_bytes_ - reserve)) return;
+    if (!write(engine, now, next.header, next.payload, next.wr_id, ring_bytes_ - reserve)) break;
     backlog_.pop_front();
   }
   give_credit(engine, now);
