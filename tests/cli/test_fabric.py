@@ -152,6 +152,13 @@ def test_a_study_goes_on_where_it_was_cut_short(tmp_path: Path, monkeypatch: pyt
     assert "0.12   0.25" in text and "slowest of 128 hosts" in " ".join(text.split())
 
 
+def test_runs_are_kept_by_all_that_decides_them() -> None:
+    few = Slice(2, "400G", 1.0, evs=(8,))
+    assert Slice(2, 400_000_000_000, 1.0, evs=(8,)).tasks.keys() == few.tasks.keys()
+    for other in (Slice(2, "800G", 1.0, (8,)), Slice(2, "400G", 3.0, (8,)), Slice(4, "400G", 1.0, (8,))):
+        assert not other.tasks.keys() & few.tasks.keys()
+
+
 def test_a_file_that_no_study_kept_is_refused(tmp_path: Path) -> None:
     file, kept = tmp_path / "s.toml", tmp_path / "kept.jsonl"
     file.write_text("gpus = 64\n")
@@ -168,7 +175,7 @@ def slowest(part: Slice) -> dict[str, float | None]:
 
 @pytest.mark.parametrize("planes", [1, 2])
 def test_packets_confirm_what_a_port_takes(planes: int) -> None:
-    part = Slice("x", planes, "100G", 1.0)
+    part = Slice(planes, "100G", 1.0)
     found = part.confirmed(slowest(part))
     if planes == 1:
         assert found.packets is None and found.arithmetic == 0
@@ -177,7 +184,7 @@ def test_packets_confirm_what_a_port_takes(planes: int) -> None:
 
 
 def test_few_paths_leave_somebody_behind() -> None:
-    part = Slice("x", 2, "100G", 1.0, evs=(3, 64))
+    part = Slice(2, "100G", 1.0, evs=(3, 64))
     assert part.spread(3) == 4 and part.spread(64) == 64, "every plane has as many"
     few, many = part.confirmed(slowest(part)).evs.values()
     assert few is not None and many is not None and few < 0.8 < 0.85 < many <= 1

@@ -46,7 +46,8 @@ def study(
     asked, book = studies.load(shipped.find(file, shipped.EXAMPLES, "study")), Prices.load(prices)
     points = studies.explore(asked, book)
     front = [p for p in points if not p.out]
-    found = _confirmations([_slice(p, asked.evs) for p in front], kept, engine, workers) if confirmed else {}
+    slices = {p.name: _slice(p, asked.evs) for p in front}
+    found = _confirmations(slices, kept, engine, workers) if confirmed else {}
     if as_json:
         rows = [p.to_json() | {"confirmed": asdict(found[p.name]) if p.name in found else None} for p in points]
         print(json.dumps({"points": len(points), "front": len(front), "designs": rows}, indent=2))
@@ -63,13 +64,14 @@ def study(
 
 def _slice(point: studies.Point, evs: Sequence[int]) -> Slice:
     varied = point.varied
-    return Slice(point.name, varied["planes"], varied["nic_bps"], float(varied["oversubscription"]), evs)
+    return Slice(varied["planes"], varied["nic_bps"], float(varied["oversubscription"]), evs)
 
 
-def _confirmations(front: list[Slice], kept: Path | None, engine: str, workers: int) -> dict[str, Confirmed]:
+def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, workers: int) -> dict[str, Confirmed]:
     """A line of JSON for each run, written as soon as it is known: a study that was cut short goes on where it was."""
     slowest = _taken(kept)
-    tasks = [task for one in front for name, task in one.tasks.items() if name not in slowest]
+    runs = {name: task for one in front.values() for name, task in one.tasks.items()}
+    tasks = [task for name, task in runs.items() if name not in slowest]
     with terminal(stderr=True).status(f"{len(tasks)} simulations") as status:
         for done, row in enumerate(sweep(tasks, engine, workers) if tasks else (), 1):
             slowest[row["name"]] = row["slowest_flow_gbps"] if row["verdict"] == "complete" else None
@@ -77,7 +79,7 @@ def _confirmations(front: list[Slice], kept: Path | None, engine: str, workers: 
             if kept is not None:
                 lines = [json.dumps({"run": name, "slowest_gbps": rate}) for name, rate in slowest.items()]
                 write_text(kept, "\n".join(lines) + "\n")
-    return {one.name: one.confirmed(slowest) for one in front}
+    return {name: one.confirmed(slowest) for name, one in front.items()}
 
 
 def _taken(kept: Path | None) -> dict[str, float | None]:

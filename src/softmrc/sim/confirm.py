@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softmrc.sim.sweep import Task
-from softmrc.units import as_rate_bps
+from softmrc.units import as_rate_bps, rate_text
 
 HOSTS_PER_LEAF, LEAVES = 8, 4
 WIDE_LEAF = 32  # hosts of a leaf, where the number of EVs matters: there are more paths than that
@@ -20,9 +20,8 @@ WIDE_LEAF = 32  # hosts of a leaf, where the number of EVs matters: there are mo
 
 @dataclass(frozen=True)
 class Slice:
-    """The part of a design that packets can show."""
+    """The part of a design that packets can show. Designs that differ in nothing else have the same runs."""
 
-    name: str
     planes: int
     nic_bps: str | int
     oversubscription: float
@@ -58,14 +57,20 @@ class Slice:
 
     @property
     def _whole(self) -> str:
-        return f"{self.name}; whole"
+        return f"{self._what}; whole"
 
     @property
     def _broken(self) -> str:
-        return f"{self.name}; a port less"
+        return f"{self._what}; a port less"
 
     def _with(self, evs: int) -> str:
-        return f"{self.name}; {evs} EVs"
+        return f"{self._what}; {evs} EVs"
+
+    @property
+    def _what(self) -> str:
+        """All that decides what comes out, since what came out is kept by this name."""
+        rate = rate_text(as_rate_bps("nic_bps", self.nic_bps))
+        return f"{self.planes} planes, NICs of {rate}, {self.oversubscription:g} : 1"
 
     def _table(self, leaf: int) -> dict[str, Any]:
         return {
