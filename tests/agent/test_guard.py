@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from tests.agent.sites import a_site, get
 
 from softmrc.agent import server
@@ -170,3 +173,31 @@ def test_a_page_that_looks_on_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -
             more = one.recv(1 << 16)
             assert more
             heard += more
+
+
+def test_who_takes_an_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than an answer may wait untouched, in steps that are shorter."""
+    monkeypatch.setattr(server, "TAKEN_S", 1.5)
+    monkeypatch.setattr(server, "HEAD_S", 1.5)
+    body = b"x" * 40_000_000
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"40000000")]})
+        await send({"type": "http.response.body", "body": body})
+
+    serving = uvicorn.Server(server.config_of(large))  # type: ignore[arg-type]
+    serving.config.host, serving.config.port = "127.0.0.1", 0
+    thread = threading.Thread(target=serving.run, daemon=True)
+    thread.start()
+    while not serving.started:
+        time.sleep(0.01)
+    port = serving.servers[0].sockets[0].getsockname()[1]
+    with silent_ones(port, 1, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") as (one,):
+        got = 0
+        while got < len(body):
+            taken = one.recv(1_000_000)
+            assert taken, f"cut off after {got:,} bytes"
+            got += len(taken)
+            time.sleep(0.1)
+    serving.should_exit = True
+    thread.join(10)

@@ -310,3 +310,16 @@ def test_a_folder_that_others_may_write_to_is_not_looked_into(home: Path, device
     home.chmod(0o777)
     with pytest.raises(UsageError, match="no folder of this user's alone"):
         control.devices()
+
+
+def test_a_door_at_which_too_many_wait_is_silence_and_no_end(tmp_path: Path) -> None:
+    """A stopped process takes nobody in, and its queue is short; it may go on yet."""
+    path = tmp_path / "1-0.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        node = control.Node(path, patience_s=0.2)
+        for _ in range(6):
+            with pytest.raises(control.Silent):
+                node.ask("info")
+        node.close()

@@ -18,7 +18,7 @@ from softmrc.agent.guard import Guard
 MOST_AT_ONCE = 128  # connections
 MOST_SILENT = 64  # of them, that have asked nothing
 HEAD_S = 5.0  # until a request has been asked as a whole: its head, the rest is of no use here
-TAKEN_S = 10.0  # until some of an answer is taken that waits to be
+TAKEN_S = 10.0  # until some of an answer is taken that waits to be, each time
 
 
 class Connection(H11Protocol):
@@ -26,6 +26,7 @@ class Connection(H11Protocol):
 
     _silent_since: float | None = None  # None: it is asking something, or over
     _ends: asyncio.TimerHandle | None = None
+    _untaken = 0  # bytes that waited when the timer was set
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -64,15 +65,21 @@ class Connection(H11Protocol):
 
     def _set_timer(self) -> None:
         self._stop_timer()
-        if self.flow.write_paused:
-            self._ends = self.loop.call_later(TAKEN_S, self._turn_away)
-        elif self._silent_since is not None:
-            self._ends = self.loop.call_later(HEAD_S, self._turn_away)
+        if self.flow.write_paused or self._silent_since is not None:
+            self._untaken = self.transport.get_write_buffer_size()
+            self._ends = self.loop.call_later(TAKEN_S if self._untaken else HEAD_S, self._is_over)
 
     def _stop_timer(self) -> None:
         if self._ends is not None:
             self._ends.cancel()
             self._ends = None
+
+    def _is_over(self) -> None:
+        """Who takes its answer slowly still takes it."""
+        if 0 < self.transport.get_write_buffer_size() < self._untaken:
+            self._set_timer()
+        else:
+            self._turn_away()
 
     def _turn_away(self) -> None:
         self._silent_since = None

@@ -22,13 +22,14 @@ BYTES = 1 << 20
 USUAL_PER_S, PAUSE_S = 2.0, 0.025
 
 
-def _agent(folder: str, watches: Any, ends: Any, looks: Any) -> None:
+def _agent(folder: str, is_there: Any, watches: Any, ends: Any, looks: Any) -> None:
     """Another process, as an agent is."""
     os.environ["XDG_RUNTIME_DIR"] = folder
     from softmrc.agent import collect
 
     collect.LEAST_AGE_S = 0.0
     collector = collect.Collector()
+    is_there.set()
     while not ends.is_set():
         if watches.is_set():
             collector.look()
@@ -52,11 +53,11 @@ def watch_cost(rounds: int = 10) -> dict[str, Any]:
     """The share of goodput that an agent takes: medians of rounds that take turns."""
     before = os.environ.get("XDG_RUNTIME_DIR")
     context = multiprocessing.get_context("spawn")
-    watches, ends, looks = context.Event(), context.Event(), context.Value("i", 0)
+    is_there, watches, ends, looks = context.Event(), context.Event(), context.Event(), context.Value("i", 0)
     rates: dict[bool, list[float]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_RUNTIME_DIR"] = folder
-        agent = context.Process(target=_agent, args=(folder, watches, ends, looks))
+        agent = context.Process(target=_agent, args=(folder, is_there, watches, ends, looks))
         agent.start()
         try:
             accepted: list[Connection] = []
@@ -66,6 +67,8 @@ def watch_cost(rounds: int = 10) -> dict[str, Any]:
                 server.start()
                 with connect("127.0.0.1", listener.port, planes=["127.0.0.3", "127.0.0.4"]) as connection:
                     server.join(30)
+                    if not is_there.wait(60):
+                        raise InternalError("the agent of this bench did not start")
                     _goodput_bps(connection, ROUND_S)
                     for number in range(2 * rounds):
                         is_watched = number % 2 == 1

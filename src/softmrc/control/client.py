@@ -85,6 +85,8 @@ class Node:
             made.connect(str(self.path))
         except (OSError, ValueError) as error:
             made.close()
+            if isinstance(error, BlockingIOError | TimeoutError):  # as many wait at its door as may
+                raise Silent(f"device {self.name} lets nobody in: its process may be stopped") from None
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise UsageError(f"device {self.name} cannot be asked: {why}") from None
         return made
