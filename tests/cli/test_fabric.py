@@ -138,7 +138,8 @@ def test_a_study_goes_on_where_it_was_cut_short(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(study, "sweep", pretended)
     command = ["study", str(file), "--confirm", "--keep", str(kept), "--json"]
-    assert CliRunner().invoke(app, command).exit_code != 0
+    stopped = CliRunner().invoke(app, command)
+    assert stopped.exit_code == 130 and "2 of 4 simulations were done and kept" in " ".join(stopped.output.split())
     assert len(kept.read_text().splitlines()) == 2, "what was found is kept"
     asked[:] = [*asked, "and so on"]
     first = json.loads(run(*command))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Table
 
 from softmrc import shipped
+from softmrc.cli.sim import INTERRUPTED
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import study as studies
@@ -21,7 +23,7 @@ from softmrc.fabric.plan import Prices
 from softmrc.fabric.report import study_html
 from softmrc.files import read_text, write_text
 from softmrc.sim.confirm import Confirmed, Slice
-from softmrc.sim.sweep import sweep
+from softmrc.sim.sweep import Task, sweep
 from softmrc.units import money_text, power_text, share_text
 
 SHOWN_OUT = 12
@@ -72,14 +74,32 @@ def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, work
     slowest = _taken(kept)
     runs = {name: task for one in front.values() for name, task in one.tasks.items()}
     tasks = [task for name, task in runs.items() if name not in slowest]
-    with terminal(stderr=True).status(f"{len(tasks)} simulations") as status:
-        for done, row in enumerate(sweep(tasks, engine, workers) if tasks else (), 1):
-            slowest[row["name"]] = row["slowest_flow_gbps"] if row["verdict"] == "complete" else None
-            status.update(f"{done} of {len(tasks)} simulations")
-            if kept is not None:
-                lines = [json.dumps({"run": name, "slowest_gbps": rate}) for name, rate in slowest.items()]
-                write_text(kept, "\n".join(lines) + "\n")
+    done, console = 0, terminal(stderr=True)
+    try:
+        with console.status(f"{len(tasks)} simulations") as status, _running(tasks, engine, workers) as rows:
+            for done, row in enumerate(rows, 1):
+                slowest[row["name"]] = row["slowest_flow_gbps"] if row["verdict"] == "complete" else None
+                status.update(f"{done} of {len(tasks)} simulations")
+                if kept is not None:
+                    lines = [json.dumps({"run": name, "slowest_gbps": rate}) for name, rate in slowest.items()]
+                    write_text(kept, "\n".join(lines) + "\n")
+    except KeyboardInterrupt:
+        where = f" and kept in {kept}" if kept is not None else "; --keep would have kept them"
+        said = f"Stopped by hand: {done} of {len(tasks)} simulations were done{where}."
+        console.print(said, style="yellow", highlight=False)
+        raise typer.Exit(INTERRUPTED) from None
     return {name: one.confirmed(slowest) for name, one in front.items()}
+
+
+@contextmanager
+def _running(tasks: list[Task], engine: str, workers: int) -> Iterator[Iterator[dict[str, Any]]]:
+    """Results as they come. Whoever stops looking at them stops the processes, too, and at once."""
+    rows = sweep(tasks, engine, workers) if tasks else iter(())
+    try:
+        yield rows
+    finally:
+        if isinstance(rows, Generator):
+            rows.close()
 
 
 def _taken(kept: Path | None) -> dict[str, float | None]:
