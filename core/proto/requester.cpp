@@ -130,10 +130,11 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
   return ev;
 }
 
-// Each question goes by a port not yet asked, where there is one. After two timers scouts ask them all, and what answered one
-// leads.
+// Each question goes by a port not yet asked, where there is one; the oldest packet in flight has asked its own. After two
+// timers scouts ask them all, and what answered one leads.
 std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
   if (silence_.is_long()) return choose_ev(now, free_ports, avoid);
+  if (sent_.in_flight()) silence_.on_asked(port_of(sent_[sent_.oldest()]));
   EvSearch search{now, avoid};
   std::uint16_t ev = evs_.pick(search, silence_.unasked(free_ports));
   if (ev == no_ev) ev = evs_.pick(search, free_ports);
@@ -228,7 +229,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   r.msn = message.msn;
   record_sent(now, psn, ev, out);
   ++next_psn_;
-  silence_.on_new_sent();
+  silence_.on_new_sent(now);
   out.packet.bth.ack_request = wants_sack(r.bytes);
   return Poll::sent;
 }

@@ -191,6 +191,9 @@ class Requester {
     return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), windows_.target(rtt_.base()), cc_profile_.min_reorder_window);
   }
   Duration silence_span() const { return silence_.span(rtt_.silence()); }
+  Time conclusive_from() const;
+  // When the copy was sent that was given up; of one that has been sent again since, the latest that it can have been.
+  Time given_up_sent_at(const SentRecord& r) const { return r.state == SentState::lost ? r.sent_at : r.sent_at - reorder_window(); }
   void measure(Duration round_trip, bool is_certain) {
     rtt_.on_sample(round_trip, is_certain);
     silence_.on_measured();

@@ -352,6 +352,19 @@ def test_each_question_of_silence_takes_another_port() -> None:
 
 
 # spec: tail-probe
+def test_no_question_goes_by_the_port_of_the_packet_that_it_is_about() -> None:
+    """The newest packet may have taken another one, and be answered or not: the oldest waits where it is."""
+    for seed in range(40):
+        rig = Rig(ports=4, mtu=512, evs={"count": 64, "spray_quantum": 1}, endpoint={"seed": seed}, rts={"timeout": 8})
+        rig.post(512 * 2)
+        oldest = rig.routes[0][0]
+        before = len(rig.routes)
+        asked = rig.advance(200)
+        assert len(asked) == 3
+        assert oldest not in [port for port, _ in rig.routes[before : before + 2]]
+
+
+# spec: tail-probe
 def test_the_tail_is_sent_again_once_however_much_is_missing() -> None:
     """Without timestamps the answer to a copy proves nothing; a probe's does."""
     rig = Rig(mtu=512, evs={"count": 64}, endpoint={"timestamps": False})
