@@ -152,7 +152,7 @@ def evs_plot(result: Result) -> str:
 def links_plot(result: Result) -> str:
     """A map for each plane of what went up, from leaves to spines; and the busiest links by name."""
     fabric = result.scenario.fabric
-    loads = result.link_bytes * 8e6 / max(result.makespan_us, 1e-9) / fabric.fabric_link_bps
+    loads = result.link_bytes * 8e6 / max(result.makespan_us, 1e-9) / fabric.fabric_link_bps / fabric.cables_per_link
     up, down = (fabric.stages()[name] for name in ("T0 to T1", "T1 to T0"))
     maps = []
     for plane in range(min(fabric.planes, 8)):
