@@ -26,7 +26,6 @@ from softmrc.fabric.losses import PART_WORDS
 from softmrc.files import write_text
 from softmrc.units import as_rate_bps
 
-MOST_PORTS = 1 << 20  # of a switch, far beyond any
 DESIGNS_A_TABLE = 4  # as many as fit 80 columns
 
 fabric_app = typer.Typer(help="Configure, draw and trace a fabric.", no_args_is_help=True)
@@ -51,11 +50,11 @@ def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
 def _fractions(field: str, text: str) -> tuple[Fraction, ...]:
     try:
         found = tuple(Fraction(part) for part in text.split(","))
-        if not all(0 < one < MOST_PORTS for one in found):
+        if not all(0 < one < plans.MOST_PORTS for one in found):
             raise ValueError
         return found
     except (ValueError, ZeroDivisionError):
-        raise ConfigError(field, text, f"numbers up to {MOST_PORTS:,} with commas between them, as 1,3") from None
+        raise ConfigError(field, text, f"numbers up to {plans.MOST_PORTS:,} with commas between them, as 1,3") from None
 
 
 def plan(
@@ -89,8 +88,14 @@ def plan(
         _write_fabric(write, question, found)
     if as_json:
         print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
-        _write_report(report, lambda: reports.plan_html(question, found, book))
-        return
+    else:
+        _print_plan(question, found, book)
+    _write_report(report, lambda: reports.plan_html(question, found, book))
+    if all(isinstance(d, plans.Impossible) for d in found):
+        raise typer.Exit(1)
+
+
+def _print_plan(question: plans.Question, found: list[plans.Design | plans.Impossible], book: plans.Prices) -> None:
     console = terminal()
     designs = [d for d in found if isinstance(d, plans.Design)]
     console.print(reports.plan_title(question), style="bold", highlight=False)
@@ -99,8 +104,10 @@ def plan(
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
         words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
         console.print(words, style="yellow", highlight=False)
-    console.print(reports.plan_note(book), style="dim", highlight=False)
-    _write_report(report, lambda: reports.plan_html(question, found, book))
+    for words in reports.spare_places(found):
+        console.print(words, style="yellow", highlight=False)
+    note = reports.plan_note(book) if designs else "No design that was asked for can be built."
+    console.print(note, style="dim", highlight=False)
 
 
 def _write_fabric(path: Path, question: plans.Question, found: list[plans.Design | plans.Impossible]) -> None:

@@ -21,6 +21,7 @@ from softmrc.units import count_text, money_text, power_text, rate_text, share_t
 PLAN_ROWS: tuple[tuple[str, str], ...] = (
     ("ports of a switch", "radix"),
     ("down : up at a T0", "split"),
+    ("NICs", "hosts"),
     ("most NICs", "max_nics"),
     ("switches", "switches"),
     ("optics (800G)", "optics"),
@@ -72,6 +73,16 @@ def plan_note(prices: Prices) -> str:
     return f"Cost, power and energy over {prices.energy.years:g} years rest on {book}."
 
 
+def spare_places(found: Sequence[Design | Impossible]) -> list[str]:
+    """Where a design has more NICs than were asked for."""
+    more = [d for d in found if isinstance(d, Design) and d.hosts != d.nics]
+    return [
+        f"{plan_cell(d, 'shape')}, {plan_cell(d, 'split')}: {d.hosts - d.nics:,} NICs more than asked for, so that all "
+        "leaves have as many; cables, optics, cost and power have them, and so has the fabric that is written."
+        for d in more
+    ]
+
+
 def _design_name(d: Design) -> str:
     counts = (d.planes, "plane"), (d.tiers, "tier")
     return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
@@ -86,6 +97,7 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
     labels = [_design_name(d) + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
     refused = [d for d in found if isinstance(d, Impossible)]
     lines = [verdict_line(False, "impossible", f"{d.planes} × {d.tiers}", d.reason) for d in refused]
+    lines += [f"<p>{escape(words)}</p>" for words in spare_places(found)]
     parts = [section("In figures", "", table(["planes × tiers", *names], rows))]
     for heading, key in (
         ("Switches", "switches"),
