@@ -94,13 +94,13 @@ def test_a_price_file_with_a_typo_names_the_nearest_key(tmp_path: Path) -> None:
     assert not Prices.load(tmp_path / "r.toml").are_assumptions
 
 
-@pytest.mark.parametrize(("text", "bps"), [("100G", 10**11), ("51.2T", 512 * 10**11), ("20Mbit/s", 2 * 10**7), (5, 5)])
+@pytest.mark.parametrize(("text", "bps"), [("100G", 10**11), ("51.2T", 512 * 10**11), ("20Mbit/s", 2 * 10**7), (10**11, 10**11)])
 def test_rates(text: object, bps: int) -> None:
     assert as_rate_bps("x", text) == bps
     assert as_rate_bps("x", rate_text(bps)) == bps
 
 
-@pytest.mark.parametrize("text", ["", "fast", "-1G", "0", "1.5", "10X", None, True, 1.5, "800", " 800 "])
+@pytest.mark.parametrize("text", ["", "fast", "-1G", "0", "1.5", "10X", None, True, 1.5, "800", " 800 ", 800])
 def test_rates_refused(text: object) -> None:
     with pytest.raises(ConfigError, match="100G"):
         as_rate_bps("nic", text)

@@ -141,7 +141,7 @@ def assess(
     report: Report = None,
 ) -> None:
     """Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."""
-    found = judge.assess(load(shipped.find(file, shipped.EXAMPLES, "file")), trials, seed)
+    found = judge.assess(load(shipped.find(file, shipped.FABRICS, "file")), trials, seed)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         _write_report(report, lambda: reports.assess_html(found))
@@ -201,7 +201,7 @@ def config(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("config"),
 ) -> None:
     """Write the configuration of every switch and host, one file each."""
-    count = configs.write(load(shipped.find(file, shipped.EXAMPLES, "file")), target, output)
+    count = configs.write(load(shipped.find(file, shipped.FABRICS, "file")), target, output)
     print(f"{count:,} files in {output}")
 
 
@@ -211,7 +211,7 @@ def draw(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the SVG; - is stdout.")] = None,
 ) -> None:
     """Draw a fabric as SVG."""
-    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
+    description = load(shipped.find(file, shipped.FABRICS, "file"))
     picture = draw_fabric(description.fabric, description.name)
     if output is not None and str(output) == "-":
         print(picture, end="")
@@ -232,7 +232,7 @@ def routes(
     as_json: AsJson = False,
 ) -> None:
     """A switch's static table (`routes FILE p0.leaf0`), or the paths between two hosts (`--from host0 --to host7`)."""
-    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
+    description = load(shipped.find(file, shipped.FABRICS, "file"))
     plan_ = AddressPlan(description.fabric, description.addressing)
     if source is not None and to is not None:
         _print_paths(plan_, source, to, ev, over, as_json)

@@ -122,7 +122,7 @@ def _load(file: Path, fabric: Path | None) -> simulator.Scenario:
     scenario = simulator.load(shipped.find(file, shipped.SCENARIOS, "scenario"))
     if fabric is None:
         return scenario
-    path = shipped.find(fabric, shipped.EXAMPLES, "--fabric").resolve()
+    path = shipped.find(fabric, shipped.FABRICS, "--fabric").resolve()
     own = {key: value for key, value in scenario.table.get("fabric", {}).items() if key not in SHAPE_KEYS}
     return simulator.parse(scenario.table | {"fabric": own | {"file": str(path)}}, scenario.source)
 

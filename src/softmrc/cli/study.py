@@ -45,7 +45,7 @@ def study(
     report: Annotated[Path | None, typer.Option(help="Also write an HTML report.", show_default=False)] = None,
 ) -> None:
     """Explore designs by arithmetic, confirm the best with packets, and say why the others are out."""
-    asked, book = studies.load(shipped.find(file, shipped.EXAMPLES, "study")), Prices.load(prices)
+    asked, book = studies.load(shipped.find(file, shipped.STUDIES, "study")), Prices.load(prices)
     points = studies.explore(asked, book)
     front = [p for p in points if not p.out]
     slices = {p.name: _slice(p, asked.evs) for p in front}
