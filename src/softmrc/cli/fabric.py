@@ -23,7 +23,7 @@ from softmrc.fabric import plan as plans
 from softmrc.fabric import report as reports
 from softmrc.fabric.drawing import draw as draw_fabric
 from softmrc.fabric.losses import PART_WORDS
-from softmrc.files import write_text
+from softmrc.files import check_place, write_text
 from softmrc.units import as_rate_bps
 
 DESIGNS_A_TABLE = 4  # as many as fit 80 columns
@@ -78,6 +78,7 @@ def plan(
     report: Report = None,
 ) -> None:
     """Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."""
+    check_place(report)
     question = plans.Question(gpus, as_rate_bps("nic", nic), as_rate_bps("switch", switch), nics_per_gpu)
     book = plans.Prices.load(prices)
     found = plans.compare(
@@ -141,6 +142,7 @@ def assess(
     report: Report = None,
 ) -> None:
     """Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."""
+    check_place(report)
     found = judge.assess(load(shipped.find(file, shipped.FABRICS, "file")), trials, seed)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))

@@ -12,7 +12,7 @@ from softmrc.fabric.drawing import draw
 from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
 from softmrc.fabric.plan import Design, Impossible, Prices, Question
-from softmrc.fabric.study import Point, Study, by_planes
+from softmrc.fabric.study import Point, Study, answer, by_planes
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.units import count_text, money_text, power_text, rate_text, share_text
@@ -158,25 +158,55 @@ def _hourly(timeline: Sequence[tuple[float, float]]) -> list[tuple[float, float]
     return [(float(hour), value) for hour, value in least.items()]
 
 
+STUDY_HEAD = ["design", "cost", "lost", "hosts", "network", "uplinks", "in all"]
+
+
+def study_row(p: Point) -> list[str]:
+    shares = (p.lost_share, p.hosts_share, p.network_share, p.uplinks_share)
+    return [p.name, money_text(p.cost_usd), *map(share_text, shares), money_text(p.all_usd)]
+
+
+def planes_rows(points: Sequence[Point]) -> list[list[str]]:
+    """One for each number of planes."""
+    found = by_planes(points)
+    none = [""] * (len(STUDY_HEAD) - 1)
+    return [
+        study_row(p) if p else [f"{planes} plane{'s' * (planes > 1)}: none can be built, or is wanted", *none]
+        for planes, p in found.items()
+    ]
+
+
+def study_note(prices: Prices) -> str:
+    whose = "assumed prices, not quotes; pass your own with --prices" if prices.are_assumptions else "your price file"
+    years = f"{prices.energy.years:g} years"
+    return (
+        f"Cost: to build it, its energy and the spares that stand by, over {years}, by {whose}. Lost: of the job's time "
+        "(hosts: with a network that never fails; network: what its failures add, with MRC; uplinks: what lean ones "
+        "add). In all: the cost, and what the lost time is worth."
+    )
+
+
 def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
     """A study as a report: the front, and why the others are out."""
     front, out = [p for p in points if not p.out], [p for p in points if p.out]
-    head = ["design", "cost", "power", "lost", "to hosts", "to the network", "to lean uplinks", "policy"]
-    rows = [
-        [p.name, money_text(p.cost_usd), power_text(p.power_w),
-         *(share_text(x) for x in (p.lost_share, p.hosts_share, p.network_share, p.uplinks_share)), p.policy]
-        for p in front
-    ]  # fmt: skip
-    built = [p for p in points if p.cost_usd]
     picture = plots.scatter_chart(
         [(kind, [p.cost_usd / 1e6 for p in chosen], [100 * p.lost_share for p in chosen], [p.name for p in chosen])
-         for kind, chosen in (("beaten by none", front), ("out", [p for p in built if p.out]))],
+         for kind, chosen in (("beaten by none", front), ("out", [p for p in out if p.is_built]))],
         "cost, $ M", "lost, % of the job's time",
     )  # fmt: skip
+    best = [p for p in by_planes(points).values() if p]
+    worth = plots.bar_chart([p.name for p in best], [100 * (p.network_share + p.uplinks_share) for p in best], "%", (),
+                            [share_text(p.network_share + p.uplinks_share) for p in best])  # fmt: skip
     sections = [
-        section("The front", "Beaten by none: nothing costs less and loses as little.", table(head, rows)),
+        section("The front", "Beaten by none: nothing costs less and loses as little.",
+                table([*STUDY_HEAD, "power", "policy"],
+                      [[*study_row(p), power_text(p.power_w), p.policy] for p in front])),
+        section("By planes", "With each number of planes, the design that is least in all.",
+                table(STUDY_HEAD, planes_rows(points))),
+        section("What the network loses",
+                "Of those: per cent of the job's time, to the network's failures and lean uplinks.", worth),
         section("All that can be built", "", picture),
         section("Why the others are out", "", table(["design", "because"], [[p.name, p.out] for p in out])),
-    ]
-    said = [f'<p class="verdict"><b>{escape(by_planes(points))}</b></p>'] if by_planes(points) else []
-    return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", plan_note(prices), said, sections)
+    ]  # fmt: skip
+    said = [f'<p class="verdict"><b>{escape(answer(asked, points))}</b></p>']
+    return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", study_note(prices), said, sections)
