@@ -46,7 +46,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_place(path: Path | None) -> None:
-    """Whether `write_text` can write there, asked before the work that takes long. The folder is made, as it would be."""
+    """Whether `write_text` can write there, asked before the work. The folder is made, as it would be."""
     try:
         if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
             return  # a pipe or a device: to open one may change what it does

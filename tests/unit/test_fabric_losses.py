@@ -81,7 +81,8 @@ def test_cables_side_by_side_break_one_by_one() -> None:
     wide, thick = (Shape(planes=2, hosts=32, hosts_per_leaf=8, spines=n, cables_per_link=8 // n) for n in (8, 2))
     for key, is_same in (("link_per_year", True), ("switch_per_year", False)):
         failures = replace(NEVER, **{key: 1.0})
-        lost = [closed_form.losses(Description(fabric=one, failures=failures), "mrc", "repair").lost for one in (wide, thick)]
+        both = (Description(fabric=one, failures=failures) for one in (wide, thick))
+        lost = [closed_form.losses(one, "mrc", "repair").lost for one in both]
         assert (lost[0] == pytest.approx(lost[1])) == is_same
     assert wide.cables == thick.cables and wide.switches > thick.switches
 

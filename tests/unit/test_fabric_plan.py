@@ -94,7 +94,9 @@ def test_a_price_file_with_a_typo_names_the_nearest_key(tmp_path: Path) -> None:
     assert not Prices.load(tmp_path / "r.toml").are_assumptions
 
 
-@pytest.mark.parametrize(("text", "bps"), [("100G", 10**11), ("51.2T", 512 * 10**11), ("20Mbit/s", 2 * 10**7), (10**11, 10**11)])
+@pytest.mark.parametrize(
+    ("text", "bps"), [("100G", 10**11), ("51.2T", 512 * 10**11), ("20Mbit/s", 2 * 10**7), (10**11, 10**11)]
+)
 def test_rates(text: object, bps: int) -> None:
     assert as_rate_bps("x", text) == bps
     assert as_rate_bps("x", rate_text(bps)) == bps

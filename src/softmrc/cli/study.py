@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -22,7 +21,7 @@ from softmrc.fabric.plan import Prices
 from softmrc.fabric.report import STUDY_HEAD, planes_rows, study_html, study_note, study_row
 from softmrc.files import check_place, read_text, write_text
 from softmrc.sim.confirm import Confirmed, Slice
-from softmrc.sim.sweep import Task, sweep
+from softmrc.sim.sweep import running
 
 SHOWN_OUT = 12
 
@@ -79,7 +78,7 @@ def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, work
     tasks = [task for name, task in runs.items() if name not in slowest]
     done, console = 0, terminal(stderr=True)
     try:
-        with console.status(f"{len(tasks)} simulations") as status, _running(tasks, engine, workers) as rows:
+        with console.status(f"{len(tasks)} simulations") as status, running(tasks, engine, workers) as rows:
             for done, row in enumerate(rows, 1):
                 slowest[row["name"]] = row["slowest_flow_gbps"] if row["verdict"] == "complete" else None
                 status.update(f"{done} of {len(tasks)} simulations")
@@ -92,17 +91,6 @@ def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, work
         console.print(said, style="yellow", highlight=False)
         raise typer.Exit(INTERRUPTED) from None
     return {name: one.confirmed(slowest) for name, one in front.items()}
-
-
-@contextmanager
-def _running(tasks: list[Task], engine: str, workers: int) -> Iterator[Iterator[dict[str, Any]]]:
-    """Results as they come. Whoever stops looking at them stops the processes, too, and at once."""
-    rows = sweep(tasks, engine, workers) if tasks else iter(())
-    try:
-        yield rows
-    finally:
-        if isinstance(rows, Generator):
-            rows.close()
 
 
 def _taken(kept: Path | None) -> dict[str, float | None]:

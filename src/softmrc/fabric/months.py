@@ -47,7 +47,7 @@ def _kinds(d: Description) -> list[_Kind]:
     s, f = d.fabric, d.failures
     p = s.planes
     host_cables = s.hosts * -(-p // f.planes_per_cable)
-    uplinks = p * s.spines * s.cables_per_link
+    uplinks, core_links = p * s.spines * s.cables_per_link, p * s.cores_per_spine * s.cables_per_core_link
     optics = s.leaves * -(-s.hosts_per_leaf // f.links_per_optic) * p
     kinds = [
         _Kind("gpu", s.hosts, f.gpu_per_year * d.job.gpus_per_host, f.gpu_repair_h),
@@ -58,7 +58,7 @@ def _kinds(d: Description) -> list[_Kind]:
         _Kind("leaf", s.leaves * p, f.switch_per_year, f.switch_repair_h),
         _Kind("uplink", s.leaves * uplinks, f.link_per_year, f.link_repair_h),
         _Kind("t1", s.t1_switches * p, f.switch_per_year, f.switch_repair_h),
-        _Kind("t1-uplink", s.t1_switches * s.cores_per_spine * s.cables_per_core_link * p, f.link_per_year, f.link_repair_h),
+        _Kind("t1-uplink", s.t1_switches * core_links, f.link_per_year, f.link_repair_h),
         _Kind("core", s.t2_switches * p, f.switch_per_year, f.switch_repair_h),
     ]
     flap_h = f.flap_s / 3600

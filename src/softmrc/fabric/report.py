@@ -180,9 +180,9 @@ def study_note(prices: Prices) -> str:
     whose = "assumed prices, not quotes; pass your own with --prices" if prices.are_assumptions else "your price file"
     years = f"{prices.energy.years:g} years"
     return (
-        f"Cost: to build it, its energy and the spares that stand by, over {years}, by {whose}. Lost: of the job's time "
-        "(hosts: with a network that never fails; network: what its failures add, with MRC; uplinks: what lean ones "
-        "add). In all: the cost, and what the lost time is worth."
+        f"Cost: to build it, its energy and the spares that stand by, over {years}, by {whose}. Lost: of the job's "
+        "time (hosts: with a network that never fails; network: what its failures add, with MRC; uplinks: what lean "
+        "ones add). In all: the cost, and what the lost time is worth."
     )
 
 

@@ -285,19 +285,19 @@ def answer(study: Study, points: Sequence[Point]) -> str:
     """Which design costs least in all, and what part of its loss is the network's."""
     wanted = [p for p in points if p.is_built and p.is_wanted]
     if not wanted:
-        return "No design that can be built is wanted." if any(p.is_built for p in points) else "No design can be built."
+        is_any = any(p.is_built for p in points)
+        return "No design that can be built is wanted." if is_any else "No design can be built."
     best, cheapest = min(wanted, key=lambda p: p.all_usd), min(wanted, key=lambda p: p.cost_usd)
+    hosts, network = share_text(best.hosts_share), share_text(best.network_share + best.uplinks_share)
     text = (
         f"With the time that is lost at $ {study.job.gpu_hour_usd:g} a GPU-hour, {best.name} is the least: "
-        f"{money_text(best.cost_usd)} and {money_text(best.lost_usd)} of lost time. Of the {share_text(best.lost_share)} "
-        f"that it loses, {share_text(best.hosts_share)} are the job's own hosts', which no network takes away, and "
-        f"{share_text(best.network_share + best.uplinks_share)} the network's."
+        f"{money_text(best.cost_usd)} and {money_text(best.lost_usd)} of lost time. Of the "
+        f"{share_text(best.lost_share)} that it loses, {hosts} are the job's own hosts', which no network takes away, "
+        f"and {network} the network's."
     )
     if cheapest.name != best.name:
-        text += (
-            f" The cheapest to have, {cheapest.name}, saves {money_text(best.cost_usd - cheapest.cost_usd)} and loses time "
-            f"worth {money_text(cheapest.lost_usd - best.lost_usd)} more."
-        )
+        saved, more = money_text(best.cost_usd - cheapest.cost_usd), money_text(cheapest.lost_usd - best.lost_usd)
+        text += f" The cheapest to have, {cheapest.name}, saves {saved} and loses time worth {more} more."
     if cheapest.uplinks_share and study.crossing_share == 1:
         text += " Lean uplinks are taken at their worst: all that is sent leaves its leaf (crossing_share = 1)."
     return text
