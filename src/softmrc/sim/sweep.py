@@ -130,6 +130,8 @@ def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     # Ctrl-C at a terminal reaches the workers too, and this process ends them.
     ignore = (signal.SIGINT, signal.SIG_IGN)
+    others = set(multiprocessing.active_children())
+    is_over = False
     pool = ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=signal.signal, initargs=ignore)
     # Only a few tasks are handed out ahead, so that stopping early leaves little to wait for.
     waiting = iter(tasks)
@@ -140,7 +142,11 @@ def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
             pending |= {pool.submit(Task.run, task) for task in itertools.islice(waiting, len(done))}
             for one in done:
                 yield one.result()
+        is_over = True
     finally:
+        if not is_over:  # who stopped looking does not wait for runs of minutes
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
