@@ -73,6 +73,27 @@ def test_a_plan_of_which_nothing_can_be_built_fails() -> None:
     assert CliRunner().invoke(app, ["plan", "--gpus", "99999999999999", "--json"]).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], r"--from = None .*both hosts"),
+        (["--from", "host0"], r"--to = None .*both hosts"),
+        (["p0.leaf0", "--ev", "3"], r"--ev = 3 .*either the table of p0\.leaf0"),
+        (["p0.leaf0", "--from", "host0", "--to", "host7"], r"--from = 'host0' .*either"),
+    ],
+)
+def test_routes_of_half_a_question_or_of_two_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        CliRunner().invoke(app, ["fabric", "routes", LAB, *words], catch_exceptions=False)
+
+
+def test_a_bundle_of_cables_is_one_port_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("[fabric]\nplanes = 1\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\ncables_per_link = 2\n")
+    said = run("fabric", "config", str(file), "-o", str(tmp_path / "c"))
+    assert "12 files" in said and "make that port a bundle" in said
+
+
 def test_kept_simulations_need_simulations(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["study", "study", "--keep", str(tmp_path / "k")])
     assert isinstance(done.exception, ConfigError) and "with --confirm" in str(done.exception)

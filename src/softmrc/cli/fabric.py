@@ -203,8 +203,16 @@ def config(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("config"),
 ) -> None:
     """Write the configuration of every switch and host, one file each."""
-    count = configs.write(load(shipped.find(file, shipped.FABRICS, "file")), target, output)
+    description = load(shipped.find(file, shipped.FABRICS, "file"))
+    shape = description.fabric
+    total = shape.hosts + shape.switches
+    with terminal(stderr=True).status("") as status:
+        count = configs.write(
+            description, target, output, lambda done: status.update(f"{done:,} of {total:,} files in {output}")
+        )
     print(f"{count:,} files in {output}")
+    if max(shape.cables_per_link, shape.cables_per_core_link) > 1:
+        print("Cables side by side between two switches are one port here: make that port a bundle of them.")
 
 
 @fabric_app.command("draw")
@@ -236,12 +244,17 @@ def routes(
     """A switch's static table (`routes FILE p0.leaf0`), or the paths between two hosts (`--from host0 --to host7`)."""
     description = load(shipped.find(file, shipped.FABRICS, "file"))
     plan_ = AddressPlan(description.fabric, description.addressing)
-    if source is not None and to is not None:
-        _print_paths(plan_, source, to, ev, over, as_json)
-    elif node is not None:
+    of_paths = {"--from": source, "--to": to, "--ev": ev, "--over": over}
+    given = [name for name, value in of_paths.items() if value is not None]
+    if node is not None and given:
+        raise ConfigError(given[0], of_paths[given[0]], f"either the table of {node}, or paths from host to host")
+    if node is not None:
         _print_table(plan_, node, as_json)
+    elif source is not None and to is not None:
+        _print_paths(plan_, source, to, ev, over, as_json)
     else:
-        raise ConfigError("routes", "nothing", "a switch, as p0.leaf0, or --from host0 --to host7")
+        missing = "--to" if source is not None else "--from"
+        raise ConfigError(missing, None, "both hosts, as --from host0 --to host7; or a switch alone, as p0.leaf0")
 
 
 def _host(plan_: AddressPlan, name: str) -> int:
