@@ -102,7 +102,7 @@ def test_kept_simulations_need_simulations(tmp_path: Path) -> None:
 def test_a_plan_says_where_it_has_more_nics_than_asked_for(tmp_path: Path) -> None:
     words = ["plan", "--gpus", "16384", "--planes", "4", "--tiers", "2", "--oversubscription", "3"]
     text = run(*words, "--write", str(tmp_path / "f.toml"))
-    assert "16,426" in text and "42 NICs more than asked for" in text and "472" in text
+    assert "16,426" in text and "so that all leaves have as many: 42 (4 × 2, 3 : 1)" in text and "472" in text
     found = json.loads(run("assess", str(tmp_path / "f.toml"), "--trials", "1", "--json"))["fabric"]
     assert (found["hosts"], found["switches"]) == (16426, 472)
 

@@ -76,11 +76,11 @@ def plan_note(prices: Prices) -> str:
 def spare_places(found: Sequence[Design | Impossible]) -> list[str]:
     """Where a design has more NICs than were asked for."""
     more = [d for d in found if isinstance(d, Design) and d.hosts != d.nics]
-    return [
-        f"{plan_cell(d, 'shape')}, {plan_cell(d, 'split')}: {d.hosts - d.nics:,} NICs more than asked for, so that all "
-        "leaves have as many; cables, optics, cost and power have them, and so has the fabric that is written."
-        for d in more
-    ]
+    if not more:
+        return []
+    counts = ", ".join(f"{d.hosts - d.nics:,} ({plan_cell(d, 'shape')}, {plan_cell(d, 'split')})" for d in more)
+    where = "cables, optics, cost and power have them, and so has the fabric that is written"
+    return [f"NICs more than asked for, so that all leaves have as many: {counts}; {where}."]
 
 
 def _design_name(d: Design) -> str:
@@ -91,7 +91,8 @@ def _design_name(d: Design) -> str:
 def plan_html(question: Question, found: Sequence[Design | Impossible], prices: Prices) -> str:
     """The comparison as a report."""
     designs = [d for d in found if isinstance(d, Design)]
-    rows = [[label, *(plan_cell(d, key) for d in designs)] for label, key in PLAN_ROWS]
+    rows = [[label.replace(" ", "\u2003", 1) if label.startswith(" ") else label, *(plan_cell(d, key) for d in designs)]
+            for label, key in PLAN_ROWS]  # fmt: skip
     names = [plan_cell(d, "shape") for d in designs]
     slim = len({d.oversubscription for d in designs}) > 1
     labels = [_design_name(d) + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]

@@ -61,9 +61,9 @@ def _figures(results: list[Result]) -> str:
         "p99": lambda s: _of_finished(s, _us(s["fct_p99_us"])),
         "last": lambda s: _of_finished(s, _us(s["fct_max_us"])),
         "slowest flow": lambda s: _of_finished(s, f"{s['slowest_flow_gbps']:,.1f} Gb/s"),
-        "resent": lambda s: f"{s['retransmitted']:,}",
-        "trimmed": lambda s: f"{s['trimmed']:,}",
-        "lost, all kinds": lambda s: f"{s['dropped'] + s['lost_to_faults']:,}",
+        "resent": lambda s: _of_finished(s, f"{s['retransmitted']:,}", "–"),
+        "trimmed": lambda s: _of_finished(s, f"{s['trimmed']:,}", "–"),
+        "lost, all kinds": lambda s: _of_finished(s, f"{s['dropped'] + s['lost_to_faults']:,}", "–"),
     }
     head = "".join(f"<th>{name}</th>" for name in columns)
     rows = "".join(
@@ -72,9 +72,9 @@ def _figures(results: list[Result]) -> str:
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 
-def _of_finished(summary: dict[str, Any], text: str) -> str:
+def _of_finished(summary: dict[str, Any], text: str, otherwise: str = "") -> str:
     """Flows that arrived before a run stopped were the quick ones: their times are no figure of it."""
-    return text if summary["verdict"] == "complete" else html.escape(summary["verdict"])
+    return text if summary["verdict"] == "complete" else otherwise or html.escape(summary["verdict"])
 
 
 def _us(value: float | None) -> str:
@@ -119,14 +119,16 @@ def planes_plot(result: Result) -> str:
 
 
 def fct_plot(results: list[Result]) -> str:
-    series = [Series(one.name, one.fct_us, one.fct_us, plots.color(i)) for i, one in enumerate(results)]
+    """Of flows in which something is sent; in a job's others a host computes."""
+    chosen = [(one.name, one.fct_us[one.is_sent]) for one in results]
+    series = [Series(name, fct, fct, plots.color(i)) for i, (name, fct) in enumerate(chosen)]
     return plots.cdf_chart(series, "µs")
 
 
 def steps_plot(results: list[Result]) -> str:
     chosen = [one for one in results if len(one.step_us) > 1]
     series = [Series(one.name, np.arange(1, len(one.step_us) + 1), one.step_us) for one in chosen]
-    return plots.line_chart(series, "step", "µs", height=200) if series else ""
+    return plots.line_chart(series, "step", "µs", whole_x=True, height=200) if series else ""
 
 
 def parts_of_steps(results: list[Result]) -> str:
@@ -134,14 +136,14 @@ def parts_of_steps(results: list[Result]) -> str:
     chosen = [(one.name, steps_of(one)) for one in results if has_steps(one.plan) and one.verdict]
     if not chosen:
         return ""
-    keys = ("step_us", "computing_us", "scale_up_us", "waiting_us", "exposed_us")
+    keys = ("step_us", "computing_us", "scale_up_us", "waiting_us", "exposed_us", "exposed_share")
     found = {name: [float(np.median([getattr(step, key) for step in steps])) for key in keys] for name, steps in chosen}
     head = ("", "a step", "computing", "inside hosts", "waiting for ranks", "exposed communication", "of the step")
     rows = [
-        [name, *(f"{value:,.1f} µs" for value in values), f"{100 * values[-1] / max(values[0], 1e-9):.1f} %"]
+        [name, *(f"{value:,.1f} µs" for value in values[:-1]), f"{100 * values[-1]:.1f} %"]
         for name, values in found.items()
     ]
-    exposed = [max(values[-1], 0.0) for values in found.values()]
+    exposed = [max(values[-2], 0.0) for values in found.values()]
     return table(head, rows) + plots.bar_chart([f"{name}: exposed" for name in found], exposed, "µs")
 
 
