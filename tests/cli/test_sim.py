@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -126,6 +127,14 @@ def test_several_seeds_are_a_table_of_medians(scenario: Path) -> None:
     runs = json.loads(softmrc("sim", scenario, "--seeds", "3", "--json").stdout)["runs"]
     most = sorted(run["fct_max_us"] for run in runs if run["name"] == "MRC")
     assert len(runs) == 6 and row[4] == f"{most[1]:,.1f}" and row[5:8] == [f"{most[0]:,.1f}", "…", f"{most[2]:,.1f}"]
+
+
+def test_a_report_says_how_many_seeds_and_which_keys(scenario: Path, tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    softmrc("sim", scenario, "--seeds", "2", "--set", "fabric.planes=1", "--only", "no trimming", "--report", page)
+    text = html.unescape(page.read_text())
+    assert "(2 seeds; least to most" in text and "below are of seed 1" in text
+    assert f"softmrc sim {scenario} --seed 1 --set fabric.planes=1 --only 'no trimming'" in text
 
 
 def test_a_sweep_ends_with_its_answer(scenario: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -111,7 +112,11 @@ def sim(
         _print_results(scenario, whole)
         terminal().print(found.text, style="bold", highlight=False)
     if report is not None:  # what was found is printed by now, and not lost with a disk that is full
-        write_text(report, reports.page(results))
+        words = [f"--set {shlex.quote(text)}" for text in keys or []]
+        words += [f"--fabric {shlex.quote(str(fabric))}"] if fabric else []
+        words += [f"--only {shlex.quote(only)}"] if only else []
+        again = " ".join(["softmrc sim", shlex.quote(str(file)), f"--seed {first}", *words])
+        write_text(report, reports.page(results, found, again))
         terminal(stderr=True).print(f"Plots are in {report}.")
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)

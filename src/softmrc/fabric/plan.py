@@ -164,8 +164,9 @@ class Design:
     @property
     def paths(self) -> int:
         """Ways between two NICs that are farthest apart, over all planes."""
-        if self.layout is None:
-            return self.planes * self.uplinks * (self.radix // 2) ** (self.tiers - 2)
+        if self.layout is None:  # by each switch at the top, if all can be reached
+            most = self.planes * self.uplinks * (self.radix // 2) ** (self.tiers - 2)
+            return min(most, self.switches_by_tier[-1])
         return self.planes * max(self.layout.spines, 1) * max(self.layout.cores_per_spine, 1)
 
     # What a failure takes away.

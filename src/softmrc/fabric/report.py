@@ -99,6 +99,8 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
     refused = [d for d in found if isinstance(d, Impossible)]
     lines = [verdict_line(False, "impossible", f"{d.planes} × {d.tiers}", d.reason) for d in refused]
     lines += [f"<p>{escape(words)}</p>" for words in spare_places(found)]
+    if not designs:
+        return page_of(plan_title(question), "No design that was asked for can be built.", lines, [])
     parts = [section("In figures", "", table(["planes × tiers", *names], rows))]
     for heading, key in (
         ("Switches", "switches"),

@@ -15,15 +15,17 @@ import numpy as np
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.report.plots import Band, Series
-from softmrc.sim.answer import answer
+from softmrc.sim.answer import Answer, answer
 from softmrc.sim.result import Result
 from softmrc.sim.steps import has_steps, steps_of
 
 GBPS = 1e9
 
 
-def page(results: list[Result]) -> str:
-    """The report of a scenario and of what it was compared with."""
+def page(results: list[Result], found: Answer | None = None, command: str = "") -> str:
+    """The report of a scenario and of what it was compared with, of one seed; the answer may be of several. `command`
+    is how somebody has it again."""
+    found = found or answer([results])
     first = results[0]
     f, s = first.scenario.fabric, first.scenario
     tiers = f"{f.leaves} leaves × {f.spines} spines" + (f" in {f.pods} pods, {f.t2_switches} cores" if f.pods else "")
@@ -43,9 +45,11 @@ def page(results: list[Result]) -> str:
         section("Load by plane", f"Goodput of each plane, {first.name}.", planes_plot(first)),
         section("Load by link", "Share of each link's rate, over the whole run.", links_plot(first)),
         section("Paths", f"States of all entropy values of all senders, {first.name}.", evs_plot(first)),
-        section("The scenario", "", _recipe(first)),
+        section("The scenario", "", _recipe(first, command)),
     ]
-    said = f'<p class="verdict"><b>{html.escape(answer([results]).text)}</b></p>'
+    said = f'<p class="verdict"><b>{html.escape(found.text)}</b></p>'
+    if found.seeds > 1:
+        said += f"<p>Figures and plots below are of seed {first.seed}.</p>"
     return page_of(s.question, setting, [said, *(verdict(one) for one in results)], sections)
 
 
@@ -182,10 +186,10 @@ def links_plot(result: Result) -> str:
     return f'{plots.heat_scale()}<div class="row">{"".join(maps)}</div><br>{queues}'
 
 
-def _recipe(result: Result) -> str:
+def _recipe(result: Result, command: str) -> str:
     keys = json.dumps(result.scenario.table, indent=2, ensure_ascii=False)
-    source = html.escape(result.scenario.source or "this scenario")
+    command = command or f"softmrc sim {result.scenario.source or 'this scenario'} --seed {result.seed}"
     return (
-        f"<p>Run it again: <code>softmrc sim {source} --seed {result.seed}</code></p>"
+        f"<p>Run it again: <code>{html.escape(command)}</code></p>"
         f"<details><summary>every key</summary><pre>{html.escape(keys)}</pre></details>"
     )
