@@ -174,6 +174,8 @@ def test_a_sweep_is_checked_before_it_starts(scenario: Path) -> None:
     assert done.returncode == 1 and not done.stdout and "faults.links = 33 is not allowed" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "faults.lnks=0..9")
     assert done.returncode == 1 and "did you mean faults.links" in done.stderr
+    done = softmrc("sweep", scenario, "--vary", "fault.links=0..9")
+    assert done.returncode == 1 and "fault = '[fault]' is not allowed" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "run.seed=1,2", "--engine", "slurm")
     assert done.returncode == 1 and "'local', 'ray'" in done.stderr
 

@@ -59,7 +59,7 @@ def test_what_seeds_do_not_agree_on_is_not_seen() -> None:
     some = retries.Cost("flaps", "RoCE", 0.01, 0.02, -0.01, 0.0, -0.03, 0.07, 0)
     sure = replace(some, fault="loss", time_share=0.1, step_share=0.2, usd=250.0, least_time_share=0.05)
     stops = retries.Cost("port", "RoCE", 0.2, None, None, None, None, None, 3)
-    assert cells(some) == ["1 %", "none seen", "none seen", "0"] and cells(sure)[1:] == ["+10.0 %", "+20.0 %", "250"]
+    assert cells(some) == ["1 %", "none", "none", "0"] and cells(sure)[1:] == ["+10.0 %", "+20.0 %", "250"]
     assert cells(stops) == ["20 %", "stops", "", ""]
     said = "RoCE rides out 2 of 3 faults and loses 10 % of the time to the worst of them (loss)."
     assert answer([some, sure, stops]) == said

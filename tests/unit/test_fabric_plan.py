@@ -170,7 +170,7 @@ def test_no_switch_of_a_layout_has_more_cables_than_ports() -> None:
             continue
         one = lay_out(nics, tiers, radix, radix - radix // up, radix // up)
         assert one is not None
-        assert one.hosts_per_leaf <= radix - radix // up and one.spines * one.cables == radix // up
+        assert one.hosts_per_leaf <= radix - radix // up and one.spines * one.cables == radix // up and one.spines > 1
         if one.pods:
             down, rising = one.leaves // one.pods * one.cables, one.cores_per_spine * one.core_cables
             assert down <= rising <= radix // 2 and one.pods * one.core_cables <= radix

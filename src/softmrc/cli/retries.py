@@ -15,7 +15,7 @@ from softmrc.cli.terminal import a_number, terminal
 from softmrc.sim import retries as weighed
 from softmrc.units import share_text
 
-NONE_SEEN = "none seen"
+NONE_SEEN = "none"
 
 
 def retries(
@@ -95,6 +95,6 @@ def note(seeds: int, gpu_hour_usd: float) -> str:
     job = f"{work['steps']} steps of {work['compute_us']:g} µs and an all-reduce of {work['bytes'] / 1e6:g} MB"
     return (
         f"{fabric['hosts']} hosts of {fabric['nic_bps']}, {who}; {job}; the mean of {seeds} seed{'s' * (seeds > 1)}, "
-        "beside the same without the fault; none seen: not with every seed. Money: the share of the time at "
+        "beside the same without the fault; none: not with every seed. Money: the share of the time at "
         f"$ {gpu_hour_usd:g} a GPU-hour, while the fault is there."
     )

@@ -286,7 +286,8 @@ def lay_out(nics: int, tiers: int, radix: int, downlinks: int, uplinks: int) -> 
     leaves = -(-nics // downlinks)
     if tiers == 1:
         return Layout(nics, 1)
-    sides = [n for n in range(1, uplinks + 1) if uplinks % n == 0]  # cables from a leaf to a T1
+    # Cables from a leaf to a T1: no T1 is the only one above a leaf, unless the leaf has a single uplink.
+    sides = [n for n in range(1, max(uplinks // 2, 1) + 1) if uplinks % n == 0]
     if tiers == 2:
         cables = max(n for n in sides if n * leaves <= radix)
         return Layout(-(-nics // leaves), leaves, uplinks // cables, cables)
