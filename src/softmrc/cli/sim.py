@@ -148,7 +148,7 @@ def _print_results(scenario: simulator.Scenario, runs: list[list[Result]]) -> No
     console.print(scenario.question, style="bold")
     f = scenario.fabric
     console.print(
-        f"{f.hosts:,} hosts, {f.planes} planes × {f.host_link_gbps:g}G, {f.leaves} leaves × {f.spines} spines a plane, "
+        f"{f.hosts:,} hosts, {f.planes} plane{'s' * (f.planes > 1)} × {f.host_link_gbps:g}G, {f.words} a plane, "
         f"base RTT {scenario.base_rtt_us:.1f} µs, seed {results[0].seed}\n"
     )
     console.print(_figures([[one.summary() for one in column] for column in zip(*runs, strict=True)]))

@@ -44,6 +44,13 @@ class Fabric(Numbering):
         return round((self.fabric_link_gbps or self.host_link_gbps) * 1e9)
 
     @property
+    def words(self) -> str:
+        """A plane, in words."""
+        cables = f" by {self.cables_per_link} cables" if self.cables_per_link > 1 else ""
+        pods = f" in {self.pods} pods, {self.t2_switches} cores" if self.pods else ""
+        return f"{self.leaves} leaves × {self.spines} spines{cables}{pods}"
+
+    @property
     def hops(self) -> int:
         """Links on the longest way."""
         return 6 if self.pods else 4

@@ -28,10 +28,9 @@ def page(results: list[Result], found: Answer | None = None, command: str = "") 
     found = found or answer([results])
     first = results[0]
     f, s = first.scenario.fabric, first.scenario
-    tiers = f"{f.leaves} leaves × {f.spines} spines" + (f" in {f.pods} pods, {f.t2_switches} cores" if f.pods else "")
     setting = (
         f"{f.hosts:,} hosts · {f.planes} plane{'s' if f.planes > 1 else ''} × {f.host_link_gbps:g} Gb/s"
-        f" · {tiers} a plane"
+        f" · {f.words} a plane"
         f" · base RTT {s.base_rtt_us:.1f} µs · seed {first.seed} · trace {first.trace_hash:016x}"
     )
     if s.run.speedup > 1:
