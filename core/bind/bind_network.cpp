@@ -36,7 +36,9 @@ void bind_fabric(nb::module_& m) {
       .def_rw("pods", &FabricConfig::pods)
       .def_rw("cores_per_spine", &FabricConfig::cores_per_spine)
       .def_rw("host_link_bps", &FabricConfig::host_link_bps)
-      .def_rw("fabric_link_bps", &FabricConfig::fabric_link_bps);
+      .def_rw("fabric_link_bps", &FabricConfig::fabric_link_bps)
+      .def_rw("cables_per_link", &FabricConfig::cables_per_link)
+      .def_rw("cables_per_core_link", &FabricConfig::cables_per_core_link);
   def_us(fabric, "link_delay_us", &FabricConfig::link_delay);
 
   nb::class_<QueueConfig>(m, "QueueConfig")

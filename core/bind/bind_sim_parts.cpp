@@ -93,7 +93,7 @@ void bind_recovery(nb::module_& m) {
 class LinkRig : private LinkObserver {
  public:
   explicit LinkRig(const NetworkConfig& config)
-      : config_(config), fabric_(config.fabric), table_(config_, fabric_), partition_(fabric_, 1),
+      : config_(config), fabric_(config.fabric), table_(fabric_), partition_(fabric_, 1),
         links_({config_, fabric_, table_, partition_, 0, scheduler_, outbox_, parcels_, *this}) {}
   LinkRig(const LinkRig&) = delete;
   LinkRig& operator=(const LinkRig&) = delete;

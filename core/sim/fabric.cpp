@@ -1,5 +1,7 @@
 #include "sim/fabric.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace softmrc::sim {
@@ -10,6 +12,7 @@ constexpr std::uint32_t t0_usid = 0x0100, max_t0 = 0x0200;
 constexpr std::uint32_t t1_usid = 0x0300, max_t1 = 0x0200;
 constexpr std::uint32_t t2_usid = 0x0500, max_t2 = 0x0400;
 constexpr std::uint32_t max_downlinks = 0x0800;
+constexpr std::uint32_t max_cables = 1024;
 
 FabricProblem problem(const char* field, std::uint64_t value, std::string allowed) {
   return {field, std::to_string(value), std::move(allowed)};
@@ -26,6 +29,8 @@ std::optional<FabricProblem> validate(const FabricConfig& c) {
   if (c.spines < 1) return problem("spines", c.spines, "at least 1");
   if (c.host_link_bps < 1'000'000) return problem("host_link_bps", c.host_link_bps, "at least 1000000");
   if (c.fabric_link_bps < 1'000'000) return problem("fabric_link_bps", c.fabric_link_bps, "at least 1000000");
+  for (const auto& [field, cables] : {std::pair{"cables_per_link", c.cables_per_link}, {"cables_per_core_link", c.cables_per_core_link}})
+    if (cables < 1 || cables > max_cables) return problem(field, cables, "1 to " + std::to_string(max_cables));
   const std::uint32_t leaves = c.hosts / c.hosts_per_leaf;
   if (leaves > max_t0) return problem("hosts", c.hosts, "at most " + std::to_string(max_t0) + " leaves; these make " + std::to_string(leaves));
   if (c.pods == 0) {
@@ -46,6 +51,12 @@ Fabric::Fabric(const FabricConfig& config) : config_(config) {
   t1_ = config.pods ? config.pods * config.spines : config.spines;
   t2_ = config.pods ? config.spines * config.cores_per_spine : 0;
   links_per_plane_ = 2 * config.hosts + 2 * leaves_ * config.spines + (config.pods ? 2 * t1_ * config.cores_per_spine : 0);
+}
+
+std::uint32_t Fabric::cables(LinkId link) const {
+  const std::uint32_t at = place_in_plane(link);
+  if (at < 2 * config_.hosts) return 1;
+  return at < 2 * config_.hosts + 2 * leaves_ * config_.spines ? config_.cables_per_link : config_.cables_per_core_link;
 }
 
 LinkId Fabric::twin(LinkId link) const {

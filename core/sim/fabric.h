@@ -25,6 +25,8 @@ struct FabricConfig {
   std::uint32_t cores_per_spine = 0;  // three tiers: cores that each aggregation reaches
   std::uint64_t host_link_bps = 100'000'000'000;
   std::uint64_t fabric_link_bps = 100'000'000'000;
+  std::uint32_t cables_per_link = 1;       // in parallel, between T0 and T1; together they are one link, so many times as fast
+  std::uint32_t cables_per_core_link = 1;  // the same between T1 and T2
   Duration link_delay = microseconds(1);
 };
 
@@ -87,6 +89,11 @@ class Fabric {
   Node to(LinkId link) const { return from(twin(link)); }
   bool is_first_hop(LinkId link) const { return place_in_plane(link) < config_.hosts; }
   bool is_last_hop(LinkId link) const { return place_in_plane(link) - config_.hosts < config_.hosts; }
+  std::uint32_t cables(LinkId link) const;
+  // When nothing is wrong with it.
+  std::uint64_t rate_bps(LinkId link) const {
+    return cables(link) * (place_in_plane(link) < 2 * config_.hosts ? config_.host_link_bps : config_.fabric_link_bps);
+  }
   // The host where a first hop begins.
   std::uint32_t host_before(LinkId link) const { return place_in_plane(link); }
   std::uint32_t plane_of(LinkId link) const { return link / links_per_plane_; }

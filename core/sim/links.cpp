@@ -1,6 +1,7 @@
 #include "sim/links.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/fetch.h"
 
@@ -8,18 +9,20 @@ namespace softmrc::sim {
 namespace {
 
 std::uint32_t scaled(std::uint32_t bytes, float share) {
-  return share == 1 ? bytes : static_cast<std::uint32_t>(static_cast<double>(bytes) * static_cast<double>(share));
+  constexpr double most = std::numeric_limits<std::uint32_t>::max();
+  return share == 1 ? bytes : static_cast<std::uint32_t>(std::min(most, static_cast<double>(bytes) * static_cast<double>(share)));
 }
 
 }  // namespace
 
-LinkTable::LinkTable(const NetworkConfig& config, const Fabric& fabric)
-    : config_(config), links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()) {
+LinkTable::LinkTable(const Fabric& fabric)
+    : fabric_(fabric), links_(fabric.links()), ends_(fabric.links()), faults_(fabric.links()) {
   for (LinkId at = 0; at < fabric.links(); ++at) {
     ends_[at] = fabric.to(at);
     links_[at].is_first_hop = fabric.is_first_hop(at);
     links_[at].is_last_hop = fabric.is_last_hop(at);
     links_[at].ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time_q8(at) + 0.5);
+    links_[at].queue_share = static_cast<float>(fabric.cables(at));  // every cable has a port, and it a queue
   }
 }
 
@@ -29,9 +32,7 @@ void LinkTable::divide(const Partition& partition) {
 
 // As it is when nothing is wrong with it.
 double LinkTable::byte_time_q8(LinkId at) const {
-  const bool at_host = links_[at].is_first_hop || links_[at].is_last_hop;
-  const std::uint64_t bps = at_host ? config_.fabric.host_link_bps : config_.fabric.fabric_link_bps;
-  return 8e12 * 256 / static_cast<double>(bps);
+  return 8e12 * 256 / static_cast<double>(fabric_.rate_bps(at));
 }
 
 void LinkTable::apply(Time now, const Fault& f) {
@@ -41,7 +42,7 @@ void LinkTable::apply(Time now, const Fault& f) {
   if (!is_slow && f.kind != FaultKind::heal) return;
   const double share = is_slow ? f.value : 1;
   link.ps_per_byte_q8 = static_cast<std::uint32_t>(byte_time_q8(f.link) / share + 0.5);
-  link.queue_share = f.kind == FaultKind::slow_scaled ? static_cast<float>(share) : 1;
+  link.queue_share = static_cast<float>(fabric_.cables(f.link)) * (f.kind == FaultKind::slow_scaled ? static_cast<float>(share) : 1);
 }
 
 Links::Links(const Place& p)
@@ -226,11 +227,12 @@ void Links::count_buffered(LinkId came_from, std::int64_t bytes) {
   if (!is_lossless_ || came_from == no_link) return;
   Link& link = links_[came_from];
   link.buffered = static_cast<std::uint32_t>(link.buffered + bytes);
-  if (!link.pause_asked && link.buffered > xoff_bytes_) {
+  const std::uint64_t cables = fabric_.cables(came_from);
+  if (!link.pause_asked && link.buffered > cables * xoff_bytes_) {
     link.pause_asked = true;
     ++counters_.pauses;
     ask_to_pause(came_from, true);
-  } else if (link.pause_asked && link.buffered < xon_bytes_) {
+  } else if (link.pause_asked && link.buffered < cables * xon_bytes_) {
     link.pause_asked = false;
     ask_to_pause(came_from, false);
   }

@@ -43,7 +43,7 @@ struct LinkObserver {
 // node's; how it is broken changes only while all shards wait.
 class LinkTable {
  public:
-  LinkTable(const NetworkConfig& config, const Fabric& fabric);
+  explicit LinkTable(const Fabric& fabric);
 
   // Every link is told whose its end is.
   void divide(const Partition& partition);
@@ -81,7 +81,7 @@ class LinkTable {
 
   double byte_time_q8(LinkId at) const;
 
-  const NetworkConfig& config_;
+  const Fabric& fabric_;
   std::vector<Link> links_;
   std::vector<Node> ends_;
   LinkFaults faults_;

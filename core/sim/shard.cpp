@@ -24,7 +24,7 @@ std::uint64_t key_of(const Parcel& p) { return Recovery::key(p.packet.bth.dqp, p
 }  // namespace
 
 World::World(const NetworkConfig& network)
-    : config(network), fabric(network.fabric), partition(fabric, 1), links(config, fabric), nics(network.fabric.hosts),
+    : config(network), fabric(network.fabric), partition(fabric, 1), links(fabric), nics(network.fabric.hosts),
       workload(network.chain_on_acknowledgement), checker(network.mtu), roster(make_roster(config)) {}
 
 Shard::Shard(World& world, std::uint32_t number, const Series& series)

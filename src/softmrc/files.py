@@ -45,6 +45,20 @@ def write_text(path: Path, text: str) -> None:
         raise DeviceError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
+def check_place(path: Path | None) -> None:
+    """Whether `write_text` can write there, asked before the work. The folder is made, as it would be."""
+    try:
+        if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
+            return  # a pipe or a device: to open one may change what it does
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        raise DeviceError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
 def check_can_write(path: Path) -> None:
     """Before the work whose result is to go there."""
     try:

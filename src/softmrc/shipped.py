@@ -1,52 +1,81 @@
-"""Scenarios and examples that travel with the package, by name: `t1-reboot` for `scenarios/t1-reboot.toml`.
+"""Files that commands take, of which some travel with the package and go by their names: `t1-reboot` for
+`scenarios/t1-reboot.toml`. In an installed package they lie inside it; in a clone at its root.
 
-In an installed package they lie inside it; in a clone at its root.
+There are three kinds, which are told apart by what only they have; one of another kind is refused with the command that
+takes it.
 """
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from softmrc.errors import ConfigError, did_you_mean
 
 PACKAGE = Path(__file__).resolve().parent
 ROOTS = (PACKAGE, PACKAGE.parent.parent)
-SCENARIOS, EXAMPLES = "scenarios", "examples"
+EXAMPLES = "examples"
+SCENARIOS, STUDIES, FABRICS = "scenario", "study", "fabric file"
+FOLDERS = {SCENARIOS: "scenarios", STUDIES: EXAMPLES, FABRICS: EXAMPLES}
+MARKS = {SCENARIOS: ("question", "workload"), STUDIES: ("gpus", "vary"), FABRICS: ("fabric",)}  # asked in this order
+TAKEN_BY = {SCENARIOS: "softmrc sim", STUDIES: "softmrc study", FABRICS: "softmrc assess"}
 
 
-def folder(kind: str) -> Path | None:
-    """Where things of this kind are; None where they were left out."""
-    return next((root / kind for root in ROOTS if (root / kind).is_dir()), None)
+def folder(name: str) -> Path | None:
+    """Where a folder of the package is; None where it was left out."""
+    return next((root / name for root in ROOTS if (root / name).is_dir()), None)
 
 
-def names(kind: str, ending: str = ".toml") -> dict[str, Path]:
-    """What there is, by the name it is called by: its path below the folder, without the ending."""
-    root = folder(kind)
+def kind_of(file: Path) -> str | None:
+    """What a file is, as far as it can be told."""
+    table = _read(file)
+    return next((kind for kind, marks in MARKS.items() if any(mark in table for mark in marks)), None)
+
+
+def names(kind: str) -> dict[str, Path]:
+    """What there is of a kind, by the name it is called by: its path below the folder, without the ending."""
+    root = folder(FOLDERS[kind])
     if root is None:
         return {}
-    found = sorted(root.rglob(f"*{ending}"))
-    return {file.relative_to(root).as_posix().removesuffix(ending): file for file in found if file.is_file()}
+    found = {file.relative_to(root).as_posix().removesuffix(".toml"): file for file in sorted(root.rglob("*.toml"))}
+    return {name: file for name, file in found.items() if kind_of(file) == kind}
 
 
 def find(wanted: Path, kind: str, field: str) -> Path:
     """A file that the user named: one of theirs, or one that is shipped."""
     try:
         if wanted.exists():
-            return wanted
-    except (OSError, ValueError):
+            return _of_kind(wanted, kind, field)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(field, str(wanted), "the name of a file") from None
+    name = str(wanted).removesuffix(".toml").removeprefix(f"{FOLDERS[kind]}/")
     known = names(kind)
-    name = str(wanted).removesuffix(".toml").removeprefix(f"{kind}/")
     if name in known:
         return known[name]
-    close = did_you_mean(name, known) or f"; {', '.join(known)} are shipped"
+    for other in MARKS:
+        if name in names(other):
+            return _of_kind(names(other)[name], kind, field)
+    close = did_you_mean(name, known) or f"; {', '.join(known)} {'is' if len(known) == 1 else 'are'} shipped"
     raise ConfigError(field, str(wanted), f"a file that is there, or a shipped one{close}")
+
+
+def _of_kind(file: Path, kind: str, field: str) -> Path:
+    found = kind_of(file)
+    if found not in (None, kind):
+        raise ConfigError(field, str(file), f"a {kind}; this is a {found}, for `{TAKEN_BY[found]}`")
+    return file
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
 
 
 def question(file: Path) -> str:
     """What a scenario asks; empty where it is none."""
-    try:
-        return str(tomllib.loads(file.read_text(encoding="utf-8")).get("question", ""))
-    except (OSError, ValueError):
-        return ""
+    return str(_read(file).get("question", ""))

@@ -13,6 +13,7 @@ from softmrc.errors import ConfigError
 
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ%]*?)(?:bit/s|bps|b/s)?\s*$")
 LONGEST_TEXT = 100
+SLOWEST_BPS = 1_000_000  # of a link
 _RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _DURATIONS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _SIZES = {"": 1, "B": 1, "k": 10**3, "kB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}
@@ -27,12 +28,14 @@ def _split(field: str, value: object, allowed: str) -> tuple[Fraction, str]:
 
 
 def as_rate_bps(field: str, value: object) -> int:
-    """Bits per second, from a whole number or from text such as `100G` or `20Mbit/s`. A text without a unit is refused:
-    who writes 800 means 800G."""
+    """Bits per second, from a whole number or from text such as `100G` or `20Mbit/s`. A text without a unit is refused,
+    and a number that no link has: who writes 800 means 800G."""
     allowed = "a rate with its unit, as 100G, 51.2T, 20M"
     if isinstance(value, str) and value.strip().isdigit():
         raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?")
     if isinstance(value, int) and not isinstance(value, bool):
+        if 0 < value < SLOWEST_BPS:
+            raise ConfigError(field, value, f"{allowed}; did you mean {value}G?")
         rate = Fraction(value)
     else:
         number, suffix = _split(field, value, allowed)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from softmrc import sim as simulator
-from softmrc.cli import app, study
+from softmrc.cli import app
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.sim.confirm import Slice
 from softmrc.sim.sweep import Task
@@ -58,14 +58,53 @@ def test_a_plan_becomes_the_file_that_everything_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["plan", "--gpus", "64"], ["assess", LAB, "--trials", "1"]])
-def test_a_report_that_cannot_be_written_loses_nothing(tmp_path: Path, command: list[str]) -> None:
+def test_a_report_makes_its_folder_and_a_full_disk_takes_only_the_page(tmp_path: Path, command: list[str]) -> None:
     made = tmp_path / "not" / "there" / "x.html"
     run(*command, "--report", str(made))
     assert made.read_text().startswith("<!doctype html>")
-    (tmp_path / "file").write_text("")
-    found = CliRunner().invoke(app, [*command, "--report", str(tmp_path / "file" / "x.html")])
+    found = CliRunner().invoke(app, [*command, "--report", "/dev/full"])
     assert isinstance(found.exception, DeviceError) and "cannot write" in str(found.exception)
     assert "planes" in found.stdout  # what it had to say, it said
+
+
+def test_a_plan_of_which_nothing_can_be_built_fails() -> None:
+    done = CliRunner().invoke(app, ["plan", "--gpus", "99999999999999"])
+    assert done.exit_code == 1 and "No design that was asked for can be built." in done.stdout
+    assert CliRunner().invoke(app, ["plan", "--gpus", "99999999999999", "--json"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], r"--from = None .*both hosts"),
+        (["--from", "host0"], r"--to = None .*both hosts"),
+        (["p0.leaf0", "--ev", "3"], r"--ev = 3 .*either the table of p0\.leaf0"),
+        (["p0.leaf0", "--from", "host0", "--to", "host7"], r"--from = 'host0' .*either"),
+    ],
+)
+def test_routes_of_half_a_question_or_of_two_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        CliRunner().invoke(app, ["fabric", "routes", LAB, *words], catch_exceptions=False)
+
+
+def test_a_bundle_of_cables_is_one_port_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("[fabric]\nplanes = 1\nhosts = 8\nhosts_per_leaf = 4\nspines = 2\ncables_per_link = 2\n")
+    said = run("fabric", "config", str(file), "-o", str(tmp_path / "c"))
+    assert "12 files" in said and "make that port a bundle" in said
+
+
+def test_kept_simulations_need_simulations(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["study", "study", "--keep", str(tmp_path / "k")])
+    assert isinstance(done.exception, ConfigError) and "with --confirm" in str(done.exception)
+
+
+def test_a_plan_says_where_it_has_more_nics_than_asked_for(tmp_path: Path) -> None:
+    words = ["plan", "--gpus", "16384", "--planes", "4", "--tiers", "2", "--oversubscription", "3"]
+    text = run(*words, "--write", str(tmp_path / "f.toml"))
+    assert "16,426" in text and "so that all leaves have as many: 42 (4 × 2, 3 : 1)" in text and "472" in text
+    found = json.loads(run("assess", str(tmp_path / "f.toml"), "--trials", "1", "--json"))["fabric"]
+    assert (found["hosts"], found["switches"]) == (16426, 472)
 
 
 def test_help_shows_brackets() -> None:
@@ -136,7 +175,7 @@ def test_a_study_goes_on_where_it_was_cut_short(tmp_path: Path, monkeypatch: pyt
             asked.append(task.table["name"])
             yield {"name": task.table["name"], "verdict": "complete", "slowest_flow_gbps": 100.0 * number}
 
-    monkeypatch.setattr(study, "sweep", pretended)
+    monkeypatch.setattr("softmrc.sim.sweep.sweep", pretended)
     command = ["study", str(file), "--confirm", "--keep", str(kept), "--json"]
     stopped = CliRunner().invoke(app, command)
     assert stopped.exit_code == 130 and "2 of 4 simulations were done and kept" in " ".join(stopped.output.split())

@@ -108,3 +108,26 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     program = "import sys, softmrc; print(sorted(m for m in sys.modules if m.startswith(('softmrc', 'numpy'))))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "['softmrc', 'softmrc.errors']"
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "words"),
+    [
+        ("study", "lab", r"a study; this is a fabric file, for `softmrc assess`"),
+        ("study", "t1-reboot", r"a study; this is a scenario, for `softmrc sim`"),
+        ("assess", "study", r"a fabric file; this is a study, for `softmrc study`"),
+        ("assess", "t1-reboot", r"a fabric file; this is a scenario, for `softmrc sim`"),
+        ("sim", "lab", r"a scenario; this is a fabric file, for `softmrc assess`"),
+        ("sweep", "study", r"a scenario; this is a study, for `softmrc study`"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_as_what_it_is(command: str, file: str, words: str) -> None:
+    vary = ["--vary", "fabric.planes=1,2"] if command == "sweep" else []
+    done = CliRunner().invoke(app, [command, file, *vary])
+    assert isinstance(done.exception, ConfigError) and re.search(words, str(done.exception))
+
+
+def test_only_files_of_the_kind_that_is_asked_for_are_listed() -> None:
+    for command, listed, other in (("study", "study is shipped", "lab"), ("assess", "lab, large are", "study")):
+        said = str(CliRunner().invoke(app, [command, "xyzzy"]).exception)
+        assert listed in said and other not in said.removeprefix("study")

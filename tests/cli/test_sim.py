@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +42,8 @@ def scenario(tmp_path: Path) -> Path:
 
 def softmrc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from softmrc.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    env = os.environ | {"COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
 
 
 def test_sim_answers_in_a_table(scenario: Path) -> None:
@@ -72,7 +75,7 @@ def test_a_report_makes_its_folder_and_a_full_disk_takes_only_the_page(scenario:
     page = tmp_path / "not" / "there" / "out.html"
     done = softmrc("sim", scenario, "--report", page)
     assert done.returncode == 0 and "</html>" in page.read_text()
-    done = softmrc("sim", scenario, "--report", scenario / "out.html")
+    done = softmrc("sim", scenario, "--report", "/dev/full")
     assert done.returncode == 1 and "16/16" in done.stdout and "cannot write" in done.stderr
 
 
@@ -90,6 +93,59 @@ def test_a_stuck_scenario_ends_with_its_verdict(scenario: Path) -> None:
     done = softmrc("sim", scenario)
     assert done.returncode == 1
     assert "stuck" in done.stdout and "host 3 can send on no plane" in " ".join(done.stdout.split())
+
+
+STUCK = SCENARIO.replace(
+    "[[compare]]", '[[faults.events]]\nkind = "down"\nport = { plane = "all", host = 3 }\n[[compare]]'
+)
+STUCK += "faults = { links = 0, events = [] }\n"
+
+
+def rows_of(text: str, name: str) -> list[list[str]]:
+    """Rows of a printed table that begin with a name, or have it."""
+    return [line.split() for line in text.splitlines() if name in line and ":" not in line]
+
+
+def test_a_run_that_did_not_finish_has_no_figures(scenario: Path, tmp_path: Path) -> None:
+    """What arrived before it stopped was quick, and looked better than the run that finished."""
+    scenario.write_text(STUCK)
+    done = softmrc("sim", scenario, "--report", tmp_path / "x.html")
+    row = rows_of(done.stdout, "MRC")[0]
+    assert row[1].endswith("/16") and row[2] == "stuck" and set(row[3:]) == {"–"}
+    assert not {"stuck", "–"} & set(rows_of(done.stdout, "no trimming")[0])
+    assert (tmp_path / "x.html").read_text().count("<td>stuck</td>") == 4
+    swept = softmrc("sweep", scenario, "--vary", "run.seed=1", "--compare").stdout
+    row = rows_of(swept, "MRC")[0]
+    assert row[2:4] == ["0/1", "stuck"] and set(row[4:]) == {"–"}
+    assert "MRC finishes nowhere (stuck). no trimming: the last flow is done after" in swept
+
+
+def test_several_seeds_are_a_table_of_medians(scenario: Path) -> None:
+    text = softmrc("sim", scenario, "--seeds", "3").stdout
+    row = rows_of(text, "MRC")[0]
+    assert row[1] == "3/3" and "Above: medians of 3 seeds. Below: seed 1." in text
+    runs = json.loads(softmrc("sim", scenario, "--seeds", "3", "--json").stdout)["runs"]
+    most = sorted(run["fct_max_us"] for run in runs if run["name"] == "MRC")
+    assert len(runs) == 6 and row[4] == f"{most[1]:,.1f}" and row[5:8] == [f"{most[0]:,.1f}", "…", f"{most[2]:,.1f}"]
+
+
+def test_a_report_says_how_many_seeds_and_which_keys(scenario: Path, tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    softmrc("sim", scenario, "--seeds", "2", "--set", "fabric.planes=1", "--only", "no trimming", "--report", page)
+    text = html.unescape(page.read_text())
+    assert "(2 seeds; least to most" in text and "below are of seed 1" in text
+    assert f"softmrc sim {scenario} --seed 1 --set fabric.planes=1 --only 'no trimming'" in text
+
+
+def test_a_sweep_ends_with_its_answer(scenario: Path) -> None:
+    text = softmrc("sweep", scenario, "--vary", "workload.message_bytes=50_000,400_000", "--seeds", "2").stdout
+    assert "MRC: the last flow is done after" in text and "Gb/s in all: what all hosts together got" in text
+    assert "at workload.message_bytes = 50000 at best" in text and "at workload.message_bytes = 400000 at worst" in text
+
+
+def test_a_key_to_set_is_not_a_key_to_vary(scenario: Path) -> None:
+    done = softmrc("sim", scenario, "--set", "foo")
+    assert done.returncode == 1 and "--set = 'foo' is not allowed: key=value" in done.stderr
 
 
 @pytest.mark.slow
@@ -118,6 +174,8 @@ def test_a_sweep_is_checked_before_it_starts(scenario: Path) -> None:
     assert done.returncode == 1 and not done.stdout and "faults.links = 33 is not allowed" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "faults.lnks=0..9")
     assert done.returncode == 1 and "did you mean faults.links" in done.stderr
+    done = softmrc("sweep", scenario, "--vary", "fault.links=0..9")
+    assert done.returncode == 1 and "fault = '[fault]' is not allowed" in done.stderr
     done = softmrc("sweep", scenario, "--vary", "run.seed=1,2", "--engine", "slurm")
     assert done.returncode == 1 and "'local', 'ray'" in done.stderr
 

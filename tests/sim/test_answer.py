@@ -58,7 +58,7 @@ def test_the_victim_of_an_incast_is_shown() -> None:
     runs = [sim.run_all(sim.parse(INCAST))]
     one = runs[0][0]
     found = answer(runs)
-    assert figure_of(one) == "victim" and "the victim gets" in found.text.lower()
+    assert figure_of(one.scenario) == "victim" and "the victim gets" in found.text.lower()
     rows = one.flows[one.group("victim")]
     took_s = (rows["delivered_ps"].max() - rows["start_ps"].min()) / 1e12
     assert found.found[0].mean == pytest.approx(4 * 100_000 * 8 / took_s / 1e9)

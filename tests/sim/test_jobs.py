@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 import random
 import re
@@ -293,3 +294,13 @@ def test_the_toml_of_the_page_is_a_job() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     table = tomllib.loads(re.sub(r"^# ", "", text, flags=re.MULTILINE))
     assert isinstance(sim.parse(TABLE | table).workloads[0], Job)
+
+
+def test_the_distribution_of_a_jobs_flows_leaves_out_computing() -> None:
+    """It ended at a twentieth, because tasks in which nothing is sent counted as flows that never arrive."""
+    result, _ = run(parallel={"pp": 4, "micro_batches": 8})
+    assert not result.is_sent.all()
+    data = report.fct_plot([result]).split("data-plot='")[1].split("'")[0]
+    assert json.loads(html.unescape(data))["series"][0]["y"][-1] == 1
+    alone, _ = run()
+    assert not alone.is_sent.any() and "<h2>How long flows took</h2>" not in report.page([alone])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from softmrc.cli.retries import answer, cells
 from softmrc.sim import retries
 from softmrc.sim.run import run
 
@@ -49,3 +52,14 @@ def test_a_job_that_stops_has_no_share_of_time(small: None) -> None:
     found = retries.weigh("port", "RoCE", hit, calm, 2.0)
     assert not hit[0].verdict and found.stopped == 1
     assert (found.time_share, found.step_share, found.usd) == (None, None, None)
+
+
+def test_what_seeds_do_not_agree_on_is_not_seen() -> None:
+    """No fault makes a job faster: where one seed was, by chance, the mean of all says nothing."""
+    some = retries.Cost("flaps", "RoCE", 0.01, 0.02, -0.01, 0.0, -0.03, 0.07, 0)
+    sure = replace(some, fault="loss", time_share=0.1, step_share=0.2, usd=250.0, least_time_share=0.05)
+    stops = retries.Cost("port", "RoCE", 0.2, None, None, None, None, None, 3)
+    assert cells(some) == ["1 %", "none", "none", "0"] and cells(sure)[1:] == ["+10.0 %", "+20.0 %", "250"]
+    assert cells(stops) == ["20 %", "stops", "", ""]
+    said = "RoCE rides out 2 of 3 faults and loses 10 % of the time to the worst of them (loss)."
+    assert answer([some, sure, stops]) == said

@@ -175,3 +175,21 @@ def test_tables_have_a_row_for_every_flow_and_link() -> None:
     assert {len(column) for column in result.link_table().values()} == {result.scenario.fabric.links}
     assert result.link_table()["load"].max() <= 1.0
     assert np.isnan(sim.run(scenario(run={"until_ms": 0.001})).fct_us).all()
+
+
+@pytest.mark.parametrize("shape", [{}, THREE_TIERS], ids=["two tiers", "three tiers"])
+def test_cables_side_by_side_are_one_link_as_fast_as_all_of_them(shape: dict[str, Any]) -> None:
+    """Few switches that every leaf meets by several cables carry what many do; with one cable each they do not."""
+    works = {"workload": {"message_bytes": 2_000_000}}
+    wide = sim.run(scenario(**merge(shape, works)))
+    spines = wide.scenario.fabric.spines
+    thick = {"spines": 1, "cables_per_link": spines}
+    if shape:
+        thick |= {"cores_per_spine": 1, "cables_per_core_link": 2 * spines}
+    few = sim.run(scenario(**merge(merge(shape, works), {"fabric": thick, "transport": {"evs": 2}})))
+    thin = thick | {"cables_per_link": 1, "cables_per_core_link": 1}
+    lean = sim.run(scenario(**merge(merge(shape, works), {"fabric": thin, "transport": {"evs": 2}})))
+    slowest = [float(np.nanmin(one.rate_bps)) for one in (wide, few, lean)]
+    assert wide.verdict and few.verdict and lean.verdict
+    assert slowest[1] > 0.9 * slowest[0] and slowest[2] < 0.6 * slowest[1]
+    assert few.link_table()["load"].max() < 1.01

@@ -26,7 +26,7 @@ def test_scenarios_of_the_project_open_with_their_question(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fabrik": {}}, "fabrik = {} is not allowed: there is no such key; did you mean fabric?"),
+        ({"fabrik": {}}, "fabrik = '.fabrik.' is not allowed: there is no such key; did you mean fabric?"),
         ({"fabric": {"plane": 2}}, "fabric.plane = 2 .* did you mean fabric.planes?"),
         ({"fabric": {"nic_bps": "400"}}, "fabric.nic_bps = '400' .*did you mean 400G"),
         ({"fabric": {"nic_bps": "400G", "planes": 3}}, "fabric.planes = 3 .*a divisor of the NIC's 400G"),

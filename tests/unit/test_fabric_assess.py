@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
 from softmrc.bench.lab import BIN_S, first_recovery_s
-from softmrc.fabric import Description, Shape, parse
+from softmrc.fabric import Description, Shape, findings, parse
 from softmrc.fabric import assess as judge
+from softmrc.fabric.description import Failures
 from softmrc.fabric.drawing import draw
+from softmrc.fabric.flips import Flip
 from softmrc.fabric.plan import Prices, Question, compare
 from softmrc.fabric.report import assess_html, plan_html
 
@@ -96,3 +99,14 @@ def test_reports_are_one_file_each() -> None:
 def test_recovery_is_the_first_hundred_milliseconds_at_the_threshold(rates: list[float], seconds: float | None) -> None:
     found = first_recovery_s(rates, 0.9)
     assert found == seconds if seconds is None else found == pytest.approx(seconds)
+
+
+def test_a_published_rate_is_not_called_assumed() -> None:
+    found = judge.assess(Description(fabric=LAB, failures=Failures(optic_per_year=0.5)), trials=1)
+    origins = {key: who for key, _, who in findings.assumption_rows(found)}
+    assert origins["failures.gpu_per_year"] == "published" and origins["failures.power_per_year"] == "assumed"
+    assert origins["failures.optic_per_year"] == "the file's"
+    assert "failures.optic_per_year" in findings.assess_note(found)
+    flip = Flip("failures.gpu_per_year", 0.156, 1.0, "mrc", "swap", False)
+    assert "(published: 0.156)" in findings.flip_line(flip)
+    assert "(the file's: 0.2)" in findings.flip_line(replace(flip, value=0.2))

@@ -17,6 +17,8 @@ from softmrc.fabric.losses import PARTS, POLICIES, TRANSPORTS
 
 LAB = Shape(planes=4, hosts=8, hosts_per_leaf=2, spines=4)
 TREE = Shape(planes=2, hosts=24, hosts_per_leaf=2, spines=2, pods=3, cores_per_spine=2)
+THICK = replace(TREE, cables_per_link=3, cables_per_core_link=2)
+ALONE = Shape(planes=4, hosts=8, hosts_per_leaf=8, spines=0)
 NEVER = Failures(**{f.name: 0.0 for f in fields(Failures) if f.name.endswith("_year")})  # type: ignore[arg-type]
 PLAIN = Job(checkpoint_s=0, detect_min=0, warmup_min=0)
 
@@ -74,6 +76,23 @@ def test_one_dead_port_costs_a_share_of_the_communication() -> None:
     assert found.lost == found.degraded and found.stops_per_month == 0
 
 
+def test_cables_side_by_side_break_one_by_one() -> None:
+    """As many cables to fewer spines lose as much to cables, and less to spines, of which there are fewer."""
+    wide, thick = (Shape(planes=2, hosts=32, hosts_per_leaf=8, spines=n, cables_per_link=8 // n) for n in (8, 2))
+    for key, is_same in (("link_per_year", True), ("switch_per_year", False)):
+        failures = replace(NEVER, **{key: 1.0})
+        both = (Description(fabric=one, failures=failures) for one in (wide, thick))
+        lost = [closed_form.losses(one, "mrc", "repair").lost for one in both]
+        assert (lost[0] == pytest.approx(lost[1])) == is_same
+    assert wide.cables == thick.cables and wide.switches > thick.switches
+
+
+def test_above_a_single_switch_nothing_breaks() -> None:
+    parts = {one.what for one in judge.domains(Description(fabric=ALONE))}
+    assert parts == {"plane", "leaf", "leaf's optic", "power feed", "host", "NIC port", "host cable"}
+    assert (ALONE.switches, ALONE.tiers) == (4, 1)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_mrc_never_loses_more_than_what_stops_as_well(seed: int) -> None:
     """The same parts break, the same policy is followed: riding a failure out is not worse than stopping, unless it is
@@ -107,7 +126,7 @@ def test_restarting_does_not_beat_riding_it_out_by_free_spares(planes: int, host
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("shape", [LAB, TREE], ids=["lab", "tree"])
+@pytest.mark.parametrize("shape", [LAB, TREE, THICK, ALONE], ids=["lab", "tree", "thick", "alone"])
 def test_drawn_months_agree_with_the_closed_form(shape: Shape, transport: str, policy: str) -> None:
     """With rates so high that a few years hold thousands of failures of a small fabric."""
     failures = Failures(

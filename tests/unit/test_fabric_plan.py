@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from softmrc.errors import ConfigError
-from softmrc.fabric import parse
-from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file
+from softmrc.fabric import Description, Tier, parse
+from softmrc.fabric.assess import domains
+from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file, lay_out
 from softmrc.units import as_duration_ns, as_rate_bps, as_share, rate_text, share_text
 
 PRICES = Prices.load()
@@ -92,13 +94,15 @@ def test_a_price_file_with_a_typo_names_the_nearest_key(tmp_path: Path) -> None:
     assert not Prices.load(tmp_path / "r.toml").are_assumptions
 
 
-@pytest.mark.parametrize(("text", "bps"), [("100G", 10**11), ("51.2T", 512 * 10**11), ("20Mbit/s", 2 * 10**7), (5, 5)])
+@pytest.mark.parametrize(
+    ("text", "bps"), [("100G", 10**11), ("51.2T", 512 * 10**11), ("20Mbit/s", 2 * 10**7), (10**11, 10**11)]
+)
 def test_rates(text: object, bps: int) -> None:
     assert as_rate_bps("x", text) == bps
     assert as_rate_bps("x", rate_text(bps)) == bps
 
 
-@pytest.mark.parametrize("text", ["", "fast", "-1G", "0", "1.5", "10X", None, True, 1.5, "800", " 800 "])
+@pytest.mark.parametrize("text", ["", "fast", "-1G", "0", "1.5", "10X", None, True, 1.5, "800", " 800 ", 800])
 def test_rates_refused(text: object) -> None:
     with pytest.raises(ConfigError, match="100G"):
         as_rate_bps("nic", text)
@@ -124,23 +128,59 @@ def test_a_single_tier_is_one_switch_a_plane() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "planes", "tiers", "switch"),
-    [(131072, 8, 2, "51.2T"), (8, 2, 1, "51.2T"), (1000, 4, 2, "51.2T"), (1024, 1, 3, "12.8T"), (900, 1, 3, "12.8T")],
+    ("gpus", "planes", "tiers", "switch", "ratio"),
+    [
+        (131072, 8, 2, "51.2T", 1),
+        (8, 2, 1, "51.2T", 1),
+        (1000, 4, 2, "51.2T", 1),
+        (1024, 1, 3, "12.8T", 1),
+        (900, 1, 3, "12.8T", 1),
+        (16384, 4, 2, "51.2T", 1),
+        (16384, 4, 2, "51.2T", 3),
+        (8192, 2, 3, "51.2T", 1),
+        (8192, 8, 3, "51.2T", 3),
+        (131072, 4, 3, "51.2T", 1),
+    ],
 )
-def test_a_design_is_written_as_a_fabric_file(gpus: int, planes: int, tiers: int, switch: str) -> None:
+def test_what_is_priced_is_what_is_written(gpus: int, planes: int, tiers: int, switch: str, ratio: int) -> None:
     question = Question(gpus, NIC, as_rate_bps("switch", switch))
-    found = design(question, PRICES, planes, tiers)
+    found = design(question, PRICES, planes, tiers, ratio)
     shape = parse(fabric_file(question, found)).fabric
-    assert gpus <= shape.hosts < gpus + shape.leaves * shape.hosts_per_leaf
-    assert shape.planes * shape.host_link_bps == NIC and shape.planes == planes
-    assert shape.tiers == max(tiers, 2) and shape.hosts_per_leaf == min(found.downlinks, gpus)
-    if gpus in (131072, 1024):  # full
-        assert shape.switches == found.switches and shape.cables == found.links
+    assert (shape.switches, shape.cables, shape.hosts) == (found.switches, found.links, found.hosts)
+    assert gpus <= shape.hosts < gpus + shape.leaves, "leaves have as many NICs, and no leaf one that it need not have"
+    assert shape.planes * shape.host_link_bps == NIC and (shape.planes, shape.tiers) == (planes, tiers)
+    assert shape.planes * shape.paths(0, shape.hosts - 1) == found.paths
+    parts = {d.what: d for d in domains(Description(fabric=shape))}
+    if tiers > 1:
+        word = shape.tier_word(Tier.T1)
+        assert parts[word].share == pytest.approx(found.t1_share)
+        assert parts[f"leaf–{word} cable"].share == pytest.approx(found.link_share)
+    assert sum(parts[word].count for word in ("leaf", "spine", "agg", "core") if word in parts) == found.switches
 
 
-def test_a_design_that_a_fabric_file_cannot_number_is_refused_with_the_numbers() -> None:
+@pytest.mark.parametrize(("gpus", "planes", "tiers"), [(16384, 4, 2), (8192, 2, 3), (131072, 4, 3), (65536, 1, 3)])
+def test_a_fabric_has_no_more_switches_than_its_ports_fill(gpus: int, planes: int, tiers: int) -> None:
+    found = design(Question(gpus, NIC, SWITCH), PRICES, planes, tiers)
+    assert found.switches == (2 * tiers - 1) * gpus * planes // found.radix
+
+
+def test_no_switch_of_a_layout_has_more_cables_than_ports() -> None:
+    for nics, tiers, radix, up in itertools.product((2, 100, 900, 1100), (2, 3), (16, 48, 64), (2, 3)):
+        if radix % up or nics > (radix - radix // up) * (radix // 2) ** (tiers - 2) * radix:
+            continue
+        one = lay_out(nics, tiers, radix, radix - radix // up, radix // up)
+        assert one is not None
+        assert one.hosts_per_leaf <= radix - radix // up and one.spines * one.cables == radix // up and one.spines > 1
+        if one.pods:
+            down, rising = one.leaves // one.pods * one.cables, one.cores_per_spine * one.core_cables
+            assert down <= rising <= radix // 2 and one.pods * one.core_cables <= radix
+        else:
+            assert one.leaves * one.cables <= radix
+
+
+def test_a_design_beyond_a_fabric_file_is_refused_with_the_numbers() -> None:
     question = Question(65536, NIC, SWITCH)
-    with pytest.raises(ConfigError, match="at most 512 leaves; these make 1024"):
-        fabric_file(question, design(question, PRICES, planes=2, tiers=3))
     with pytest.raises(ConfigError, match="at most 3 in a fabric file"):
         fabric_file(question, design(question, PRICES, planes=1, tiers=4))
+    with pytest.raises(ConfigError, match=r"at most 16,384 ports; this makes 64,000,000"):
+        design(Question(64, 800_000, SWITCH), PRICES, planes=1, tiers=2)

@@ -8,8 +8,9 @@ import pytest
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import study as studies
-from softmrc.fabric.plan import Prices
-from softmrc.fabric.report import study_html
+from softmrc.fabric.plan import Prices, Question, design, shape_of
+from softmrc.fabric.report import planes_rows, study_html
+from softmrc.units import share_text
 
 PRICES = Prices.load()
 SMALL = {
@@ -44,7 +45,9 @@ def test_what_is_not_wanted_says_what_it_is_and_what_may_be() -> None:
     asked = studies.parse(SMALL | {"keep": {"power_w": 100e3, "lost_share": 0.1}})
     points = studies.explore(asked, PRICES)
     refused = [p for p in points if p.out.startswith("not wanted")]
-    assert refused and all("is the most" in p.out for p in refused)
+    assert refused and all("more than 100 kW: " in p.out or "more than 10 %: " in p.out for p in refused)
+    said = [line for line in studies.outs(points) if "not wanted" in line]
+    assert said and all(any(p.name in line for p in refused) for line in said), "the design has a name"
     assert all(p.power_w <= 100e3 and p.lost_share <= 0.1 for p in points if not p.out)
 
 
@@ -102,6 +105,15 @@ def test_a_second_plane_takes_most_of_what_the_network_loses(points: list[studie
         ({"gpus": 64, "vary": {"planes": list(range(1, 9000))}}, "at most 20,000"),
         ({"gpus": 64, "limits": {}}, "the keys are"),
         ({"gpus": 64, "crossing_share": 1.5}, "crossing_share"),
+        ({"gpus": 64, "vary": {"nic_bps": 800}}, r"vary\.nic_bps = 800 .*did you mean 800G"),
+        ({"gpus": 64, "vary": {"nic_bps": [True]}}, r"vary\.nic_bps = True"),
+        ({"gpus": 64, "keep": {"power_w": -1}}, r"keep\.power_w = -1.* more than 0"),
+        ({"gpus": 64, "keep": {"power_w": 0}}, r"keep\.power_w = 0.* more than 0"),
+        ({"gpus": 64, "keep": {"cost_usd": float("nan")}}, r"keep\.cost_usd = nan .*more than 0"),
+        ({"gpus": 64, "evs": []}, r"evs = \[\] .*at least one number"),
+        ({"gpus": 64, "vary": {"evs": [8]}}, r"vary\.evs .*at the top of the file"),
+        ({"gpus": 64, "planes": [1, 2]}, r"planes .*in \[vary\]"),
+        ({"gpus": 64, "kept": {"power_w": 1}}, r"kept = '\[kept\]' .*did you mean keep"),
     ],
 )
 def test_mistakes_are_named(table: dict[str, object], words: str) -> None:
@@ -120,3 +132,36 @@ def test_the_example_has_a_front_and_a_page() -> None:
     points = studies.explore(asked, PRICES)
     page = study_html(asked, points, PRICES)
     assert any(not p.out for p in points) and "<circle" in page and "beaten by none" in page
+
+
+def test_a_study_judges_every_design_that_can_be_priced() -> None:
+    """Two planes of three tiers were out because a file could not number them."""
+    for gpus, planes, tiers in ((8192, [2], [3]), (131072, [2, 4, 8], [2, 3])):
+        points = studies.explore(studies.parse({"gpus": gpus, "vary": {"planes": planes, "tiers": tiers}}), PRICES)
+        built = {p.varied["planes"] for p in points if p.is_built}
+        assert built == set(planes), [p.out for p in points]
+
+
+def test_a_study_prices_and_judges_the_same_fabric() -> None:
+    found = design(Question(16384, 800 * 10**9, 512 * 10**11), PRICES, planes=4, tiers=2, oversubscription=3)
+    asked = studies.parse({"gpus": 16384, "vary": {"planes": 4, "tiers": 2, "oversubscription": 3, "spare_share": 0}})
+    (point,) = studies.explore(asked, PRICES)
+    assert point.cost_usd == found.cost_usd + found.energy_usd
+    assert point.switches == found.switches == shape_of(found).switches
+
+
+def test_the_answer_says_whose_the_loss_is_and_what_it_is_worth(points: list[studies.Point]) -> None:
+    said = studies.answer(studies.parse(SMALL), points)
+    best = min((p for p in points if p.is_built), key=lambda p: p.cost_usd + p.lost_usd)
+    assert best.name in said and share_text(best.hosts_share) in said and share_text(best.network_share) in said
+    assert best.lost_usd == pytest.approx(best.lost_share * 1024 * 2.5 * PRICES.energy.years * 8766)
+    assert studies.answer(studies.parse({"gpus": 10**9}), studies.explore(studies.parse({"gpus": 10**9}), PRICES)) == (
+        "No design can be built."
+    )
+
+
+def test_every_number_of_planes_has_its_row_and_every_reason_its_designs() -> None:
+    asked = studies.parse({"gpus": 8192, "vary": {"planes": [1, 2], "tiers": [2]}})
+    points = studies.explore(asked, PRICES)
+    assert planes_rows(points)[0][0] == "1 plane: none can be built, or is wanted" and planes_rows(points)[1][1]
+    assert any(line.startswith("1 out (1 × 2): cannot be: tiers") for line in studies.outs(points))

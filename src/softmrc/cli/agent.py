@@ -74,7 +74,7 @@ def _watched_lab(name: str) -> Iterator[FabricWatch]:
 def _watched_file(fabric: Path, denylist: Path) -> Iterator[FabricWatch]:
     from softmrc.agent.watch import DenylistSource, FabricWatch
 
-    description = load(shipped.find(fabric, shipped.EXAMPLES, "fabric"))
+    description = load(shipped.find(fabric, shipped.FABRICS, "fabric"))
     watch = FabricWatch(description.name, description.fabric, DenylistSource(denylist))
     try:
         yield watch

@@ -348,7 +348,7 @@ def push(
 ) -> None:
     """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does.
     Exit status 1 if one did not do all of it; the others have."""
-    found, description = Denylist.load(denylist), load(shipped.find(fabric, shipped.EXAMPLES, "fabric"))
+    found, description = Denylist.load(denylist), load(shipped.find(fabric, shipped.FABRICS, "fabric"))
     plan = AddressPlan(description.fabric, description.addressing)
     found.links(description.fabric)
     nodes = control.devices()

@@ -23,10 +23,9 @@ from softmrc.fabric import plan as plans
 from softmrc.fabric import report as reports
 from softmrc.fabric.drawing import draw as draw_fabric
 from softmrc.fabric.losses import PART_WORDS
-from softmrc.files import write_text
+from softmrc.files import check_place, write_text
 from softmrc.units import as_rate_bps
 
-MOST_PORTS = 1 << 20  # of a switch, far beyond any
 DESIGNS_A_TABLE = 4  # as many as fit 80 columns
 
 fabric_app = typer.Typer(help="Configure, draw and trace a fabric.", no_args_is_help=True)
@@ -51,11 +50,11 @@ def _numbers(field: str, text: str, most: int) -> tuple[int, ...]:
 def _fractions(field: str, text: str) -> tuple[Fraction, ...]:
     try:
         found = tuple(Fraction(part) for part in text.split(","))
-        if not all(0 < one < MOST_PORTS for one in found):
+        if not all(0 < one < plans.MOST_PORTS for one in found):
             raise ValueError
         return found
     except (ValueError, ZeroDivisionError):
-        raise ConfigError(field, text, f"numbers up to {MOST_PORTS:,} with commas between them, as 1,3") from None
+        raise ConfigError(field, text, f"numbers up to {plans.MOST_PORTS:,} with commas between them, as 1,3") from None
 
 
 def plan(
@@ -79,6 +78,7 @@ def plan(
     report: Report = None,
 ) -> None:
     """Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."""
+    check_place(report)
     question = plans.Question(gpus, as_rate_bps("nic", nic), as_rate_bps("switch", switch), nics_per_gpu)
     book = plans.Prices.load(prices)
     found = plans.compare(
@@ -89,8 +89,14 @@ def plan(
         _write_fabric(write, question, found)
     if as_json:
         print(json.dumps({"assumed_prices": book.are_assumptions, "designs": [d.to_json() for d in found]}, indent=2))
-        _write_report(report, lambda: reports.plan_html(question, found, book))
-        return
+    else:
+        _print_plan(question, found, book)
+    _write_report(report, lambda: reports.plan_html(question, found, book))
+    if all(isinstance(d, plans.Impossible) for d in found):
+        raise typer.Exit(1)
+
+
+def _print_plan(question: plans.Question, found: list[plans.Design | plans.Impossible], book: plans.Prices) -> None:
     console = terminal()
     designs = [d for d in found if isinstance(d, plans.Design)]
     console.print(reports.plan_title(question), style="bold", highlight=False)
@@ -99,8 +105,10 @@ def plan(
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
         words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
         console.print(words, style="yellow", highlight=False)
-    console.print(reports.plan_note(book), style="dim", highlight=False)
-    _write_report(report, lambda: reports.plan_html(question, found, book))
+    for words in reports.spare_places(found):
+        console.print(words, style="yellow", highlight=False)
+    note = reports.plan_note(book) if designs else "No design that was asked for can be built."
+    console.print(note, style="dim", highlight=False)
 
 
 def _write_fabric(path: Path, question: plans.Question, found: list[plans.Design | plans.Impossible]) -> None:
@@ -134,7 +142,8 @@ def assess(
     report: Report = None,
 ) -> None:
     """Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."""
-    found = judge.assess(load(shipped.find(file, shipped.EXAMPLES, "file")), trials, seed)
+    check_place(report)
+    found = judge.assess(load(shipped.find(file, shipped.FABRICS, "file")), trials, seed)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         _write_report(report, lambda: reports.assess_html(found))
@@ -194,8 +203,16 @@ def config(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("config"),
 ) -> None:
     """Write the configuration of every switch and host, one file each."""
-    count = configs.write(load(shipped.find(file, shipped.EXAMPLES, "file")), target, output)
+    description = load(shipped.find(file, shipped.FABRICS, "file"))
+    shape = description.fabric
+    total = shape.hosts + shape.switches
+    with terminal(stderr=True).status("") as status:
+        count = configs.write(
+            description, target, output, lambda done: status.update(f"{done:,} of {total:,} files in {output}")
+        )
     print(f"{count:,} files in {output}")
+    if max(shape.cables_per_link, shape.cables_per_core_link) > 1:
+        print("Cables side by side between two switches are one port here: make that port a bundle of them.")
 
 
 @fabric_app.command("draw")
@@ -204,7 +221,7 @@ def draw(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the SVG; - is stdout.")] = None,
 ) -> None:
     """Draw a fabric as SVG."""
-    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
+    description = load(shipped.find(file, shipped.FABRICS, "file"))
     picture = draw_fabric(description.fabric, description.name)
     if output is not None and str(output) == "-":
         print(picture, end="")
@@ -225,14 +242,19 @@ def routes(
     as_json: AsJson = False,
 ) -> None:
     """A switch's static table (`routes FILE p0.leaf0`), or the paths between two hosts (`--from host0 --to host7`)."""
-    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
+    description = load(shipped.find(file, shipped.FABRICS, "file"))
     plan_ = AddressPlan(description.fabric, description.addressing)
-    if source is not None and to is not None:
-        _print_paths(plan_, source, to, ev, over, as_json)
-    elif node is not None:
+    of_paths = {"--from": source, "--to": to, "--ev": ev, "--over": over}
+    given = [name for name, value in of_paths.items() if value is not None]
+    if node is not None and given:
+        raise ConfigError(given[0], of_paths[given[0]], f"either the table of {node}, or paths from host to host")
+    if node is not None:
         _print_table(plan_, node, as_json)
+    elif source is not None and to is not None:
+        _print_paths(plan_, source, to, ev, over, as_json)
     else:
-        raise ConfigError("routes", "nothing", "a switch, as p0.leaf0, or --from host0 --to host7")
+        missing = "--to" if source is not None else "--from"
+        raise ConfigError(missing, None, "both hosts, as --from host0 --to host7; or a switch alone, as p0.leaf0")
 
 
 def _host(plan_: AddressPlan, name: str) -> int:

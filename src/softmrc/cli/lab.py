@@ -33,7 +33,7 @@ def up(
     ],
 ) -> None:
     """Build a lab; one that is up already is left as it is."""
-    file = shipped.find(file, shipped.EXAMPLES, "file")
+    file = shipped.find(file, shipped.FABRICS, "file")
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in file.stem)[:32] or "mrc"
     start = time.monotonic()
     lab = Lab.up(read_text(file, "file"), stem)

@@ -66,7 +66,7 @@ def sim(
     as_json: AsJson = False,
 ) -> None:
     """Map a simulated fabric that you break, to see what the mapper would say."""
-    description = load(shipped.find(file, shipped.EXAMPLES, "file"))
+    description = load(shipped.find(file, shipped.FABRICS, "file"))
     fabric = SimulatedFabric(description.fabric, seed)
     things = Things(description.fabric, lanes)
     for text in broken or []:

@@ -10,9 +10,12 @@ import typer
 from rich import box
 from rich.table import Table
 
+from softmrc.cli.sim import INTERRUPTED
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.sim import retries as weighed
 from softmrc.units import share_text
+
+NONE_SEEN = "none"
 
 
 def retries(
@@ -23,13 +26,27 @@ def retries(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """What retries cost a training job: of bandwidth, time, a step and money, for MRC and RoCE, fault by fault."""
-    console = terminal()
-    errors = terminal(stderr=True)
-    with errors.status("") as status:
-        found = list(weighed.costs(seeds, gpu_hour_usd, lambda fault, t: status.update(f"{t}: {fault}")))
+    found: list[weighed.Cost] = []
+    is_whole = True
+    try:
+        with terminal(stderr=True).status("") as status:
+            for one in weighed.costs(seeds, gpu_hour_usd, lambda fault, t: status.update(f"{t}: {fault}")):
+                found.append(one)
+    except KeyboardInterrupt:
+        is_whole = False
     if as_json:
         print(json.dumps({"seeds": seeds, "gpu_hour_usd": gpu_hour_usd, "costs": [asdict(c) for c in found]}, indent=2))
-        return
+    elif found:
+        _print(found, seeds, gpu_hour_usd)
+    if not is_whole:
+        all_rows = len(weighed.FAULTS) * len(weighed.TRANSPORTS)
+        said = f"Stopped by hand: {len(found)} of {all_rows} rows were found."
+        terminal(stderr=True).print(said, style="yellow", highlight=False)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print(found: list[weighed.Cost], seeds: int, gpu_hour_usd: float) -> None:
+    console = terminal()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Lost to retries", title_justify="left")
     table.add_column("while", no_wrap=True)
     table.add_column("")
@@ -38,6 +55,7 @@ def retries(
     for one in found:
         table.add_row(one.fault if one.transport == "MRC" else "", one.transport, *cells(one))
     console.print(table)
+    console.print(answer(found), style="bold", highlight=False)
     console.print(note(seeds, gpu_hour_usd), style="dim", highlight=False)
 
 
@@ -47,12 +65,28 @@ def cells(one: weighed.Cost) -> list[str]:
     if one.time_share is None or one.step_share is None or one.usd is None:
         return [again, "stops", "", ""]
     some = f" ({one.stopped} stop)" if one.stopped else ""
-    return [again, signed(one.time_share) + some, signed(one.step_share), f"{one.usd:,.0f}"]
+    time = signed(one.time_share) if one.is_clear else NONE_SEEN
+    return [again, time + some, signed(one.step_share) if one.step_share > 0 else NONE_SEEN, f"{one.usd:,.0f}"]
 
 
 def signed(share: float) -> str:
-    """A share that may be less than nothing by chance: no fault makes a job faster."""
     return f"{100 * share:+.1f} %"
+
+
+def answer(found: list[weighed.Cost]) -> str:
+    """For each transport, how many faults it survives, and which costs it most."""
+    said = []
+    for transport in weighed.TRANSPORTS:
+        mine = [one for one in found if one.transport == transport]
+        going = [one for one in mine if one.time_share is not None and not one.stopped]
+        if not mine:
+            continue
+        text = f"{transport} rides out {len(going)} of {len(mine)} faults"
+        if clear := [one for one in going if one.is_clear and one.time_share is not None]:
+            worst = max(clear, key=lambda one: one.time_share or 0.0)
+            text += f" and loses {share_text(worst.time_share or 0.0)} of the time to the worst of them ({worst.fault})"
+        said.append(text)
+    return "; ".join(said) + "."
 
 
 def note(seeds: int, gpu_hour_usd: float) -> str:
@@ -60,6 +94,7 @@ def note(seeds: int, gpu_hour_usd: float) -> str:
     who = f"MRC on {fabric['planes']} planes, RoCE on one with 4 QPs a pair and switches that reroute within 1 ms"
     job = f"{work['steps']} steps of {work['compute_us']:g} µs and an all-reduce of {work['bytes'] / 1e6:g} MB"
     return (
-        f"{fabric['hosts']} hosts of {fabric['nic_bps']}, {who}; {job}; the mean of {seeds} seeds, beside the same "
-        f"without the fault. Money: the share of the time at $ {gpu_hour_usd:g} a GPU-hour, while the fault is there."
+        f"{fabric['hosts']} hosts of {fabric['nic_bps']}, {who}; {job}; the mean of {seeds} seed{'s' * (seeds > 1)}, "
+        "beside the same without the fault; none: not with every seed. Money: the share of the time at "
+        f"$ {gpu_hour_usd:g} a GPU-hour, while the fault is there."
     )

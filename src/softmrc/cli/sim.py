@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -23,7 +24,7 @@ from softmrc import sim as simulator
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import Shape
-from softmrc.files import write_text
+from softmrc.files import check_place, write_text
 from softmrc.sim import answer as answers
 from softmrc.sim import report as reports
 from softmrc.sim import sweep as sweeps
@@ -82,6 +83,7 @@ def sim(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run a scenario, and what it is compared with."""
+    check_place(report)
     scenario = _with_keys(_load(file, fabric), keys or [])
     if only is not None:
         names = [one.name for one in scenario.variants()]
@@ -99,19 +101,24 @@ def sim(
                 runs.append(simulator.run_all(scenario, each, shown, cores))
         if runs[-1][-1].verdict.kind == "interrupted":
             break
-    results = runs[0]
-    whole = [one for one in runs if len(one) == len(results)]
+    results, is_interrupted = runs[0], runs[-1][-1].verdict.kind == "interrupted"
+    whole = runs[:-1] if is_interrupted and len(runs) > 1 else runs
     found = answers.answer(whole)
     if as_json:
-        summaries = [one.summary() | ({"job": steps_summary(one)} if has_steps(one.plan) else {}) for one in results]
+        every = [one for column in whole for one in column]
+        summaries = [one.summary() | ({"job": steps_summary(one)} if has_steps(one.plan) else {}) for one in every]
         print(json.dumps({"question": scenario.question, "answer": asdict(found), "runs": summaries}, indent=2))
     else:
-        _print_results(scenario, results)
+        _print_results(scenario, whole)
         terminal().print(found.text, style="bold", highlight=False)
     if report is not None:  # what was found is printed by now, and not lost with a disk that is full
-        write_text(report, reports.page(results))
+        words = [f"--set {shlex.quote(text)}" for text in keys or []]
+        words += [f"--fabric {shlex.quote(str(fabric))}"] if fabric else []
+        words += [f"--only {shlex.quote(only)}"] if only else []
+        again = " ".join(["softmrc sim", shlex.quote(str(file)), f"--seed {first}", *words])
+        write_text(report, reports.page(results, found, again))
         terminal(stderr=True).print(f"Plots are in {report}.")
-    if results[-1].verdict.kind == "interrupted":
+    if is_interrupted:
         raise typer.Exit(INTERRUPTED)
     if not results[0].verdict:
         raise typer.Exit(1)
@@ -122,18 +129,13 @@ def _load(file: Path, fabric: Path | None) -> simulator.Scenario:
     scenario = simulator.load(shipped.find(file, shipped.SCENARIOS, "scenario"))
     if fabric is None:
         return scenario
-    path = shipped.find(fabric, shipped.EXAMPLES, "--fabric").resolve()
+    path = shipped.find(fabric, shipped.FABRICS, "--fabric").resolve()
     own = {key: value for key, value in scenario.table.get("fabric", {}).items() if key not in SHAPE_KEYS}
     return simulator.parse(scenario.table | {"fabric": own | {"file": str(path)}}, scenario.source)
 
 
 def _with_keys(scenario: simulator.Scenario, keys: list[str]) -> simulator.Scenario:
-    changes = {}
-    for text in keys:
-        key, values = sweeps.read_vary(text)
-        if len(values) != 1:
-            raise ConfigError("--set", text, "one value; `softmrc sweep --vary` takes several")
-        changes[key] = values[0]
+    changes = dict(sweeps.read_set(text) for text in keys)
     return scenario.with_keys(changes) if changes else scenario
 
 
@@ -141,26 +143,17 @@ def _number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _print_results(scenario: simulator.Scenario, results: list[Result]) -> None:
-    console = terminal()
+def _print_results(scenario: simulator.Scenario, runs: list[list[Result]]) -> None:
+    console, results = terminal(), runs[0]
     console.print(scenario.question, style="bold")
     f = scenario.fabric
     console.print(
-        f"{f.hosts:,} hosts, {f.planes} planes × {f.host_link_gbps:g}G, {f.leaves} leaves × {f.spines} spines a plane, "
+        f"{f.hosts:,} hosts, {f.planes} plane{'s' * (f.planes > 1)} × {f.host_link_gbps:g}G, {f.words} a plane, "
         f"base RTT {scenario.base_rtt_us:.1f} µs, seed {results[0].seed}\n"
     )
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("")
-    for column in ("done", "mean µs", "p99 µs", "max µs", "slowest Gb/s", "resent", "trimmed", "lost"):
-        table.add_column(column, justify="right")
-    for one in results:
-        s = one.summary()
-        table.add_row(
-            s["name"], f"{s['flows_delivered']}/{s['flows']}", _number(s["fct_mean_us"]), _number(s["fct_p99_us"]),
-            _number(s["fct_max_us"]), _number(s["slowest_flow_gbps"]), f"{s['retransmitted']}", f"{s['trimmed']}",
-            f"{s['lost_to_faults'] + s['dropped']}",
-        )  # fmt: skip
-    console.print(table)
+    console.print(_figures([[one.summary() for one in column] for column in zip(*runs, strict=True)]))
+    if len(runs) > 1:
+        console.print(f"Above: medians of {len(runs)} seeds. Below: seed {results[0].seed}.", highlight=False)
     for one in results:
         if len(one.step_us) > 1 and np.isfinite(one.step_us).any():
             console.print(
@@ -182,6 +175,39 @@ def _print_results(scenario: simulator.Scenario, results: list[Result]) -> None:
         style = "green" if one.verdict else "yellow"
         console.print(Text.assemble((f"{one.name}: {one.verdict.kind}", style), f": {one.verdict.text}"))
     console.print(f"trace {results[0].trace_hash:016x}", style="dim", highlight=False)
+
+
+def _figures(columns: list[list[dict[str, Any]]]) -> Table:
+    """A row for each variant, with the median of its seeds. A run that did not finish has no figures: flows that
+    arrived before it stopped were the quick ones."""
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("")
+    several = len(columns[0]) > 1
+    heads = ("mean µs", "p99 µs", "max µs", *(("least … most",) if several else ()), "slowest Gb/s")
+    counts = ("resent", "lost") if several else ("resent", "trimmed", "lost")
+    for head in ("done", *heads, *counts):
+        table.add_column(head, justify="right", overflow="fold")
+    for rows in columns:
+        whole = [row for row in rows if row["verdict"] == "complete"]
+        first = rows[0]
+        done = f"{len(whole)}/{len(rows)}" if several else f"{first['flows_delivered']}/{first['flows']}"
+        if not whole:
+            table.add_row(first["name"], done, first["verdict"], *["–"] * (len(heads) + len(counts) - 1))
+            continue
+        most = [row["fct_max_us"] for row in whole]
+        spread = [f"{min(most):,.1f} … {max(most):,.1f}"] if several else []
+        packets = {"resent": [row["retransmitted"] for row in whole], "trimmed": [row["trimmed"] for row in whole]}
+        packets["lost"] = [row["lost_to_faults"] + row["dropped"] for row in whole]
+        table.add_row(
+            first["name"], done, *(_number(_median(whole, key)) for key in ("fct_mean_us", "fct_p99_us", "fct_max_us")),
+            *spread, _number(_median(whole, "slowest_flow_gbps")),
+            *(f"{np.median(packets[key]):.0f}" for key in counts),
+        )  # fmt: skip
+    return table
+
+
+def _median(rows: list[dict[str, Any]], key: str) -> float:
+    return float(np.median([row[key] for row in rows]))
 
 
 def _print_groups(console: Console, one: Result) -> None:
@@ -231,26 +257,45 @@ def sweep(
     tasks = sweeps.plan_sweep(scenario, varied, seeds, compare)
     if as_json:
         try:
-            for row in sweeps.sweep(tasks, engine, workers):
-                sys.stdout.write(json.dumps(row) + "\n")
-                sys.stdout.flush()
+            with sweeps.running(tasks, engine, workers) as running:
+                for row in running:
+                    sys.stdout.write(json.dumps(row) + "\n")
+                    sys.stdout.flush()
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         return
     rows: list[dict[str, Any]] = []
     console = terminal()
     console.print(scenario.question, style="bold")
+
+    def so_far() -> Table:
+        return _sweep_table(scenario, rows, [key for key, _ in varied], len(tasks))
+
     try:
-        with Live(console=console, refresh_per_second=4) as live:
-            for row in sweeps.sweep(tasks, engine, workers):
+        with (
+            Live(console=terminal(stderr=True), refresh_per_second=4, transient=True) as live,
+            sweeps.running(tasks, engine, workers) as running,
+        ):
+            for row in running:
                 rows.append(row)
-                live.update(_sweep_table(rows, [key for key, _ in varied], len(tasks)))
+                live.update(so_far())
     except KeyboardInterrupt:
+        if rows:
+            console.print(so_far())
         console.print(f"Stopped by hand: {len(rows)} of {len(tasks)} runs are above.", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
+    console.print(so_far())
+    console.print(sweeps.conclusion(scenario, rows, compare), style="bold", highlight=False)
+    console.print(SWEEP_NOTE, style="dim", highlight=False)
 
 
-def _sweep_table(rows: list[dict[str, Any]], keys: list[str], total: int) -> Table:
+SWEEP_NOTE = (
+    "Means over the seeds that finished. mean, max: how long a flow takes; Gb/s in all: what all hosts together got, "
+    "over the time until the last of it had arrived."
+)
+
+
+def _sweep_table(scenario: simulator.Scenario, rows: list[dict[str, Any]], keys: list[str], total: int) -> Table:
     title = f"{len(rows)} of {total} runs"
     table = Table(
         header_style="bold",
@@ -265,20 +310,23 @@ def _sweep_table(rows: list[dict[str, Any]], keys: list[str], total: int) -> Tab
     is_compared = len({row["name"] for row in rows}) > 1
     if is_compared:
         table.add_column("", overflow="fold")
-    for column in ("complete", "mean µs", "max µs", "least … most", "Gb/s", "resent"):
+    figure = answers.figure_of(scenario)
+    heads = (f"{figure.replace('_', ' ')} {answers.FIGURES[figure].unit}", "least … most", "mean µs", "max µs")
+    for column in ("finished", *heads, "Gb/s in all", "resent"):
         table.add_column(column, justify="right", overflow="fold")
     points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         name = (row["name"],) if is_compared else ()
         points.setdefault((*(str(row["point"][key]) for key in keys), *name), []).append(row)
     for point, found in sorted(points.items(), key=lambda item: [_sortable(part) for part in item[0]]):
-        mean, most = sweeps.gather(found, "fct_mean_us"), sweeps.gather(found, "fct_max_us")
-        rate, resent = sweeps.gather(found, "goodput_gbps"), sweeps.gather(found, "retransmitted")
+        names = ("answer", "fct_mean_us", "fct_max_us", "goodput_gbps", "retransmitted")
+        said, mean, most, rate, resent = (sweeps.gather(found, name) for name in names)
         done = sum(row["verdict"] == "complete" for row in found)
         table.add_row(
-            *point, f"{done}/{len(found)}", _number(mean.mean if mean else None), _number(most.mean if most else None),
-            f"{most.least:,.0f} … {most.most:,.0f}" if most else "–",
-            _number(rate.mean if rate else None, 0), _number(resent.mean if resent else None, 0),
+            *point, f"{done}/{len(found)}", answers.number(said.mean) if said else sweeps.stopped(found) or "–",
+            f"{answers.number(said.least)} … {answers.number(said.most)}" if said else "–",
+            *(_number(one.mean if one else None) for one in (mean, most)),
+            *(_number(one.mean if one else None, 0) for one in (rate, resent)),
         )  # fmt: skip
     return table
 

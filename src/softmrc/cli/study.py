@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -20,11 +18,10 @@ from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
 from softmrc.fabric import study as studies
 from softmrc.fabric.plan import Prices
-from softmrc.fabric.report import study_html
-from softmrc.files import read_text, write_text
+from softmrc.fabric.report import STUDY_HEAD, planes_rows, study_html, study_note, study_row
+from softmrc.files import check_place, read_text, write_text
 from softmrc.sim.confirm import Confirmed, Slice
-from softmrc.sim.sweep import Task, sweep
-from softmrc.units import money_text, power_text, share_text
+from softmrc.sim.sweep import running
 
 SHOWN_OUT = 12
 
@@ -45,16 +42,21 @@ def study(
     report: Annotated[Path | None, typer.Option(help="Also write an HTML report.", show_default=False)] = None,
 ) -> None:
     """Explore designs by arithmetic, confirm the best with packets, and say why the others are out."""
-    asked, book = studies.load(shipped.find(file, shipped.EXAMPLES, "study")), Prices.load(prices)
+    if kept is not None and not confirmed:
+        raise ConfigError("--keep", str(kept), "with --confirm, whose simulations it keeps")
+    check_place(report)
+    check_place(kept)
+    asked, book = studies.load(shipped.find(file, shipped.STUDIES, "study")), Prices.load(prices)
     points = studies.explore(asked, book)
     front = [p for p in points if not p.out]
     slices = {p.name: _slice(p, asked.evs) for p in front}
     found = _confirmations(slices, kept, engine, workers) if confirmed else {}
     if as_json:
         rows = [p.to_json() | {"confirmed": asdict(found[p.name]) if p.name in found else None} for p in points]
-        print(json.dumps({"points": len(points), "front": len(front), "designs": rows}, indent=2))
+        said = {"answer": studies.answer(asked, points), "points": len(points), "front": len(front), "designs": rows}
+        print(json.dumps(said, indent=2))
     else:
-        _print(points, front, found, book)
+        _print(asked, points, found, book)
         if asked.evs and not confirmed:
             terminal().print(
                 f"evs = {list(asked.evs)}: tried with packets, by --confirm.", style="dim", highlight=False
@@ -76,7 +78,7 @@ def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, work
     tasks = [task for name, task in runs.items() if name not in slowest]
     done, console = 0, terminal(stderr=True)
     try:
-        with console.status(f"{len(tasks)} simulations") as status, _running(tasks, engine, workers) as rows:
+        with console.status(f"{len(tasks)} simulations") as status, running(tasks, engine, workers) as rows:
             for done, row in enumerate(rows, 1):
                 slowest[row["name"]] = row["slowest_flow_gbps"] if row["verdict"] == "complete" else None
                 status.update(f"{done} of {len(tasks)} simulations")
@@ -89,17 +91,6 @@ def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, work
         console.print(said, style="yellow", highlight=False)
         raise typer.Exit(INTERRUPTED) from None
     return {name: one.confirmed(slowest) for name, one in front.items()}
-
-
-@contextmanager
-def _running(tasks: list[Task], engine: str, workers: int) -> Iterator[Iterator[dict[str, Any]]]:
-    """Results as they come. Whoever stops looking at them stops the processes, too, and at once."""
-    rows = sweep(tasks, engine, workers) if tasks else iter(())
-    try:
-        yield rows
-    finally:
-        if isinstance(rows, Generator):
-            rows.close()
 
 
 def _taken(kept: Path | None) -> dict[str, float | None]:
@@ -117,35 +108,44 @@ def _taken(kept: Path | None) -> dict[str, float | None]:
     return found
 
 
-def _print(points: list[studies.Point], front: list[studies.Point], found: dict[str, Confirmed], book: Prices) -> None:
+def _print(asked: studies.Study, points: list[studies.Point], found: dict[str, Confirmed], book: Prices) -> None:
     console = terminal()
+    front = [p for p in points if not p.out]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.title = f"{len(front)} of {len(points)} designs are beaten by none"
     table.add_column("design", overflow="fold")
-    heads = ["cost", "power", "lost", "hosts", "network", "uplinks", "policy"] + (
-        ["a port less: packets", "arithmetic"] if found else []
-    )
+    heads = [*STUDY_HEAD[1:], *(["a port less: packets", "arithmetic"] if found else [])]
     for head in heads:
         table.add_column(head, justify="right")
     for p in front:
-        shares = (p.lost_share, p.hosts_share, p.network_share, p.uplinks_share)
-        cells = [money_text(p.cost_usd), power_text(p.power_w), *(share_text(x) for x in shares), p.policy]
+        cells = study_row(p)
         if found:
             one = found[p.name]
             cells += ["cut off" if one.packets is None else f"{one.packets:.2f}", f"{one.arithmetic:.2f}"]
-        table.add_row(p.name, *cells)
-    console.print(table)
-    if said := studies.by_planes(points):
-        console.print(said, style="bold", highlight=False)
-    for why, count in Counter(p.out for p in points if p.out).most_common(SHOWN_OUT):
-        console.print(f"{count} out: {why}", highlight=False)
-    whose = "assumed prices, not quotes; pass your own with --prices" if book.are_assumptions else "your price file"
-    parts = f"to build it, its energy and the spares that stand by, over {book.energy.years:g} years"
-    lost = "hosts: with a network that never fails; network: what its failures add, with MRC; uplinks: lean ones add"
-    note = f"Cost: {parts}, by {whose}. Lost: of the job's time ({lost})."
-    console.print(note, style="dim", highlight=False)
+        table.add_row(*cells)
+    if front:
+        console.print(table)
+    if len(asked.vary["planes"]) > 1:
+        console.print(_planes_table(points))
+    console.print(studies.answer(asked, points), style="bold", highlight=False)
+    lines = studies.outs(points)
+    for line in lines[:SHOWN_OUT]:
+        console.print(line, highlight=False)
+    if len(lines) > SHOWN_OUT:
+        console.print(f"{len(lines) - SHOWN_OUT} more reasons: --report and --json have all.", highlight=False)
+    console.print(study_note(book), style="dim", highlight=False)
     if any(one.evs for one in found.values()):
         _print_evs(found)
+
+
+def _planes_table(points: list[studies.Point]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table.title = "With each number of planes, the design that is least in all"
+    for head in STUDY_HEAD:
+        table.add_column(head, justify="right" if head != STUDY_HEAD[0] else "left", overflow="fold")
+    for row in planes_rows(points):
+        table.add_row(*row)
+    return table
 
 
 def _print_evs(found: dict[str, Confirmed]) -> None:

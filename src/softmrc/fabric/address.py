@@ -20,11 +20,12 @@ import numpy as np
 
 from softmrc.errors import ConfigError
 from softmrc.fabric.description import Addressing
-from softmrc.fabric.shape import MAX_T0, MAX_T1, MAX_T2, Node, Shape, Tier
+from softmrc.fabric.shape import Node, Shape, Tier
 from softmrc.wire.srv6 import MAX_USIDS, Path, PathTemplate, Srh
 from softmrc.wire.srv6 import carrier as build_carrier
 
 T0_USID, T1_USID, T2_USID, DOWNLINK_USID = 0x0100, 0x0300, 0x0500, 0x1000
+MAX_T0, MAX_T1, MAX_T2 = 0x200, 0x200, 0x400  # of a plane
 ADJACENCY_USID = 0xE000  # + the port's number on its switch
 MAX_ADJACENCIES = 0x800
 DECAP_USID = 0xD006  # the function: take the outer header off
@@ -41,8 +42,21 @@ class AddressPlan:
     def __init__(self, shape: Shape, addressing: Addressing | None = None) -> None:
         self.shape = shape
         self.addressing = addressing or Addressing()
+        self._check_numbers()
         self._check_planes()
         self._check_length()
+
+    def _check_numbers(self) -> None:
+        """Refuse more switches than there are uSIDs for."""
+        s = self.shape
+        for key, count, most, word in (
+            ("hosts", s.leaves, MAX_T0, "leaves"),
+            ("pods" if s.pods else "spines", s.t1_switches, MAX_T1, f"{s.tier_word(Tier.T1)}s"),
+            ("cores_per_spine", s.t2_switches, MAX_T2, "cores"),
+        ):
+            if count > most:
+                allowed = f"at most {most} {word} a plane can have addresses; these make {count}"
+                raise ConfigError(f"fabric.{key}", getattr(s, key), allowed)
 
     def _check_planes(self) -> None:
         a, planes = self.addressing, self.shape.planes

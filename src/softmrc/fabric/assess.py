@@ -143,21 +143,24 @@ def domains(description: Description) -> list[Domain]:
     found = [
         Domain("plane", n, everyone, 1 / n, 0.0, 0.0),
         Domain("leaf", n * s.leaves, below_leaf, 1 / n, f.switch_per_year, f.switch_repair_h),
-        Domain(t1, n * s.t1_switches, pod_hosts, 1 / (n * s.spines), f.switch_per_year, f.switch_repair_h),
         Domain("leaf's optic", n * s.leaves * optics, min(f.links_per_optic, below_leaf), 1 / n, f.optic_per_year,
                f.optic_repair_h),
         Domain("power feed", s.leaves, below_leaf, 1.0, f.power_per_year, f.power_repair_h),
         Domain("host", everyone, 1, 1.0, f.gpu_per_year * description.job.gpus_per_host, f.gpu_repair_h),
         Domain("NIC port", n * everyone, 1, 1 / n, f.nic_port_per_year, f.nic_port_repair_h),
         Domain("host cable", cables * everyone, 1, 1 / cables, f.link_per_year, f.link_repair_h),
-        Domain(f"leaf–{t1} cable", n * s.leaves * s.spines, below_leaf, 1 / (n * s.spines), f.link_per_year,
-               f.link_repair_h),
     ]  # fmt: skip
+    if s.spines:
+        up = n * s.spines * s.cables_per_link
+        found += [
+            Domain(t1, n * s.t1_switches, pod_hosts, 1 / (n * s.spines), f.switch_per_year, f.switch_repair_h),
+            Domain(f"leaf–{t1} cable", s.leaves * up, below_leaf, 1 / up, f.link_per_year, f.link_repair_h),
+        ]
     if s.pods:
-        cores, up = s.t2_switches, s.spines * s.cores_per_spine
+        cores, cables = s.t2_switches, s.cables_per_core_link
         found += [
             Domain("core", n * cores, everyone, 1 / (n * cores), f.switch_per_year, f.switch_repair_h),
-            Domain(f"{t1}–core cable", n * s.t1_switches * s.cores_per_spine, pod_hosts, 1 / (n * up),
+            Domain(f"{t1}–core cable", n * s.pods * cores * cables, pod_hosts, 1 / (n * cores * cables),
                    f.link_per_year, f.link_repair_h),
         ]  # fmt: skip
     return sorted(found, key=lambda d: -d.fabric_hosts)

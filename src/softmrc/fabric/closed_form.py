@@ -49,6 +49,11 @@ def _binomial(count: int, chance: float, each: float) -> Spread:
     return _tidy(k * each, weight)
 
 
+def _any_of(count: int, chance: float) -> Spread:
+    """The same, of parts that share the capacity evenly."""
+    return _binomial(count, chance, 1 / count if count else 0.0)
+
+
 def _tidy(levels: np.ndarray, weight: np.ndarray) -> Spread:
     levels, where = np.unique(np.round(np.minimum(levels, 1.0), 9), return_inverse=True)
     summed = np.bincount(where, weights=weight, minlength=len(levels))
@@ -87,7 +92,7 @@ class _Rates:
     def of(cls, d: Description) -> _Rates:
         s, f = d.fabric, d.failures
         n = s.planes
-        above_cables = n * (s.leaves * s.spines + s.t1_switches * s.cores_per_spine)
+        above_cables = s.cables - n * s.hosts
         above_switches = n * (s.t1_switches + s.t2_switches)
         cables = s.hosts * max(1, n // f.planes_per_cable)
         return cls(
@@ -186,14 +191,14 @@ def _slowest_host(
     together = min(links_per_optic, s.hosts_per_leaf)
     behind_optic = _plus(_largest(own, together), _binomial(n, chance["optic"], 1 / n))
     below = _largest(behind_optic, -(-s.hosts_per_leaf // together))
-    leaf = _plus(_binomial(n, chance["leaf"], 1 / n), _binomial(n * s.spines, chance["link"], 1 / (n * s.spines)))
-    spines = _binomial(n * s.spines, chance["switch"], 1 / (n * s.spines))
+    leaf = _plus(_binomial(n, chance["leaf"], 1 / n), _any_of(n * s.spines * s.cables_per_link, chance["link"]))
+    spines = _any_of(n * s.spines, chance["switch"])
     below_pod = _largest(_plus(below, leaf), s.leaves_per_pod)
     if not s.pods:
         return _plus(below_pod, spines)
     ups = n * s.t2_switches
-    pod = _plus(_plus(below_pod, spines), _binomial(ups, chance["link"], 1 / ups))
-    return _plus(_largest(pod, s.pods), _binomial(ups, chance["switch"], 1 / ups))
+    pod = _plus(_plus(below_pod, spines), _any_of(ups * s.cables_per_core_link, chance["link"]))
+    return _plus(_largest(pod, s.pods), _any_of(ups, chance["switch"]))
 
 
 def _going(d: Description, transport: str, policy: str, crew_h: float, unswapped: float) -> float:

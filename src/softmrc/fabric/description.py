@@ -181,7 +181,8 @@ def unknown_key(section: str, key: str, value: object, known: list[str]) -> Conf
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
     where = f"{section}.{key}" if section else key
-    return ConfigError(where, value, f"there is no such key; {hint}the keys are {', '.join(known)}")
+    shown = f"[{where}]" if isinstance(value, dict) else value
+    return ConfigError(where, shown, f"there is no such key; {hint}the keys are {', '.join(known)}")
 
 
 def read_section(section: str, table: object, kind: type[T]) -> T:

@@ -42,8 +42,8 @@ def _row(count: int) -> list[_Slot]:
 
 def _rows(shape: Shape) -> list[tuple[Tier, int]]:
     """Tiers from the top down, with how many nodes each has in a plane."""
-    rows = [(Tier.T1, shape.t1_switches), (Tier.T0, shape.leaves), (Tier.HOST, shape.hosts)]
-    return [(Tier.T2, shape.t2_switches), *rows] if shape.pods else rows
+    rows = [(Tier.T2, shape.t2_switches), (Tier.T1, shape.t1_switches), (Tier.T0, shape.leaves)]
+    return [row for row in rows if row[1]] + [(Tier.HOST, shape.hosts)]
 
 
 def draw(shape: Shape, title: str = "", broken: Collection[str] = ()) -> str:
@@ -113,11 +113,12 @@ def _panel(shape: Shape, plane: int, label: str, height: float, broken: Collecti
 
 def _row_label(shape: Shape, tier: Tier, count: int, y: float) -> str:
     word = {"host": "NICs", "leaf": "leaves"}.get(shape.tier_word(tier), shape.tier_word(tier) + "s")
+    up, core_up = shape.spines * shape.cables_per_link, shape.cores_per_spine * shape.cables_per_core_link
     downs = {
         Tier.HOST: f"1 port of {rate_text(shape.host_link_bps)}",
-        Tier.T0: f"{shape.hosts_per_leaf} down, {shape.spines} up",
-        Tier.T1: f"{shape.leaves_per_pod} down" + (f", {shape.cores_per_spine} up" if shape.pods else ""),
-        Tier.T2: f"{shape.pods} down",
+        Tier.T0: f"{shape.hosts_per_leaf} down" + (f", {up} up" if up else ""),
+        Tier.T1: f"{shape.leaves_per_pod * shape.cables_per_link} down" + (f", {core_up} up" if core_up else ""),
+        Tier.T2: f"{shape.pods * shape.cables_per_core_link} down",
     }
     pods = f" in {shape.pods} pods" if shape.pods and tier in (Tier.T0, Tier.T1) else ""
     return (

@@ -17,6 +17,13 @@ DOMAIN_HEAD = ["one failed", "there are", "hosts hit", "each loses", "in hosts",
 LOSSES_TITLE = "Where the job's time goes, in per cent, by policy"
 LOSSES_HEAD = [f"{policy}, {TRANSPORT_WORDS[t]}" for policy in POLICIES for t in TRANSPORTS]
 CLEAR_DIFFERENCE = 0.001  # of the job's time
+SECTIONS: dict[str, type[Failures] | type[Job]] = {"failures": Failures, "job": Job}
+THE_FILES = "the file's"
+ORIGINS = {  # of defaults, as docs/assess.md has them; all others are assumed
+    "failures.gpu_per_year": "published", "failures.nic_port_per_year": "published",
+    "failures.links_per_optic": "published", "failures.switch_per_year": "published in part",
+    "failures.link_per_year": "one paper's", "job.rides_out_s": "NCCL's default",
+}  # fmt: skip
 
 
 def summary(found: Assessment) -> str:
@@ -112,7 +119,14 @@ def flip_line(flip: Flip) -> str:
     winner = {"mrc": "MRC loses less", "roce": "RoCE loses less", "neither": "it makes no difference"}[flip.winner]
     what = winner if flip.changes_winner else f"MRC had better {POLICIES[flip.policy]}"
     side = "above" if flip.flips_at > flip.value else "below"
-    return f"{flip.key} {side} {flip.flips_at:.3g} (assumed: {flip.value:g}): {what}"
+    return f"{flip.key} {side} {flip.flips_at:.3g} ({origin(flip.key, flip.value)}: {flip.value:g}): {what}"
+
+
+def origin(key: str, value: float) -> str:
+    """Where a value of [failures] or [job] comes from."""
+    section, name = key.split(".")
+    default = next(one.default for one in fields(SECTIONS[section]) if one.name == name)
+    return ORIGINS.get(key, "assumed") if value == default else THE_FILES
 
 
 def flip_lines(found: Assessment) -> list[str]:
@@ -123,18 +137,17 @@ def flip_lines(found: Assessment) -> list[str]:
 
 
 def assumption_rows(found: Assessment) -> list[list[str]]:
-    """Every assumption, and whether the file set it."""
+    """Every assumption, and where it comes from."""
     rows = []
-    for section, kind in (("failures", Failures), ("job", Job)):
+    for section, kind in SECTIONS.items():
         for one in fields(kind):
-            value = getattr(getattr(found.description, section), one.name)
-            origin = "default" if value == one.default else "the file's"
-            rows.append([f"{section}.{one.name}", f"{value:g}", origin])
+            key, value = f"{section}.{one.name}", getattr(getattr(found.description, section), one.name)
+            rows.append([key, f"{value:g}", origin(key, value)])
     return rows
 
 
 def assess_note(found: Assessment) -> str:
-    theirs = [row[0] for row in assumption_rows(found) if row[2] != "default"]
+    theirs = [row[0] for row in assumption_rows(found) if row[2] == THE_FILES]
     who = f"The file sets {', '.join(theirs)}; all others" if theirs else "All"
     return (
         f"{who} of [failures] and [job] are the defaults that come with SoftMRC: some published, most assumed "

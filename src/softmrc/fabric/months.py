@@ -47,6 +47,7 @@ def _kinds(d: Description) -> list[_Kind]:
     s, f = d.fabric, d.failures
     p = s.planes
     host_cables = s.hosts * -(-p // f.planes_per_cable)
+    uplinks, core_links = p * s.spines * s.cables_per_link, p * s.cores_per_spine * s.cables_per_core_link
     optics = s.leaves * -(-s.hosts_per_leaf // f.links_per_optic) * p
     kinds = [
         _Kind("gpu", s.hosts, f.gpu_per_year * d.job.gpus_per_host, f.gpu_repair_h),
@@ -55,9 +56,9 @@ def _kinds(d: Description) -> list[_Kind]:
         _Kind("cable", host_cables, f.link_per_year, f.link_repair_h),
         _Kind("optic", optics, f.optic_per_year, f.optic_repair_h),
         _Kind("leaf", s.leaves * p, f.switch_per_year, f.switch_repair_h),
-        _Kind("uplink", s.leaves * s.spines * p, f.link_per_year, f.link_repair_h),
+        _Kind("uplink", s.leaves * uplinks, f.link_per_year, f.link_repair_h),
         _Kind("t1", s.t1_switches * p, f.switch_per_year, f.switch_repair_h),
-        _Kind("t1-uplink", s.t1_switches * s.cores_per_spine * p, f.link_per_year, f.link_repair_h),
+        _Kind("t1-uplink", s.t1_switches * core_links, f.link_per_year, f.link_repair_h),
         _Kind("core", s.t2_switches * p, f.switch_per_year, f.switch_repair_h),
     ]
     flap_h = f.flap_s / 3600
@@ -104,13 +105,13 @@ class Slowest:
             self._leaf_planes[leaf][plane] += by
             self._judge(leaf)
         elif part.kind == "uplink":
-            leaf = which // (p * s.spines)
+            leaf = which // (p * s.spines * s.cables_per_link)
             self._uplinks[leaf] += by
             self._judge(leaf)
         elif part.kind == "core" or (part.kind == "t1" and not s.pods):
             self._everyone += by / (p * (s.t2_switches or s.t1_switches))
         else:
-            each = p * s.spines * (s.cores_per_spine if part.kind == "t1-uplink" else 1)
+            each = p * s.spines * (s.cores_per_spine * s.cables_per_core_link if part.kind == "t1-uplink" else 1)
             self._pods[which // each] += by / each
 
     def _host(self, host: int, planes: range | tuple[int], by: int) -> None:
@@ -130,7 +131,8 @@ class Slowest:
         most = len(dark)
         for host in self._hosts[leaf]:
             most = max(most, len(dark | {plane for plane, n in self._planes[host].items() if n}))
-        lost = most / p + self._uplinks[leaf] / (p * self._s.spines)
+        broken = self._uplinks[leaf]
+        lost = most / p + (broken / (p * self._s.spines * self._s.cables_per_link) if broken else 0.0)
         if lost:
             self._worst_of[leaf] = lost
         else:

@@ -45,6 +45,8 @@ class Numbering:
     spines: int
     pods: int
     cores_per_spine: int
+    cables_per_link: int
+    cables_per_core_link: int
 
     # How many there are, per plane.
 
@@ -73,6 +75,13 @@ class Numbering:
     def links(self) -> int:
         """Directed links of the whole fabric."""
         return self.planes * self.links_per_plane
+
+    def cables_in(self, link: int) -> int:
+        """Cables side by side that make this link."""
+        at = link % self.links_per_plane - 2 * self.hosts
+        if at < 0:
+            return 1
+        return self.cables_per_link if at < 2 * self.leaves * self.spines else self.cables_per_core_link
 
     # Who belongs to whom.
 

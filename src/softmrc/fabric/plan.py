@@ -1,9 +1,13 @@
 """Designs side by side: planes × tiers × oversubscription for a number of GPUs, a NIC and a switch.
 
 A plane is a folded Clos of equal switches. With radix k (ports of the plane's rate) and oversubscription o, T0 has
-k·o/(1+o) ports down and k/(1+o) up; tiers between have half of each; the top has all ports down. Everything follows
-from that and is exact where the fabric is full; where it is not, tiers are rounded up to whole switches. A single tier
-is one switch a plane, with all ports down.
+k·o/(1+o) ports down and k/(1+o) up; tiers between have half of each; the top has all ports down. A single tier is one
+switch a plane, with all ports down.
+
+What is counted and priced is what is written, and so what is assessed and simulated: every leaf meets every spine (of
+its pod) by as many cables, NICs are spread evenly over leaves, and of all ways to lay a fabric out like that the one
+with the fewest switches is taken. Where a fabric is full that is the textbook's number. Four tiers and more, which no
+fabric file has, are counted with whole switches in each tier.
 
 What costs what is read from a price file, whose defaults are assumptions.
 """
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,7 @@ from softmrc.files import parse_toml, read_text
 from softmrc.units import rate_text
 
 OPTIC_BPS = 800_000_000_000
+MOST_PORTS = 1 << 14  # of a switch, far beyond any
 
 
 @dataclass(frozen=True)
@@ -93,18 +99,49 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How many there are of everything in a plane, and how many cables lie side by side."""
+
+    hosts_per_leaf: int
+    leaves: int
+    spines: int = 0  # that a leaf meets
+    cables: int = 0  # to each of them
+    pods: int = 0
+    cores_per_spine: int = 0
+    core_cables: int = 0
+
+    @property
+    def hosts(self) -> int:
+        return self.leaves * self.hosts_per_leaf
+
+    @property
+    def by_tier(self) -> tuple[int, ...]:
+        if self.pods:
+            return self.leaves, self.pods * self.spines, self.spines * self.cores_per_spine
+        return (self.leaves, self.spines) if self.spines else (self.leaves,)
+
+    @property
+    def links(self) -> int:
+        """Cables."""
+        above = self.leaves * self.spines * self.cables
+        return self.hosts + above + self.pods * self.spines * self.cores_per_spine * self.core_cables
+
+
+@dataclass(frozen=True)
 class Design:
     """One way to build it, and what follows. Shares are of one NIC's capacity unless they say otherwise."""
 
     planes: int
     tiers: int
     oversubscription: Fraction
-    nics: int
+    nics: int  # that were asked for
     port_bps: int
     radix: int
-    downlinks: int  # of a T0; also its NICs, the neighbours one switch away
+    downlinks: int  # of a T0
     uplinks: int  # of a T0
     max_nics: int
+    layout: Layout | None  # None: more tiers than a fabric file has
+    hosts: int  # NICs of a fabric whose leaves have as many each; what is counted and priced
     switches_by_tier: tuple[int, ...]  # all planes together, T0 first
     links: int
     optics_800g: float
@@ -122,14 +159,15 @@ class Design:
 
     @property
     def neighbours_one_hop(self) -> int:
-        return self.downlinks
+        return self.layout.hosts_per_leaf if self.layout else min(self.downlinks, self.nics)
 
     @property
     def paths(self) -> int:
         """Ways between two NICs that are farthest apart, over all planes."""
-        if self.tiers == 1:
-            return self.planes
-        return self.planes * self.uplinks * (self.radix // 2) ** (self.tiers - 2)
+        if self.layout is None:  # by each switch at the top, if all can be reached
+            most = self.planes * self.uplinks * (self.radix // 2) ** (self.tiers - 2)
+            return min(most, self.switches_by_tier[-1])
+        return self.planes * max(self.layout.spines, 1) * max(self.layout.cores_per_spine, 1)
 
     # What a failure takes away.
 
@@ -149,12 +187,12 @@ class Design:
 
     @property
     def t1_share(self) -> float:
-        """With one T1 switch, for every NIC below it."""
-        return self.link_share
+        """With one T1 switch, for every NIC below it: all its cables to a leaf go with it."""
+        return self.link_share * (self.layout.cables if self.layout else 1)
 
     @property
     def t0_nics(self) -> int:
-        return min(self.downlinks, self.nics)
+        return self.neighbours_one_hop
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self) | {"oversubscription": float(self.oversubscription)}
@@ -193,12 +231,14 @@ def design(question: Question, prices: Prices, planes: int, tiers: int, oversubs
         even = f"ports of {rate_text(port_bps)} do not divide {rate_text(q.switch_bps)}"
         raise ConfigError("switch", rate_text(q.switch_bps), f"a whole number of ports; {even}")
     radix = q.switch_bps // port_bps
+    if radix > MOST_PORTS:
+        raise ConfigError("switch", rate_text(q.switch_bps), f"at most {MOST_PORTS:,} ports; this makes {radix:,}")
     if tiers == 1:
         if o != 1:
             raise ConfigError("oversubscription", float(o), "1 with a single tier, which has no uplinks")
         if q.nics > radix:
             raise ConfigError("tiers", 1, f"more of them: a switch has {radix:,} ports for {q.nics:,} NICs")
-        return _count(q, prices, planes, 1, o, port_bps, radix, radix, 0, radix)
+        return _price(q, prices, planes, 1, o, port_bps, radix, radix, 0, radix)
     down = radix * o / (1 + o)
     if down.denominator != 1:
         split = f"{float(down):.1f} down and {float(radix - down):.1f} up"
@@ -210,30 +250,68 @@ def design(question: Question, prices: Prices, planes: int, tiers: int, oversubs
     if uplinks < 1 or most < q.nics:
         need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for"
         raise ConfigError("tiers", tiers, f"more of them, or more planes; {need}")
-    return _count(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
+    return _price(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
 
 
-def _count(
+def _price(
     q: Question, prices: Prices, planes: int, tiers: int, o: Fraction, port_bps: int, radix: int, downlinks: int,
     uplinks: int, most: int,
 ) -> Design:  # fmt: skip
-    leaves = -(-q.nics // downlinks)
-    rising = leaves * uplinks  # links from each tier to the next, in one plane
-    between = [-(-rising // (radix // 2)) for _ in range(tiers - 2)]
-    top = [-(-rising // radix)] if tiers > 1 else []
-    by_tier = tuple(planes * count for count in (leaves, *between, *top))
-    links = planes * (q.nics + (tiers - 1) * rising)
+    layout = lay_out(q.nics, tiers, radix, downlinks, uplinks)
+    if layout is not None:
+        hosts, links, counts = layout.hosts, layout.links, layout.by_tier
+    else:
+        leaves = -(-q.nics // downlinks)
+        rising = leaves * uplinks  # cables from each tier to the next
+        hosts, links = q.nics, q.nics + (tiers - 1) * rising
+        counts = (leaves, *(-(-rising // (radix // 2)) for _ in range(tiers - 2)), -(-rising // radix))
+    by_tier = tuple(planes * count for count in counts)
+    links *= planes
     optics = 2 * links * port_bps / OPTIC_BPS
     tbps = sum(by_tier) * q.switch_bps / 1e12
     power_w = tbps * prices.switch.power_w_per_tbps + optics * prices.optic.power_w
     cost_usd = tbps * prices.switch.cost_usd_per_tbps + optics * prices.optic.cost_usd + links * prices.cable.cost_usd
     hours = prices.energy.years * 8766
     return Design(
-        planes, tiers, o, q.nics, port_bps, radix, downlinks, uplinks, most, by_tier, links, optics,
+        planes, tiers, o, q.nics, port_bps, radix, downlinks, uplinks, most, layout, hosts, by_tier, links, optics,
         cost_usd=cost_usd,
         power_w=power_w,
         energy_usd=power_w / 1e3 * prices.energy.overhead * hours * prices.energy.cost_usd_per_kwh,
     )  # fmt: skip
+
+
+@cache
+def lay_out(nics: int, tiers: int, radix: int, downlinks: int, uplinks: int) -> Layout | None:
+    """A plane with the fewest switches; None where there are more tiers than a fabric file has."""
+    leaves = -(-nics // downlinks)
+    if tiers == 1:
+        return Layout(nics, 1)
+    # Cables from a leaf to a T1: no T1 is the only one above a leaf, unless the leaf has a single uplink.
+    sides = [n for n in range(1, max(uplinks // 2, 1) + 1) if uplinks % n == 0]
+    if tiers == 2:
+        cables = max(n for n in sides if n * leaves <= radix)
+        return Layout(-(-nics // leaves), leaves, uplinks // cables, cables)
+    if tiers > 3:
+        return None
+    found = (
+        one
+        for per_pod in range(1, min(leaves, radix // 2) + 1)
+        for cables in sides
+        if cables * per_pod <= radix // 2
+        if (one := _in_pods(nics, -(-leaves // per_pod), per_pod, cables, radix, uplinks))
+    )
+    return min(found, key=lambda one: (sum(one.by_tier), one.hosts, one.cables, one.core_cables))
+
+
+def _in_pods(nics: int, pods: int, per_pod: int, cables: int, radix: int, uplinks: int) -> Layout | None:
+    """Three tiers with as much from aggregations to cores as from leaves to aggregations."""
+    rising, half = per_pod * cables, radix // 2  # from an aggregation to all cores
+    for side in range(min(radix // pods, half), 0, -1):
+        cores = -(-rising // side)
+        if cores * side <= half:
+            leaves = pods * per_pod
+            return Layout(-(-nics // leaves), leaves, uplinks // cables, cables, pods, cores, -(-rising // cores))
+    return None
 
 
 def compare(
@@ -262,21 +340,14 @@ def compare(
 
 
 def shape_of(found: Design) -> Shape:
-    """The fabric of a design, as a fabric file has it: one cable between any two switches that meet, so that a fabric
-    that is not full has more spines than it needs switches."""
-    down, half = min(found.downlinks, found.nics), found.radix // 2
-    leaves = -(-found.nics // down)
-    rates = {"host_link_bps": found.port_bps, "fabric_link_bps": found.port_bps}
-    if found.tiers <= 2:
-        spines = found.uplinks or 1  # a single tier: the file needs a spine, and no path uses it
-        return Shape(planes=found.planes, hosts=leaves * down, hosts_per_leaf=down, spines=spines, **rates)
-    if found.tiers > 3:
+    """The fabric of a design, as a fabric file has it."""
+    if found.layout is None:
         raise ConfigError("tiers", found.tiers, "at most 3 in a fabric file")
-    pods = -(-leaves // half)
-    per_pod = -(-leaves // pods)
+    one = found.layout
     return Shape(
-        planes=found.planes, hosts=pods * per_pod * down, hosts_per_leaf=down, spines=found.uplinks, pods=pods,
-        cores_per_spine=half, **rates,
+        planes=found.planes, hosts=one.hosts, hosts_per_leaf=one.hosts_per_leaf, spines=one.spines, pods=one.pods,
+        cores_per_spine=one.cores_per_spine, host_link_bps=found.port_bps, fabric_link_bps=found.port_bps,
+        cables_per_link=one.cables or 1, cables_per_core_link=one.core_cables or 1,
     )  # fmt: skip
 
 
@@ -288,13 +359,15 @@ def fabric_file(question: Question, found: Design) -> str:
         f"# {question.gpus:,} GPUs, NICs of {nic}, switches of {switch}: {found.planes} planes, {found.tiers} tiers, "
         f"{float(found.oversubscription):g} : 1.",
     ]
-    if shape.hosts != question.nics:
-        lines.append(f"# {shape.hosts - question.nics:,} NICs more than were asked for fill the last leaves.")
-    if found.tiers == 1:
-        lines.append("# One switch a plane. A fabric file has spines; this one carries nothing.")
+    if found.hosts != found.nics:
+        lines.append(f"# {found.hosts - found.nics:,} NICs more than were asked for: every leaf has as many.")
     lines += ["[fabric]", f"planes = {shape.planes}", f"hosts = {shape.hosts}"]
     lines += [f"hosts_per_leaf = {shape.hosts_per_leaf}", f"spines = {shape.spines}"]
     if shape.pods:
         lines += [f"pods = {shape.pods}", f"cores_per_spine = {shape.cores_per_spine}"]
     lines += [f'host_link_bps = "{port}"', f'fabric_link_bps = "{port}"']
+    if shape.cables_per_link > 1:
+        lines.append(f"cables_per_link = {shape.cables_per_link}  # side by side, from a leaf to each spine")
+    if shape.cables_per_core_link > 1:
+        lines.append(f"cables_per_core_link = {shape.cables_per_core_link}")
     return "\n".join(lines) + "\n"

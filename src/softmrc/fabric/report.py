@@ -12,7 +12,7 @@ from softmrc.fabric.drawing import draw
 from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
 from softmrc.fabric.plan import Design, Impossible, Prices, Question
-from softmrc.fabric.study import Point, Study, by_planes
+from softmrc.fabric.study import Point, Study, answer, by_planes
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.units import count_text, money_text, power_text, rate_text, share_text
@@ -21,6 +21,7 @@ from softmrc.units import count_text, money_text, power_text, rate_text, share_t
 PLAN_ROWS: tuple[tuple[str, str], ...] = (
     ("ports of a switch", "radix"),
     ("down : up at a T0", "split"),
+    ("NICs", "hosts"),
     ("most NICs", "max_nics"),
     ("switches", "switches"),
     ("optics (800G)", "optics"),
@@ -72,6 +73,16 @@ def plan_note(prices: Prices) -> str:
     return f"Cost, power and energy over {prices.energy.years:g} years rest on {book}."
 
 
+def spare_places(found: Sequence[Design | Impossible]) -> list[str]:
+    """Where a design has more NICs than were asked for."""
+    more = [d for d in found if isinstance(d, Design) and d.hosts != d.nics]
+    if not more:
+        return []
+    counts = ", ".join(f"{d.hosts - d.nics:,} ({plan_cell(d, 'shape')}, {plan_cell(d, 'split')})" for d in more)
+    where = "cables, optics, cost and power have them, and so has the fabric that is written"
+    return [f"NICs more than asked for, so that all leaves have as many: {counts}; {where}."]
+
+
 def _design_name(d: Design) -> str:
     counts = (d.planes, "plane"), (d.tiers, "tier")
     return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
@@ -80,12 +91,16 @@ def _design_name(d: Design) -> str:
 def plan_html(question: Question, found: Sequence[Design | Impossible], prices: Prices) -> str:
     """The comparison as a report."""
     designs = [d for d in found if isinstance(d, Design)]
-    rows = [[label, *(plan_cell(d, key) for d in designs)] for label, key in PLAN_ROWS]
+    rows = [[label.replace(" ", "\u2003", 1) if label.startswith(" ") else label, *(plan_cell(d, key) for d in designs)]
+            for label, key in PLAN_ROWS]  # fmt: skip
     names = [plan_cell(d, "shape") for d in designs]
     slim = len({d.oversubscription for d in designs}) > 1
     labels = [_design_name(d) + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
     refused = [d for d in found if isinstance(d, Impossible)]
     lines = [verdict_line(False, "impossible", f"{d.planes} × {d.tiers}", d.reason) for d in refused]
+    lines += [f"<p>{escape(words)}</p>" for words in spare_places(found)]
+    if not designs:
+        return page_of(plan_title(question), "No design that was asked for can be built.", lines, [])
     parts = [section("In figures", "", table(["planes × tiers", *names], rows))]
     for heading, key in (
         ("Switches", "switches"),
@@ -146,25 +161,55 @@ def _hourly(timeline: Sequence[tuple[float, float]]) -> list[tuple[float, float]
     return [(float(hour), value) for hour, value in least.items()]
 
 
+STUDY_HEAD = ["design", "cost", "lost", "hosts", "network", "uplinks", "in all"]
+
+
+def study_row(p: Point) -> list[str]:
+    shares = (p.lost_share, p.hosts_share, p.network_share, p.uplinks_share)
+    return [p.name, money_text(p.cost_usd), *map(share_text, shares), money_text(p.all_usd)]
+
+
+def planes_rows(points: Sequence[Point]) -> list[list[str]]:
+    """One for each number of planes."""
+    found = by_planes(points)
+    none = [""] * (len(STUDY_HEAD) - 1)
+    return [
+        study_row(p) if p else [f"{planes} plane{'s' * (planes > 1)}: none can be built, or is wanted", *none]
+        for planes, p in found.items()
+    ]
+
+
+def study_note(prices: Prices) -> str:
+    whose = "assumed prices, not quotes; pass your own with --prices" if prices.are_assumptions else "your price file"
+    years = f"{prices.energy.years:g} years"
+    return (
+        f"Cost: to build it, its energy and the spares that stand by, over {years}, by {whose}. Lost: of the job's "
+        "time (hosts: with a network that never fails; network: what its failures add, with MRC; uplinks: what lean "
+        "ones add). In all: the cost, and what the lost time is worth."
+    )
+
+
 def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
     """A study as a report: the front, and why the others are out."""
     front, out = [p for p in points if not p.out], [p for p in points if p.out]
-    head = ["design", "cost", "power", "lost", "to hosts", "to the network", "to lean uplinks", "policy"]
-    rows = [
-        [p.name, money_text(p.cost_usd), power_text(p.power_w),
-         *(share_text(x) for x in (p.lost_share, p.hosts_share, p.network_share, p.uplinks_share)), p.policy]
-        for p in front
-    ]  # fmt: skip
-    built = [p for p in points if p.cost_usd]
     picture = plots.scatter_chart(
         [(kind, [p.cost_usd / 1e6 for p in chosen], [100 * p.lost_share for p in chosen], [p.name for p in chosen])
-         for kind, chosen in (("beaten by none", front), ("out", [p for p in built if p.out]))],
+         for kind, chosen in (("beaten by none", front), ("out", [p for p in out if p.is_built]))],
         "cost, $ M", "lost, % of the job's time",
     )  # fmt: skip
+    best = [p for p in by_planes(points).values() if p]
+    worth = plots.bar_chart([p.name for p in best], [100 * (p.network_share + p.uplinks_share) for p in best], "%", (),
+                            [share_text(p.network_share + p.uplinks_share) for p in best])  # fmt: skip
     sections = [
-        section("The front", "Beaten by none: nothing costs less and loses as little.", table(head, rows)),
+        section("The front", "Beaten by none: nothing costs less and loses as little.",
+                table([*STUDY_HEAD, "power", "policy"],
+                      [[*study_row(p), power_text(p.power_w), p.policy] for p in front])),
+        section("By planes", "With each number of planes, the design that is least in all.",
+                table(STUDY_HEAD, planes_rows(points))),
+        section("What the network loses",
+                "Of those: per cent of the job's time, to the network's failures and lean uplinks.", worth),
         section("All that can be built", "", picture),
         section("Why the others are out", "", table(["design", "because"], [[p.name, p.out] for p in out])),
-    ]
-    said = [f'<p class="verdict"><b>{escape(by_planes(points))}</b></p>'] if by_planes(points) else []
-    return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", plan_note(prices), said, sections)
+    ]  # fmt: skip
+    said = [f'<p class="verdict"><b>{escape(answer(asked, points))}</b></p>']
+    return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", study_note(prices), said, sections)

@@ -2,9 +2,13 @@
 
 How its links are numbered is in numbering.py.
 
+    one tier       host -- T0 (leaf)                           one switch a plane
     two tiers      host -- T0 (leaf) -- T1 (spine)             every leaf has one link to every spine
     three tiers    host -- T0 (leaf) -- T1 (agg) -- T2 (core)  pods of leaves and aggregations; a core meets one
                                                                aggregation of every pod
+
+A link between switches is one cable, or several side by side, of which each breaks by itself. How many switches can
+have addresses is not decided here (address.py).
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ __all__ = ["Cable", "Node", "Shape", "Tier", "cable_name", "link_name"]
 
 MAX_PLANES = 16
 MAX_HOSTS = 1 << 20
-MAX_T0, MAX_T1, MAX_T2 = 0x200, 0x200, 0x400
+MAX_SWITCHES = 1 << 16  # of a tier of a plane
 MAX_DOWNLINKS = 0x800
+MAX_CABLES = 0x400
 
 
 class Cable(NamedTuple):
@@ -43,21 +48,25 @@ class Shape(Numbering):
     pods: int = 0
     cores_per_spine: int = 0
     host_link_bps: int = 100_000_000_000
-    fabric_link_bps: int = 100_000_000_000
+    fabric_link_bps: int = 100_000_000_000  # of a cable
+    cables_per_link: int = 1  # between T0 and T1
+    cables_per_core_link: int = 1  # between T1 and T2
 
     def __post_init__(self) -> None:
         self._require("planes", 1, MAX_PLANES)
         self._require("hosts", 2, MAX_HOSTS)
         self._require("hosts_per_leaf", 1, MAX_DOWNLINKS)
-        self._require("spines", 1, MAX_T1)
-        self._require("pods", 0, MAX_T1)
-        self._require("cores_per_spine", 0, MAX_T2)
+        self._require("spines", 0, MAX_SWITCHES)
+        self._require("pods", 0, MAX_SWITCHES)
+        self._require("cores_per_spine", 0, MAX_SWITCHES)
         self._require("host_link_bps", 1_000_000, 10**15)
         self._require("fabric_link_bps", 1_000_000, 10**15)
+        self._require("cables_per_link", 1, MAX_CABLES)
+        self._require("cables_per_core_link", 1, MAX_CABLES)
         if self.hosts % self.hosts_per_leaf:
             raise ConfigError("fabric.hosts", self.hosts, f"a multiple of hosts_per_leaf = {self.hosts_per_leaf}")
-        if self.leaves > MAX_T0:
-            raise ConfigError("fabric.hosts", self.hosts, f"at most {MAX_T0} leaves; these make {self.leaves}")
+        if not self.spines and (self.leaves > 1 or self.pods):
+            raise ConfigError("fabric.spines", 0, f"at least 1 above {self.leaves} leaves; 0 is one switch a plane")
         if not self.pods:
             if self.cores_per_spine:
                 raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, "0 unless there are pods")
@@ -66,12 +75,6 @@ class Shape(Numbering):
             raise ConfigError("fabric.pods", self.pods, f"a divisor of the {self.leaves} leaves")
         if self.cores_per_spine < 1:
             raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, "at least 1 with three tiers")
-        if self.t1_switches > MAX_T1:
-            allowed = f"at most {MAX_T1} aggregations a plane; pods × spines makes {self.t1_switches}"
-            raise ConfigError("fabric.pods", self.pods, allowed)
-        if self.t2_switches > MAX_T2:
-            allowed = f"at most {MAX_T2} cores a plane; spines × cores_per_spine makes {self.t2_switches}"
-            raise ConfigError("fabric.cores_per_spine", self.cores_per_spine, allowed)
 
     def _require(self, field: str, least: int, most: int) -> None:
         value = getattr(self, field)
@@ -82,12 +85,19 @@ class Shape(Numbering):
 
     @property
     def tiers(self) -> int:
-        return 3 if self.pods else 2
+        return 3 if self.pods else 2 if self.spines else 1
 
     @property
     def cables(self) -> int:
         """Cables of the whole fabric."""
-        return self.planes * self.links_per_plane // 2
+        inside = self.leaves * self.spines * self.cables_per_link
+        inside += self.t1_switches * self.cores_per_spine * self.cables_per_core_link
+        return self.planes * (self.hosts + inside)
+
+    def rate_bps(self, link: int) -> int:
+        """Of all cables of a directed link."""
+        at_host = link % self.links_per_plane < 2 * self.hosts
+        return self.cables_in(link) * (self.host_link_bps if at_host else self.fabric_link_bps)
 
     @property
     def switches(self) -> int:

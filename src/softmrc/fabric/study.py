@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
 from pathlib import Path
@@ -30,11 +30,15 @@ from softmrc.fabric.description import Description, Failures, Job, read_section,
 from softmrc.fabric.losses import POLICIES
 from softmrc.fabric.plan import Prices, Question, design, shape_of
 from softmrc.files import located, parse_toml, read_text
-from softmrc.units import as_rate_bps, as_share, rate_text, share_text
+from softmrc.units import as_rate_bps, as_share, money_text, power_text, rate_text, share_text
 
 MOST_POINTS = 20_000
 MOST_EVS = 1024
 CLEAR_DIFFERENCE = 0.001  # of the job's time
+NOT_WANTED = "not wanted"
+LIMIT_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "cost_usd": ("costs", money_text), "power_w": ("takes", power_text), "lost_share": ("loses", share_text),
+}  # fmt: skip
 VARIED: dict[str, tuple[Any, ...]] = {
     "planes": (1, 2, 4, 8),
     "tiers": (1, 2, 3),
@@ -47,11 +51,16 @@ VARIED: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that is allowed; 0: anything."""
+    """The most that is allowed."""
 
-    cost_usd: float = 0.0  # to build it, its energy and the spares that stand by, over its life
-    power_w: float = 0.0
-    lost_share: float = 0.0  # of the job's time, to all failures with MRC and its best policy, and to lean uplinks
+    cost_usd: float = math.inf  # to build it, its energy and the spares that stand by, over its life
+    power_w: float = math.inf
+    lost_share: float = 1.0  # of the job's time, to all failures with MRC and its best policy, and to lean uplinks
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if not getattr(self, one.name) > 0:
+                raise ConfigError(f"keep.{one.name}", getattr(self, one.name), "more than 0; without it, anything")
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,19 @@ class Point:
     uplinks_share: float = 0.0  # what lean uplinks add
     policy: str = ""
     switches: int = 0
+    lost_usd: float = 0.0  # what the time that is lost is worth, over the fabric's life
+
+    @property
+    def all_usd(self) -> float:
+        return self.cost_usd + self.lost_usd
+
+    @property
+    def is_built(self) -> bool:
+        return bool(self.policy)
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.out.startswith(NOT_WANTED)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,6 +138,8 @@ def load(path: Path) -> Study:
 def parse(table: dict[str, Any]) -> Study:
     known = [one.name for one in fields(Study)]
     for key, value in table.items():
+        if key in VARIED:
+            raise ConfigError(key, value, "in [vary], where it may be a list")
         if key not in known:
             raise unknown_key("", key, value, known)
     gpus = table.get("gpus")
@@ -128,7 +152,7 @@ def parse(table: dict[str, Any]) -> Study:
         read_section("failures", table.get("failures", {}), Failures),
         read_section("job", table.get("job", {}), Job),
         as_share("crossing_share", table.get("crossing_share", 1.0)),
-        _evs(table.get("evs", [])),
+        _evs(table["evs"]) if "evs" in table else (),
     )
     if len(study.points) > MOST_POINTS:
         raise ConfigError("vary", len(study.points), f"at most {MOST_POINTS:,} combinations")
@@ -137,6 +161,8 @@ def parse(table: dict[str, Any]) -> Study:
 
 def _evs(given: object) -> tuple[int, ...]:
     values = given if isinstance(given, list) else [given]
+    if not values:
+        raise ConfigError("evs", given, "at least one number; leave it out to try none")
     for value in values:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_EVS:
             raise ConfigError("evs", value, f"whole numbers from 1 to {MOST_EVS}")
@@ -148,6 +174,8 @@ def _varied(table: object) -> dict[str, tuple[Any, ...]]:
         raise ConfigError("vary", table, "a section, [vary]")
     found = dict(VARIED)
     for key, given in table.items():
+        if key in ("gpus", "evs", "crossing_share"):
+            raise ConfigError(f"vary.{key}", given, "at the top of the file, before [vary]")
         if key not in VARIED:
             raise unknown_key("vary", key, given, list(VARIED))
         values = given if isinstance(given, list) else [given]
@@ -175,32 +203,33 @@ def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
     links, or the uplinks of its leaf, which carry what leaves it."""
     name = study.name_of(varied)
     nic, switch = (as_rate_bps(f"vary.{key}", varied[key]) for key in ("nic_bps", "switch_bps"))
+    job = replace(study.job, spare_share=varied["spare_share"])
     try:
         ratio = Fraction(varied["oversubscription"]).limit_denominator(1000)
-        found = design(Question(study.gpus, nic, switch), prices, varied["planes"], varied["tiers"], ratio)
-        shape = shape_of(found)
-        job = replace(study.job, spare_share=varied["spare_share"])
-        description = Description(fabric=shape, failures=study.failures, job=job)
+        asked = Question(max(2, -(-study.gpus // job.gpus_per_host)), nic, switch)  # a host has one NIC
+        found = design(asked, prices, varied["planes"], varied["tiers"], ratio)
+        description = Description(fabric=shape_of(found), failures=study.failures, job=job)
         lost = {policy: closed_form.losses(description, "mrc", policy).lost for policy in POLICIES}
         hosts = closed_form.losses(without_network_failures(description), "mrc", "repair").lost
     except ConfigError as error:
         return Point(name, varied, f"cannot be: {error.field}: {error.allowed}")
     policy = min(POLICIES, key=lambda one: lost[one])
-    idle_gpus = math.ceil(job.spare_share * study.gpus)
-    spares_usd = idle_gpus * job.gpu_hour_usd * prices.energy.years * closed_form.YEAR_H
+    gpu_usd = job.gpu_hour_usd * prices.energy.years * closed_form.YEAR_H
+    spares_usd = math.ceil(job.spare_share * found.hosts) * job.gpus_per_host * gpu_usd
     cost = found.cost_usd + found.energy_usd + spares_usd
-    share = job.communication_share
-    longer = share * max(0.0, float(ratio) * study.crossing_share - 1)  # of a step
+    longer = job.communication_share * max(0.0, float(ratio) * study.crossing_share - 1)  # of a step
     uplinks = (1 - lost[policy]) * longer / (1 + longer)
-    parts = (lost[policy] + uplinks, hosts, lost[policy] - hosts, uplinks)
-    return _within(study.keep, Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches))
+    all_lost = lost[policy] + uplinks
+    parts = (all_lost, hosts, lost[policy] - hosts, uplinks)
+    worth = all_lost * found.hosts * job.gpus_per_host * gpu_usd
+    return _within(study.keep, Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches, worth))
 
 
 def _within(limits: Limits, point: Point) -> Point:
-    for one in fields(Limits):
-        most, value = getattr(limits, one.name), getattr(point, one.name)
-        if most and value > most:
-            return replace(point, out=f"not wanted: {one.name} is {value:.3g}, and {most:.3g} is the most")
+    for key, (verb, text) in LIMIT_WORDS.items():
+        most, value = getattr(limits, key), getattr(point, key)
+        if value > most:
+            return replace(point, out=f"{NOT_WANTED}: {verb} more than {text(most)}: {text(value)}")
     return point
 
 
@@ -223,11 +252,52 @@ def _against_each_other(wanted: list[Point]) -> Iterator[Point]:
             yield replace(point, out=f"{best.name} costs no more and loses as little")
 
 
-def by_planes(points: Sequence[Point]) -> str:
-    """What the network's failures take, by the number of planes: each with the design that loses least to them."""
-    least: dict[int, float] = {}
+def outs(points: Sequence[Point]) -> list[str]:
+    """Why designs are out, and which (planes × tiers): the reason that most have first."""
+    why: dict[str, list[Point]] = {}
     for p in points:
-        if p.cost_usd:
-            least[p.varied["planes"]] = min(p.network_share, least.get(p.varied["planes"], 1.0))
-    said = [f"{planes}: {share_text(least[planes])}" for planes in sorted(least)]
-    return f"Failures of the network take, at the least, by planes: {'; '.join(said)}." if len(said) > 1 else ""
+        if p.out:
+            why.setdefault(p.out if p.is_wanted else p.out.rsplit(": ", 1)[0], []).append(p)
+    lines = []
+    for reason, those in sorted(why.items(), key=lambda item: -len(item[1])):
+        shapes = dict.fromkeys(f"{p.varied['planes']} × {p.varied['tiers']}" for p in those)
+        line = f"{len(those)} out ({', '.join(shapes)}): {reason}"
+        if not those[0].is_wanted:
+            nearest = min(those, key=lambda p: p.cost_usd)
+            line += f"; the cheapest of them, {nearest.name}: {nearest.out.rsplit(': ', 1)[1]}"
+        lines.append(line)
+    return lines
+
+
+def by_planes(points: Sequence[Point]) -> dict[int, Point | None]:
+    """By the number of planes: of the designs that are wanted, the one that costs least with the time it loses; None
+    where there is none."""
+    best: dict[int, Point | None] = {}
+    for p in points:
+        planes = p.varied["planes"]
+        old = best.setdefault(planes, None)
+        if p.is_built and p.is_wanted and (old is None or p.all_usd < old.all_usd):
+            best[planes] = p
+    return dict(sorted(best.items()))
+
+
+def answer(study: Study, points: Sequence[Point]) -> str:
+    """Which design costs least in all, and what part of its loss is the network's."""
+    wanted = [p for p in points if p.is_built and p.is_wanted]
+    if not wanted:
+        is_any = any(p.is_built for p in points)
+        return "No design that can be built is wanted." if is_any else "No design can be built."
+    best, cheapest = min(wanted, key=lambda p: p.all_usd), min(wanted, key=lambda p: p.cost_usd)
+    hosts, network = share_text(best.hosts_share), share_text(best.network_share + best.uplinks_share)
+    text = (
+        f"With the time that is lost at $ {study.job.gpu_hour_usd:g} a GPU-hour, {best.name} is the least: "
+        f"{money_text(best.cost_usd)} and {money_text(best.lost_usd)} of lost time. Of the "
+        f"{share_text(best.lost_share)} that it loses, {hosts} are the job's own hosts', which no network takes away, "
+        f"and {network} the network's."
+    )
+    if cheapest.name != best.name:
+        saved, more = money_text(best.cost_usd - cheapest.cost_usd), money_text(cheapest.lost_usd - best.lost_usd)
+        text += f" The cheapest to have, {cheapest.name}, saves {saved} and loses time worth {more} more."
+    if cheapest.uplinks_share and study.crossing_share == 1:
+        text += " Lean uplinks are taken at their worst: all that is sent leaves its leaf (crossing_share = 1)."
+    return text

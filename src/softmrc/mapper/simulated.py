@@ -14,6 +14,7 @@ from softmrc.fabric import Shape
 from softmrc.mapper.matrix import Outcome
 from softmrc.mapper.probes import usids_of
 from softmrc.sim.faults import native_kind
+from softmrc.sim.native import SHAPE
 
 if TYPE_CHECKING:
     from softmrc.mapper.mapper import Flight
@@ -31,7 +32,7 @@ class SimulatedFabric:
         config = _core.NetworkConfig()
         config.seed = seed
         fabric = _core.FabricConfig()
-        for key in ("planes", "hosts", "hosts_per_leaf", "spines", "pods", "cores_per_spine"):
+        for key in SHAPE:
             setattr(fabric, key, getattr(shape, key))
         fabric.host_link_bps, fabric.fabric_link_bps = shape.host_link_bps, shape.fabric_link_bps
         config.fabric = fabric

@@ -22,6 +22,7 @@ th{font-weight:600;color:var(--soft)} th:first-child,td:first-child{text-align:l
 .pill{display:inline-block;border-radius:99px;padding:1px 10px;font-size:13px;font-weight:600;margin-right:8px;
 color:#fff}
 .ok{background:#15803d} .no{background:#b42318} figure{margin:0;min-width:0}
+section>svg{max-width:100%%;height:auto}
 .row{display:grid;grid-template-columns:repeat(4,1fr);gap:18px 14px} .row svg{max-width:100%%;height:auto}
 @media(max-width:760px){.row{grid-template-columns:repeat(2,1fr)}}
 figcaption{font-size:13px;color:var(--soft);margin-bottom:4px} pre{font-size:13px;overflow-x:auto;margin:0}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 WIDTH, HEIGHT = 860, 280
-LEFT, RIGHT, TOP, BOTTOM = 62, 30, 14, 42
+LEFT, RIGHT, TOP, BOTTOM = 74, 30, 14, 42
 NAME_ROW = 14  # of what was broken, above the plot
 NAME_ROWS = 3
 MAX_POINTS = 600
@@ -97,14 +97,14 @@ class _Axes:
     def at_y(self, value: Any) -> Any:
         return TOP + (self.y1 - np.asarray(value, dtype=float)) / ((self.y1 - self.y0) or 1) * self.depth
 
-    def frame(self, x_label: str, y_label: str) -> str:
+    def frame(self, x_label: str, y_label: str, whole_x: bool = False) -> str:
         parts = []
         for value in ticks(self.y0, self.y1):
             y = float(self.at_y(value))
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>')
         marks = self._log_ticks() if self.log_x else ticks(self.x0, self.x1, 7)
-        for value in marks:
+        for value in [one for one in marks if not whole_x or float(one).is_integer()]:
             x = float(self.at_x(value))
             parts.append(
                 f'<text x="{x:.1f}" y="{self.height - BOTTOM + 18}" text-anchor="middle">{short(value)}</text>'
@@ -198,7 +198,7 @@ def _legend(names: Sequence[str], colors: Sequence[str], width: int) -> tuple[st
     """Names above the plot, in as many rows as they need."""
     parts, x, y = [], LEFT, 12
     for name, ink in zip(names, colors, strict=True):
-        size = 26 + 7 * len(name)
+        size = 34 + 7 * len(name)
         if x + size > width and x > LEFT:
             x, y = LEFT, y + 18
         parts.append(f'<rect x="{x}" y="{y - 9}" width="12" height="10" rx="2" style="fill:{ink}"/>')
@@ -209,7 +209,7 @@ def _legend(names: Sequence[str], colors: Sequence[str], width: int) -> tuple[st
 
 def line_chart(
     series: Sequence[Series], x_label: str, y_label: str, bands: Sequence[Band] = (), *,
-    y_max: float | None = None, log_x: bool = False, height: int = HEIGHT, width: int = WIDTH,
+    y_max: float | None = None, log_x: bool = False, whole_x: bool = False, height: int = HEIGHT, width: int = WIDTH,
 ) -> str:  # fmt: skip
     """Lines over a common x axis, from zero, with what was broken behind them."""
     series = [one for one in series if len(one.x)]
@@ -224,7 +224,7 @@ def line_chart(
     legend, room = _legend([one.name for one in series], inks, width)
     shades, names = _bands(axes, bands, x_label)
     room += names
-    body = axes.frame(x_label + (", logarithmic" if log_x else ""), y_label) + shades
+    body = axes.frame(x_label + (", logarithmic" if log_x else ""), y_label, whole_x) + shades
     data = []
     for one, ink in zip(series, inks, strict=True):
         x, y = _thin(one.x, one.y)

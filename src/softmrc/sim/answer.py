@@ -14,6 +14,7 @@ import numpy as np
 from softmrc.sim.chakra import Chakra
 from softmrc.sim.job import Job
 from softmrc.sim.result import PS_PER_US, Result
+from softmrc.sim.scenario import Scenario
 from softmrc.sim.steps import Step, has_steps, steps_of
 from softmrc.sim.workloads import Collective, Incast, Training
 
@@ -84,20 +85,26 @@ class Answer:
     found: tuple[Found, ...]
 
 
-def figure_of(first: Result) -> str:
+def figure_value(one: Result) -> float | None:
+    """What a run has to say; nothing if it did not finish."""
+    value = FIGURES[figure_of(one.scenario)].of(one) if one.verdict else float("nan")
+    return value if np.isfinite(value) else None
+
+
+def figure_of(scenario: Scenario) -> str:
     """Which figure answers this scenario."""
-    asked = first.scenario.answer.figure
+    asked = scenario.answer.figure
     if asked:
         return asked
-    kinds = {type(one) for one in first.scenario.workloads}
-    if any(isinstance(one, Incast) and one.victim for one in first.scenario.workloads):
+    kinds = {type(one) for one in scenario.workloads}
+    if any(isinstance(one, Incast) and one.victim for one in scenario.workloads):
         return "victim"
     return "step" if kinds & {Training, Job, Chakra} else "collective" if Collective in kinds else "last_flow"
 
 
 def answer(runs: Sequence[Sequence[Result]]) -> Answer:
     """`runs` has one list for each seed, with the scenario's own run first and then what it is compared with."""
-    key = figure_of(runs[0][0])
+    key = figure_of(runs[0][0].scenario)
     figure = FIGURES[key]
     found = tuple(_gather(column, figure) for column in zip(*runs, strict=True))
     own = found[0]

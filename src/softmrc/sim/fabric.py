@@ -29,6 +29,8 @@ class Fabric(Numbering):
     cores_per_spine: int = setting(0, low=0)
     host_link_gbps: float = setting(100.0, above=0)
     fabric_link_gbps: float = setting(0.0, low=0)  # 0: as the host's links
+    cables_per_link: int = setting(1, low=1, high=1024)  # between T0 and T1: one link, so many times as fast
+    cables_per_core_link: int = setting(1, low=1, high=1024)  # between T1 and T2
     link_delay_us: float = setting(1.0, low=0)
     forwarding: str = setting("auto", choices=FORWARDINGS)  # auto: srv6 for MRC, ecmp for RoCE
     convergence_delay_ms: float = setting(100.0, low=0)  # until ECMP leaves out a dead link
@@ -40,6 +42,13 @@ class Fabric(Numbering):
     @property
     def fabric_link_bps(self) -> int:
         return round((self.fabric_link_gbps or self.host_link_gbps) * 1e9)
+
+    @property
+    def words(self) -> str:
+        """A plane, in words."""
+        cables = f" by {self.cables_per_link} cables" if self.cables_per_link > 1 else ""
+        pods = f" in {self.pods} pods, {self.t2_switches} cores" if self.pods else ""
+        return f"{self.leaves} leaves × {self.spines} spines{cables}{pods}"
 
     @property
     def hops(self) -> int:
@@ -109,6 +118,7 @@ def _of_file(name: object, source: str) -> dict[str, Any]:
     if not isinstance(name, str):
         raise refuse(source, "fabric.file", name, "the name of a fabric file, as a text")
     shape = asdict(load(Path(source).parent / name).fabric)
+    shape["spines"] = shape["spines"] or 1  # above a single leaf, where no packet comes
     return {
         key.replace("_bps", "_gbps"): value / 1e9 if key.endswith("_bps") else value for key, value in shape.items()
     }

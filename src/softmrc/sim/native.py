@@ -10,10 +10,12 @@ from softmrc.errors import ConfigError
 from softmrc.sim.reader import refuse
 from softmrc.sim.scenario import Scenario
 
+# What the core and a fabric call by the same names.
+SHAPE = (
+    "planes", "hosts", "hosts_per_leaf", "spines", "pods", "cores_per_spine", "cables_per_link", "cables_per_core_link",
+)  # fmt: skip
 # Where the core names a field otherwise than the file does.
-_KEYS = {
-    "planes": "fabric.planes", "hosts": "fabric.hosts", "hosts_per_leaf": "fabric.hosts_per_leaf",
-    "spines": "fabric.spines", "pods": "fabric.pods", "cores_per_spine": "fabric.cores_per_spine",
+_KEYS = {key: f"fabric.{key}" for key in SHAPE} | {
     "host_link_bps": "fabric.host_link_gbps", "fabric_link_bps": "fabric.fabric_link_gbps",
     "ports": "fabric.planes", "count": "transport.evs", "spares": "transport.spares", "mtu": "transport.mtu_bytes",
     "mpr_dest": "transport.mpr", "timeout": "transport.timeout", "base_rtt": "transport.base_rtt_us",
@@ -98,7 +100,7 @@ def _ev_profile(s: Scenario) -> EvProfile:
 def _fabric(s: Scenario) -> Any:
     f = s.fabric
     fabric = _core.FabricConfig()
-    for key in ("planes", "hosts", "hosts_per_leaf", "spines", "pods", "cores_per_spine"):
+    for key in SHAPE:
         setattr(fabric, key, getattr(f, key))
     fabric.host_link_bps = f.host_link_bps
     fabric.fabric_link_bps = f.fabric_link_bps

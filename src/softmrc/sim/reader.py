@@ -24,7 +24,8 @@ def setting(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
 
 
 def refuse(source: str, key: str, value: object, allowed: str) -> ConfigError:
-    return ConfigError(f"{source}: {key}" if source else key, value, allowed)
+    shown = f"[{key}]" if isinstance(value, dict) else value
+    return ConfigError(f"{source}: {key}" if source else key, shown, allowed)
 
 
 def read_table(kind: type, table: Any, source: str, key: str) -> Any:

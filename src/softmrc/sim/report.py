@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import html
 import json
+from typing import Any
 
 import numpy as np
 
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.report.plots import Band, Series
-from softmrc.sim.answer import answer
+from softmrc.sim.answer import Answer, answer
 from softmrc.sim.result import Result
 from softmrc.sim.steps import has_steps, steps_of
 
 GBPS = 1e9
 
 
-def page(results: list[Result]) -> str:
-    """The report of a scenario and of what it was compared with."""
+def page(results: list[Result], found: Answer | None = None, command: str = "") -> str:
+    """The report of a scenario and of what it was compared with, of one seed; the answer may be of several. `command`
+    is how somebody has it again."""
+    found = found or answer([results])
     first = results[0]
     f, s = first.scenario.fabric, first.scenario
-    tiers = f"{f.leaves} leaves × {f.spines} spines" + (f" in {f.pods} pods, {f.t2_switches} cores" if f.pods else "")
     setting = (
         f"{f.hosts:,} hosts · {f.planes} plane{'s' if f.planes > 1 else ''} × {f.host_link_gbps:g} Gb/s"
-        f" · {tiers} a plane"
+        f" · {f.words} a plane"
         f" · base RTT {s.base_rtt_us:.1f} µs · seed {first.seed} · trace {first.trace_hash:016x}"
     )
     if s.run.speedup > 1:
@@ -42,9 +44,11 @@ def page(results: list[Result]) -> str:
         section("Load by plane", f"Goodput of each plane, {first.name}.", planes_plot(first)),
         section("Load by link", "Share of each link's rate, over the whole run.", links_plot(first)),
         section("Paths", f"States of all entropy values of all senders, {first.name}.", evs_plot(first)),
-        section("The scenario", "", _recipe(first)),
+        section("The scenario", "", _recipe(first, command)),
     ]
-    said = f'<p class="verdict"><b>{html.escape(answer([results]).text)}</b></p>'
+    said = f'<p class="verdict"><b>{html.escape(found.text)}</b></p>'
+    if found.seeds > 1:
+        said += f"<p>Figures and plots below are of seed {first.seed}.</p>"
     return page_of(s.question, setting, [said, *(verdict(one) for one in results)], sections)
 
 
@@ -56,19 +60,24 @@ def _figures(results: list[Result]) -> str:
     columns = {
         "": lambda s: html.escape(s["name"]),
         "flows": lambda s: f"{s['flows_delivered']:,} of {s['flows']:,}",
-        "mean": lambda s: _us(s["fct_mean_us"]),
-        "p99": lambda s: _us(s["fct_p99_us"]),
-        "last": lambda s: _us(s["fct_max_us"]),
-        "slowest flow": lambda s: f"{s['slowest_flow_gbps']:,.1f} Gb/s",
-        "resent": lambda s: f"{s['retransmitted']:,}",
-        "trimmed": lambda s: f"{s['trimmed']:,}",
-        "lost, all kinds": lambda s: f"{s['dropped'] + s['lost_to_faults']:,}",
+        "mean": lambda s: _of_finished(s, _us(s["fct_mean_us"])),
+        "p99": lambda s: _of_finished(s, _us(s["fct_p99_us"])),
+        "last": lambda s: _of_finished(s, _us(s["fct_max_us"])),
+        "slowest flow": lambda s: _of_finished(s, f"{s['slowest_flow_gbps']:,.1f} Gb/s"),
+        "resent": lambda s: _of_finished(s, f"{s['retransmitted']:,}", "–"),
+        "trimmed": lambda s: _of_finished(s, f"{s['trimmed']:,}", "–"),
+        "lost, all kinds": lambda s: _of_finished(s, f"{s['dropped'] + s['lost_to_faults']:,}", "–"),
     }
     head = "".join(f"<th>{name}</th>" for name in columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{show(one.summary())}</td>" for show in columns.values()) + "</tr>" for one in results
     )
     return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def _of_finished(summary: dict[str, Any], text: str, otherwise: str = "") -> str:
+    """Flows that arrived before a run stopped were the quick ones: their times are no figure of it."""
+    return text if summary["verdict"] == "complete" else otherwise or html.escape(summary["verdict"])
 
 
 def _us(value: float | None) -> str:
@@ -113,14 +122,16 @@ def planes_plot(result: Result) -> str:
 
 
 def fct_plot(results: list[Result]) -> str:
-    series = [Series(one.name, one.fct_us, one.fct_us, plots.color(i)) for i, one in enumerate(results)]
+    """Of flows in which something is sent; in a job's others a host computes."""
+    chosen = [(one.name, one.fct_us[one.is_sent]) for one in results]
+    series = [Series(name, fct, fct, plots.color(i)) for i, (name, fct) in enumerate(chosen)]
     return plots.cdf_chart(series, "µs")
 
 
 def steps_plot(results: list[Result]) -> str:
     chosen = [one for one in results if len(one.step_us) > 1]
     series = [Series(one.name, np.arange(1, len(one.step_us) + 1), one.step_us) for one in chosen]
-    return plots.line_chart(series, "step", "µs", height=200) if series else ""
+    return plots.line_chart(series, "step", "µs", whole_x=True, height=200) if series else ""
 
 
 def parts_of_steps(results: list[Result]) -> str:
@@ -128,14 +139,14 @@ def parts_of_steps(results: list[Result]) -> str:
     chosen = [(one.name, steps_of(one)) for one in results if has_steps(one.plan) and one.verdict]
     if not chosen:
         return ""
-    keys = ("step_us", "computing_us", "scale_up_us", "waiting_us", "exposed_us")
+    keys = ("step_us", "computing_us", "scale_up_us", "waiting_us", "exposed_us", "exposed_share")
     found = {name: [float(np.median([getattr(step, key) for step in steps])) for key in keys] for name, steps in chosen}
     head = ("", "a step", "computing", "inside hosts", "waiting for ranks", "exposed communication", "of the step")
     rows = [
-        [name, *(f"{value:,.1f} µs" for value in values), f"{100 * values[-1] / max(values[0], 1e-9):.1f} %"]
+        [name, *(f"{value:,.1f} µs" for value in values[:-1]), f"{100 * values[-1]:.1f} %"]
         for name, values in found.items()
     ]
-    exposed = [max(values[-1], 0.0) for values in found.values()]
+    exposed = [max(values[-2], 0.0) for values in found.values()]
     return table(head, rows) + plots.bar_chart([f"{name}: exposed" for name in found], exposed, "µs")
 
 
@@ -152,7 +163,7 @@ def evs_plot(result: Result) -> str:
 def links_plot(result: Result) -> str:
     """A map for each plane of what went up, from leaves to spines; and the busiest links by name."""
     fabric = result.scenario.fabric
-    loads = result.link_bytes * 8e6 / max(result.makespan_us, 1e-9) / fabric.fabric_link_bps
+    loads = result.link_bytes * 8e6 / max(result.makespan_us, 1e-9) / fabric.fabric_link_bps / fabric.cables_per_link
     up, down = (fabric.stages()[name] for name in ("T0 to T1", "T1 to T0"))
     maps = []
     for plane in range(min(fabric.planes, 8)):
@@ -174,10 +185,10 @@ def links_plot(result: Result) -> str:
     return f'{plots.heat_scale()}<div class="row">{"".join(maps)}</div><br>{queues}'
 
 
-def _recipe(result: Result) -> str:
+def _recipe(result: Result, command: str) -> str:
     keys = json.dumps(result.scenario.table, indent=2, ensure_ascii=False)
-    source = html.escape(result.scenario.source or "this scenario")
+    command = command or f"softmrc sim {result.scenario.source or 'this scenario'} --seed {result.seed}"
     return (
-        f"<p>Run it again: <code>softmrc sim {source} --seed {result.seed}</code></p>"
+        f"<p>Run it again: <code>{html.escape(command)}</code></p>"
         f"<details><summary>every key</summary><pre>{html.escape(keys)}</pre></details>"
     )

@@ -173,10 +173,12 @@ class Result:
     def link_table(self) -> dict[str, np.ndarray]:
         """One row a link: plane, name, load as a share of its rate, and the longest queue."""
         fabric = self.scenario.fabric
-        rates = np.full(fabric.links, fabric.fabric_link_bps, dtype=float)
+        rates = np.full(fabric.links, fabric.fabric_link_bps * fabric.cables_per_link, dtype=float)
         for name, links in fabric.stages().items():
             if "host" in name:
                 rates[links.ravel()] = fabric.host_link_bps
+            elif "T2" in name:
+                rates[links.ravel()] = fabric.fabric_link_bps * fabric.cables_per_core_link
         busy_us = max(self.makespan_us, 1e-9)
         return {
             "plane": np.arange(fabric.links) // fabric.links_per_plane,

@@ -64,6 +64,11 @@ class Cost:
     most_time_share: float | None
     stopped: int  # of the seeds
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether every seed lost time: no fault makes a job faster, and what is less than chance is nothing."""
+        return self.least_time_share is not None and self.least_time_share > 0
+
 
 def scenario_of(transport: str, fault: dict[str, Any] | None, fabric: dict[str, Any] | None = None) -> Scenario:
     """The job with this transport, and with the fault or without."""
@@ -81,13 +86,21 @@ def costs(
 ) -> Iterator[Cost]:
     """One after the other, as they are found."""
     first = range(1, seeds + 1)
-    calm = {t: [run(scenario_of(t, None), seed) for seed in first] for t in TRANSPORTS}
+    calm = {t: [_run(scenario_of(t, None), seed) for seed in first] for t in TRANSPORTS}
     for name, fault in FAULTS.items():
         for transport in TRANSPORTS:
             if on_run:
                 on_run(name, transport)
             scenario = scenario_of(transport, fault)
-            yield weigh(name, transport, [run(scenario, seed) for seed in first], calm[transport], gpu_hour_usd)
+            yield weigh(name, transport, [_run(scenario, seed) for seed in first], calm[transport], gpu_hour_usd)
+
+
+def _run(scenario: Scenario, seed: int) -> Result:
+    """One that somebody interrupted is none, and no other follows it."""
+    result = run(scenario, seed)
+    if result.verdict.kind == "interrupted":
+        raise KeyboardInterrupt
+    return result
 
 
 def weigh(fault: str, transport: str, hit: list[Result], calm: list[Result], gpu_hour_usd: float) -> Cost:
@@ -100,5 +113,5 @@ def weigh(fault: str, transport: str, hit: list[Result], calm: list[Result], gpu
     times = [1 - b.makespan_us / a.makespan_us for a, b in pairs]
     steps = [float(np.max(a.step_us) / np.max(b.step_us)) - 1 for a, b in pairs]
     mean = float(np.mean(times))
-    usd = max(mean, 0.0) * 1000 * gpu_hour_usd
+    usd = (mean if min(times) > 0 else 0.0) * 1000 * gpu_hour_usd
     return Cost(fault, transport, resent, mean, float(np.mean(steps)), usd, min(times), max(times), stopped)

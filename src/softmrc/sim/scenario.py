@@ -141,7 +141,8 @@ class Scenario:
         t, f = self.transport, self.fabric
         bits = 8 * (t.mtu_bytes + t.header_bytes + t.control_packet_bytes)
         at_host, inside = bits / f.host_link_bps * 1e6, bits / f.fabric_link_bps * 1e6
-        return 2 * f.hops * f.link_delay_us + 2 * at_host + (f.hops - 2) * inside
+        across = 2 * inside / f.cables_per_link + (f.hops - 4) * inside / f.cables_per_core_link
+        return 2 * f.hops * f.link_delay_us + 2 * at_host + across
 
     @property
     def timeout(self) -> int:

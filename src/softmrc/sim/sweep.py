@@ -11,13 +11,15 @@ import multiprocessing
 import os
 import signal
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from softmrc.child import safe_spawning
 from softmrc.errors import ConfigError, DeviceError
+from softmrc.sim.answer import FIGURES, figure_of, figure_value, number
 from softmrc.sim.run import Run, run
 from softmrc.sim.scenario import Scenario, parse
 
@@ -37,8 +39,16 @@ class Task:
 
     def run(self) -> dict[str, Any]:
         chosen = parse(self.table, self.source).with_keys(self.changes).variants()[self.variant]
-        found = run(chosen.scenario, self.seed, name=chosen.name, cores=1).summary()
-        return {"point": self.changes} | found
+        result = run(chosen.scenario, self.seed, name=chosen.name, cores=1)
+        return {"point": self.changes, "answer": figure_value(result)} | result.summary()
+
+
+def read_set(text: str) -> tuple[str, Any]:
+    """`key=value`: a key by its dotted path."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or not value.strip():
+        raise ConfigError("--set", text, "key=value, as fabric.planes=8")
+    return key.strip(), _value(value.strip())
 
 
 def read_vary(text: str) -> tuple[str, list[Any]]:
@@ -100,6 +110,17 @@ def sweep(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterato
     return _on_ray(tasks) if engine == "ray" else _on_cores(tasks, workers or os.cpu_count() or 1)
 
 
+@contextmanager
+def running(tasks: list[Task], engine: str = "local", workers: int = 0) -> Iterator[Iterator[dict[str, Any]]]:
+    """The same, for those who may stop looking: that stops the processes, too, and at once."""
+    rows = sweep(tasks, engine, workers) if tasks else iter(())
+    try:
+        yield rows
+    finally:
+        if isinstance(rows, Generator):
+            rows.close()
+
+
 def _on_cores(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
     with safe_spawning():
         yield from _on_processes(tasks, workers)
@@ -109,6 +130,8 @@ def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     # Ctrl-C at a terminal reaches the workers too, and this process ends them.
     ignore = (signal.SIGINT, signal.SIG_IGN)
+    others = set(multiprocessing.active_children())
+    is_over = False
     pool = ProcessPoolExecutor(min(workers, len(tasks)), context, initializer=signal.signal, initargs=ignore)
     # Only a few tasks are handed out ahead, so that stopping early leaves little to wait for.
     waiting = iter(tasks)
@@ -119,7 +142,11 @@ def _on_processes(tasks: list[Task], workers: int) -> Iterator[dict[str, Any]]:
             pending |= {pool.submit(Task.run, task) for task in itertools.islice(waiting, len(done))}
             for one in done:
                 yield one.result()
+        is_over = True
     finally:
+        if not is_over:  # who stopped looking does not wait for runs of minutes
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -152,5 +179,40 @@ class Spread:
 
 
 def gather(rows: list[dict[str, Any]], figure: str) -> Spread | None:
-    values = [row[figure] for row in rows if row.get(figure) is not None]
+    """Of the runs that finished: what others show is what arrived before they stopped, and always looks well."""
+    values = [row[figure] for row in rows if row["verdict"] == "complete" and row.get(figure) is not None]
     return Spread(sum(values) / len(values), min(values), max(values)) if values else None
+
+
+def stopped(rows: list[dict[str, Any]]) -> str:
+    """Why runs of a point did not finish: the verdict of the first that did not; nothing where all did."""
+    return next((str(row["verdict"]) for row in rows if row["verdict"] != "complete"), "")
+
+
+def conclusion(scenario: Scenario, rows: list[dict[str, Any]], compare: bool) -> str:
+    """The answer: for each variant where its figure is best, where worst, and where it does not finish."""
+    said = []
+    for variant in scenario.variants()[: None if compare else 1]:
+        mine = [row for row in rows if row["name"] == variant.name]
+        figure = FIGURES[figure_of(variant.scenario)]
+        points: dict[str, list[dict[str, Any]]] = {}
+        for row in mine:
+            points.setdefault(", ".join(f"{key} = {value}" for key, value in row["point"].items()), []).append(row)
+        means = {at: spread.mean for at, those in points.items() if (spread := gather(those, "answer"))}
+        failed = [at for at, those in points.items() if stopped(those)]
+        if not points:
+            continue
+        if not means:
+            said.append(f"{variant.name} finishes nowhere ({stopped(mine)})")
+            continue
+        ranked = sorted(means, key=lambda at: means[at], reverse=figure.more_is_better)
+        best, worst = ranked[0], ranked[-1]
+        text = f"{variant.name}: {figure.words} {number(means[best])} {figure.unit} at {best}"
+        if best != worst:
+            ratio = f" ({means[worst] / means[best]:.2f} times)" if means[best] else ""
+            text += f" at best, and {number(means[worst])} {figure.unit}{ratio} at {worst} at worst"
+        if failed:
+            more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+            text += f"; not every run finishes at {failed[0]}{more}"
+        said.append(text)
+    return ". ".join(said) + "." if said else ""

@@ -33,7 +33,9 @@ def files(description: Description, target: str) -> Iterator[tuple[str, str]]:
         yield f"{description.fabric.name_of(node)}.{suffix}", writer(description, plan, node)
 
 
-def write(description: Description, target: str, folder: Path) -> int:
+def write(
+    description: Description, target: str, folder: Path, on_file: Callable[[int], None] = lambda count: None
+) -> int:
     """Write all files; files of a node that is gone are not removed, since they may be somebody's."""
     count = 0
     try:
@@ -41,6 +43,7 @@ def write(description: Description, target: str, folder: Path) -> int:
         for name, text in files(description, target):
             (folder / name).write_text(text)
             count += 1
+            on_file(count)
     except OSError as error:
         raise DeviceError(f"cannot write to {folder}: {error.strerror}") from None
     return count

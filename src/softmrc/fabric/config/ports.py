@@ -44,7 +44,6 @@ def ports_of(plan: AddressPlan, node: Node) -> list[Port]:
         rising = neighbour.tier > node.tier
         rising_link, falling_link = shape.links_of(shape.cable_of(link))
         back = falling_link if link == rising_link else rising_link
-        at_host = Tier.HOST in (node.tier, neighbour.tier)
         found.append(
             Port(
                 number,
@@ -56,7 +55,7 @@ def ports_of(plan: AddressPlan, node: Node) -> list[Port]:
                 UPPER if rising else LOWER,
                 mac_of(link),
                 mac_of(back),
-                shape.host_link_bps if at_host else shape.fabric_link_bps,
+                shape.rate_bps(link),
                 neighbour.tier is Tier.HOST,
             )
         )
