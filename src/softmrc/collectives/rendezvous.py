@@ -221,8 +221,8 @@ class Meeting:
         self._expected.clear()
 
     def _share_cores(self, ranks_here: int) -> None:
-        """Where ranks share cores, one that spins takes the time of another that it waits for; and where many have one each,
-        that of whoever else must run there. Two win by it."""
+        """Where ranks share cores, one that spins takes the time of another that it waits for; and where many have one
+        each, that of whoever else must run there. Two win by it."""
         cores = len(os.sched_getaffinity(0))
         if ranks_here * len(self.lanes) > cores or ranks_here >= max(cores, 3):
             self.device._native.set_spin_us(0.0)
