@@ -9,6 +9,7 @@ a seed finds is the same on every machine, so the page changes only when an answ
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -85,7 +86,7 @@ def main(wanted: list[str]) -> int:
         print(f"There is no {unknown[0]}; there are {', '.join(known)}.", file=sys.stderr)
         return 1
     sections = sections_of(PAGE.read_text(encoding="utf-8")) if wanted and PAGE.exists() else {}
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for name, question, found in pool.map(ask, wanted or known):
             sections[name] = section(name, question, found)
             print(f"{name}: {found.text}", flush=True)
