@@ -4,6 +4,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/pip --disable-pip-version-check -q
 NATIVE  := CMakeLists.txt pyproject.toml cmake/qualify_stubs.cmake $(shell find core -name '*.h' -o -name '*.cpp')
+OPENSSL := $(wildcard build/openssl/used)
 SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
@@ -11,7 +12,7 @@ SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
-.PHONY: help demo demo-lab demo-gpu test test-again torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz fuzz-short arm64 swarm soak paper answers spec-map settings api wheel wheel-check docs build clean
+.PHONY: help demo demo-lab demo-gpu test test-again torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz fuzz-short arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -97,6 +98,11 @@ paper: build ## Run the published experiments, beside RoCE, and write docs/resul
 soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
 	$(BIN)/python -P -m softmrc.soak $(SOAK_SECONDS) $(SEED)
 
+openssl: ## Build a recent libcrypto, and the extension with it: sealed packets go faster than with an old system's
+	@mkdir -p build/openssl
+	@$(PYTHON) tools/libcrypto.py > build/openssl/used || { cat build/openssl/used; rm build/openssl/used; exit 1; }
+	@$(MAKE) --no-print-directory build
+
 build: $(VENV)/.built ## Build the extension into .venv
 
 clean: ## Remove everything that make made
@@ -111,9 +117,9 @@ $(VENV)/.made:
 	@touch $@
 
 # Without build isolation the build directory is reused, so that a change costs seconds.
-$(VENV)/.built: $(VENV)/.made $(NATIVE)
+$(VENV)/.built: $(VENV)/.made $(NATIVE) $(OPENSSL)
 	@echo "Building the extension ..."
-	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --no-build-isolation -e .
+	@PATH="$(abspath $(BIN)):$$PATH" SKBUILD_CMAKE_DEFINE="$(if $(OPENSSL),SOFTMRC_OPENSSL=$(file <$(OPENSSL)))" $(PIP) install --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.built

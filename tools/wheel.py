@@ -9,17 +9,23 @@ first of them that needs it, and tried with all that can install it: in a fresh 
 the path and outside the clone, the version, `softmrc info`, shipped scenarios, `softmrc demo --engine`, and an
 all-reduce of two ranks. With --quick there is one wheel, of this interpreter, without inlining across files, which
 takes most of the time.
+
+A wheel carries the libcrypto of tools/libcrypto.py; where that cannot be had, this system's, and a line says so.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from debian import Unavailable
+from libcrypto import static_libcrypto
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
@@ -83,14 +89,22 @@ def made_venv(python: str, home: Path) -> Path:
     return home / "bin" / "python"
 
 
-def build(tools: Path, python: str, folder: Path, quick: bool) -> Path:
+def libcrypto() -> list[str]:
+    """What CMake is told about it."""
+    try:
+        return [f"SOFTMRC_OPENSSL={static_libcrypto(platform.machine())}"]
+    except Unavailable as problem:
+        print(f"Sealing will use this system's OpenSSL, since a recent one is not to be had: {problem}", flush=True)
+        return []
+
+
+def build(tools: Path, python: str, folder: Path, defines: list[str]) -> Path:
     """A wheel of the sdist, by this interpreter."""
     (sources,) = DIST.glob("*.tar.gz")
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     # The sources lie in another place every time, which a compiler's cache should not mind.
     env |= {"TMPDIR": str(folder), "CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(folder)}
-    if quick:
-        env["SKBUILD_CMAKE_DEFINE"] = "SOFTMRC_IPO=OFF"
+    env["SKBUILD_CMAKE_DEFINE"] = ";".join(defines)
     builder = made_venv(python, folder / "builder")
     shutil.rmtree(folder / "raw", ignore_errors=True)
     pip = (builder, "-m", "pip", "--disable-pip-version-check")
@@ -136,6 +150,7 @@ def main(arguments: list[str]) -> None:
     quick = "--quick" in arguments
     named = [one for one in arguments if one != "--quick"]
     pythons = interpreters(named or ([sys.executable] if quick else []))
+    defines = [*libcrypto(), *(["SOFTMRC_IPO=OFF"] if quick else [])]
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     with tempfile.TemporaryDirectory() as name:
@@ -146,7 +161,7 @@ def main(arguments: list[str]) -> None:
         for version, python in pythons.items():
             wheel = next((one for one in DIST.glob("*.whl") if is_for(one, version)), None)
             if wheel is None:
-                wheel = build(tools, python, folder, quick)
+                wheel = build(tools, python, folder, defines)
                 check_contents(wheel)
             number = f"{version[0]}.{version[1]}"
             about = f"{wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB"
