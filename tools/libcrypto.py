@@ -18,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 from debian import Archive, Unavailable
 
 ROOT = Path(__file__).resolve().parent.parent
