@@ -100,6 +100,8 @@ def fuzz(program: Path) -> str:
 def sanitized(jobs: str) -> None:
     has_clang = shutil.which("clang++") is not None
     folder = ROOT / "build" / ("sanitize-short-clang" if has_clang else "sanitize-short")
+    if not has_clang:
+        print("There is no clang++: what the fuzzers have learnt is replayed, and nothing added to it.", flush=True)
     build(folder, jobs, *SANITIZED, *(FUZZING if has_clang else ()))
     print(results(folder), end="", flush=True)
     with ThreadPoolExecutor(int(jobs)) as pool:
