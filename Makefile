@@ -100,7 +100,7 @@ soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
 
 openssl: ## Build a recent libcrypto, and the extension with it: sealed packets go faster than with an old system's
 	@mkdir -p build/openssl
-	@$(PYTHON) tools/libcrypto.py > build/openssl/used || { cat build/openssl/used; rm build/openssl/used; exit 1; }
+	@$(PYTHON) tools/libcrypto.py > build/openssl/made && mv build/openssl/made build/openssl/used
 	@$(MAKE) --no-print-directory build
 
 build: $(VENV)/.built ## Build the extension into .venv
