@@ -4,6 +4,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/pip --disable-pip-version-check -q
 NATIVE  := CMakeLists.txt pyproject.toml cmake/qualify_stubs.cmake $(shell find core -name '*.h' -o -name '*.cpp')
+OPENSSL := $(wildcard build/openssl/used)
 SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
@@ -11,7 +12,7 @@ SOAK_SECONDS ?= 3600
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
-.PHONY: help demo demo-lab demo-gpu test test-again torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz fuzz-short arm64 swarm soak paper answers spec-map settings api wheel wheel-check docs build clean
+.PHONY: help demo demo-lab demo-gpu test test-again torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -46,7 +47,7 @@ bench: build ## Measure the engine
 sanitize: $(VENV)/.test ## Run the tests with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(BIN)/python tools/sanitize.py address $(SANITIZE_TESTS)
 
-sanitize-short: ## The core's own tests and the fuzzers' corpus with both; needs no Python
+sanitize-short: ## The core's own tests with both, and the fuzzers ten seconds each where clang is; needs no Python
 	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tools/portable.py $(JOBS) sanitize
 
 sanitize-threads: $(VENV)/.test ## Run what has threads with ThreadSanitizer
@@ -60,14 +61,14 @@ fuzz: ## Run the fuzzers, SECONDS each (needs clang)
 	  name=$${program##*/fuzz_}; mkdir -p build/fuzz/corpus-$$name; echo "== $$name"; \
 	  $$program -max_total_time=$(SECONDS) -print_final_stats=1 -verbosity=0 build/fuzz/corpus-$$name fuzz/corpus/$$name || exit 1; done
 
-fuzz-short: ## The same for ten seconds each
-	@$(MAKE) --no-print-directory fuzz SECONDS=10
-
 wheel: ## Build an sdist and manylinux wheels into dist/, and try them in clean environments
 	@$(PYTHON) tools/wheel.py
 
 wheel-check: ## The same with one Python, and quickly
 	@$(PYTHON) tools/wheel.py --quick
+
+wheel-arm64: ## A wheel of Python 3.11 for aarch64, tried under QEMU
+	@$(PYTHON) tools/wheel_arm64.py
 
 docs: $(VENV)/.docs ## Build the pages as a site, site/index.html; links are checked
 	@$(BIN)/python tools/site.py
@@ -97,6 +98,11 @@ paper: build ## Run the published experiments, beside RoCE, and write docs/resul
 soak: build ## Random faults over real sockets, for an hour (SOAK_SECONDS=...)
 	$(BIN)/python -P -m softmrc.soak $(SOAK_SECONDS) $(SEED)
 
+openssl: ## Build a recent libcrypto, and the extension with it: sealed packets go faster than with an old system's
+	@mkdir -p build/openssl
+	@$(PYTHON) tools/libcrypto.py > build/openssl/made && mv build/openssl/made build/openssl/used
+	@$(MAKE) --no-print-directory build
+
 build: $(VENV)/.built ## Build the extension into .venv
 
 clean: ## Remove everything that make made
@@ -111,9 +117,9 @@ $(VENV)/.made:
 	@touch $@
 
 # Without build isolation the build directory is reused, so that a change costs seconds.
-$(VENV)/.built: $(VENV)/.made $(NATIVE)
+$(VENV)/.built: $(VENV)/.made $(NATIVE) $(OPENSSL)
 	@echo "Building the extension ..."
-	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --no-build-isolation -e .
+	@PATH="$(abspath $(BIN)):$$PATH" $(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(PIP) install --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.built

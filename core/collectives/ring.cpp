@@ -32,7 +32,7 @@ std::int32_t go_round(Draft& d, const Circle& ring, std::uint32_t first, const s
 }
 
 // The parts' owners send them to all: directly where that makes few connections, since the way then ends with it.
-void all_reduce(Draft& d) {
+void all_reduce_along_ring(Draft& d) {
   const std::vector<Part> inputs = cut(d.call.inputs[0], d.size);
   const std::vector<Part> outputs = cut(d.call.outputs[0], d.size);
   const std::int32_t owned = go_round(d, d.all(), d.rank, inputs, [&](std::uint32_t part, bool) { return outputs[part]; });
@@ -43,7 +43,7 @@ void all_reduce(Draft& d) {
   }
 }
 
-void reduce_scatter(Draft& d) {
+void reduce_scatter_along_ring(Draft& d) {
   const std::vector<Part>& inputs = d.call.inputs;
   std::vector<std::uint64_t> starts;
   std::uint64_t total = 0;
@@ -77,8 +77,8 @@ std::vector<Part> in_blocks(std::vector<Part> parts, std::uint32_t blocks) {
 }  // namespace
 
 void plan_ring(Draft& d) {
-  if (d.call.kind == Kind::all_reduce) all_reduce(d);
-  else reduce_scatter(d);
+  if (d.call.kind == Kind::all_reduce) all_reduce_along_ring(d);
+  else reduce_scatter_along_ring(d);
 }
 
 void plan_grid(Draft& d, std::uint32_t columns) {

@@ -5,8 +5,6 @@
 namespace softmrc::wire {
 namespace {
 
-constexpr std::uint32_t ones(unsigned width) { return width >= 32 ? ~0u : (1u << width) - 1; }
-
 std::string up_to(std::uint32_t most) { return "0 to " + std::to_string(most); }
 
 Invalid invalid_field(std::size_t i, const char* member, std::uint64_t value, std::string allowed) {

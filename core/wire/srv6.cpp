@@ -17,8 +17,6 @@ std::optional<Invalid> check_usids(std::span<const std::uint16_t> usids, std::si
   return std::nullopt;
 }
 
-constexpr std::uint32_t ones(unsigned width) { return width >= 32 ? ~0u : (1u << width) - 1; }
-
 constexpr std::uint32_t replace(std::uint32_t word, BitField field, std::uint32_t value) {
   const std::uint32_t mask = ones(field.width) << field.shift;
   return field.width ? (word & ~mask) | ((value << field.shift) & mask) : word;

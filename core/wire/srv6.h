@@ -84,6 +84,8 @@ std::vector<std::uint16_t> path_usids(const Path& path);
 // What a uN switch does to a path that has reached it. False: the path ends here.
 bool advance_path(Path& path);
 
+constexpr std::uint32_t ones(unsigned width) { return width >= 32 ? ~0u : (1u << width) - 1; }
+
 // A path computed from a template of one destination (T0 | T1 | T0 | dst): the plane goes into every uSID (or into the
 // block, one block a plane), the number of the T0's uplink into the uSID of the T1.
 struct BitField {

@@ -49,7 +49,7 @@ bool is_nearest(std::uint16_t result, float exact, int exponent_bits) {
 
 template <typename T>
 T one(ReduceOp op, T a, T b) {
-  using U = std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+  using U = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   const U x = static_cast<U>(a), y = static_cast<U>(b);
   if (op == ReduceOp::min) return b < a ? b : a;
   if (op == ReduceOp::max) return a < b ? b : a;

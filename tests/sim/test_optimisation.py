@@ -14,11 +14,9 @@ from .traces import RUNS
 
 ROOT = Path(__file__).parents[2]
 LEVELS = ("-O0", "-O2")
+CORE = ROOT / "core"
 ROOMS = ("base", "wire", "proto", "collectives", "sim")
-SOURCES = [path for room in ROOMS for path in sorted((ROOT / "core" / room).rglob("*.cpp"))] + [
-    ROOT / "tests" / "sim" / "native" / "trace.cpp"
-]
-HEADERS = [path for room in ROOMS for path in (ROOT / "core" / room).rglob("*.h")]
+HEADERS = [path for room in ROOMS for path in (CORE / room).rglob("*.h")]
 
 
 def compiler() -> str:
@@ -33,16 +31,28 @@ def run(command: list[str]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def compile_one(level: str, source: Path, into: Path) -> Path:
-    """An object file, kept until a source or a header changes."""
-    made = into / level / f"{source.parent.name}-{source.stem}.o"
-    newest = max(path.stat().st_mtime for path in [source, *HEADERS])
+def compile_together(level: str, name: str, sources: list[Path], into: Path) -> Path:
+    """An object file, kept until a source or a header changes. Most of what compiling a source costs is its headers."""
+    made = into / level / f"{name}.o"
+    newest = max(path.stat().st_mtime for path in [*sources, *HEADERS])
     if not made.exists() or made.stat().st_mtime < newest:
         made.parent.mkdir(exist_ok=True)
         draft = made.with_suffix(f".{os.getpid()}")  # two test runs may share the cache
-        run([compiler(), "-std=c++20", level, "-w", "-I", str(ROOT / "core"), "-c", str(source), "-o", str(draft)])
+        together = draft.with_suffix(".cpp")
+        together.write_text("".join(f'#include "{source}"\n' for source in sources))
+        run([compiler(), "-std=c++20", level, "-w", "-I", str(CORE), "-c", str(together), "-o", str(draft)])
+        together.unlink()
         draft.rename(made)
     return made
+
+
+def parts() -> dict[str, list[Path]]:
+    """What is compiled as one: a room, but for the reductions, which are compiled twice under names of a macro."""
+    found = {"trace": [ROOT / "tests" / "sim" / "native" / "trace.cpp"]}
+    for room in ROOMS:
+        for source in sorted((CORE / room).rglob("*.cpp")):
+            found.setdefault(source.stem if source.stem.startswith("reduce_") else room, []).append(source)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +63,8 @@ def programs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
     found = {}
     with ThreadPoolExecutor(2) as pool:
         for level in LEVELS:
-            objects = list(pool.map(lambda source, level=level: compile_one(level, source, into), SOURCES))
+            made = [pool.submit(compile_together, level, name, sources, into) for name, sources in parts().items()]
+            objects = [one.result() for one in made]
             found[level] = tmp_path_factory.mktemp("trace") / "trace"
             run([compiler(), *map(str, objects), "-pthread", "-o", str(found[level])])
     return found
