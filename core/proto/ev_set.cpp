@@ -10,7 +10,7 @@ namespace softmrc::proto {
 namespace {
 // So many losses in a row on one port, and nothing acknowledged there since, mean that the port is silent. Where all were on one
 // path it may be that alone; the others are then back as soon as their probes are answered, which costs less than to lose a burst
-// on each of them in turn. But where slow ports are left, single packets that come late on one path are for that rule to judge.
+// on each of them in turn.
 constexpr std::uint16_t silent_port_strikes = 3;
 // An EV that carried fewer packets than this between two losses is ill rather than unlucky.
 constexpr std::uint8_t healthy_carry = 32;
@@ -26,7 +26,6 @@ void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
   prng_ = prng;
   floor_ = profile.floor();
   skips_congested_ = profile.skips_congested;
-  needs_several_ = profile.leaves_slow_ports && profile.spray_quantum < silent_port_strikes;
   ports_.assign(ports, PortFacts{});
   const std::uint32_t total = profile.count + profile.spares;
   active_per_port_ = profile.count / ports;
@@ -299,7 +298,7 @@ bool EvSet::port_fell_silent(std::uint16_t ev, Time sent_at) {
   port.last_struck = ev;
   port.struck_sent_at = port.strikes ? std::max(port.struck_sent_at, sent_at) : sent_at;
   ++port.strikes;
-  return port.strikes >= silent_port_strikes && (!needs_several_ || port.several_evs_struck || port.in_rotation <= 1);
+  return port.strikes >= silent_port_strikes;
 }
 
 void EvSet::silence_port(std::uint8_t port) {

@@ -204,7 +204,6 @@ class EvSet {
   std::uint32_t floor_ = 0;
   std::uint32_t active_per_port_ = 0;
   bool skips_congested_ = true;
-  bool needs_several_ = false;  // losses on more than one path, for a port to be silent
   std::vector<PortFacts> ports_;
   Ring<std::uint16_t> changes_;
   Prng prng_;

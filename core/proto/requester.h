@@ -2,6 +2,7 @@
 // resends what is lost and completes operations in order. It never calls the responder half.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "base/bitmap.h"
@@ -248,6 +249,7 @@ class Requester {
   EvSet evs_;
   EvProbe ev_probe_;
   SlowPorts slow_ports_;
+  std::array<Time, max_ports> answered_at_{};  // when each last acknowledged something
   std::uint16_t quantum_ev_ = no_ev;
   std::uint32_t quantum_left_ = 0;
   std::uint32_t live_ports_ = ~0u;

@@ -178,6 +178,7 @@ void Requester::settle(Time now, Psn psn) {
   windows_.on_gone(port_of(r), r.bytes);
   r.state = SentState::settled;
   if (!is_evidence) return;
+  answered_at_[port_of(r)] = now;
   windows_.on_arrived(port_of(r), r.bytes, now - r.sent_at);
   if (silence_.is_long()) on_proof(r.ev);
   evs_.on_acked(r.ev, r.sent_at);

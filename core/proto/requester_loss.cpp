@@ -184,12 +184,14 @@ std::optional<Requester::Accusation> Requester::withdraw_accusation(Psn psn, std
   return std::nullopt;
 }
 
-// A question sent from here on, once it is answered, makes the oldest packet in flight late.
+// A question sent from here on, once it is answered, makes the oldest packet in flight late. Where its port still answers it
+// is not asked: what comes late there is on its way.
 Time Requester::conclusive_from() const {
   if (!sent_.in_flight()) return Time::never();
   const SentRecord& r = sent_[sent_.oldest()];
   const Duration late = reorder_window() + windows_.lag_of(port_of(r));
-  return loss_.left_at(r.sent_at) + std::max(late, silence_span()) + nanoseconds(1);
+  const Time answered_at = answered_at_[port_of(r)];
+  return std::max(loss_.left_at(r.sent_at) + std::max(late, silence_span()), answered_at + silence_span()) + nanoseconds(1);
 }
 
 Time Requester::deadline(Time now) const {

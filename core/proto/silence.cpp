@@ -23,8 +23,7 @@ Duration Silence::timeout(Duration span) const {
 Time Silence::deadline(Time now, Duration span, Time conclusive) const {
   Time at = progress_at_ + timeout(span);
   if (held_until_ > now) at = std::min(at, held_until_);
-  if (questions_ < most_questions) at = std::min(at, asks_at(span, conclusive));
-  return at;
+  return std::min(at, asks_at(span, conclusive));
 }
 
 // First the newest packet again, then bare probes. Without timestamps the answer to a copy proves nothing about other

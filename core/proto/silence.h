@@ -71,7 +71,7 @@ class Silence {
   // `span` is that of above; from `conclusive` on an answer settles whether something is lost.
   Due due(Time now, Duration span, Time conclusive) const {
     if (now >= progress_at_ + timeout(span)) return Due::timeout;
-    return questions_ < most_questions && now >= asks_at(span, conclusive) ? Due::question : Due::nothing;
+    return now >= asks_at(span, conclusive) ? Due::question : Due::nothing;
   }
   Time deadline(Time now, Duration span, Time conclusive) const;
   // A path works: what was asked in vain is asked anew, by that path.
@@ -127,7 +127,7 @@ class Silence {
   static constexpr std::uint8_t bit(Wish wish) { return static_cast<std::uint8_t>(wish); }
 
   Time asks_at(Duration span, Time conclusive) const {
-    const Time at = active_at_ + span * (1 << questions_);
+    const Time at = questions_ < most_questions ? active_at_ + span * (1 << questions_) : Time::never();
     // What was sent last asks for an answer, which may be all that is missing. And a span that is but a guess says nothing.
     if (!is_measured_ || asked_at_ >= conclusive) return at;
     return std::min(at, std::max(conclusive, new_sent_at_ + span));

@@ -61,6 +61,10 @@ def test_a_question_is_asked_as_soon_as_its_answer_settles_something_but_once() 
     one.ask(settles)
     one.on_progress(settles + SPAN // 2)
     assert one.deadline(3 * SPAN, SPAN, settles) == settles + SPAN // 2 + SPAN, "it has been asked since then"
+    for _ in range(3):
+        one.ask(4 * SPAN)
+    assert one.deadline(4 * SPAN, SPAN, 5 * SPAN) == 5 * SPAN, "though three have been in vain"
+    assert one.due(5 * SPAN, SPAN) == Due.NOTHING
 
 
 @pytest.mark.parametrize(("linear", "exponential"), [(0, 0), (3, 0), (0, 4), (7, 5)])
