@@ -74,6 +74,17 @@ assert ours <= {"softmrc.torch", "softmrc.errors"}, ours
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_a_torch_that_would_lose_a_work_is_refused_by_name() -> None:
+    program = """
+import torch.distributed as dist
+dist.ProcessGroup.barrier = lambda group, options: group.barrier(options)  # the very Work, as up to 2.6
+dist.init_process_group("mrc", store=dist.HashStore(), rank=0, world_size=1)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "backend mrc needs torch 2.7 or later" in done.stderr.splitlines()[-1], done.stderr[-2000:]
+
+
 def test_registering_never_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     import torch.distributed as dist
 

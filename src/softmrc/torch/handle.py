@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
 
 from softmrc import _core
@@ -52,13 +53,18 @@ class _Echo(dist.ProcessGroup):  # type: ignore[misc]
 _echo, _options = _Echo(), dist.BarrierOptions()
 
 
-def handle_of(work: dist.Work) -> dist.Work:
-    """A Work that does what this one does, and keeps it alive for as long as anybody has it, in Python or in C++."""
+def _wrapped(work: dist.Work) -> dist.Work:
+    """What torch makes of a Work that a group in Python returns to C++."""
     _echo.given.work = work
     try:
-        handle = dist.ProcessGroup.barrier(_echo, _options)
+        return dist.ProcessGroup.barrier(_echo, _options)
     finally:
         del _echo.given.work
+
+
+def handle_of(work: dist.Work) -> dist.Work:
+    """A Work that does what this one does, and keeps it alive for as long as anybody has it, in Python or in C++."""
+    handle = _wrapped(work)
     handle.__class__ = Handle
     _works[handle] = work
     return handle
@@ -71,6 +77,8 @@ def _forward(name: str) -> Callable[..., Any]:
     return call
 
 
+if _wrapped(_work := dist.Work()) is _work:
+    raise ImportError(f"torch {torch.__version__} does not wrap a Work in Python: backend mrc needs torch 2.7 or later")
 for _name in FORWARDED:
     setattr(Handle, _name, _forward(_name))
 untraced(Handle, ["wait"])  # they all share one code
