@@ -352,20 +352,6 @@ def test_each_question_of_silence_takes_another_port() -> None:
 
 
 # spec: tail-probe
-@pytest.mark.parametrize("ports", [2, 3, 4])
-def test_no_question_goes_by_the_port_of_the_packet_that_it_is_about(ports: int) -> None:
-    """The newest packet may have taken another one, and be answered or not: the oldest waits where it is."""
-    for seed in range(40):
-        evs = {"count": 60, "spray_quantum": 1}
-        rig = Rig(ports=ports, mtu=512, evs=evs, endpoint={"seed": seed}, rts={"timeout": 8})
-        rig.post(512 * 2)
-        oldest = rig.routes[0][0]
-        before = len(rig.routes)
-        assert len(rig.advance(200)) == 3
-        assert oldest not in [port for port, _ in rig.routes[before:]]
-
-
-# spec: tail-probe
 def test_the_tail_is_sent_again_once_however_much_is_missing() -> None:
     """Without timestamps the answer to a copy proves nothing; a probe's does."""
     rig = Rig(mtu=512, evs={"count": 64}, endpoint={"timestamps": False})

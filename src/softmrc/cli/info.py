@@ -28,7 +28,7 @@ from softmrc.planes import resolve
 from softmrc.torch import GPU_FILES
 
 UDP_SEGMENT, UDP_GRO = 103, 104
-LEAST_TORCH = (2, 11)
+LEAST_TORCH = (2, 7)
 HERE = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
