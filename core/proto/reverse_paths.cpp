@@ -54,12 +54,12 @@ ReversePaths::Choice ReversePaths::draw(std::uint32_t port, const EvSet& evs) {
 }
 
 // What breaks a link mostly breaks both directions, so the way the peer's last packet came is the best guess, if a list of
-// ours has it; but not the only one.
+// ours has it; but not the only one, and none where just that has failed.
 ReversePaths::Choice ReversePaths::redraw(std::uint32_t port) {
   const EvSet& evs = set();
   const std::uint32_t arrived_by = paths_[port].arrived_by;
   const std::uint16_t same = profile_->mode == EvMode::explicit_ ? evs.find_on(port, arrived_by) : no_ev;
-  return same != no_ev && prng_.below(4) ? Choice{same, arrived_by} : draw(port, evs);
+  return same != no_ev && same != paths_[port].ev && prng_.below(4) ? Choice{same, arrived_by} : draw(port, evs);
 }
 
 std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std::uint32_t ports) {
