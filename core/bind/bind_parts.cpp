@@ -87,7 +87,7 @@ void bind_ev_set(nb::module_& m) {
       })
       .def("on_congestion", on_ev(&EvSet::on_congestion))
       .def("on_always_skip", on_ev(&EvSet::on_always_skip))
-      .def("on_spurious", on_ev(&EvSet::on_spurious))
+      .def("on_spurious", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) { check_index(s, ev); return s.on_spurious(static_cast<std::uint16_t>(ev), Time{sent_at}); })
       .def("bar", [](EvSet& s, std::uint32_t ev, std::int64_t now, std::int64_t span) {
         check_index(s, ev);
         s.bar(static_cast<std::uint16_t>(ev), Time{now}, Duration{span});
@@ -224,13 +224,15 @@ void bind_silence(nb::module_& m) {
       .def("on_work", [](Silence& s, std::int64_t now) { s.on_work(Time{now}); })
       .def("on_first_sent", [](Silence& s, std::int64_t now) { s.on_first_sent(Time{now}); })
       .def("on_sent", [](Silence& s, std::int64_t now) { s.on_sent(Time{now}); })
-      .def("on_new_sent", &Silence::on_new_sent)
+      .def("on_new_sent", [](Silence& s, std::int64_t now) { s.on_new_sent(Time{now}); }, nb::arg("now") = 0)
       .def("on_progress", [](Silence& s, std::int64_t now) { s.on_progress(Time{now}); })
       .def("on_way_found", [](Silence& s, std::int64_t now) { s.on_way_found(Time{now}); })
       .def("span", [](const Silence& s, std::int64_t measured) { return s.span(Duration{measured}).ps; })
       .def("on_measured", &Silence::on_measured)
-      .def("due", [](const Silence& s, std::int64_t now, std::int64_t span) { return s.due(Time{now}, Duration{span}); })
-      .def("deadline", [](const Silence& s, std::int64_t now, std::int64_t span) { return s.deadline(Time{now}, Duration{span}).ps; })
+      .def("due", [](const Silence& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) { return s.due(Time{now}, Duration{span}, Time{conclusive}); },
+           nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
+      .def("deadline", [](const Silence& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) { return s.deadline(Time{now}, Duration{span}, Time{conclusive}).ps; },
+           nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
       .def("ask", [](Silence& s, std::int64_t now, bool in_flight, bool open) { return s.ask(Time{now}, in_flight, open); },
            nb::arg("now"), nb::arg("has_packets_in_flight") = true, nb::arg("has_open_operation") = true)
       .def("on_timeout", [](Silence& s, std::int64_t now) { return s.on_timeout(Time{now}); })

@@ -8,7 +8,9 @@
 namespace softmrc::proto {
 
 namespace {
-// So many losses in a row on one port, over more than one EV where it has several, mean that the port is silent.
+// So many losses in a row on one port, and nothing acknowledged there since, mean that the port is silent. Where all were on one
+// path it may be that alone; the others are then back as soon as their probes are answered, which costs less than to lose a burst
+// on each of them in turn.
 constexpr std::uint16_t silent_port_strikes = 3;
 // An EV that carried fewer packets than this between two losses is ill rather than unlucky.
 constexpr std::uint8_t healthy_carry = 32;
@@ -294,8 +296,9 @@ bool EvSet::port_fell_silent(std::uint16_t ev, Time sent_at) {
   if (port.strikes == 0) port.several_evs_struck = false;
   else if (port.last_struck != ev) port.several_evs_struck = true;
   port.last_struck = ev;
+  port.struck_sent_at = port.strikes ? std::max(port.struck_sent_at, sent_at) : sent_at;
   ++port.strikes;
-  return port.strikes >= silent_port_strikes && (port.several_evs_struck || port.in_rotation <= 1);
+  return port.strikes >= silent_port_strikes;
 }
 
 void EvSet::silence_port(std::uint8_t port) {
@@ -334,10 +337,11 @@ void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Dura
   if (was_active && ports_[e.port].strikes <= 1) activate_spare(e.port);
 }
 
-void EvSet::on_spurious(std::uint16_t ev) {
+bool EvSet::on_spurious(std::uint16_t ev, Time sent_at) {
   const std::uint8_t port = evs_[ev].port;
-  if (ports_[port].slow_wait) return;  // that it arrives, and late, was known
+  if (ports_[port].slow_wait) return false;  // that it arrives, and late, was known
   const bool whole_port = evs_[ev].fell_with_port;
+  if (whole_port && ports_[port].strikes && sent_at < ports_[port].struck_sent_at) return false;
   for (std::uint16_t i = 0; i < size(); ++i) {
     Ev& e = evs_[i];
     if (e.state != EvState::assumed_bad || e.port != port) continue;
@@ -346,6 +350,7 @@ void EvSet::on_spurious(std::uint16_t ev) {
     e.carried = 255;
   }
   acquit(port);
+  return true;
 }
 
 void EvSet::revive(std::uint16_t ev) {

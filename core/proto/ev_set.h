@@ -107,8 +107,9 @@ class EvSet {
   bool is_left(std::uint8_t port) const { return ports_[port].slow_wait; }
   // How many times the wait before its first probe is doubled.
   std::uint8_t wait_of(std::uint16_t ev) const { return std::max(evs_[ev].damping, ports_[evs_[ev].port].slow_wait); }
-  // The verdict behind its withdrawal was wrong.
-  void on_spurious(std::uint16_t ev);
+  // A packet that was sent on it at `sent_at` and given up has arrived. The verdict behind its withdrawal was wrong, unless its
+  // port fell by packets sent after that one. True where it returns to service.
+  bool on_spurious(std::uint16_t ev, Time sent_at);
   // Its probes were answered; it must be assumed_bad.
   void revive(std::uint16_t ev);
 
@@ -160,6 +161,7 @@ class EvSet {
     std::uint16_t turned = 0;               // of these, how many have had their turn this lap: they stand first
     std::uint32_t laps = 0;
     std::uint16_t strikes = 0;              // losses in a row with nothing acknowledged since
+    Time struck_sent_at = Time::long_ago();  // the newest send among them
     std::uint16_t last_struck = no_ev;
     bool several_evs_struck = false;
     std::uint16_t barred = 0;               // of those in the rotation

@@ -130,12 +130,16 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
   return ev;
 }
 
-// Each question goes by a port not yet asked, where there is one. After two timers scouts ask them all, and what answered one
-// leads.
+// Each question goes by a port not yet asked, where there is one. It is about the oldest packet in flight, and goes by that
+// one's port only if it is the last before the timer and all others have been asked. After two timers scouts ask them all, and
+// what answered one leads.
 std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
   if (silence_.is_long()) return choose_ev(now, free_ports, avoid);
+  const std::uint32_t others = free_ports & ~(sent_.in_flight() ? 1u << port_of(sent_[sent_.oldest()]) : 0u);
   EvSearch search{now, avoid};
-  std::uint16_t ev = evs_.pick(search, silence_.unasked(free_ports));
+  std::uint16_t ev = evs_.pick(search, silence_.unasked(others));
+  if (ev == no_ev && silence_.asks_last()) ev = evs_.pick(search, silence_.unasked(free_ports));
+  if (ev == no_ev) ev = evs_.pick(search, others);
   if (ev == no_ev) ev = evs_.pick(search, free_ports);
   if (ev == no_ev) return no_ev;
   silence_.on_asked(evs_[ev].port);
@@ -228,7 +232,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   r.msn = message.msn;
   record_sent(now, psn, ev, out);
   ++next_psn_;
-  silence_.on_new_sent();
+  silence_.on_new_sent(now);
   out.packet.bth.ack_request = wants_sack(r.bytes);
   return Poll::sent;
 }
@@ -348,8 +352,8 @@ void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entrop
 void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact) {
   if (!ev_profile_.leaves_slow_ports || evs_.is_retired(ev) || evs_.is_left(evs_[ev].port)) return;
   const std::uint8_t port = evs_[ev].port;
-  // While one is silent the others carry its share as well, and queue for it.
-  for (std::uint32_t silent = live_ports_ & ~evs_.usable_ports() & ((1u << config_.ports) - 1); silent; silent &= silent - 1)
+  // While another is silent the rest carry its share as well, and queue for it.
+  for (std::uint32_t silent = live_ports_ & ~evs_.usable_ports() & ((1u << config_.ports) - 1) & ~(1u << port); silent; silent &= silent - 1)
     if (!evs_.is_left(static_cast<std::uint8_t>(std::countr_zero(silent)))) return;
   const std::uint32_t others = evs_.usable_ports() & ~(1u << port);
   const bool is_slow = is_exact ? slow_ports_.on_round_trip(now, port, took, rtt_.base(), others)

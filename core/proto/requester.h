@@ -2,6 +2,7 @@
 // resends what is lost and completes operations in order. It never calls the responder half.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "base/bitmap.h"
@@ -191,6 +192,9 @@ class Requester {
     return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), windows_.target(rtt_.base()), cc_profile_.min_reorder_window);
   }
   Duration silence_span() const { return silence_.span(rtt_.silence()); }
+  Time conclusive_from() const;
+  // When the copy was sent that was given up; of one that has been sent again since, the latest that it can have been.
+  Time given_up_sent_at(const SentRecord& r) const { return r.state == SentState::lost ? r.sent_at : r.sent_at - reorder_window(); }
   void measure(Duration round_trip, bool is_certain) {
     rtt_.on_sample(round_trip, is_certain);
     silence_.on_measured();
@@ -245,6 +249,7 @@ class Requester {
   EvSet evs_;
   EvProbe ev_probe_;
   SlowPorts slow_ports_;
+  std::array<Time, max_ports> answered_at_{};  // when each last acknowledged something
   std::uint16_t quantum_ev_ = no_ev;
   std::uint32_t quantum_left_ = 0;
   std::uint32_t live_ports_ = ~0u;

@@ -178,6 +178,7 @@ void Requester::settle(Time now, Psn psn) {
   windows_.on_gone(port_of(r), r.bytes);
   r.state = SentState::settled;
   if (!is_evidence) return;
+  answered_at_[port_of(r)] = now;
   windows_.on_arrived(port_of(r), r.bytes, now - r.sent_at);
   if (silence_.is_long()) on_proof(r.ev);
   evs_.on_acked(r.ev, r.sent_at);
@@ -227,8 +228,7 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
   // What was sent again had waited for W at least before that.
   if (ev != no_ev) note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window(), was_waiting);
   withdraw_accusation(psn, ev, std::nullopt);
-  if (r.path_blamed && ev != no_ev && evs_[ev].state == EvState::assumed_bad) {
-    evs_.on_spurious(ev);
+  if (r.path_blamed && ev != no_ev && evs_[ev].state == EvState::assumed_bad && evs_.on_spurious(ev, given_up_sent_at(r))) {
     evs_.bar(ev, now, bar_span());
     ++context_.stats.evs_restored;
   }
@@ -333,8 +333,7 @@ void Requester::on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::Nac
   if (is_waiting) r.was_nacked = true;
   else r.answers = Answers::newest;
   if (r.path_blamed && evs_[ev].state == EvState::assumed_bad) {
-    evs_.on_spurious(ev);
-    ++context_.stats.evs_restored;
+    if (evs_.on_spurious(ev, given_up_sent_at(r))) ++context_.stats.evs_restored;
     r.path_blamed = false;
   }
   report_trim(now, ev, is_waiting ? r.sent_at : Time::long_ago(), reason, 0);

@@ -184,10 +184,20 @@ std::optional<Requester::Accusation> Requester::withdraw_accusation(Psn psn, std
   return std::nullopt;
 }
 
+// A question sent from here on, once it is answered, makes the oldest packet in flight late. Where its port still answers it
+// is not asked: what comes late there is on its way.
+Time Requester::conclusive_from() const {
+  if (!sent_.in_flight()) return Time::never();
+  const SentRecord& r = sent_[sent_.oldest()];
+  const Duration late = reorder_window() + windows_.lag_of(port_of(r));
+  const Time answered_at = answered_at_[port_of(r)];
+  return std::max(loss_.left_at(r.sent_at) + std::max(late, silence_span()), answered_at + silence_span()) + nanoseconds(1);
+}
+
 Time Requester::deadline(Time now) const {
   Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
   if (!accusations_.empty()) at = std::min(at, accusations_.front().due);
-  return waits() ? std::min(at, silence_.deadline(now, silence_span())) : at;
+  return waits() ? std::min(at, silence_.deadline(now, silence_span(), conclusive_from())) : at;
 }
 
 CompletionStatus Requester::on_timer(Time now) {
@@ -196,7 +206,7 @@ CompletionStatus Requester::on_timer(Time now) {
     drain_ev_changes(now);
   }
   if (!waits()) return CompletionStatus::success;
-  switch (silence_.due(now, silence_span())) {
+  switch (silence_.due(now, silence_span(), conclusive_from())) {
     case Silence::Due::timeout: return on_timeout(now);
     case Silence::Due::question:
       if (silence_.ask(now, sent_.in_flight(), messages_.has_sent_operation())) ++context_.stats.tail_probes;

@@ -20,18 +20,17 @@ Duration Silence::timeout(Duration span) const {
   return base.ps > longest.ps >> doublings ? longest : Duration{base.ps << doublings};
 }
 
-Time Silence::deadline(Time now, Duration span) const {
+Time Silence::deadline(Time now, Duration span, Time conclusive) const {
   Time at = progress_at_ + timeout(span);
   if (held_until_ > now) at = std::min(at, held_until_);
-  if (questions_ < most_questions) at = std::min(at, asks_at(span));
-  return at;
+  return std::min(at, asks_at(span, conclusive));
 }
 
 // First the newest packet again, then bare probes. Without timestamps the answer to a copy proves nothing about other
 // packets, so there it is done once: many lost at the end would come back one a silence.
 // spec: tail-probe
 bool Silence::ask(Time now, bool has_packets_in_flight, bool has_open_operation) {
-  active_at_ = now;
+  active_at_ = asked_at_ = now;
   if (has_packets_in_flight) wishes_ |= bit(questions_ == 0 && (timestamps_ || !copied_) ? Wish::copy : Wish::probe);
   else if (has_open_operation) solicit();
   ++questions_;

@@ -2,7 +2,8 @@
 // from a peer that takes nothing, and when its patience ends. It decides; the requester sends.
 //
 // Two clocks run. Since the last activity (something was sent, or answered) for about a round trip, then twice and four
-// times that: ask a question. Since the last progress for a whole timeout: what was sent is lost, and a retry is used up.
+// times that: ask a question; and sooner, once, from when on its answer would say that the oldest packet is lost. Since the
+// last progress for a whole timeout: what was sent is lost, and a retry is used up.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +43,10 @@ class Silence {
   // A message begins while nothing is under way: the timeout is counted from here.
   void on_first_sent(Time now) { progress_at_ = now; }
   void on_sent(Time now) { active_at_ = now; }
-  void on_new_sent() { copied_ = false; }
+  void on_new_sent(Time now) {
+    new_sent_at_ = now;
+    copied_ = false;
+  }
   void on_progress(Time now) {
     progress_at_ = active_at_ = now;
     if (retries_ && !is_measured_ && doublings_ < most_doublings) ++doublings_;
@@ -65,12 +69,12 @@ class Silence {
     doublings_ = 0;
   }
 
-  // `span` is that of above.
-  Due due(Time now, Duration span) const {
+  // `span` is that of above; from `conclusive` on an answer settles whether something is lost.
+  Due due(Time now, Duration span, Time conclusive) const {
     if (now >= progress_at_ + timeout(span)) return Due::timeout;
-    return questions_ < most_questions && now >= asks_at(span) ? Due::question : Due::nothing;
+    return now >= asks_at(span, conclusive) ? Due::question : Due::nothing;
   }
-  Time deadline(Time now, Duration span) const;
+  Time deadline(Time now, Duration span, Time conclusive) const;
   // A path works: what was asked in vain is asked anew, by that path.
   void on_way_found(Time now) {
     active_at_ = now;
@@ -104,6 +108,8 @@ class Silence {
   // Silence may be a whole port's: of these, those that no question went by since the last answer.
   std::uint32_t unasked(std::uint32_t ports) const { return ports & ~asked_ports_; }
   void on_asked(std::uint8_t port) { asked_ports_ |= 1u << port; }
+  // What is asked now is the last question of those that silence alone asks.
+  bool asks_last() const { return questions_ == most_questions; }
 
   // The packet arrived and the peer could not take it. The first time it is sent again at once; when that was in vain
   // nothing is sent for a while, twice as long each time until something gets through. This is no progress: the timeout and
@@ -123,7 +129,12 @@ class Silence {
   static constexpr std::uint32_t most_doublings = 16;
   static constexpr std::uint8_t bit(Wish wish) { return static_cast<std::uint8_t>(wish); }
 
-  Time asks_at(Duration span) const { return active_at_ + span * (1 << questions_); }
+  Time asks_at(Duration span, Time conclusive) const {
+    const Time at = questions_ < most_questions ? active_at_ + span * (1 << questions_) : Time::never();
+    // What was sent last asks for an answer, which may be all that is missing. And a span that is but a guess says nothing.
+    if (!is_measured_ || asked_at_ >= conclusive) return at;
+    return std::min(at, std::max(conclusive, new_sent_at_ + span));
+  }
 
   std::uint32_t timeout_ = 0;
   std::uint32_t retry_linear_ = 0;
@@ -136,6 +147,8 @@ class Silence {
   Probe probe_;
   Time progress_at_{};
   Time active_at_{};
+  Time asked_at_ = Time::long_ago();
+  Time new_sent_at_ = Time::long_ago();
   Time held_until_ = Time::long_ago();
   std::uint32_t retries_ = 0;      // timeouts since the last progress
   std::uint32_t doublings_ = 0;    // answers after a timeout before the first round trip was measured

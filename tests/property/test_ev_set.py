@@ -41,6 +41,7 @@ class PortModel:
     strikes: int = 0
     struck: frozenset[int] = frozenset()
     newest_acked: int = -(1 << 60)
+    newest_struck: int = -(1 << 60)
 
 
 # spec: ev-states ev-rotation ev-skip ev-barred ev-equal-planes ev-floor ev-denied
@@ -205,11 +206,12 @@ class EvSetMachine(RuleBasedStateMachine):
         port = self.port[row.port]
         if sent_at <= port.newest_acked:
             return False
+        port.newest_struck = max(port.newest_struck, sent_at) if port.strikes else sent_at
         port.strikes += 1
         port.struck |= {ev}
         on_port = sum(r.is_active and r.port == row.port for r in before)
         others = self.usable(before) - (on_port if self.live >> row.port & 1 else 0)
-        return port.strikes >= STRIKES and (len(port.struck) > 1 or on_port <= 1) and others > 0
+        return port.strikes >= STRIKES and others > 0
 
     @rule(data=st.data())
     def congested(self, data: st.DataObject) -> None:
@@ -270,16 +272,24 @@ class EvSetMachine(RuleBasedStateMachine):
         return replace(row, state=GOOD, is_active=has_room, is_spare=not has_room)
 
     @precondition(lambda self: any(r.state == BAD for r in self.rows()))
-    @rule(data=st.data())
-    def verdict_was_wrong(self, data: st.DataObject) -> None:
-        """A late acknowledgement clears the EV; if its whole port fell with it, all that fell return."""
+    @rule(data=st.data(), age=st.integers(0, 6 * RTT))
+    def verdict_was_wrong(self, data: st.DataObject, age: int) -> None:
+        """A late acknowledgement clears the EV; if its whole port fell with it, all that fell return: unless it fell by
+        packets sent after this one."""
         before = self.rows()
         ev = data.draw(st.sampled_from([i for i, r in enumerate(before) if r.state == BAD]))
         port = before[ev].port
         cleared = {ev}
         if ev in self.fell_with_port:
             cleared |= {i for i in self.fell_with_port if before[i].port == port and before[i].state == BAD}
-        self.set.on_spurious(ev)
+        sent_at = self.now - age
+        clears = (
+            ev not in self.fell_with_port or not self.port[port].strikes or sent_at >= self.port[port].newest_struck
+        )
+        assert self.set.on_spurious(ev, sent_at) == clears
+        if not clears:
+            self.expect(before, {})
+            return
         expected = list(before)
         for i in sorted(cleared):
             expected[i] = self._returned(expected, i)

@@ -352,6 +352,22 @@ def test_each_question_of_silence_takes_another_port() -> None:
 
 
 # spec: tail-probe
+@pytest.mark.parametrize("ports", [2, 3, 4])
+def test_questions_go_by_other_ports_than_that_of_the_packet_which_they_are_about(ports: int) -> None:
+    """The newest packet may have taken another one, and be answered or not: the oldest waits where it is. Before the
+    timer every port is asked, should that one alone work."""
+    for seed in range(40):
+        evs = {"count": 60, "spray_quantum": 1}
+        rig = Rig(ports=ports, mtu=512, evs=evs, endpoint={"seed": seed}, rts={"timeout": 8})
+        rig.post(512 * 2)
+        (oldest, _), (newest, _) = rig.routes
+        assert len(rig.advance(200)) == 3
+        asked = [port for port, _ in rig.routes[2:]]
+        assert oldest not in asked[:2]
+        assert {newest, *asked} == set(range(ports)) or newest == oldest
+
+
+# spec: tail-probe
 def test_the_tail_is_sent_again_once_however_much_is_missing() -> None:
     """Without timestamps the answer to a copy proves nothing; a probe's does."""
     rig = Rig(mtu=512, evs={"count": 64}, endpoint={"timestamps": False})

@@ -45,6 +45,28 @@ def test_three_questions_each_after_twice_the_wait_and_then_the_timeout() -> Non
     assert one.is_any and not one.is_long
 
 
+# spec: tail-probe
+def test_a_question_is_asked_as_soon_as_its_answer_settles_something_but_once() -> None:
+    """Not before a round trip was measured; nor before what was sent last must have been answered."""
+    one = silence()
+    settles = 5 * SPAN // 2
+    one.on_new_sent(SPAN)
+    one.on_progress(2 * SPAN)
+    assert one.deadline(2 * SPAN, SPAN, settles) == 3 * SPAN
+    one.on_measured()
+    assert one.deadline(2 * SPAN, SPAN, settles) == settles and one.due(settles - 1, SPAN, settles) == Due.NOTHING
+    assert one.due(settles, SPAN, settles) == Due.QUESTION
+    one.on_new_sent(2 * SPAN)
+    assert one.deadline(2 * SPAN, SPAN, settles) == 3 * SPAN, "something was sent just now"
+    one.ask(settles)
+    one.on_progress(settles + SPAN // 2)
+    assert one.deadline(3 * SPAN, SPAN, settles) == settles + SPAN // 2 + SPAN, "it has been asked since then"
+    for _ in range(3):
+        one.ask(4 * SPAN)
+    assert one.deadline(4 * SPAN, SPAN, 5 * SPAN) == 5 * SPAN, "though three have been in vain"
+    assert one.due(5 * SPAN, SPAN) == Due.NOTHING
+
+
 @pytest.mark.parametrize(("linear", "exponential"), [(0, 0), (3, 0), (0, 4), (7, 5)])
 def test_patience_has_as_many_timeouts_as_were_given(linear: int, exponential: int) -> None:
     one = silence(retry_linear=linear, retry_exponential=exponential)
