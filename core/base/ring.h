@@ -33,6 +33,11 @@ class Ring {
     if (size() == capacity()) grow();
     slots_[tail_++ & mask_] = std::move(value);
   }
+  // The same so many times.
+  void push(std::size_t count, const T& value) {
+    while (capacity() - size() < count) grow(std::bit_ceil(static_cast<std::uint32_t>(size() + count)));
+    for (; count; --count) slots_[tail_++ & mask_] = value;
+  }
   void pop() { slots_[head_++ & mask_] = T{}; }
   void clear() {
     while (!empty()) pop();
@@ -47,10 +52,10 @@ class Ring {
   }
 
  private:
-  void grow() {
+  void grow() { grow(slots_ ? (mask_ + 1) * 2 : 4); }
+  void grow(std::uint32_t wider) {
     const std::uint32_t count = static_cast<std::uint32_t>(size());
-    const std::uint32_t wider = slots_ ? (mask_ + 1) * 2 : 4;
-    SOFTMRC_CHECK(wider != 0);
+    SOFTMRC_CHECK(wider > count);
     auto slots = std::make_unique<T[]>(wider);
     for (std::uint32_t i = 0; i < count; ++i) slots[i] = std::move((*this)[i]);
     slots_ = std::move(slots);

@@ -150,6 +150,7 @@ void bind_collectives(nb::module_& m) {
       .def("pairs", &Group::pairs, nb::call_guard<WithoutGil>())
       .def_prop_ro("strands", &Group::strands)
       .def("start", &Group::start, nb::arg("unit"), nb::arg("side_by_side") = 1)
+      .def("stop", &Group::stop, nb::call_guard<WithoutGil>())
       .def("force", [](Group& g, const std::optional<std::string>& name) { g.force(algorithm_of(name)); }, nb::arg("algorithm").none())
       .def("issue", &issue)
       .def("send", [](Group& g, std::uint64_t address, std::uint64_t bytes, std::uint8_t dtype, std::uint32_t to, std::uint32_t tag, double timeout_s) {

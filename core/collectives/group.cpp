@@ -50,6 +50,12 @@ void Group::start(std::uint32_t unit, std::uint32_t side_by_side) {
   for (const auto& strand : strands_) strand->start();
 }
 
+bool Group::stop() {
+  bool is_untouched = true;
+  for (const auto& strand : strands_) is_untouched &= strand->stop();
+  return is_untouched;
+}
+
 // Operations -------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Issued> Group::prepare(const Call& call, double timeout_s) {

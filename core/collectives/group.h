@@ -54,6 +54,8 @@ class Group final : private StrandOwner {
   void connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
   // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
   void start(std::uint32_t unit, std::uint32_t side_by_side = 1);
+  // As before: what is known of the others was wrong, and is said anew. False when one of them has been met.
+  bool stop();
 
   std::shared_ptr<Work> issue(const Call& call, double timeout_s);
   std::shared_ptr<Work> send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s);

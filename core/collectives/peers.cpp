@@ -72,10 +72,8 @@ void Strand::join(Engine& engine, std::uint32_t p, std::uint32_t message_qpn, st
   owners_[message_qpn] = {p, false};
   owners_[bulk_qpn] = {p, true};
   ++stats_.peers_met;
-  for (std::uint32_t i = 0; i < receives_posted; ++i) {
-    engine.post_receive(message_qpn, receive_request_of(p, false));
-    engine.post_receive(bulk_qpn, receive_request_of(p, true));
-  }
+  engine.post_receives(message_qpn, receive_request_of(p, false), receives_posted);
+  engine.post_receives(bulk_qpn, receive_request_of(p, true), receives_posted);
 }
 
 // What both know makes the same connection, whoever begins, or if both do at once.

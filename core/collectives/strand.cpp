@@ -72,6 +72,16 @@ void Strand::start() {
   driver_.run([this](Engine&, Time) { is_started_ = true; });
 }
 
+bool Strand::stop() {
+  bool is_untouched = true;
+  driver_.remove_attendant(this);
+  driver_.run([&](Engine&, Time) {
+    is_started_ = false;
+    is_untouched = std::none_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer != nullptr; });
+  });
+  return is_untouched;
+}
+
 void Strand::catch_up() {
   driver_.run_and_send([this](Engine& engine, Time now) { sweep(engine, now); });
 }

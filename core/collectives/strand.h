@@ -101,6 +101,8 @@ class Strand final : public proto::Attendant, private proto::Greeter {
   void connect(std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
   // From here on the peers' messages are taken.
   void start();
+  // And from here on they are not. False when somebody has been met.
+  bool stop();
 
   // Takes its mail in the caller's thread.
   void catch_up();

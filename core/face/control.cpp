@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t longest_request = 64 << 10;
 constexpr std::uint32_t most_a_second = 1000;
+constexpr int tidies_after_ms = 200;
 constexpr std::uint32_t most_devices = 4096;  // of a process
 
 [[noreturn]] void refuse_with_errno(const std::string& what) { throw Refusal(what + ": " + std::strerror(errno)); }
@@ -92,11 +93,10 @@ std::string open_control(udp::Device& device, Facts facts, std::string& why) {
 
 Control::Control(udp::Device& device, Facts facts, const std::string& folder) : device_(device), facts_(std::move(facts)) {
   facts_.started = static_cast<double>(udp::wall_ns()) / 1e9 - static_cast<double>(device_.clock().now().ps) / 1e12;
-  remove_stale(folder);
   bell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   try {
     claim(folder);
-    thread_ = std::thread([this] { live(); });
+    thread_ = std::thread([this, folder] { live(folder); });
     pthread_setname_np(thread_.native_handle(), "softmrc-control");
   } catch (...) {
     close();
@@ -152,7 +152,8 @@ void Control::abandon() {
 }
 
 // Who has been answered is asked again only once it has read that: nobody makes us keep more than one answer.
-void Control::live() {
+void Control::live(const std::string& folder) {
+  bool is_tidy = false;  // which has time until this process is no longer busy with beginning
   while (true) {
     const auto rests = std::chrono::ceil<std::chrono::milliseconds>(rests_until_ - Clock::now()).count();
     if (pollfd bell{bell_, POLLIN, 0}; rests > 0 && ::poll(&bell, 1, static_cast<int>(rests)) > 0) return;
@@ -163,7 +164,10 @@ void Control::live() {
       waits[2 + i] = {clients_[i].fd, static_cast<short>(clients_[i].out.empty() ? POLLIN : POLLOUT), 0};
     bool has_more = false;  // lines that came with others
     for (const Client& client : clients_) has_more |= client.out.empty() && client.in.find('\n') != std::string::npos;
-    ::poll(waits.data(), waits.size(), has_more ? 0 : -1);
+    if (::poll(waits.data(), waits.size(), has_more ? 0 : is_tidy ? -1 : tidies_after_ms) == 0 && !has_more) {
+      remove_stale(folder);
+      is_tidy = true;
+    }
     if (waits[0].revents) return;
     if (waits[1].revents) admit();
     for (std::size_t i = 0; i < clients_.size(); ++i)

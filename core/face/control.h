@@ -52,7 +52,7 @@ class Control final : public udp::Companion {
   };
 
   void claim(const std::string& folder);
-  void live();
+  void live(const std::string& folder);
   void admit();
   void serve(Client& client);
   bool read(Client& client);

@@ -404,6 +404,11 @@ PostStatus Endpoint::post_receive(std::uint32_t qpn, std::uint64_t wr_id) {
   return pair ? pair->post_receive(wr_id) : PostStatus::wrong_state;
 }
 
+PostStatus Endpoint::post_receives(std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count) {
+  QueuePair* pair = qp(qpn);
+  return pair ? pair->post_receives(wr_id, count) : PostStatus::wrong_state;
+}
+
 bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) {
   free_ports &= up_ports_;
   if (free_ports == 0) return false;

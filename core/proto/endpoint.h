@@ -115,6 +115,8 @@ class Endpoint {
   void handle_timeout(Time now);
   PostStatus post_write(Time now, std::uint32_t qpn, const WorkRequest& request);
   PostStatus post_receive(std::uint32_t qpn, std::uint64_t wr_id);
+  // So many that are alike; all or none.
+  PostStatus post_receives(std::uint32_t qpn, std::uint64_t wr_id, std::uint32_t count);
   void set_port(Time now, std::uint32_t port, bool is_up);
   // The network says that nobody is there. Anybody may say so: it makes us ask, and it shortens our patience.
   void on_unreachable(Time now, std::uint32_t peer);

@@ -104,6 +104,13 @@ PostStatus QueuePair::post_receive(std::uint64_t wr_id) {
   return PostStatus::ok;
 }
 
+PostStatus QueuePair::post_receives(std::uint64_t wr_id, std::uint32_t count) {
+  if (state_ == QpState::error || state_ == QpState::reset) return PostStatus::wrong_state;
+  if (responder_.receives_posted() + count > Responder::most_receives) return PostStatus::queue_full;
+  responder_.post_receives(wr_id, count);
+  return PostStatus::ok;
+}
+
 void QueuePair::refuse(Time now, RefusedPacket why, const wire::Packet& packet, const Arrival& arrival) {
   context_.refused(now, why, packet.bth.psn, arrival.entropy, arrival.port);
 }

@@ -47,6 +47,7 @@ class QueuePair {
 
   PostStatus post(Time now, const WorkRequest& request);
   PostStatus post_receive(std::uint64_t wr_id);
+  PostStatus post_receives(std::uint64_t wr_id, std::uint32_t count);
 
   void handle(Time now, const wire::Packet& packet, const Arrival& arrival);
   void end_batch(Time now) {

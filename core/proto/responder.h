@@ -32,6 +32,7 @@ class Responder {
   // As many as their 16-bit numbers tell apart.
   static constexpr std::size_t most_receives = 1 << 16;
   void post_receive(std::uint64_t wr_id) { receives_.push(wr_id); }
+  void post_receives(std::uint64_t wr_id, std::uint32_t count) { receives_.push(count, wr_id); }
   std::size_t receives_posted() const { return receives_.size(); }
   bool uses(const CompletionQueue& cq) const { return &completions_ == &cq; }
 
