@@ -4,7 +4,6 @@ another version, of another group or another rank are refused in words, before a
 from __future__ import annotations
 
 import json
-import os
 import reprlib
 import socket
 import sys
@@ -19,10 +18,11 @@ from softmrc import said
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError
 from softmrc.config import RtrAttributes, RtsAttributes, bounds
+from softmrc.planes import namespace
 from softmrc.said import Nonsense
 from softmrc.verbs import PeerPlane
 
-VERSION = 6
+VERSION = 7
 Offer = dict[str, Any]
 LIMITS = {
     "mtu": bounds(RtrAttributes, "mtu"),
@@ -32,6 +32,7 @@ LIMITS = {
 QPNS = bounds(RtrAttributes, "dest_qpn")
 MOST_CORES = 1 << 20
 MOST_STRANDS = 64
+MOST = {"network": 1 << 64, "cores": MOST_CORES, "lanes": MOST_STRANDS}
 
 
 @cache
@@ -43,26 +44,25 @@ def boot() -> str:
         return socket.gethostname()
 
 
-def network() -> int:
-    """The same for two processes of a machine exactly if loopback connects them."""
-    try:
-        return os.stat("/proc/self/ns/net").st_ino
-    except OSError:
-        return 0
-
-
 @dataclass(frozen=True)
 class Greeting:
-    """What a rank says first, before it is known how it is reached."""
+    """What a rank says first."""
 
     host: str
     network: int
     cores: int  # that it shares with ranks of its host; 0: it says how many strands it has
     lanes: int  # the most strands it has; 0: it does not know yet
+    is_guess: bool = False  # what it offers holds if all ranks are on one host
+    offer: Offer | None = None  # how it is reached; None: it says so when it has heard the others
 
     @classmethod
-    def own(cls, cores: int, lanes: int) -> Self:
-        return cls(boot(), network(), cores, lanes)
+    def own(cls, cores: int, lanes: int, is_guess: bool = False, offer: Offer | None = None) -> Self:
+        return cls(boot(), namespace(), cores, lanes, is_guess, offer)
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """The same for two ranks exactly if loopback connects them."""
+        return self.host, self.network
 
     def told(self, rank: int, size: int) -> str:
         return json.dumps({**_alike(rank, size), **vars(self)})
@@ -83,8 +83,10 @@ class Greeting:
                         )
                 if not isinstance(words.get("host"), str):
                     raise Nonsense("host", words.get("host"), "a name")
-                most = {"network": 1 << 64, "cores": MOST_CORES, "lanes": MOST_STRANDS}
-                found.append(cls(words["host"], *(said.whole(key, words.get(key), 0, most[key]) for key in most)))
+                if not isinstance(offer := words.get("offer"), dict | None):
+                    raise Nonsense("offer", offer, "how it is reached, or null")
+                network, cores, lanes = (said.whole(key, words.get(key), 0, most) for key, most in MOST.items())
+                found.append(cls(words["host"], network, cores, lanes, words.get("is_guess") is True, offer))
             except Nonsense as error:
                 raise CollectiveError(f"rank {rank}: {where} makes no sense: {error}") from None
         return found
@@ -154,6 +156,12 @@ def _strand(name: str, strand: object, size: int) -> Strand:
     said.whole(f"{name}.pairs[0]", first, QPNS[0], QPNS[1] - stride * (2 * size - 1))
     rings = said.whole(f"{name}.rings", strand.get("rings"), 0, (1 << 32) - size)
     return Strand(planes, first, stride, rings)
+
+
+def is_final(greetings: Sequence[Greeting]) -> bool:
+    """Whether what these ranks offer is how they are reached, so that nothing more is to be said."""
+    is_right = len({one.where for one in greetings}) == 1
+    return all(one.offer is not None and (is_right or not one.is_guess) for one in greetings)
 
 
 def strands_of(greetings: Sequence[Greeting]) -> int:

@@ -3,7 +3,9 @@
 A store may still hold what an earlier run of the job said: `torchrun` restarts its workers on the same store, and a
 program may leave a group and make it again. So everybody adds a token of its own to what it says, and all tokens
 make a name, under which everybody leaves a sign. All is well when all signs are there: a rank of the past cannot have
-heard a token of today. Whatever is said after that is under this name, and heard at once.
+heard a token of today. Whatever is said after that is under this name, and heard at once. Who has all it needs in what
+was said first may act on it before that, and leave its sign when it is ready; where a sign stays away it looks whether
+somebody has said something new.
 
 What makes no sense may also be of the past, and be replaced in a moment. So nobody fails of it before the time is up;
 then the rank is named, the key, and what was found there.
@@ -14,6 +16,7 @@ they are there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import secrets
@@ -26,7 +29,8 @@ from softmrc.errors import ConfigError
 
 LAST_LOOK_S = 0.01
 LOOK_AGAIN_S = 0.005
-FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.05, 0.5  # how long signs are waited for before looking elsewhere
+FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.1, 0.5  # how long signs are waited for before looking elsewhere
+ABOUT_S = 1.0
 LONGEST_S = 1e8  # stores count in types that overflow
 LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
 LONGEST_REASON = 300
@@ -46,31 +50,59 @@ class Table:
         self.sitting = ""  # names those who agreed, this time
         self.said: list[str] = []  # what they said, by rank; none: they have not agreed
         self.secret = b""  # what they have in common, and nobody knows who cannot read the store
-        self._has_told = False
+        self.is_confirmed = False  # everybody has heard that
+        self._mine = ""
+        self.has_told = False
         self._has_given_up = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
 
     def agree(self, text: str) -> list[str]:
-        """What each rank says, by rank."""
-        mine = f"{secrets.token_hex(8)} {text}"
-        self._set(self._own("says"), mine)
-        glance_s, sitting = FIRST_GLANCE_S, ""
+        """What each rank says, by rank, and that it is there."""
+        self.hear(text)
+        while not self.confirm():
+            pass
+        return self.said
+
+    def hear(self, text: str) -> list[str]:
+        """What each rank says, by rank; it may be of an earlier run, until all have confirmed it, or are ready."""
+        self._mine = f"{secrets.token_hex(8)} {text}"
+        self._set(self._own("says"), self._mine)
+        self._listen()
+        return self.said
+
+    def _listen(self) -> None:
         while True:
             self._faults.clear()
-            said = self._said(mine)
+            said = self._said(self._mine)
             if len(said) == self._size:
-                name = hashlib.sha256(" ".join(one[0] for one in said.values()).encode()).hexdigest()[:16]
-                if name != sitting:
-                    sitting = name
-                    self._set(self._own(f"heard/{sitting}"), WELL)
-                if self._all_signed(f"heard/{sitting}", glance_s):
-                    self.sitting, self.said = sitting, [one[2] for one in said.values()]
-                    every = "\n".join(" ".join(one) for one in said.values())
-                    self.secret = hashlib.sha256(every.encode()).digest()
-                    return self.said
-                glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
+                break
             self._check_time("join")
             time.sleep(LOOK_AGAIN_S)
+        name = hashlib.sha256(" ".join(one[0] for one in said.values()).encode()).hexdigest()[:16]
+        if name != self.sitting:
+            self.sitting, self.said = name, [one[2] for one in said.values()]
+            self.secret = hashlib.sha256("\n".join(" ".join(one) for one in said.values()).encode()).digest()
+
+    def confirm(self) -> bool:
+        """True when everybody has heard the same as this rank; False where something new was said, which is in `said`
+        now."""
+        glance_s = FIRST_GLANCE_S
+        self._sign("heard")
+        while not self._all_signed("heard", glance_s):
+            if why := self._failure():
+                raise CollectiveError(why)
+            self._check_time("join")
+            time.sleep(LOOK_AGAIN_S)
+            if self._is_news():
+                return False
+            glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
+        self.is_confirmed = True
+        return True
+
+    def _is_news(self) -> bool:
+        sitting = self.sitting
+        self._listen()
+        return self.sitting != sitting
 
     def _said(self, mine: str) -> dict[int, tuple[str, str, str]]:
         """Token, space and words of every rank that has said something. Ours must be there as we said it."""
@@ -95,7 +127,7 @@ class Table:
     def tell(self, text: str) -> list[str]:
         """After `agree`: what each rank tells, by rank. One that has failed meanwhile says why."""
         what = f"places/{self.sitting}"
-        self._has_told = True
+        self.has_told = True
         self._set(self._own(what), WELL + text)
         self._faults.clear()
         told = self._all(what, "get ready for")
@@ -106,16 +138,26 @@ class Table:
                 raise CollectiveError(f"rank {rank} did not get ready: {why or self.key(what, rank)}")
         return [told[rank][1:] for rank in range(self._size)]
 
-    def be_ready(self) -> None:
-        """Until everybody is. One that has failed meanwhile says why."""
-        what = f"ready/{self.sitting}"
-        self._set(self._own(what), WELL)
+    def be_ready(self) -> bool:
+        """Until everybody is. One that has failed meanwhile says why. False where something new was said: whoever has
+        acted on what was not confirmed does so again."""
         glance_s = FIRST_GLANCE_S
-        while not self._all_signed(what, glance_s):
+        self._sign("ready")
+        while not self._all_signed("ready", glance_s):
             if why := self._failure():
                 raise CollectiveError(why)
+            if not self.is_confirmed:
+                self._sign("heard")  # for whoever waits for that, before it is ready
+                if self._is_news():
+                    return False
+                if time.monotonic() >= self._until:  # who is not there at all is not just late
+                    if not self._all_signed("heard", LAST_LOOK_S):
+                        self._check_time("join")
+                    self._all_signed("ready", LAST_LOOK_S)
             self._check_time("get ready for")
             glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
+        self.is_confirmed = True
+        return True
 
     def give_up(self, why: str) -> None:
         """Tell those who wait for us, once."""
@@ -123,13 +165,13 @@ class Table:
             return
         self._has_given_up = True
         words = "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
-        if not self._has_told:
+        if self.is_confirmed and not self.has_told:
             self._set(self._own(f"places/{self.sitting}"), FAILED + words)
-        elif not self._failure():
+        if not self._failure():
             self._set(self._shared("failed"), f"rank {self._rank} did not get ready: {words}")
 
     def _failure(self) -> str:
-        """What the first rank said that failed after it had told the others where it is; empty: none did."""
+        """What the first rank said that failed on the way; empty: none did."""
         key = self._shared("failed")
         if self._refused([key], LAST_LOOK_S):
             return ""
@@ -152,6 +194,9 @@ class Table:
     def _shared(self, what: str) -> str:
         return f"softmrc/{self.name}/{what}/{self.sitting}"
 
+    def _sign(self, what: str) -> None:
+        self._set(self._own(f"{what}/{self.sitting}"), WELL)
+
     def _set(self, key: str, text: str) -> None:
         self._store.set(key, text.encode())
 
@@ -160,7 +205,7 @@ class Table:
 
     def _all_signed(self, what: str, glance_s: float) -> bool:
         """Whether everybody has left this sign within so long; when the time is up, who has not is remembered."""
-        keys, start = self._keys(what), time.monotonic()
+        keys, start = self._keys(f"{what}/{self.sitting}"), time.monotonic()
         patience_s = min(glance_s, max(self._until - start, LAST_LOOK_S))
         error = self._refused(keys, patience_s)
         if error is None:
@@ -202,6 +247,9 @@ class Table:
     def _read(self, what: str) -> dict[int, object]:
         """What the store holds of each, in one go; where that fails, one by one, to say of whom it holds nothing."""
         keys = self._keys(what)
+        if self._is_as_patient():
+            with contextlib.suppress(Exception):  # what is wrong, the other way tells
+                return dict(enumerate(self._store.multi_get(keys)))
         try:
             self._store.wait(keys, self._time_left())
             return dict(enumerate(_values(self._store, keys)))
@@ -217,6 +265,13 @@ class Table:
                 self._faults[rank] = f"nothing is under {key}"
         return found
 
+    def _is_as_patient(self) -> bool:
+        """Whether the store, when it is asked for what nobody has said yet, waits for about as long as we would."""
+        patience = getattr(self._store, "timeout", None)
+        if not isinstance(patience, timedelta) or not _takes_several(self._store):
+            return False
+        return abs(patience.total_seconds() - (self._until - time.monotonic())) < ABOUT_S
+
     def _time_left(self) -> timedelta:
         return timedelta(seconds=min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S))
 
@@ -231,9 +286,11 @@ class Table:
 
 def _values(store: Any, keys: list[str]) -> list[object]:
     """Of keys that are set, with one question where the store takes several."""
-    if getattr(store, "has_extended_api", bool)():
-        return list(store.multi_get(keys))
-    return [store.get(key) for key in keys]
+    return list(store.multi_get(keys)) if _takes_several(store) else [store.get(key) for key in keys]
+
+
+def _takes_several(store: Any) -> bool:
+    return bool(getattr(store, "has_extended_api", bool)())
 
 
 def _text(data: object) -> str:
