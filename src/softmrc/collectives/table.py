@@ -5,7 +5,8 @@ program may leave a group and make it again. So everybody adds a token of its ow
 make a name, under which everybody leaves a sign. All is well when all signs are there: a rank of the past cannot have
 heard a token of today. Whatever is said after that is under this name, and heard at once. Who has all it needs in what
 was said first may act on it before that, and leave its sign when it is ready; where a sign stays away it looks whether
-somebody has said something new.
+somebody has said something new. It goes there once it is sure that those who made the name will never all be ready
+(docs/decisions/0165-joining-in-one-sentence.md).
 
 What makes no sense may also be of the past, and be replaced in a moment. So nobody fails of it before the time is up;
 then the rank is named, the key, and what was found there.
@@ -27,7 +28,7 @@ from typing import Any
 from softmrc.collectives.work import CollectiveError
 from softmrc.errors import ConfigError
 
-LAST_LOOK_S = 0.01
+LAST_LOOK_S, PATIENT_LOOK_S = 0.01, 1.0
 LOOK_AGAIN_S = 0.005
 FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.1, 0.5  # how long signs are waited for before looking elsewhere
 ABOUT_S = 1.0
@@ -36,6 +37,7 @@ LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of 
 LONGEST_REASON = 300
 TOKEN = re.compile("[0-9a-f]{16}")
 WELL, FAILED = "+", "-"  # how what is told begins
+Words = tuple[str, str, str]  # what a rank says: token, space and text
 
 
 class Table:
@@ -52,6 +54,7 @@ class Table:
         self.secret = b""  # what they have in common, and nobody knows who cannot read the store
         self.is_confirmed = False  # everybody has heard that
         self._mine = ""
+        self._tokens: list[str] = []  # by which they are known, by rank
         self.has_told = False
         self._has_given_up = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
@@ -71,17 +74,21 @@ class Table:
         return self.said
 
     def _listen(self) -> None:
-        while True:
-            self._faults.clear()
-            said = self._said(self._mine)
-            if len(said) == self._size:
-                break
+        while not (words := self._look()):
             self._check_time("join")
             time.sleep(LOOK_AGAIN_S)
-        name = hashlib.sha256(" ".join(one[0] for one in said.values()).encode()).hexdigest()[:16]
-        if name != self.sitting:
-            self.sitting, self.said = name, [one[2] for one in said.values()]
-            self.secret = hashlib.sha256("\n".join(" ".join(one) for one in said.values()).encode()).digest()
+        self._sit_with(words)
+
+    def _look(self) -> list[Words]:
+        """What each rank says now, by rank; nothing, while one of them says nothing that could be meant."""
+        self._faults.clear()
+        said = self._said(self._mine)
+        return list(said.values()) if len(said) == self._size else []
+
+    def _sit_with(self, words: list[Words]) -> None:
+        self._tokens, self.said = [token for token, _, _ in words], [text for _, _, text in words]
+        self.sitting = _name_of(words)
+        self.secret = hashlib.sha256("\n".join(" ".join(one) for one in words).encode()).digest()
 
     def confirm(self) -> bool:
         """True when everybody has heard the same as this rank; False where something new was said, which is in `said`
@@ -93,18 +100,41 @@ class Table:
                 raise CollectiveError(why)
             self._check_time("join")
             time.sleep(LOOK_AGAIN_S)
-            if self._is_news():
+            self._sign("seen")
+            words = self._look()
+            is_news = words and _name_of(words) != self.sitting
+            if is_news and not self._are_set(self._keys(f"heard/{self.sitting}")):  # or somebody went on from here
+                self._sit_with(words)
                 return False
             glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
         self.is_confirmed = True
         return True
 
-    def _is_news(self) -> bool:
-        sitting = self.sitting
-        self._listen()
-        return self.sitting != sitting
+    def _has_moved(self) -> bool:
+        """Something new was said, and this rank, which has said that it is ready here, is there now. Others may be
+        ready with it as long as all signs may come: it goes only if one has left none here, and will not."""
+        words = self._look()
+        if not words:
+            return False
+        name = _name_of(words)
+        self._sign("seen", name)  # what is older, and we are not ready at yet, we will never be
+        if name == self.sitting:
+            return False
+        are_new = [token != before for (token, _, _), before in zip(words, self._tokens, strict=True)]
+        gone = [rank for rank, is_new in enumerate(are_new) if is_new]
+        there = [rank for rank, is_new in enumerate(are_new) if not is_new]
+        if self._are_ready(gone) and all(self._are_ready([rank]) for rank in there if self._has_seen(rank, name)):
+            return False
+        self._sit_with(words)
+        return True
 
-    def _said(self, mine: str) -> dict[int, tuple[str, str, str]]:
+    def _are_ready(self, ranks: list[int]) -> bool:
+        return self._are_set([self.key(f"ready/{self.sitting}", rank) for rank in ranks])
+
+    def _has_seen(self, rank: int, sitting: str) -> bool:
+        return self._refused([self.key(f"seen/{sitting}", rank)], LAST_LOOK_S) is None
+
+    def _said(self, mine: str) -> dict[int, Words]:
         """Token, space and words of every rank that has said something. Ours must be there as we said it."""
         texts = self._all("says", "join")
         if texts.get(self._rank) != mine:
@@ -112,7 +142,7 @@ class Table:
                 f"{self.key('says', self._rank)} does not hold what rank {self._rank} said:"
                 f" another process takes itself for rank {self._rank}, or the store is damaged"
             )
-        said: dict[int, tuple[str, str, str]] = {}
+        said: dict[int, Words] = {}
         tokens: dict[str, int] = {}
         for rank, text in texts.items():
             one = text.partition(" ")
@@ -139,8 +169,8 @@ class Table:
         return [told[rank][1:] for rank in range(self._size)]
 
     def be_ready(self) -> bool:
-        """Until everybody is. One that has failed meanwhile says why. False where something new was said: whoever has
-        acted on what was not confirmed does so again."""
+        """Until everybody is. One that has failed meanwhile says why. False where something new was said, and nobody
+        can be ready with what was said before: whoever has acted on that does so again."""
         glance_s = FIRST_GLANCE_S
         self._sign("ready")
         while not self._all_signed("ready", glance_s):
@@ -148,7 +178,7 @@ class Table:
                 raise CollectiveError(why)
             if not self.is_confirmed:
                 self._sign("heard")  # for whoever waits for that, before it is ready
-                if self._is_news():
+                if self._has_moved():
                     return False
                 if time.monotonic() >= self._until:  # who is not there at all is not just late
                     if not self._all_signed("heard", LAST_LOOK_S):
@@ -194,8 +224,8 @@ class Table:
     def _shared(self, what: str) -> str:
         return f"softmrc/{self.name}/{what}/{self.sitting}"
 
-    def _sign(self, what: str) -> None:
-        self._set(self._own(f"{what}/{self.sitting}"), WELL)
+    def _sign(self, what: str, sitting: str = "") -> None:
+        self._set(self._own(f"{what}/{sitting or self.sitting}"), WELL)
 
     def _set(self, key: str, text: str) -> None:
         self._store.set(key, text.encode())
@@ -226,6 +256,19 @@ class Table:
         except Exception as error:
             return error
         return None
+
+    def _are_set(self, keys: list[str]) -> bool:
+        """For certain: to who does not wait, a store that is slow to answer seems to hold nothing."""
+        start = time.monotonic()
+        try:
+            if check := getattr(self._store, "check", None):
+                return bool(check(keys))
+        except Exception as error:
+            raise self._store_failed(keys, error) from error
+        refusal = self._refused(keys, PATIENT_LOOK_S)
+        if refusal and time.monotonic() - start < PATIENT_LOOK_S / 2:  # that was no timeout
+            raise self._store_failed(keys, refusal)
+        return refusal is None
 
     def _store_failed(self, keys: list[str], error: Exception) -> CollectiveError:
         return CollectiveError(
@@ -282,6 +325,11 @@ class Table:
             raise CollectiveError(
                 f"timed out: {names} did not {did} the group of {self._size} within {self._timeout_s:g} s ({faults})"
             )
+
+
+def _name_of(words: list[Words]) -> str:
+    """The same for those alone who have heard the same tokens."""
+    return hashlib.sha256(" ".join(token for token, _, _ in words).encode()).hexdigest()[:16]
 
 
 def _values(store: Any, keys: list[str]) -> list[object]:
