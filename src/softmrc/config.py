@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from softmrc import _core, settings
@@ -122,11 +122,12 @@ class DeviceConfig:
 
     def checked(self) -> DeviceConfig:
         """Itself, if every field has its type; what else is wrong with a value the core says, which uses it."""
-        assert self._is_well_typed
+        if not vars(self).get("_is_checked"):
+            self._check()
+            vars(self)["_is_checked"] = True  # it stays so
         return self
 
-    @cached_property
-    def _is_well_typed(self) -> bool:
+    def _check(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
             if item.type == "bool" and not isinstance(value, bool):
@@ -142,7 +143,6 @@ class DeviceConfig:
         for name, least, most in (("rekey_packets", 16, 1 << 36), ("rekey_s", 10, LONGEST_REKEY_S)):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(name, getattr(self, name), f"{least} to {most}")
-        return True
 
     def sending(self) -> dict[str, int]:
         """What `RtsAttributes` takes from here."""
