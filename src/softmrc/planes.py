@@ -86,14 +86,14 @@ def resolve_all(texts: Iterable[str | LocalPlane], why: str = "") -> list[LocalP
     """Several at once, with one look at the machine; what is resolved stays as it is."""
     listed = list(texts)
     if all(isinstance(one, str) and LOOPBACK4.fullmatch(one) for one in listed):
-        return list(_on_loopback(tuple(listed), namespace()))
+        return list(_on_loopback(tuple(listed), namespace(), LINKS))
     local = [] if all(isinstance(one, LocalPlane) for one in listed) else _core.local_addresses()
     return [one if isinstance(one, LocalPlane) else resolve(one, why, local) for one in listed]
 
 
 @functools.lru_cache(16)
-def _on_loopback(texts: tuple[str, ...], _: int) -> tuple[LocalPlane, ...]:
-    """Which is the same for as long as this process is in one namespace."""
+def _on_loopback(texts: tuple[str, ...], *_: object) -> tuple[LocalPlane, ...]:
+    """Which is the same for as long as this process is in one namespace, and is told of it in one place."""
     local = _core.local_addresses()
     return tuple(resolve(one, "", local) for one in texts)
 
