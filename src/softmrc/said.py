@@ -47,6 +47,13 @@ def a_list(field: str, value: object, least: int, most: int) -> list[Any]:
     return value
 
 
+def flag(field: str, value: object) -> bool:
+    """A truth."""
+    if not isinstance(value, bool):
+        raise Nonsense(field, value, "true or false")
+    return value
+
+
 def address(field: str, value: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """An address that belongs to one host: what is sent there reaches nobody else, and is what it seems to be."""
     try:

@@ -133,12 +133,37 @@ ELSEWHERE = """
 """
 
 
-def test_ranks_that_are_not_all_on_one_host_say_where_they_are_once_more(tmp_path: Path) -> None:
-    """Each takes the others to be here, and learns that they are not: pretended, since both are."""
-    command = [sys.executable, "-c", textwrap.dedent(ELSEWHERE)]
+def two_hosts(code: str, store: Path) -> None:
+    """Both ranks join over what leads to the other host: pretended, since both are here."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "store")], **pipes) for rank in range(2)]
+    ranks = [subprocess.Popen([*command, str(rank), str(store)], **pipes) for rank in range(2)]
     for rank in ranks:
         out, errors = rank.communicate(timeout=60)
         assert rank.returncode == 0, errors[-2000:]
         assert out.splitlines() == ["2.0 2", "2.0 2"]
+
+
+def test_ranks_that_are_not_all_on_one_host_say_where_they_are_once_more(tmp_path: Path) -> None:
+    """Each takes the others to be here, and learns that they are not."""
+    two_hosts(ELSEWHERE, tmp_path / "store")
+
+
+BROKEN = """\
+    from softmrc.errors import DeviceError
+    from softmrc.torch import rendezvous as joining
+
+    take = joining._take
+
+    def taken(key, *more):
+        if rank == 0 and key[1] == settings.LOOPBACK:
+            raise DeviceError("loopback is down")
+        return take(key, *more)
+
+    joining._take = taken
+    dist.init"""
+
+
+def test_a_rank_that_cannot_open_its_guess_joins_those_of_other_hosts(tmp_path: Path) -> None:
+    """It is for ranks of one host; what connects several is opened when they are known."""
+    two_hosts(ELSEWHERE.replace("    dist.init", BROKEN, 1), tmp_path / "store")

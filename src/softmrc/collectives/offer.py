@@ -53,11 +53,14 @@ class Greeting:
     cores: int  # that it shares with ranks of its host; 0: it says how many strands it has
     lanes: int  # the most strands it has; 0: it does not know yet
     is_guess: bool = False  # what it offers holds if all ranks are on one host
+    is_sure: bool = (
+        False  # whoever is on its host reaches it there: there is no cable, and nothing is broken on purpose
+    )
     offer: Offer | None = None  # how it is reached; None: it says so when it has heard the others
 
     @classmethod
-    def own(cls, cores: int, lanes: int, is_guess: bool = False, offer: Offer | None = None) -> Self:
-        return cls(boot(), namespace(), cores, lanes, is_guess, offer)
+    def own(cls, cores: int, lanes: int, **more: Any) -> Self:
+        return cls(boot(), namespace(), cores, lanes, **more)
 
     @property
     def where(self) -> tuple[str, int]:
@@ -86,7 +89,8 @@ class Greeting:
                 if not isinstance(offer := words.get("offer"), dict | None):
                     raise Nonsense("offer", offer, "how it is reached, or null")
                 network, cores, lanes = (said.whole(key, words.get(key), 0, most) for key, most in MOST.items())
-                found.append(cls(words["host"], network, cores, lanes, words.get("is_guess") is True, offer))
+                is_guess, is_sure = (said.flag(key, words.get(key)) for key in ("is_guess", "is_sure"))
+                found.append(cls(words["host"], network, cores, lanes, is_guess, is_sure, offer))
             except Nonsense as error:
                 raise CollectiveError(f"rank {rank}: {where} makes no sense: {error}") from None
         return found
@@ -158,10 +162,20 @@ def _strand(name: str, strand: object, size: int) -> Strand:
     return Strand(planes, first, stride, rings)
 
 
+def are_together(greetings: Sequence[Greeting]) -> bool:
+    """Whether loopback connects all of them."""
+    return len({one.where for one in greetings}) == 1
+
+
 def is_final(greetings: Sequence[Greeting]) -> bool:
     """Whether what these ranks offer is how they are reached, so that nothing more is to be said."""
-    is_right = len({one.where for one in greetings}) == 1
+    is_right = are_together(greetings)
     return all(one.offer is not None and (is_right or not one.is_guess) for one in greetings)
+
+
+def are_sure(greetings: Sequence[Greeting]) -> bool:
+    """Whether these ranks reach each other, so that nobody needs to look."""
+    return are_together(greetings) and all(one.is_sure for one in greetings)
 
 
 def strands_of(greetings: Sequence[Greeting]) -> int:

@@ -24,7 +24,18 @@ from typing import Any
 
 from softmrc import _core, reach, sealing
 from softmrc.collectives import neighbours
-from softmrc.collectives.offer import Greeting, Offer, Strand, check, is_final, read, strands_of, strands_told
+from softmrc.collectives.offer import (
+    Greeting,
+    Offer,
+    Strand,
+    are_sure,
+    are_together,
+    check,
+    is_final,
+    read,
+    strands_of,
+    strands_told,
+)
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
@@ -36,6 +47,7 @@ from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, Queue
 from softmrc.verbs.width import cores, processes_here
 
 SEEN_EVERY_S = 0.005
+Found = dict[int, tuple[Offer, list[Strand]]]  # by rank, how the others are reached
 
 
 @dataclass
@@ -85,6 +97,7 @@ class Meeting:
         self._cores = cores_to_share(is_firm)
         self._memory = neighbours.memory_of_this_process() if neighbours.is_wanted(device) else ""
         self._side_by_side = 1
+        self._is_sure = False  # that all ranks reach each other
         self._seen_until = 0.0
         self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
@@ -132,43 +145,59 @@ class Meeting:
         mine = [Strand(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
         if not self.table.said:
             offer = self._offer(mine) if self._share is None else None  # what is sealed is proved for those who agreed
-            greeting = Greeting.own(self._cores, self._most_lanes, self._is_guess, offer)
+            lanes = 0 if self._is_guess and self._cores else self._most_lanes  # another device may have others
+            is_sure = self.device.stays_here and not self.device.weather and self._share is None
+            greeting = Greeting.own(self._cores, lanes, is_guess=self._is_guess, is_sure=is_sure, offer=offer)
             self.table.hear(greeting.told(self.rank, self.size))
         while not self._has_joined(native, mine):
             self._forget()
             if not native.stop():
                 raise CollectiveError("somebody of an earlier run spoke to this rank while it joined; join again")
-        if not self.device.stays_here or self.device.weather or self._share is not None:
+        if not self._is_sure:
             self._seen_until = time.monotonic() + reach.SILENT_S
             self._see_planes(native)
 
     def _has_joined(self, native: Any, mine: list[Strand]) -> bool:
         """At once, where all have said how they are reached; else they agree, and then say so. False where somebody has
         said something new meanwhile."""
-        table, found = self.table, None
+        table = self.table
         try:
             greetings = Greeting.heard(table.said, table)
-            if is_final(greetings):
-                found = {peer: self._parsed(peer, greetings[peer].offer or {}) for peer in self._others()}
-                self._check_places({self.rank: mine, **{peer: strands for peer, (_, strands) in found.items()}})
+            found = self._found(mine, greetings) if is_final(greetings) else None
+            strands = min(len(mine), strands_of(greetings))
+            is_even = found is not None and all(len(its) == strands == len(mine) for _, its in found.values())
+            if found is not None and is_even:
+                self._learn(native, mine, found)
         except CollectiveError:
             if table.is_confirmed or table.confirm():
                 raise
             return False
-        strands = min(len(mine), strands_of(greetings))
-        is_even = found is not None and all(len(its) == strands == len(mine) for _, its in found.values())
-        if not is_even and not table.is_confirmed and not table.confirm():
-            return False
+        if not is_even:
+            if not table.is_confirmed and not table.confirm():
+                return False
+            self._agree(native, mine, greetings, found, strands)
+        self._is_sure = are_sure(greetings)
+        self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
+        self._start(native)
+        return table.be_ready()
+
+    def _found(self, mine: list[Strand], greetings: list[Greeting]) -> Found:
+        """How each of the others is reached, as it said in its greeting."""
+        found = {peer: self._parsed(peer, greetings[peer].offer or {}) for peer in self._others()}
+        self._check_places({self.rank: mine, **{peer: strands for peer, (_, strands) in found.items()}})
+        return found
+
+    def _agree(
+        self, native: Any, mine: list[Strand], greetings: list[Greeting], found: Found | None, strands: int
+    ) -> None:
+        """With those who have confirmed what they said, on so many strands or fewer, and on how they are reached."""
         if found is None:
-            if self._is_guess and len({one.where for one in greetings}) > 1:
+            if self._is_guess and not are_together(greetings):
                 raise Elsewhere
             self._narrow(native, mine, strands)
             found = self._exchange(mine)
         self._narrow(native, mine, min(strands, *(len(its) for _, its in found.values())))
         self._learn(native, mine, found)
-        self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
-        self._start(native)
-        return table.be_ready()
 
     def _narrow(self, native: Any, mine: list[Strand], strands: int) -> None:
         if strands < len(mine):
@@ -264,7 +293,7 @@ class Meeting:
     def _makes_no_sense(self, peer: int, error: Nonsense) -> CollectiveError:
         return CollectiveError(f"rank {peer}: {self._where(peer)} makes no sense: {error}")
 
-    def _exchange(self, mine: list[Strand]) -> dict[int, tuple[Offer, list[Strand]]]:
+    def _exchange(self, mine: list[Strand]) -> Found:
         """How each of the others is reached, of ranks that have agreed."""
         where = self.table.told_at(self.rank)
         told = self.table.tell(self._proved(json.dumps(self._offer(mine)), where))
@@ -304,7 +333,7 @@ class Meeting:
                     f"rank {peer} has {key} {what}, rank {self.rank} has {value}; set them alike ({where})"
                 )
 
-    def _learn(self, native: Any, mine: list[Strand], found: dict[int, tuple[Offer, list[Strand]]]) -> None:
+    def _learn(self, native: Any, mine: list[Strand], found: Found) -> None:
         """Where everybody is, and what it keeps for us."""
         self._places = {peer: strands for peer, (_, strands) in found.items()}
         memories = {self.rank: self._memory, **{peer: offer["memory"] for peer, (offer, _) in found.items()}}

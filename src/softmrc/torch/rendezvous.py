@@ -53,10 +53,11 @@ class Membership:
                 return self._joined_with(table, found, is_guess=not self._wanted.planes)
             except Elsewhere:
                 pass
-            except Exception:
-                if not self._wanted.planes and not table.said:
-                    self._hosts(table)  # it is told to those who wait
-                raise
+            except (
+                Exception
+            ):  # of a guess, and before anything was said: it may be wrong, and be told to those who wait
+                if self._wanted.planes or table.said or len(set(self._hosts(table))) == 1:
+                    raise
         return self._joined_with(table, settings.chosen(self._wanted, self._hosts(table)), is_guess=False)
 
     def _joined_with(self, table: Table, found: links.Found, is_guess: bool) -> Group:
