@@ -122,8 +122,14 @@ def test_a_meeting_asks_the_store_as_often_for_any_number_of_ranks(tmp_path: Pat
 def test_who_says_all_at_once_asks_the_store_four_things(tmp_path: Path) -> None:
     """One of them twice where a store might wait for longer than its rank."""
 
-    class Patient(Counted):
+    class AsPatient(Counted):
         timeout = timedelta(seconds=20)
+
+    class LessPatient(Counted):
+        timeout = timedelta(seconds=10)
+
+    class MorePatient(Counted):
+        timeout = timedelta(seconds=30)
 
     def go(rank: int, kind: type[Counted]) -> int:
         store = kind(DirectoryStore(tmp_path / kind.__name__))
@@ -133,7 +139,7 @@ def test_who_says_all_at_once_asks_the_store_four_things(tmp_path: Path) -> None
         return store.calls
 
     with ThreadPoolExecutor(2) as pool:
-        for kind, calls in ((Patient, 4), (Counted, 5)):
+        for kind, calls in ((AsPatient, 4), (LessPatient, 4), (MorePatient, 5), (Counted, 5)):
             assert min(pool.map(go, range(2), [kind] * 2)) == calls
 
 

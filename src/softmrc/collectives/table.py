@@ -290,8 +290,8 @@ class Table:
     def _read(self, what: str) -> dict[int, object]:
         """What the store holds of each, in one go; where that fails, one by one, to say of whom it holds nothing."""
         keys = self._keys(what)
-        if self._is_as_patient():
-            with contextlib.suppress(Exception):  # what is wrong, the other way tells
+        if self._is_no_more_patient():
+            with contextlib.suppress(Exception):  # what is wrong, the other way tells, and waits for what is left
                 return dict(enumerate(self._store.multi_get(keys)))
         try:
             self._store.wait(keys, self._time_left())
@@ -308,12 +308,13 @@ class Table:
                 self._faults[rank] = f"nothing is under {key}"
         return found
 
-    def _is_as_patient(self) -> bool:
-        """Whether the store, when it is asked for what nobody has said yet, waits for about as long as we would."""
+    def _is_no_more_patient(self) -> bool:
+        """Whether the store, when it is asked for what nobody has said yet, waits for about as long as we would, or
+        less."""
         patience = getattr(self._store, "timeout", None)
         if not isinstance(patience, timedelta) or not _takes_several(self._store):
             return False
-        return abs(patience.total_seconds() - (self._until - time.monotonic())) < ABOUT_S
+        return patience.total_seconds() < self._until - time.monotonic() + ABOUT_S
 
     def _time_left(self) -> timedelta:
         return timedelta(seconds=min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S))
