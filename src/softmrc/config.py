@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from softmrc import _core, settings
@@ -122,6 +122,12 @@ class DeviceConfig:
 
     def checked(self) -> DeviceConfig:
         """Itself, if every field has its type; what else is wrong with a value the core says, which uses it."""
+        if not vars(self).get("_is_checked"):
+            self._check()
+            vars(self)["_is_checked"] = True  # it stays so
+        return self
+
+    def _check(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
             if item.type == "bool" and not isinstance(value, bool):
@@ -137,7 +143,6 @@ class DeviceConfig:
         for name, least, most in (("rekey_packets", 16, 1 << 36), ("rekey_s", 10, LONGEST_REKEY_S)):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(name, getattr(self, name), f"{least} to {most}")
-        return self
 
     def sending(self) -> dict[str, int]:
         """What `RtsAttributes` takes from here."""
@@ -151,6 +156,10 @@ class DeviceConfig:
     def cc_profile(self, speeds_bps: Sequence[int] = (0,), stays_here: bool = False) -> CcProfile:
         """Congestion control for a device whose links have these speeds; 0 where one is not known. What stays on this
         machine has no link to overrun: round trips tell of processors only, and the window is whole from the start."""
+        return self._cc_profile(tuple(speeds_bps), stays_here)
+
+    @lru_cache(8)  # noqa: B019 - of all configurations together
+    def _cc_profile(self, speeds_bps: tuple[int, ...], stays_here: bool) -> CcProfile:
         rate_bps = self.rate_bps or (sum(speeds_bps) if all(speeds_bps) else UNKNOWN_RATE_BPS)
         each_port = self.congestion_control == "queue_delay"
         native = to_native(

@@ -8,6 +8,7 @@ SOFTMRC_DEBUG=1                   tell on stderr what is decided, and why
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Mapping
@@ -48,6 +49,8 @@ VARIABLES = {
 OF_TESTS = ("SOFTMRC_SANITIZER", "SOFTMRC_FORGER_SEEDS", "SOFTMRC_GROUP_SEEDS", "SOFTMRC_SWARM_SEEDS")
 YES = ("1", "true", "yes", "on")
 
+FILES = (CONFIG, fabric_host.FILE)  # that say more
+
 _said: set[str] = set()
 
 
@@ -61,8 +64,20 @@ class Settings:
     why: str = field(default="", compare=False)  # where the planes are from
 
 
+def of_process() -> Settings:
+    """Settings of this process. Where no file is named they are what they were as long as the variables are."""
+    if any(os.environ.get(name) for name in FILES):
+        return read()
+    return _of_variables(tuple(os.environ.get(name) for name in VARIABLES))
+
+
+@functools.lru_cache(8)
+def _of_variables(_: tuple[str | None, ...]) -> Settings:
+    return read()
+
+
 def read(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Settings of this process."""
+    """Settings, as an environment says."""
     say_what_is_odd(environment)
     path = environment.get(CONFIG, "")
     table = parse_toml(read_text(Path(path), CONFIG), CONFIG, path) if path else {}

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from softmrc.errors import ConfigError, DeviceError
 from softmrc.units import rate_text
 
 UDP_BYTES = 8
+LOOPBACK4 = re.compile(r"127(\.\d{1,3}){3}")
 LINKS = Path("/sys/class/net")
 IP6_LOOPBACK = ipaddress.IPv6Address("::1").packed
 SMALLEST_MTU, LARGEST_MTU = bounds(RtrAttributes, "mtu")
@@ -82,8 +85,25 @@ def speed_of(link: str) -> int:
 def resolve_all(texts: Iterable[str | LocalPlane], why: str = "") -> list[LocalPlane]:
     """Several at once, with one look at the machine; what is resolved stays as it is."""
     listed = list(texts)
+    if all(isinstance(one, str) and LOOPBACK4.fullmatch(one) for one in listed):
+        return list(_on_loopback(tuple(listed), namespace(), LINKS))
     local = [] if all(isinstance(one, LocalPlane) for one in listed) else _core.local_addresses()
     return [one if isinstance(one, LocalPlane) else resolve(one, why, local) for one in listed]
+
+
+@functools.lru_cache(16)
+def _on_loopback(texts: tuple[str, ...], *_: object) -> tuple[LocalPlane, ...]:
+    """Which is the same for as long as this process is in one namespace, and is told of it in one place."""
+    local = _core.local_addresses()
+    return tuple(resolve(one, "", local) for one in texts)
+
+
+def namespace() -> int:
+    """The same for two processes of a machine exactly if loopback connects them."""
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
 
 
 def resolve(text: str, why: str = "", local: list[tuple[str, bytes, int]] | None = None) -> LocalPlane:

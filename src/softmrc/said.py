@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import reprlib
 from typing import Any
@@ -46,17 +47,30 @@ def a_list(field: str, value: object, least: int, most: int) -> list[Any]:
     return value
 
 
+def flag(field: str, value: object) -> bool:
+    """A truth."""
+    if not isinstance(value, bool):
+        raise Nonsense(field, value, "true or false")
+    return value
+
+
 def address(field: str, value: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """An address that belongs to one host: what is sent there reaches nobody else, and is what it seems to be."""
     try:
         if not isinstance(value, str) or "%" in value:
             raise ValueError
-        found = ipaddress.ip_address(value)
+        found, is_a_hosts = _address(value)
     except ValueError:
         raise Nonsense(field, value, "an IPv4 or IPv6 address") from None
-    if any(found in network for network in NO_HOSTS) and found != LOOPBACK:
+    if not is_a_hosts:
         raise Nonsense(field, value, "the unicast address of a host, and no IPv4 address dressed as IPv6")
     return found
+
+
+@functools.lru_cache(1024)
+def _address(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, bool]:
+    found = ipaddress.ip_address(text)
+    return found, found == LOOPBACK or not any(found in network for network in NO_HOSTS)
 
 
 def plane(name: str, value: object) -> PeerPlane:
@@ -65,10 +79,12 @@ def plane(name: str, value: object) -> PeerPlane:
         raise Nonsense(name, value, "an address, a port and source ports")
     port = whole(f"{name}.port", value.get("port"), 1, 0xFFFF)
     field = f"{name}.source_ports"
-    ports = tuple(whole(field, one, 1, 0xFFFF) for one in a_list(field, value.get("source_ports"), 1, MOST_SOCKETS))
+    ports = a_list(field, value.get("source_ports"), 1, MOST_SOCKETS)
+    for one in ports:
+        whole(field, one, 1, 0xFFFF)
     if port not in ports or len(set(ports)) < len(ports):
-        raise Nonsense(field, list(ports), f"each of its ports once, and {port} among them")
-    return PeerPlane(address(f"{name}.address", value.get("address")), port, ports)
+        raise Nonsense(field, ports, f"each of its ports once, and {port} among them")
+    return PeerPlane(address(f"{name}.address", value.get("address")), port, tuple(ports))
 
 
 def planes(value: object) -> tuple[PeerPlane, ...]:
@@ -82,4 +98,4 @@ def planes(value: object) -> tuple[PeerPlane, ...]:
 def ends_of(found: tuple[PeerPlane, ...]) -> frozenset[End]:
     """Every address and port that packets of such a peer come from."""
     places = [(one.address.packed, one.source_ports) for one in found]
-    return frozenset((address, port) for address, ports in places for port in ports)
+    return frozenset([(address, port) for address, ports in places for port in ports])

@@ -119,6 +119,49 @@ def test_a_meeting_asks_the_store_as_often_for_any_number_of_ranks(tmp_path: Pat
         assert min(pool.map(go, range(size))) == 3 + 2 + 3 + 2
 
 
+def test_who_says_all_at_once_asks_the_store_four_things(tmp_path: Path) -> None:
+    """One of them twice where a store might wait for longer than its rank."""
+
+    class AsPatient(Counted):
+        timeout = timedelta(seconds=20)
+
+    class LessPatient(Counted):
+        timeout = timedelta(seconds=10)
+
+    class MorePatient(Counted):
+        timeout = timedelta(seconds=30)
+
+    def go(rank: int, kind: type[Counted]) -> int:
+        store = kind(DirectoryStore(tmp_path / kind.__name__))
+        table = Table(store, "table", rank, 2, 20.0)
+        assert table.hear(f"place of {rank}") == ["place of 0", "place of 1"] and not table.is_confirmed
+        assert table.be_ready() and table.is_confirmed
+        return store.calls
+
+    with ThreadPoolExecutor(2) as pool:
+        for kind, calls in ((AsPatient, 4), (LessPatient, 4), (MorePatient, 5), (Counted, 5)):
+            assert min(pool.map(go, range(2), [kind] * 2)) == calls
+
+
+def test_who_acted_on_words_of_an_earlier_run_does_so_again(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    for rank in range(2):
+        store.set(f"softmrc/table/says/{rank}", f"{rank:016x} of the past".encode())
+
+    def go(rank: int) -> list[list[str]]:
+        table = Table(store, "table", rank, 2, 20.0)
+        time.sleep(0.3 * rank)
+        heard = [table.hear(f"place of {rank}")]
+        while not table.be_ready():
+            heard.append(table.said)
+        return heard
+
+    with ThreadPoolExecutor(2) as pool:
+        early, late = pool.map(go, range(2))
+    today = ["place of 0", "place of 1"]
+    assert early == [["place of 0", "of the past"], today] and late == [today]
+
+
 def test_a_group_can_be_made_again(tmp_path: Path) -> None:
     def live(rank: int) -> int:
         data = bytearray(4)

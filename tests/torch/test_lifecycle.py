@@ -111,3 +111,59 @@ def test_a_rank_that_cannot_join_tells_the_others_why(tmp_path: Path) -> None:
     said = [rank.communicate(timeout=60)[0] for rank in ranks]
     assert said[0].startswith("CollectiveError rank 1 did not get ready: SOFTMRC_SHARED_MEMORY")
     assert said[1].startswith("ConfigError")
+
+
+ELSEWHERE = """
+    import sys, torch, torch.distributed as dist
+    from softmrc import links
+    from softmrc.collectives import offer
+    from softmrc.torch import device_of, settings
+
+    rank, path = int(sys.argv[1]), sys.argv[2]
+    offer.boot = lambda: f"host {rank}"
+    links.found = lambda: links.Found(("127.0.0.1", "127.0.0.2"), "as if they led to the other host")
+    assert settings.likely(settings.of_process(), 2).planes == settings.LOOPBACK
+    dist.init_process_group("mrc", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+    second = dist.new_group()
+    for group in (None, second):
+        x = torch.ones(1000)
+        dist.all_reduce(x, group=group)
+        print(x[0].item(), len(device_of(group).local_planes))
+    dist.destroy_process_group()
+"""
+
+
+def two_hosts(code: str, store: Path) -> None:
+    """Both ranks join over what leads to the other host: pretended, since both are here."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen([*command, str(rank), str(store)], **pipes) for rank in range(2)]
+    for rank in ranks:
+        out, errors = rank.communicate(timeout=60)
+        assert rank.returncode == 0, errors[-2000:]
+        assert out.splitlines() == ["2.0 2", "2.0 2"]
+
+
+def test_ranks_that_are_not_all_on_one_host_say_where_they_are_once_more(tmp_path: Path) -> None:
+    """Each takes the others to be here, and learns that they are not."""
+    two_hosts(ELSEWHERE, tmp_path / "store")
+
+
+BROKEN = """\
+    from softmrc.errors import DeviceError
+    from softmrc.torch import rendezvous as joining
+
+    take = joining._take
+
+    def taken(key, *more):
+        if rank == 0 and key[1] == settings.LOOPBACK:
+            raise DeviceError("loopback is down")
+        return take(key, *more)
+
+    joining._take = taken
+    dist.init"""
+
+
+def test_a_rank_that_cannot_open_its_guess_joins_those_of_other_hosts(tmp_path: Path) -> None:
+    """It is for ranks of one host; what connects several is opened when they are known."""
+    two_hosts(ELSEWHERE.replace("    dist.init", BROKEN, 1), tmp_path / "store")

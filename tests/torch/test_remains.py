@@ -79,6 +79,7 @@ PROGRAM = """
 
     dist.all_reduce(torch.ones(3))
     if rank == 1 and fate == "dies":
+        time.sleep(0.5)  # until the others have what it sent them
         os._exit(9)
     if rank == 1:
         time.sleep(60)

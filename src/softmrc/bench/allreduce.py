@@ -63,11 +63,7 @@ FIGURES = (
     Figure("sim1024_ideal_ratio", "1 024 simulated ranks, 64 MiB: bus bandwidth over the links'", "", 0.85, True),
     Figure("cuda.64MiB", "2 ranks on one GPU, 64 MiB of its memory: bandwidth over Gloo's", "", 1.5, True),
     Figure("cuda.1MiB", "… 1 MiB", "", 0, True),
-    *(Figure(f"setup.{size}", f"{size} ranks join: time over Gloo's", "", 1.2, False) for size in setup.SIZES),
-    *(
-        Figure(f"new_group.{size}", f"{size} ranks, a second group: time over Gloo's", "", 1.2, False)
-        for size in setup.SIZES
-    ),
+    *setup.RATIOS,
     Figure("links.ms", "2 links of 1 Gb/s, 64 MiB", "ms", 320, False),
     Figure("links.one_link_ms", "… one link", "ms", 0, True),
     Figure("links.loss_worst_ms", "… two links, one dies: the worst step", "ms", 0, True),

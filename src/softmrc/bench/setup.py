@@ -12,11 +12,24 @@ import socket
 import statistics
 from typing import Any
 
+from softmrc.bench.figures import Figure
 from softmrc.bench.ranks import Ranks
 from softmrc.child import command_of
 
 SIZES = (2, 4, 8, 16)
 WHAT = ("setup", "new_group")
+_CALLED = {"setup": "{} ranks join", "new_group": "{} ranks, a second group"}
+RATIOS = tuple(
+    Figure(f"{what}.{size}", f"{_CALLED[what].format(size)}: time over Gloo's", "", 1.2, False)
+    for what in WHAT
+    for size in SIZES
+)
+TIMES = tuple(
+    Figure(f"{what}.{size}.{key}", f"{_CALLED[what].format(size)}: {whose}", "ms", 0, True)
+    for what in WHAT
+    for size in SIZES
+    for key, whose in (("ms", "ours"), ("gloo_ms", "Gloo's"))
+)
 
 
 def _free_port() -> int:
@@ -51,3 +64,10 @@ def measure(rounds: int) -> dict[str, Any]:
     """By what is measured, and by the number of ranks."""
     by_size = {size: _of_size(size, rounds) for size in SIZES}
     return {what: {str(size): by_size[size][what] for size in SIZES} for what in WHAT}
+
+
+def shown(figures: dict[str, Any]) -> dict[str, float]:
+    """The figures by the keys of RATIOS and TIMES."""
+    rows = [(f"{what}.{size}", row) for what in WHAT for size, row in figures[what].items()]
+    times = {f"{name}.{key}": row[key] for name, row in rows for key in ("ms", "gloo_ms")}
+    return times | {name: row["ratio"] for name, row in rows}

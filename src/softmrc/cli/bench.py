@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import allreduce, assess, engine, failover, nccl, operate, sealed, sim, udp
+from softmrc.bench import allreduce, assess, engine, failover, nccl, operate, sealed, setup, sim, udp
 from softmrc.bench import lab as lab_bench
 from softmrc.bench.figures import Figure
 from softmrc.cli.terminal import check_mark, terminal
+from softmrc.errors import DeviceError
 
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
 
@@ -107,6 +108,21 @@ def bench_allreduce(
     for reason in reasons:
         if reason:
             terminal().print(reason, style="dim", highlight=False)
+
+
+@benches.command("join")
+def bench_join(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, help="A quick look; not for the record."),
+) -> None:
+    """How long 2 to 16 ranks of torch take to join, and to make a second group, beside Gloo in turns. Needs torch."""
+    if not allreduce.has_gloo():
+        raise DeviceError(allreduce.NO_TORCH)
+    figures = setup.measure(3 if quick else 15)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+        return
+    _show("Joining, on loopback", (*setup.TIMES, *setup.RATIOS), setup.shown(figures))
 
 
 @benches.command("nccl")

@@ -85,7 +85,7 @@ class Group:
         _positive("timeout_s", timeout_s)
         if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MOST_STRANDS:
             raise ConfigError("lanes", lanes, f"1 to {MOST_STRANDS}, or None: by processors and ranks")
-        table = store if isinstance(store, Table) else Table(store, name, rank, size, timeout_s)
+        table = Table(store, name, rank, size, timeout_s)
         config = device_config or DeviceConfig()
         made = device or made_for(planes or DEFAULT_PLANES, config, size, lanes)
         is_firm = bool(lanes or (device.config if device else config).lanes)
@@ -332,7 +332,12 @@ def widened(config: DeviceConfig, planes: Sequence[LocalPlane], size: int, lanes
     if config.lanes or (config.port and not lanes):
         return config
     ranks_here = processes_here(unless_said=size if all(plane.address.is_loopback for plane in planes) else 1)
-    return replace(config, lanes=lanes or lanes_of_rank(ranks_here, [plane.speed_bps for plane in planes]))
+    return _with_lanes(config, lanes or lanes_of_rank(ranks_here, [plane.speed_bps for plane in planes]))
+
+
+@functools.lru_cache(8)
+def _with_lanes(config: DeviceConfig, lanes: int) -> DeviceConfig:
+    return replace(config, lanes=lanes)
 
 
 def _positive(field: str, seconds: Any) -> float:

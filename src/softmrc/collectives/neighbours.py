@@ -23,7 +23,7 @@ def is_wanted(device: Device) -> bool:
     choice = os.environ.get(SHARED_MEMORY) or "auto"
     if choice not in CHOICES:
         raise ConfigError(SHARED_MEMORY, choice, "'auto', 'on' or 'off'")
-    return choice == "on" or (choice == "auto" and not all(plane.address.is_loopback for plane in device.local_planes))
+    return choice == "on" or (choice == "auto" and not device.stays_here)
 
 
 def memory_of_this_process() -> str:

@@ -4,7 +4,6 @@ another version, of another group or another rank are refused in words, before a
 from __future__ import annotations
 
 import json
-import os
 import reprlib
 import socket
 import sys
@@ -19,10 +18,11 @@ from softmrc import said
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError
 from softmrc.config import RtrAttributes, RtsAttributes, bounds
+from softmrc.planes import namespace
 from softmrc.said import Nonsense
 from softmrc.verbs import PeerPlane
 
-VERSION = 6
+VERSION = 7
 Offer = dict[str, Any]
 LIMITS = {
     "mtu": bounds(RtrAttributes, "mtu"),
@@ -32,6 +32,7 @@ LIMITS = {
 QPNS = bounds(RtrAttributes, "dest_qpn")
 MOST_CORES = 1 << 20
 MOST_STRANDS = 64
+MOST = {"network": 1 << 64, "cores": MOST_CORES, "lanes": MOST_STRANDS}
 
 
 @cache
@@ -43,26 +44,28 @@ def boot() -> str:
         return socket.gethostname()
 
 
-def network() -> int:
-    """The same for two processes of a machine exactly if loopback connects them."""
-    try:
-        return os.stat("/proc/self/ns/net").st_ino
-    except OSError:
-        return 0
-
-
 @dataclass(frozen=True)
 class Greeting:
-    """What a rank says first, before it is known how it is reached."""
+    """What a rank says first."""
 
     host: str
     network: int
     cores: int  # that it shares with ranks of its host; 0: it says how many strands it has
     lanes: int  # the most strands it has; 0: it does not know yet
+    is_guess: bool = False  # what it offers holds if all ranks are on one host
+    is_sure: bool = (
+        False  # whoever is on its host reaches it there: there is no cable, and nothing is broken on purpose
+    )
+    offer: Offer | None = None  # how it is reached; None: it says so when it has heard the others
 
     @classmethod
-    def own(cls, cores: int, lanes: int) -> Self:
-        return cls(boot(), network(), cores, lanes)
+    def own(cls, cores: int, lanes: int, **more: Any) -> Self:
+        return cls(boot(), namespace(), cores, lanes, **more)
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """The same for two ranks exactly if loopback connects them."""
+        return self.host, self.network
 
     def told(self, rank: int, size: int) -> str:
         return json.dumps({**_alike(rank, size), **vars(self)})
@@ -83,8 +86,11 @@ class Greeting:
                         )
                 if not isinstance(words.get("host"), str):
                     raise Nonsense("host", words.get("host"), "a name")
-                most = {"network": 1 << 64, "cores": MOST_CORES, "lanes": MOST_STRANDS}
-                found.append(cls(words["host"], *(said.whole(key, words.get(key), 0, most[key]) for key in most)))
+                if not isinstance(offer := words.get("offer"), dict | None):
+                    raise Nonsense("offer", offer, "how it is reached, or null")
+                network, cores, lanes = (said.whole(key, words.get(key), 0, most) for key, most in MOST.items())
+                is_guess, is_sure = (said.flag(key, words.get(key)) for key in ("is_guess", "is_sure"))
+                found.append(cls(words["host"], network, cores, lanes, is_guess, is_sure, offer))
             except Nonsense as error:
                 raise CollectiveError(f"rank {rank}: {where} makes no sense: {error}") from None
         return found
@@ -154,6 +160,22 @@ def _strand(name: str, strand: object, size: int) -> Strand:
     said.whole(f"{name}.pairs[0]", first, QPNS[0], QPNS[1] - stride * (2 * size - 1))
     rings = said.whole(f"{name}.rings", strand.get("rings"), 0, (1 << 32) - size)
     return Strand(planes, first, stride, rings)
+
+
+def are_together(greetings: Sequence[Greeting]) -> bool:
+    """Whether loopback connects all of them."""
+    return len({one.where for one in greetings}) == 1
+
+
+def is_final(greetings: Sequence[Greeting]) -> bool:
+    """Whether what these ranks offer is how they are reached, so that nothing more is to be said."""
+    is_right = are_together(greetings)
+    return all(one.offer is not None and (is_right or not one.is_guess) for one in greetings)
+
+
+def are_sure(greetings: Sequence[Greeting]) -> bool:
+    """Whether these ranks reach each other, so that nobody needs to look."""
+    return are_together(greetings) and all(one.is_sure for one in greetings)
 
 
 def strands_of(greetings: Sequence[Greeting]) -> int:

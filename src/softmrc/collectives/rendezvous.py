@@ -24,7 +24,18 @@ from typing import Any
 
 from softmrc import _core, reach, sealing
 from softmrc.collectives import neighbours
-from softmrc.collectives.offer import Greeting, Offer, Strand, check, read, strands_of, strands_told
+from softmrc.collectives.offer import (
+    Greeting,
+    Offer,
+    Strand,
+    are_sure,
+    are_together,
+    check,
+    is_final,
+    read,
+    strands_of,
+    strands_told,
+)
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
@@ -33,9 +44,10 @@ from softmrc.errors import ConfigError
 from softmrc.said import Nonsense, ends_of
 from softmrc.sealing import Share, Told, proof_of
 from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
-from softmrc.verbs.width import cores
+from softmrc.verbs.width import cores, processes_here
 
 SEEN_EVERY_S = 0.005
+Found = dict[int, tuple[Offer, list[Strand]]]  # by rank, how the others are reached
 
 
 @dataclass
@@ -51,14 +63,27 @@ def cores_to_share(is_firm: bool) -> int:
     return 0 if is_firm else max(1, int(cores()))
 
 
+class Elsewhere(Exception):
+    """Not all ranks are where this one took them to be; they have agreed, and it may join with another device."""
+
+
 class Meeting:
     """One rank on its way into a group."""
 
     def __init__(
-        self, table: Table, rank: int, size: int, device: Device, timeout_s: float, lanes: int, is_firm: bool
+        self,
+        table: Table,
+        rank: int,
+        size: int,
+        device: Device,
+        timeout_s: float,
+        lanes: int,
+        is_firm: bool,
+        is_guess: bool = False,
     ) -> None:
         """With so many strands at most; fewer where another rank has fewer, or, unless it `is_firm`, where ranks that
-        share this host want the same processors. They may have greeted each other at this table already."""
+        share this host want the same processors. They may have greeted each other at this table already. Where the
+        device `is_guess`, it is for the case that all of them are on this host."""
         self.name = table.name
         self.table = table
         self.rank = rank
@@ -66,11 +91,13 @@ class Meeting:
         self.device = device
         self._timeout_s = timeout_s
         self._most_lanes = lanes
+        self._is_guess = is_guess
         self._secret = secret_of(None)
         self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
         self._cores = cores_to_share(is_firm)
         self._memory = neighbours.memory_of_this_process() if neighbours.is_wanted(device) else ""
         self._side_by_side = 1
+        self._is_sure = False  # that all ranks reach each other
         self._seen_until = 0.0
         self.lanes: list[int] = []  # of the device, by strand
         self.cq: CompletionQueue = device.create_cq()
@@ -83,29 +110,102 @@ class Meeting:
         """The native group, which knows of everybody."""
         native = None
         try:
-            greetings = self._greet()
-            strands = min(self._most_lanes, strands_of(greetings))
-            first = self.device._native.emptiest_lane()
-            self.lanes = [(first + k) % self.device.lanes for k in range(strands)]
-            homes = [(lane, *self.device._profiles_of(lane)) for lane in self.lanes]
-            number, seed = self.cq.number, secrets.randbits(63)
-            native = _core.CollectiveGroup(self.device._native, homes, self.rank, self.size, number, seed, port)
-            if self.size > 1:
-                self._learn(native)
-                self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
-            native.start(self.mtu * _core.packets_a_train(self.mtu), self._side_by_side)
-            if self.size > 1:
-                self.table.be_ready()
-                self._seen_until = time.monotonic() + reach.SILENT_S
-                self._see_planes(native)
+            native = self._make(port)
+            if self.size == 1:
+                self._start(native)
+            else:
+                self._join(native)
         except BaseException as error:
             why = str(error) or type(error).__name__
-            quietly(lambda: self.table.give_up(why))
+            if not isinstance(error, Elsewhere):
+                quietly(lambda: self.table.give_up(why))
             if native is not None:
                 native.close(0.0)
             self.leave()
             raise
         return native
+
+    def _make(self, port: Any) -> Any:
+        """With as many strands as this rank may have; others may have fewer."""
+        first = self.device._native.emptiest_lane()
+        self.lanes = [(first + k) % self.device.lanes for k in range(self._likely_strands())]
+        homes = [(lane, *self.device._profiles_of(lane)) for lane in self.lanes]
+        number, seed = self.cq.number, secrets.randbits(63)
+        return _core.CollectiveGroup(self.device._native, homes, self.rank, self.size, number, seed, port)
+
+    def _likely_strands(self) -> int:
+        """By what the others said; before they are heard, by the ranks that are on this host in all likelihood."""
+        if self.table.said:
+            return min(self._most_lanes, strands_of(Greeting.heard(self.table.said, self.table)))
+        here = processes_here(unless_said=self.size if self.device.stays_here else 1)
+        return max(1, min(self._most_lanes, self._cores // here if self._cores else self._most_lanes))
+
+    def _join(self, native: Any) -> None:
+        kept = zip(self.lanes, native.reserve(), strict=True)
+        mine = [Strand(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
+        if not self.table.said:
+            offer = self._offer(mine) if self._share is None else None  # what is sealed is proved for those who agreed
+            lanes = 0 if self._is_guess and self._cores else self._most_lanes  # another device may have others
+            is_sure = self.device.stays_here and not self.device.weather and self._share is None
+            greeting = Greeting.own(self._cores, lanes, is_guess=self._is_guess, is_sure=is_sure, offer=offer)
+            self.table.hear(greeting.told(self.rank, self.size))
+        while not self._has_joined(native, mine):
+            self._forget()
+            if not native.stop():
+                raise CollectiveError("somebody of an earlier run spoke to this rank while it joined; join again")
+        if not self._is_sure:
+            self._seen_until = time.monotonic() + reach.SILENT_S
+            self._see_planes(native)
+
+    def _has_joined(self, native: Any, mine: list[Strand]) -> bool:
+        """At once, where all have said how they are reached; else they agree, and then say so. False where somebody has
+        said something new meanwhile."""
+        table = self.table
+        try:
+            greetings = Greeting.heard(table.said, table)
+            found = self._found(mine, greetings) if is_final(greetings) else None
+            strands = min(len(mine), strands_of(greetings))
+            is_even = found is not None and all(len(its) == strands == len(mine) for _, its in found.values())
+            if found is not None and is_even:
+                self._learn(native, mine, found)
+        except CollectiveError:
+            if table.is_confirmed or table.confirm():
+                raise
+            return False
+        if not is_even:
+            if not table.is_confirmed and not table.confirm():
+                return False
+            self._agree(native, mine, greetings, found, strands)
+        self._is_sure = are_sure(greetings)
+        self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
+        self._start(native)
+        return table.be_ready()
+
+    def _found(self, mine: list[Strand], greetings: list[Greeting]) -> Found:
+        """How each of the others is reached, as it said in its greeting."""
+        found = {peer: self._parsed(peer, greetings[peer].offer or {}) for peer in self._others()}
+        self._check_places({self.rank: mine, **{peer: strands for peer, (_, strands) in found.items()}})
+        return found
+
+    def _agree(
+        self, native: Any, mine: list[Strand], greetings: list[Greeting], found: Found | None, strands: int
+    ) -> None:
+        """With those who have confirmed what they said, on so many strands or fewer, and on how they are reached."""
+        if found is None:
+            if self._is_guess and not are_together(greetings):
+                raise Elsewhere
+            self._narrow(native, mine, strands)
+            found = self._exchange(mine)
+        self._narrow(native, mine, min(strands, *(len(its) for _, its in found.values())))
+        self._learn(native, mine, found)
+
+    def _narrow(self, native: Any, mine: list[Strand], strands: int) -> None:
+        if strands < len(mine):
+            native.narrow(strands)
+            del mine[strands:], self.lanes[strands:]
+
+    def _start(self, native: Any) -> None:
+        native.start(self.mtu * _core.packets_a_train(self.mtu), self._side_by_side)
 
     def pairs_of(self, native: Any, peer: int) -> tuple[Pairs, ...]:
         """The queue pairs to a peer, on the strands where something was said."""
@@ -142,6 +242,9 @@ class Meeting:
     def leave(self) -> None:
         """Give back what the device kept for this group, whose queue pairs are gone."""
         self.cq.destroy()
+        self._forget()
+
+    def _forget(self) -> None:
         for lane, place in self._expected:
             self.device._native.forget_peer(lane, place)
         self._expected.clear()
@@ -156,14 +259,6 @@ class Meeting:
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
 
-    def _greet(self) -> list[Greeting]:
-        """What each rank is, by rank."""
-        mine = Greeting.own(self._cores, self._most_lanes)
-        if self.size == 1:
-            return [mine]
-        said = self.table.said or self.table.agree(mine.told(self.rank, self.size))
-        return Greeting.heard(said, self.table)
-
     def _offer(self, strands: list[Strand]) -> Offer:
         device = self.device
         return {
@@ -177,21 +272,34 @@ class Meeting:
             "strands": [strand.told() for strand in strands],
         }
 
-    def _parsed(self, peer: int, text: str) -> tuple[Offer, list[Strand]]:
-        where = self.table.told_at(peer)
-        alike = {"icrc": self.device.config.icrc, "sealed": self._share is not None}
+    def _where(self, peer: int) -> str:
+        """Under which key a rank says how it is reached."""
+        return self.table.told_at(peer) if self.table.has_told else self.table.key("says", peer)
+
+    def _parsed(self, peer: int, offer: Offer) -> tuple[Offer, list[Strand]]:
+        where = self._where(peer)
         try:
-            offer = self._opened(peer, text, where)
-            self._compare(peer, offer, alike, where)
+            self._compare(peer, offer, {"icrc": self.device.config.icrc, "sealed": self._share is not None}, where)
             self._told[peer] = Told.parse("seal", offer.get("seal"))
             if self._share is not None and self._told[peer] is None:
                 raise Nonsense("seal", offer.get("seal"), "its share of the keys")
             check(offer)
             strands = strands_told(offer, self.size)
         except Nonsense as error:
-            raise CollectiveError(f"rank {peer}: {where} makes no sense: {error}") from None
+            raise self._makes_no_sense(peer, error) from None
         self._compare_planes(peer, strands, where)
         return offer, strands
+
+    def _makes_no_sense(self, peer: int, error: Nonsense) -> CollectiveError:
+        return CollectiveError(f"rank {peer}: {self._where(peer)} makes no sense: {error}")
+
+    def _exchange(self, mine: list[Strand]) -> Found:
+        """How each of the others is reached, of ranks that have agreed."""
+        where = self.table.told_at(self.rank)
+        told = self.table.tell(self._proved(json.dumps(self._offer(mine)), where))
+        found = {peer: self._parsed(peer, self._opened(peer, told[peer])) for peer in self._others()}
+        self._check_places({self.rank: mine, **{peer: strands for peer, (_, strands) in found.items()}})
+        return found
 
     def _proved(self, words: str, where: str) -> str:
         """What we say there, and with it that we know the secret, where packets are sealed."""
@@ -200,18 +308,22 @@ class Meeting:
         about = f"{where} of {self.size}"
         return json.dumps({"proof": proof_of(self._secret, about, words), "words": words})
 
-    def _opened(self, peer: int, text: str, where: str) -> Offer:
-        """What a rank says there. Who seals proves it; who does not, says so, and that is compared."""
-        offer = read(text)
-        words, proof = offer.get("words"), offer.get("proof")
-        if self._share is None or self._secret is None:
-            return read(words) if isinstance(words, str) else offer
-        if not isinstance(words, str) or not isinstance(proof, str) or not proof.isascii():
-            self._compare(peer, offer, {"sealed": True}, where)
-            raise Nonsense("the offer", text, "words, and a proof of them")
-        if not hmac.compare_digest(proof, proof_of(self._secret, f"{where} of {self.size}", words)):
-            raise CollectiveError(f"rank {peer} does not know the secret; set {SECRET} alike ({where})")
-        return read(words)
+    def _opened(self, peer: int, text: str) -> Offer:
+        """What a rank tells. Who seals proves it; who does not, says so, and that is compared."""
+        where = self._where(peer)
+        try:
+            offer = read(text)
+            words, proof = offer.get("words"), offer.get("proof")
+            if self._share is None or self._secret is None:
+                return read(words) if isinstance(words, str) else offer
+            if not isinstance(words, str) or not isinstance(proof, str) or not proof.isascii():
+                self._compare(peer, offer, {"sealed": True}, where)
+                raise Nonsense("the offer", text, "words, and a proof of them")
+            if not hmac.compare_digest(proof, proof_of(self._secret, f"{where} of {self.size}", words)):
+                raise CollectiveError(f"rank {peer} does not know the secret; set {SECRET} alike ({where})")
+            return read(words)
+        except Nonsense as error:
+            raise self._makes_no_sense(peer, error) from None
 
     def _compare(self, peer: int, its: Offer, mine: Offer, where: str) -> None:
         for key, value in mine.items():
@@ -221,22 +333,15 @@ class Meeting:
                     f"rank {peer} has {key} {what}, rank {self.rank} has {value}; set them alike ({where})"
                 )
 
-    def _learn(self, native: Any) -> None:
+    def _learn(self, native: Any, mine: list[Strand], found: Found) -> None:
         """Where everybody is, and what it keeps for us."""
-        kept = zip(self.lanes, native.reserve(), strict=True)
-        mine = [Strand(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
-        own = self._offer(mine)
-        told = self.table.tell(self._proved(json.dumps(own), self.table.told_at(self.rank)))
-        found = {peer: self._parsed(peer, told[peer]) for peer in self._others()}
         self._places = {peer: strands for peer, (_, strands) in found.items()}
-        self._check_places({self.rank: mine, **self._places})
-        if (fewest := min(map(len, self._places.values()))) < len(mine):
-            native.narrow(fewest)
-            del mine[fewest:], self.lanes[fewest:]
         memories = {self.rank: self._memory, **{peer: offer["memory"] for peer, (offer, _) in found.items()}}
         self._side_by_side = neighbours.side_by_side([memories[rank] for rank in range(self.size)])
         config = self.device.config
-        self.mtu = whole_payload(min(own["mtu"], *(offer["mtu"] for offer, _ in found.values())))
+        self.mtu = whole_payload(
+            min(self.device.payload(self._share is not None), *(offer["mtu"] for offer, _ in found.values()))
+        )
         key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
         receiving = RtrAttributes(mtu=self.mtu, mpr_dest=config.mpr, max_wimm_dest=config.max_wimm)
         native.agree(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
@@ -246,19 +351,17 @@ class Meeting:
                 at = self._know(native, peer, offer, its)
                 self._seal(peer, at, mine, its)
             except (ConfigError, Nonsense, TypeError) as error:  # numbers that fit their field and not each other
-                raise CollectiveError(
-                    f"rank {peer} cannot be reached as {self.table.told_at(peer)} says: {error}"
-                ) from None
+                raise CollectiveError(f"rank {peer} cannot be reached as {self._where(peer)} says: {error}") from None
         if self._share is not None:
             self._share.forget()
 
     def _compare_planes(self, peer: int, strands: list[Strand], where: str) -> None:
-        mine = [plane.address for plane in self.device.local_planes]
+        mine = [plane.address.version for plane in self.device.local_planes]
         for strand in strands:
-            addresses = [plane.address for plane in strand.planes]
-            self._compare(peer, {"number of planes": len(addresses)}, {"number of planes": len(mine)}, where)
-            versions = [[address.version for address in some] for some in (addresses, mine)]
-            self._compare(peer, {"planes of IP": versions[0]}, {"planes of IP": versions[1]}, where)
+            its = [plane.address.version for plane in strand.planes]
+            if its != mine:
+                self._compare(peer, {"number of planes": len(its)}, {"number of planes": len(mine)}, where)
+                self._compare(peer, {"planes of IP": its}, {"planes of IP": mine}, where)
 
     def _check_places(self, found: dict[int, list[Strand]]) -> None:
         """No two ranks are in one place, and none is where we are: one would get what is meant for the other."""
@@ -268,7 +371,7 @@ class Meeting:
                 if (other := taken.setdefault((address, port), peer)) != peer:
                     raise CollectiveError(
                         f"rank {peer} is said to be at {ipaddress.ip_address(address)} port {port}, "
-                        f"where rank {other} is ({self.table.told_at(peer)})"
+                        f"where rank {other} is ({self._where(peer)})"
                     )
 
     def _know(self, native: Any, peer: int, offer: Offer, strands: list[Strand]) -> list[int]:

@@ -1,4 +1,5 @@
-"""Where ranks find each other: anything with the `set`, `get` and `wait` of torch's Store. This one needs no torch."""
+"""Where ranks find each other: anything with the `set`, `get` and `wait` of torch's Store, and better with its `check`.
+This one needs no torch."""
 
 from __future__ import annotations
 
@@ -40,6 +41,10 @@ class DirectoryStore:
         """The value, as soon as somebody has set it."""
         self.wait([key])
         return self._file(key).read_bytes()
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all are set."""
+        return all(self._file(key).exists() for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Until all are set."""

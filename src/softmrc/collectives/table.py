@@ -3,7 +3,10 @@
 A store may still hold what an earlier run of the job said: `torchrun` restarts its workers on the same store, and a
 program may leave a group and make it again. So everybody adds a token of its own to what it says, and all tokens
 make a name, under which everybody leaves a sign. All is well when all signs are there: a rank of the past cannot have
-heard a token of today. Whatever is said after that is under this name, and heard at once.
+heard a token of today. Whatever is said after that is under this name, and heard at once. Who has all it needs in what
+was said first may act on it before that, and leave its sign when it is ready; where a sign stays away it looks whether
+somebody has said something new. It goes there once it is sure that those who made the name will never all be ready
+(docs/decisions/0165-joining-in-one-sentence.md).
 
 What makes no sense may also be of the past, and be replaced in a moment. So nobody fails of it before the time is up;
 then the rank is named, the key, and what was found there.
@@ -14,6 +17,7 @@ they are there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import secrets
@@ -24,14 +28,16 @@ from typing import Any
 from softmrc.collectives.work import CollectiveError
 from softmrc.errors import ConfigError
 
-LAST_LOOK_S = 0.01
+LAST_LOOK_S, PATIENT_LOOK_S = 0.01, 1.0
 LOOK_AGAIN_S = 0.005
-FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.05, 0.5  # how long signs are waited for before looking elsewhere
+FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.1, 0.5  # how long signs are waited for before looking elsewhere
+ABOUT_S = 1.0
 LONGEST_S = 1e8  # stores count in types that overflow
 LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
 LONGEST_REASON = 300
 TOKEN = re.compile("[0-9a-f]{16}")
 WELL, FAILED = "+", "-"  # how what is told begins
+Words = tuple[str, str, str]  # what a rank says: token, space and text
 
 
 class Table:
@@ -46,33 +52,89 @@ class Table:
         self.sitting = ""  # names those who agreed, this time
         self.said: list[str] = []  # what they said, by rank; none: they have not agreed
         self.secret = b""  # what they have in common, and nobody knows who cannot read the store
-        self._has_told = False
+        self.is_confirmed = False  # everybody has heard that
+        self._mine = ""
+        self._tokens: list[str] = []  # by which they are known, by rank
+        self.has_told = False
         self._has_given_up = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
 
     def agree(self, text: str) -> list[str]:
-        """What each rank says, by rank."""
-        mine = f"{secrets.token_hex(8)} {text}"
-        self._set(self._own("says"), mine)
-        glance_s, sitting = FIRST_GLANCE_S, ""
-        while True:
-            self._faults.clear()
-            said = self._said(mine)
-            if len(said) == self._size:
-                name = hashlib.sha256(" ".join(one[0] for one in said.values()).encode()).hexdigest()[:16]
-                if name != sitting:
-                    sitting = name
-                    self._set(self._own(f"heard/{sitting}"), WELL)
-                if self._all_signed(f"heard/{sitting}", glance_s):
-                    self.sitting, self.said = sitting, [one[2] for one in said.values()]
-                    every = "\n".join(" ".join(one) for one in said.values())
-                    self.secret = hashlib.sha256(every.encode()).digest()
-                    return self.said
-                glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
+        """What each rank says, by rank, and that it is there."""
+        self.hear(text)
+        while not self.confirm():
+            pass
+        return self.said
+
+    def hear(self, text: str) -> list[str]:
+        """What each rank says, by rank; it may be of an earlier run, until all have confirmed it, or are ready."""
+        self._mine = f"{secrets.token_hex(8)} {text}"
+        self._set(self._own("says"), self._mine)
+        self._listen()
+        return self.said
+
+    def _listen(self) -> None:
+        while not (words := self._look()):
             self._check_time("join")
             time.sleep(LOOK_AGAIN_S)
+        self._sit_with(words)
 
-    def _said(self, mine: str) -> dict[int, tuple[str, str, str]]:
+    def _look(self) -> list[Words]:
+        """What each rank says now, by rank; nothing, while one of them says nothing that could be meant."""
+        self._faults.clear()
+        said = self._said(self._mine)
+        return list(said.values()) if len(said) == self._size else []
+
+    def _sit_with(self, words: list[Words]) -> None:
+        self._tokens, self.said = [token for token, _, _ in words], [text for _, _, text in words]
+        self.sitting = _name_of(words)
+        self.secret = hashlib.sha256("\n".join(" ".join(one) for one in words).encode()).digest()
+
+    def confirm(self) -> bool:
+        """True when everybody has heard the same as this rank; False where something new was said, which is in `said`
+        now."""
+        glance_s = FIRST_GLANCE_S
+        self._sign("heard")
+        while not self._all_signed("heard", glance_s):
+            if why := self._failure():
+                raise CollectiveError(why)
+            self._check_time("join")
+            time.sleep(LOOK_AGAIN_S)
+            self._sign("seen")
+            words = self._look()
+            is_news = words and _name_of(words) != self.sitting
+            if is_news and not self._are_set(self._keys(f"heard/{self.sitting}")):  # or somebody went on from here
+                self._sit_with(words)
+                return False
+            glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
+        self.is_confirmed = True
+        return True
+
+    def _has_moved(self) -> bool:
+        """Something new was said, and this rank, which has said that it is ready here, is there now. Others may be
+        ready with it as long as all signs may come: it goes only if one has left none here, and will not."""
+        words = self._look()
+        if not words:
+            return False
+        name = _name_of(words)
+        self._sign("seen", name)  # what is older, and we are not ready at yet, we will never be
+        if name == self.sitting:
+            return False
+        are_new = [token != before for (token, _, _), before in zip(words, self._tokens, strict=True)]
+        gone = [rank for rank, is_new in enumerate(are_new) if is_new]
+        there = [rank for rank, is_new in enumerate(are_new) if not is_new]
+        if self._are_ready(gone) and all(self._are_ready([rank]) for rank in there if self._has_seen(rank, name)):
+            return False
+        self._sit_with(words)
+        return True
+
+    def _are_ready(self, ranks: list[int]) -> bool:
+        return self._are_set([self.key(f"ready/{self.sitting}", rank) for rank in ranks])
+
+    def _has_seen(self, rank: int, sitting: str) -> bool:
+        return self._refused([self.key(f"seen/{sitting}", rank)], LAST_LOOK_S) is None
+
+    def _said(self, mine: str) -> dict[int, Words]:
         """Token, space and words of every rank that has said something. Ours must be there as we said it."""
         texts = self._all("says", "join")
         if texts.get(self._rank) != mine:
@@ -80,7 +142,7 @@ class Table:
                 f"{self.key('says', self._rank)} does not hold what rank {self._rank} said:"
                 f" another process takes itself for rank {self._rank}, or the store is damaged"
             )
-        said: dict[int, tuple[str, str, str]] = {}
+        said: dict[int, Words] = {}
         tokens: dict[str, int] = {}
         for rank, text in texts.items():
             one = text.partition(" ")
@@ -95,7 +157,7 @@ class Table:
     def tell(self, text: str) -> list[str]:
         """After `agree`: what each rank tells, by rank. One that has failed meanwhile says why."""
         what = f"places/{self.sitting}"
-        self._has_told = True
+        self.has_told = True
         self._set(self._own(what), WELL + text)
         self._faults.clear()
         told = self._all(what, "get ready for")
@@ -106,16 +168,26 @@ class Table:
                 raise CollectiveError(f"rank {rank} did not get ready: {why or self.key(what, rank)}")
         return [told[rank][1:] for rank in range(self._size)]
 
-    def be_ready(self) -> None:
-        """Until everybody is. One that has failed meanwhile says why."""
-        what = f"ready/{self.sitting}"
-        self._set(self._own(what), WELL)
+    def be_ready(self) -> bool:
+        """Until everybody is. One that has failed meanwhile says why. False where something new was said, and nobody
+        can be ready with what was said before: whoever has acted on that does so again."""
         glance_s = FIRST_GLANCE_S
-        while not self._all_signed(what, glance_s):
+        self._sign("ready")
+        while not self._all_signed("ready", glance_s):
             if why := self._failure():
                 raise CollectiveError(why)
+            if not self.is_confirmed:
+                self._sign("heard")  # for whoever waits for that, before it is ready
+                if self._has_moved():
+                    return False
+                if time.monotonic() >= self._until:  # who is not there at all is not just late
+                    if not self._all_signed("heard", LAST_LOOK_S):
+                        self._check_time("join")
+                    self._all_signed("ready", LAST_LOOK_S)
             self._check_time("get ready for")
             glance_s = min(2 * glance_s, LONGEST_GLANCE_S)
+        self.is_confirmed = True
+        return True
 
     def give_up(self, why: str) -> None:
         """Tell those who wait for us, once."""
@@ -123,13 +195,13 @@ class Table:
             return
         self._has_given_up = True
         words = "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
-        if not self._has_told:
+        if self.is_confirmed and not self.has_told:
             self._set(self._own(f"places/{self.sitting}"), FAILED + words)
-        elif not self._failure():
+        if not self._failure():
             self._set(self._shared("failed"), f"rank {self._rank} did not get ready: {words}")
 
     def _failure(self) -> str:
-        """What the first rank said that failed after it had told the others where it is; empty: none did."""
+        """What the first rank said that failed on the way; empty: none did."""
         key = self._shared("failed")
         if self._refused([key], LAST_LOOK_S):
             return ""
@@ -152,6 +224,9 @@ class Table:
     def _shared(self, what: str) -> str:
         return f"softmrc/{self.name}/{what}/{self.sitting}"
 
+    def _sign(self, what: str, sitting: str = "") -> None:
+        self._set(self._own(f"{what}/{sitting or self.sitting}"), WELL)
+
     def _set(self, key: str, text: str) -> None:
         self._store.set(key, text.encode())
 
@@ -160,7 +235,7 @@ class Table:
 
     def _all_signed(self, what: str, glance_s: float) -> bool:
         """Whether everybody has left this sign within so long; when the time is up, who has not is remembered."""
-        keys, start = self._keys(what), time.monotonic()
+        keys, start = self._keys(f"{what}/{self.sitting}"), time.monotonic()
         patience_s = min(glance_s, max(self._until - start, LAST_LOOK_S))
         error = self._refused(keys, patience_s)
         if error is None:
@@ -182,6 +257,19 @@ class Table:
             return error
         return None
 
+    def _are_set(self, keys: list[str]) -> bool:
+        """For certain: to who does not wait, a store that is slow to answer seems to hold nothing."""
+        start = time.monotonic()
+        try:
+            if check := getattr(self._store, "check", None):
+                return bool(check(keys))
+        except Exception as error:
+            raise self._store_failed(keys, error) from error
+        refusal = self._refused(keys, PATIENT_LOOK_S)
+        if refusal and time.monotonic() - start < PATIENT_LOOK_S / 2:  # that was no timeout
+            raise self._store_failed(keys, refusal)
+        return refusal is None
+
     def _store_failed(self, keys: list[str], error: Exception) -> CollectiveError:
         return CollectiveError(
             f"the store failed while rank {self._rank} waited for all {self._size} ({keys[0]}): {error}"
@@ -202,6 +290,9 @@ class Table:
     def _read(self, what: str) -> dict[int, object]:
         """What the store holds of each, in one go; where that fails, one by one, to say of whom it holds nothing."""
         keys = self._keys(what)
+        if self._is_no_more_patient():
+            with contextlib.suppress(Exception):  # what is wrong, the other way tells, and waits for what is left
+                return dict(enumerate(self._store.multi_get(keys)))
         try:
             self._store.wait(keys, self._time_left())
             return dict(enumerate(_values(self._store, keys)))
@@ -217,6 +308,14 @@ class Table:
                 self._faults[rank] = f"nothing is under {key}"
         return found
 
+    def _is_no_more_patient(self) -> bool:
+        """Whether the store, when it is asked for what nobody has said yet, waits for about as long as we would, or
+        less."""
+        patience = getattr(self._store, "timeout", None)
+        if not isinstance(patience, timedelta) or not _takes_several(self._store):
+            return False
+        return patience.total_seconds() < self._until - time.monotonic() + ABOUT_S
+
     def _time_left(self) -> timedelta:
         return timedelta(seconds=min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S))
 
@@ -229,11 +328,18 @@ class Table:
             )
 
 
+def _name_of(words: list[Words]) -> str:
+    """The same for those alone who have heard the same tokens."""
+    return hashlib.sha256(" ".join(token for token, _, _ in words).encode()).hexdigest()[:16]
+
+
 def _values(store: Any, keys: list[str]) -> list[object]:
     """Of keys that are set, with one question where the store takes several."""
-    if getattr(store, "has_extended_api", bool)():
-        return list(store.multi_get(keys))
-    return [store.get(key) for key in keys]
+    return list(store.multi_get(keys)) if _takes_several(store) else [store.get(key) for key in keys]
+
+
+def _takes_several(store: Any) -> bool:
+    return bool(getattr(store, "has_extended_api", bool)())
 
 
 def _text(data: object) -> str:

@@ -7,10 +7,11 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from softmrc import links
 from softmrc.collectives import Group
 from softmrc.collectives.group import made_for
-from softmrc.collectives.offer import Greeting
-from softmrc.collectives.rendezvous import cores_to_share
+from softmrc.collectives.offer import MOST_STRANDS, Greeting
+from softmrc.collectives.rendezvous import Elsewhere, Meeting, cores_to_share
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import quietly
 from softmrc.torch import settings
@@ -33,24 +34,54 @@ class Membership:
     """This process in one group, from joining to leaving."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
-        wanted = settings.read()
+        self._wanted, self._timeout_s = settings.of_process(), timeout_s
+        self._rank, self._size = rank, size
         table = Table(store, "mrc", rank, size, timeout_s)
         try:
-            hosts = [] if wanted.planes else _hosts(table, rank, size, wanted.device.lanes)
-            planes, why = settings.chosen(wanted, hosts)
-            self._key = (os.getpid(), planes, wanted.device)
-            device = _take(self._key, wanted.routes, size, why)
-            try:
-                lanes = wanted.device.lanes or None
-                self.group = Group.join(table, rank, size, device=device, lanes=lanes, timeout_s=timeout_s)
-            except BaseException:
-                _give_back(self._key)
-                raise
+            self.group = self._joined(table)
         except BaseException as error:
             reason = str(error) or type(error).__name__
             quietly(lambda: table.give_up(reason))  # those who have greeted us wait for us
             raise
         self._has_left = False
+
+    def _joined(self, table: Table) -> Group:
+        """With the planes that were asked for, or those for ranks of one host; if some are on others, with what
+        connects those."""
+        if found := settings.likely(self._wanted, self._size):
+            try:
+                return self._joined_with(table, found, is_guess=not self._wanted.planes)
+            except Elsewhere:
+                pass
+            except (
+                Exception
+            ):  # of a guess, and before anything was said: it may be wrong, and be told to those who wait
+                if self._wanted.planes or table.said or len(set(self._hosts(table))) == 1:
+                    raise
+        return self._joined_with(table, settings.chosen(self._wanted, self._hosts(table)), is_guess=False)
+
+    def _joined_with(self, table: Table, found: links.Found, is_guess: bool) -> Group:
+        planes, why = found
+        lanes = self._wanted.device.lanes
+        config = settings.device_here(self._wanted.device) if planes is settings.LOOPBACK else self._wanted.device
+        self._key = (os.getpid(), planes, config)
+        device = _take(self._key, self._wanted.routes, self._size, why)
+        try:
+            strands = min(lanes or MOST_STRANDS, device.lanes)
+            meeting = Meeting(
+                table, self._rank, self._size, device, self._timeout_s, strands, bool(lanes), is_guess=is_guess
+            )
+            return Group(meeting, self._timeout_s, owns_device=False)
+        except BaseException:
+            _give_back(self._key)
+            raise
+
+    def _hosts(self, table: Table) -> list[tuple[str, int]]:
+        """Where each rank is: the same for two of them exactly if loopback connects them."""
+        lanes = self._wanted.device.lanes
+        if not table.said:
+            table.agree(Greeting.own(cores_to_share(bool(lanes)), lanes).told(self._rank, self._size))
+        return [one.where for one in Greeting.heard(table.said, table)]
 
     def leave(self) -> None:
         with _lock:
@@ -59,13 +90,6 @@ class Membership:
             self._has_left = True
         self.group.close()
         _give_back(self._key)
-
-
-def _hosts(table: Table, rank: int, size: int, lanes: int) -> list[tuple[str, int]]:
-    """Where each rank is: the same for two of them exactly if loopback connects them."""
-    mine = Greeting.own(cores_to_share(bool(lanes)), lanes)
-    said = table.agree(mine.told(rank, size))
-    return [(one.host, one.network) for one in Greeting.heard(said, table)]
 
 
 def _take(key: Key, routes: Any, size: int, why: str) -> Device:

@@ -6,14 +6,26 @@ share a host use four planes on loopback; others the links that `softmrc.links` 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from softmrc import links
-from softmrc.environment import Settings, read
+from softmrc.config import DeviceConfig
+from softmrc.environment import Settings, of_process, read
+from softmrc.verbs.width import processes_here
 
-__all__ = ["LOOPBACK", "Settings", "chosen", "read"]
+__all__ = ["LOOPBACK", "Settings", "chosen", "likely", "of_process", "read"]
 
 LOOPBACK = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
+
+
+def likely(settings: Settings, size: int) -> links.Found | None:
+    """What it will be in all likelihood, before it is known where the ranks are; None where the launcher says that some
+    are on another host."""
+    if settings.planes or processes_here(unless_said=size) >= size:
+        return chosen(settings, ["here"])
+    return None
 
 
 def chosen(settings: Settings, hosts: Sequence[object]) -> links.Found:
@@ -23,3 +35,11 @@ def chosen(settings: Settings, hosts: Sequence[object]) -> links.Found:
     if len(set(hosts)) == 1:
         return links.Found(LOOPBACK, "all ranks are on this host")
     return links.found()
+
+
+@functools.lru_cache(8)
+def device_here(config: DeviceConfig) -> DeviceConfig:
+    """How a device on `LOOPBACK` is set: nothing there hashes source ports, so that one for each plane is enough. Who
+    said how many means it."""
+    is_said = config.sockets_per_plane != DeviceConfig.sockets_per_plane
+    return config if is_said else replace(config, sockets_per_plane=1)

@@ -89,8 +89,8 @@ def _planes_in(mask: int) -> str:
 def _config_of(config: DeviceConfig | None, more: dict[str, Any]) -> DeviceConfig:
     if config is not None and more:
         raise ConfigError("more", sorted(more), "either a DeviceConfig, or fields of one")
-    known = [one.name for one in fields(DeviceConfig)]
-    for name in sorted(set(more) - set(known)):
+    for name in sorted(set(more) - {one.name for one in fields(DeviceConfig)} if more else ()):
+        known = [one.name for one in fields(DeviceConfig)]
         raise ConfigError(name, more[name], f"a field of DeviceConfig{did_you_mean(name, known)}")
     made = DeviceConfig(**more) if config is None else config
     return instance("config", made, DeviceConfig, "a DeviceConfig, or None").checked()
@@ -172,6 +172,7 @@ class Device:
         if not isinstance(planes, Sequence) or isinstance(planes, bytes) or not 1 <= len(planes) <= 16:
             raise ConfigError("planes", planes, "1 to 16 addresses or interfaces, in a list")
         self.local_planes = plane_names.resolve_all(planes, why)
+        self.stays_here = all(plane.address.is_loopback for plane in self.local_planes)  # nothing of it passes a cable
         self.mtu: int = plane_names.chosen_mtu(self.local_planes, self.config.mtu, self.config.mtu_limit)
         _check_queue_pairs(self.config)
         self._regions: set[MemoryRegion] = set()
@@ -183,8 +184,9 @@ class Device:
         if self.config.port:
             leaving.hurry(self.config.port)
         self._native = _core.Device(self._plan())
-        if faults := _core.set_weather(self._native):
-            _say_weather(faults)
+        self.weather = _core.set_weather(self._native)  # that the environment asks for
+        if self.weather:
+            _say_weather(self.weather)
         self.control = self._open_control()
         self._events_ready = Readiness()
         leave_to_parent(self, "the device")
@@ -275,7 +277,7 @@ class Device:
 
     def _cc_profile(self) -> CcProfile:
         speeds = [plane.speed_bps for plane in self.local_planes]
-        return self.config.cc_profile(speeds, all(plane.address.is_loopback for plane in self.local_planes))
+        return self.config.cc_profile(speeds, self.stays_here)
 
     def _profile_of(self, entries: tuple[tuple[int | bytes, int], ...], format: Any = EvFormat.STEV) -> EvProfile:
         planes = len(self.local_planes)
@@ -418,7 +420,10 @@ class Device:
 
     def _expect_peer(self, lane: int, planes: Iterable[PeerPlane]) -> tuple[int, tuple[EvProfile | None, list[int]]]:
         """Say where somebody is who becomes a peer of this lane when the first packet comes or goes: by which number it
-        is known until `_native.forget_peer`; and the paths to it, with those that the node's denylist names."""
+        is known until `_native.forget_peer`; and the paths to it, with those that the node's denylist names. `planes`
+        are such as `softmrc.said` makes."""
+        if self._routes is None:
+            return self._native.expect_peer(lane, [plane.native() for plane in planes]), (None, [])
         self._check_open()
         known = self._located(planes)
         paths = self._paths_to(known)

@@ -25,6 +25,10 @@ class PeerPlane:
     scope_id: int = 0
     paths: tuple[Any, ...] = ()  # SRv6 carriers towards it
 
+    def native(self) -> Any:
+        """As the core has it."""
+        return _core.PeerPlane(self.address.packed, self.scope_id, self.port, list(self.source_ports))
+
     def told(self) -> dict[str, Any]:
         """What others are told of it; what the scope or the ways to it are, they know themselves."""
         return {"address": str(self.address), "port": self.port, "source_ports": self.source_ports}

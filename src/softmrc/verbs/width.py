@@ -16,7 +16,8 @@ def cores() -> float:
     """Processors that this process may use, by its affinity and by its control group's share."""
     allowed = float(len(os.sched_getaffinity(0)))
     try:
-        quota, period = QUOTA.read_text().split()
+        with open(QUOTA, "rb", 0) as file:
+            quota, period = file.read().split()
         return min(allowed, int(quota) / int(period))
     except (OSError, ValueError):  # no such file, or "max"
         return allowed

@@ -1,0 +1,125 @@
+"""What ranks say of themselves when they join, and what follows from it, alike for all of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectives.ranks import PLANES, TIMEOUT_S
+from softmrc import planes
+from softmrc.collectives import CollectiveError, DirectoryStore, Group, offer
+from softmrc.collectives.rendezvous import Meeting
+from softmrc.collectives.table import Table
+from softmrc.collectives.work import herald
+from softmrc.errors import ConfigError
+from softmrc.verbs import Device
+from udp.loopback import eventually
+
+
+@pytest.mark.parametrize(("is_firm", "is_guess", "lanes"), [(False, True, 0), (True, True, 3), (False, False, 3)])
+def test_a_guess_says_nothing_of_lanes(tmp_path: Path, is_firm: bool, is_guess: bool, lanes: int) -> None:
+    """Those of a device that is another one if the guess is wrong; who was told how many means it."""
+    store = DirectoryStore(tmp_path)
+    with Device(["127.0.0.1"], lanes=3) as device:
+        table = Table(store, "table", 0, 2, 0.05)
+        with pytest.raises(CollectiveError, match="rank 1 did not join"):
+            Meeting(table, 0, 2, device, 0.05, 3, is_firm, is_guess=is_guess).meet(herald()._native)
+    _, _, said = store.get("softmrc/table/says/0").partition(b" ")
+    assert json.loads(said)["lanes"] == lanes
+
+
+def joined(folder: Path, expected: list[list[int]], prepare: Any = lambda rank, device: None) -> list[list[int]]:
+    """Whom each rank knows when all have joined, or some time later; `prepare(rank, device)` comes before."""
+    size = len(expected)
+    store, all_in = DirectoryStore(folder), threading.Barrier(size)
+
+    def live(rank: int) -> list[int]:
+        with Device(PLANES) as device:
+            prepare(rank, device)
+            with Group.join(store, rank, size, device=device, timeout_s=TIMEOUT_S) as group:
+                all_in.wait(TIMEOUT_S)
+                eventually(lambda: sorted(group.pairs) == expected[rank])
+                found = sorted(group.pairs)
+                all_in.wait(TIMEOUT_S)
+                return found
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(live, range(size)))
+
+
+NOBODY: list[list[int]] = [[], [], [], []]
+AROUND = [[1, 3], [0, 2], [1, 3], [0, 2]]
+
+
+def test_planes_are_looked_at_by_all_or_by_none(tmp_path: Path) -> None:
+    """Whoever is asked must be there to answer, and so know that it will be."""
+    looking = [None, "drop=0.001", None, None]
+
+    def prepare(rank: int, device: Device) -> None:
+        device.weather = looking[rank]
+
+    assert joined(tmp_path / "fair", NOBODY) == NOBODY
+    assert joined(tmp_path / "one has weather", AROUND, prepare) == AROUND
+
+
+def test_planes_on_loopback_of_several_hosts_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if ranks were on two: what answers there is somebody else."""
+    here = threading.local()
+    monkeypatch.setattr(offer, "boot", lambda: here.name)
+
+    def prepare(rank: int, device: Device) -> None:
+        here.name = f"host {rank // 2}"
+
+    assert joined(tmp_path, AROUND, prepare) == AROUND
+
+
+def test_what_cannot_be_reached_may_be_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose numbers fit their fields and not each other has ended; its successor's do."""
+    store, has_failed = DirectoryStore(tmp_path), threading.Event()
+
+    def live(rank: int) -> list[str]:
+        with Group.join(store, rank, 2, timeout_s=TIMEOUT_S) as group:
+            group.barrier().wait()
+            return group._meeting.table.said
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(live, range(2)))
+        _, _, said = store.get("softmrc/group/says/1").partition(b" ")
+        greeting = json.loads(said)
+        greeting["offer"]["mpr"] = 99
+        store.set("softmrc/group/says/1", f"{'0' * 16} {json.dumps(greeting)}".encode())
+        know = Meeting._know
+
+        def knowing(self: Meeting, native: Any, peer: int, its: dict[str, Any], strands: Any) -> list[int]:
+            if its["mpr"] == 99:
+                has_failed.set()
+                raise ConfigError("mpr", 99, "what goes with the rest")
+            return know(self, native, peer, its, strands)
+
+        monkeypatch.setattr(Meeting, "_know", knowing)
+        first = pool.submit(live, 0)
+        assert has_failed.wait(TIMEOUT_S)
+        second = pool.submit(live, 1)
+        assert first.result(TIMEOUT_S) == second.result(TIMEOUT_S)
+
+
+def test_what_is_wrong_with_a_configuration_is_said_without_assertions() -> None:
+    code = "from softmrc.config import DeviceConfig; DeviceConfig(icrc='yes').checked()"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode and "icrc" in done.stderr and "true or false" in done.stderr
+
+
+def test_planes_on_loopback_are_those_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what it says of its links is somewhere else than it was."""
+    assert planes.resolve_all(["127.0.0.1"])[0].speed_bps == 0
+    (tmp_path / "lo" / "device").mkdir(parents=True)
+    (tmp_path / "lo" / "speed").write_text("100")
+    monkeypatch.setattr(planes, "LINKS", tmp_path)
+    assert planes.resolve_all(["127.0.0.1"])[0].speed_bps == 100_000_000

@@ -1,0 +1,115 @@
+"""Whatever order ranks do things in, and whoever dies and comes back: those who are ready are so together."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+
+import pytest
+
+from collectives.lives import MORE, WHOLE, Crash, Life, World, check_safety
+
+SEEDS = int(os.environ.get("SOFTMRC_GROUP_SEEDS", "60"))
+HOW = (WHOLE, MORE, "either")
+
+
+def life_of(world: World, rank: int, run: int, how: str) -> Life:
+    how = world.random.choice((WHOLE, MORE)) if how == "either" else how
+    return Life(rank, run, f"run {run} rank {rank} life {len(world.lives)} says {how}")
+
+
+def told(seed: int, world: World) -> str:
+    return f"seed {seed}, size {world.size}: {world.lives}"
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_one_run_after_another(how: str) -> None:
+    """On one store, under one name; who is done early begins the next while others have not seen that all are ready."""
+    for seed in range(SEEDS):
+        world = World(seed, 2 + seed % 3)
+
+        def go_on(life: Life, world: World = world) -> None:
+            if life.run < 2:
+                world.begin(life_of(world, life.rank, life.run + 1, how), world.random.choice((0.0, 0.01, 0.3)))
+
+        for rank in range(world.size):
+            world.begin(life_of(world, rank, 0, how), world.random.choice((0.0, 0.05, 0.5)))
+        world.run(go_on)
+        sittings = check_safety(world.lives)
+        assert all(life.ready for life in world.lives), told(seed, world)
+        assert len(sittings) == 3, told(seed, world)
+        assert all(len({life.run for life in there}) == 1 for there in sittings.values()), told(seed, world)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_all_are_ended_and_begin_again(how: str) -> None:
+    """Wherever they were."""
+    for seed in range(SEEDS):
+        world = World(seed, 2 + seed % 3)
+        ends_at = world.random.randrange(1, 30)
+
+        def again(life: Life, world: World = world) -> None:
+            if life.rank == 0 and life.run == 0:
+                world.end_all()
+            if all(one.has_ended for one in world.lives) and life.run == 0:
+                for rank in range(world.size):
+                    world.begin(life_of(world, rank, 1, how), world.random.choice((0.0, 0.05, 0.5)))
+
+        for rank in range(world.size):
+            life = world.begin(life_of(world, rank, 0, how))
+            life.crashes_at = ends_at if rank == 0 else -1
+        world.run(again)
+        check_safety(world.lives)
+        last = [life for life in world.lives if life.run == 1]
+        assert len(last) == world.size and len({life.ready for life in last} - {""}) == 1, told(seed, world)
+        assert all(life.ready for life in last), told(seed, world)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_some_crash_and_come_back_alone(how: str) -> None:
+    """The others have not been told. They are all ready with whoever came back, or with whoever died, which they will
+    notice; nobody waits for others who are neither."""
+    outcomes: defaultdict[str, int] = defaultdict(int)
+    for seed in range(2 * SEEDS):
+        world = World(seed, 2 + seed % 3)
+
+        def again(life: Life, world: World = world, crashes: int = 1 + seed % 4) -> None:
+            if isinstance(life.error, Crash):
+                fresh = life_of(world, life.rank, 0, how)
+                if sum(isinstance(one.error, Crash) for one in world.lives) < crashes:
+                    fresh.crashes_at = world.random.randrange(30)
+                world.begin(fresh, world.random.choice((0.0, 0.05, 0.5)))
+
+        for rank in range(world.size):
+            world.begin(life_of(world, rank, 0, how), world.random.choice((0.0, 0.0, 0.5)))
+        world.lives[world.random.randrange(world.size)].crashes_at = world.random.randrange(30)
+        world.run(again)
+        sittings = check_safety(world.lives)
+        dead = {life.words for life in world.lives if isinstance(life.error, Crash)}
+        waited = [life for life in world.lives if not life.ready and life.words not in dead]
+        with_dead = [one for one, there in sittings.items() if dead & set(there[0].said)]
+        if waited and not with_dead:
+            assert how != WHOLE, told(seed, world)  # somebody died between its signs, and was waited for
+            signed = [sign for life in world.lives if life.words in dead for sign in life.signs]
+            assert any("/heard/" in sign for sign in signed), told(seed, world)
+        outcomes["with the dead" if with_dead else "with who came back" if not waited else "not"] += 1
+    assert outcomes["with the dead"] and outcomes["with who came back"], outcomes
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_runs_in_which_anybody_may_crash(how: str) -> None:
+    """And comes back, and goes on with the next run when it has been ready, or has waited for others in vain."""
+    for seed in range(SEEDS):
+        world = World(seed, 2 + seed % 3)
+
+        def go_on(life: Life, world: World = world) -> None:
+            run = life.run + (not isinstance(life.error, Crash))
+            if run < 3 and len(world.lives) < 20:
+                fresh = life_of(world, life.rank, run, how)
+                fresh.crashes_at = world.random.choice((-1, world.random.randrange(40)))
+                world.begin(fresh, world.random.choice((0.0, 0.01, 0.3)))
+
+        for rank in range(world.size):
+            world.begin(life_of(world, rank, 0, how)).crashes_at = world.random.choice((-1, world.random.randrange(40)))
+        world.run(go_on)
+        check_safety(world.lives)
