@@ -94,6 +94,11 @@ def share_text(share: float) -> str:
     return f"{percent:.1f} %".replace(".0 %", " %") if percent >= 1 else f"{percent:.2g} %"
 
 
+def ratio_text(ratio: Fraction) -> str:
+    """Downlinks to uplinks, in the smallest whole numbers: 3 : 1, 35 : 16."""
+    return f"{ratio.numerator} : {ratio.denominator}"
+
+
 def money_text(usd: float) -> str:
     """$ 1.63 G, $ 77 M: three digits are more than prices deserve."""
     for suffix, scale in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
@@ -107,6 +112,11 @@ def power_text(watts: float) -> str:
         if watts >= scale:
             return f"{watts / scale:.3g}{suffix}"
     return f"{watts:.0f} W"
+
+
+def counted(count: int, word: str, ending: str = "s") -> str:
+    """1 plane, 2 planes."""
+    return f"{count:,} {word}{'' if count == 1 else ending}"
 
 
 def count_text(value: float) -> str:

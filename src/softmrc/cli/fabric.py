@@ -114,7 +114,8 @@ def _print_plan(question: plans.Question, found: list[plans.Design | plans.Impos
 def _write_fabric(path: Path, question: plans.Question, found: list[plans.Design | plans.Impossible]) -> None:
     designs = [d for d in found if isinstance(d, plans.Design)]
     if len(designs) != 1:
-        have = ", ".join(reports.plan_cell(d, "shape") for d in designs) or "none that can be built"
+        have = ", ".join(f"{reports.plan_cell(d, 'shape')} ({reports.plan_cell(d, 'split')})" for d in designs)
+        have = have or "none that can be built"
         raise ConfigError("write", str(path), f"one design; say --planes, --tiers, --oversubscription. Here are {have}")
     write_text(path, plans.fabric_file(question, designs[0]))
     terminal(stderr=True).print(f"Fabric: {path}", style="dim")

@@ -64,11 +64,13 @@ def study(
     if report is not None:
         write_text(report, study_html(asked, points, book))
         terminal(stderr=True).print(f"Report: {report}", style="dim")
+    if not front:
+        raise typer.Exit(1)
 
 
 def _slice(point: studies.Point, evs: Sequence[int]) -> Slice:
     varied = point.varied
-    return Slice(varied["planes"], varied["nic_bps"], float(varied["oversubscription"]), evs)
+    return Slice(varied["planes"], varied["nic_bps"], point.built_oversubscription, evs)
 
 
 def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, workers: int) -> dict[str, Confirmed]:

@@ -15,7 +15,7 @@ from softmrc.fabric.plan import Design, Impossible, Prices, Question
 from softmrc.fabric.study import Point, Study, answer, by_planes
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
-from softmrc.units import count_text, money_text, power_text, rate_text, share_text
+from softmrc.units import count_text, counted, money_text, power_text, rate_text, ratio_text, share_text
 
 # Label and figure; a label alone opens a group.
 PLAN_ROWS: tuple[tuple[str, str], ...] = (
@@ -46,7 +46,7 @@ def plan_cell(design: Design, key: str) -> str:
     """One figure of a design, as text."""
     special = {
         "shape": lambda: f"{design.planes} × {design.tiers}",
-        "split": lambda: f"{float(design.oversubscription):g} : 1",
+        "split": lambda: ratio_text(design.down_up) if design.down_up else "–",
         "radix": lambda: f"{design.radix} × {rate_text(design.port_bps)}",
         "optics": lambda: f"{design.optics_800g:,.0f}",
         "t0_share": lambda: share_text(design.port_share),
@@ -64,7 +64,8 @@ def plan_cell(design: Design, key: str) -> str:
 
 def plan_title(question: Question) -> str:
     rates = f"NICs of {rate_text(question.nic_bps)}, switches of {rate_text(question.switch_bps)}"
-    return f"{question.gpus:,} GPUs, {rates}"
+    each = f" with {question.nics_per_gpu} NICs each" if question.nics_per_gpu > 1 else ""
+    return f"{question.gpus:,} GPUs{each}, {rates}"
 
 
 def plan_note(prices: Prices) -> str:
@@ -84,8 +85,7 @@ def spare_places(found: Sequence[Design | Impossible]) -> list[str]:
 
 
 def _design_name(d: Design) -> str:
-    counts = (d.planes, "plane"), (d.tiers, "tier")
-    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+    return f"{counted(d.planes, 'plane')}, {counted(d.tiers, 'tier')}"
 
 
 def plan_html(question: Question, found: Sequence[Design | Impossible], prices: Prices) -> str:
@@ -174,7 +174,7 @@ def planes_rows(points: Sequence[Point]) -> list[list[str]]:
     found = by_planes(points)
     none = [""] * (len(STUDY_HEAD) - 1)
     return [
-        study_row(p) if p else [f"{planes} plane{'s' * (planes > 1)}: none can be built, or is wanted", *none]
+        study_row(p) if p else [f"{counted(planes, 'plane')}: none can be built, or is wanted", *none]
         for planes, p in found.items()
     ]
 

@@ -31,6 +31,7 @@ class Fabric(Numbering):
     fabric_link_gbps: float = setting(0.0, low=0)  # 0: as the host's links
     cables_per_link: int = setting(1, low=1, high=1024)  # between T0 and T1: one link, so many times as fast
     cables_per_core_link: int = setting(1, low=1, high=1024)  # between T1 and T2
+    nics_per_gpu: int = setting(1, low=1)  # of a fabric file; here every NIC is a host
     link_delay_us: float = setting(1.0, low=0)
     forwarding: str = setting("auto", choices=FORWARDINGS)  # auto: srv6 for MRC, ecmp for RoCE
     convergence_delay_ms: float = setting(100.0, low=0)  # until ECMP leaves out a dead link
@@ -117,8 +118,9 @@ def _rate_bps(table: dict[str, Any], key: str, source: str) -> int:
 def _of_file(name: object, source: str) -> dict[str, Any]:
     if not isinstance(name, str):
         raise refuse(source, "fabric.file", name, "the name of a fabric file, as a text")
-    shape = asdict(load(Path(source).parent / name).fabric)
+    description = load(Path(source).parent / name)
+    shape = asdict(description.fabric)
     shape["spines"] = shape["spines"] or 1  # above a single leaf, where no packet comes
-    return {
-        key.replace("_bps", "_gbps"): value / 1e9 if key.endswith("_bps") else value for key, value in shape.items()
-    }
+    rates = {key.replace("_bps", "_gbps"): value / 1e9 for key, value in shape.items() if key.endswith("_bps")}
+    counts = {key: value for key, value in shape.items() if not key.endswith("_bps")}
+    return counts | rates | {"nics_per_gpu": description.nics_per_machine}

@@ -259,6 +259,9 @@ def _check_sums(s: Scenario) -> None:
             raise refuse(s.source, key, value, allowed)
 
     need(f.hosts % f.hosts_per_leaf == 0, "fabric.hosts", f.hosts, f"a multiple of hosts_per_leaf = {f.hosts_per_leaf}")
+    ranks = [one.kind for one in s.workloads if one.kind in ("job", "chakra")]
+    words = f"on a fabric with one NIC a GPU, over which a rank sends; this one has {f.nics_per_gpu}"
+    need(f.nics_per_gpu == 1 or not ranks, "workload.kind", ranks[0] if ranks else None, words)
     need(not f.pods or f.leaves % f.pods == 0, "fabric.pods", f.pods, f"a divisor of the {f.leaves} leaves")
     need(
         not f.pods or f.cores_per_spine > 0, "fabric.cores_per_spine", f.cores_per_spine, "at least 1 with three tiers"
