@@ -32,7 +32,7 @@ def as_rate_bps(field: str, value: object) -> int:
     and a number that no link has: who writes 800 means 800G."""
     allowed = "a rate with its unit, as 100G, 51.2T, 20M"
     if isinstance(value, str) and value.strip().isdigit():
-        raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?")
+        raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?" if int(value) else allowed)
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 < value < SLOWEST_BPS:
             raise ConfigError(field, value, f"{allowed}; did you mean {value}G?")
@@ -101,17 +101,21 @@ def ratio_text(ratio: Fraction) -> str:
 
 def money_text(usd: float) -> str:
     """$ 1.63 G, $ 77 M: three digits are more than prices deserve."""
-    for suffix, scale in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
-        if usd >= scale:
-            return f"$ {usd / scale:.3g}{suffix}"
-    return f"$ {usd:.0f}"
+    return f"$ {_three_digits(usd, (' G', 1e9), (' M', 1e6), (' k', 1e3), ('', 1))}"
 
 
 def power_text(watts: float) -> str:
-    for suffix, scale in ((" MW", 1e6), (" kW", 1e3)):
-        if watts >= scale:
-            return f"{watts / scale:.3g}{suffix}"
-    return f"{watts:.0f} W"
+    return _three_digits(watts, (" GW", 1e9), (" MW", 1e6), (" kW", 1e3), (" W", 1))
+
+
+def _three_digits(value: float, *scales: tuple[str, float]) -> str:
+    """999 k, 1 M: in the largest unit of which there is one, once it is rounded."""
+    rounded = float(f"{value:.3g}")
+    suffix, scale = next((one for one in scales if abs(rounded) >= one[1]), ("", 1))
+    if scale == 1:
+        return f"{value:.0f}{scales[-1][0]}"
+    shown = rounded / scale
+    return f"{shown:,.0f}{suffix}" if abs(shown) >= 100 else f"{shown:.3g}{suffix}"
 
 
 def counted(count: int, word: str, ending: str = "s") -> str:

@@ -76,8 +76,8 @@ def test_a_plan_of_which_nothing_can_be_built_fails() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], r"--from = None .*both hosts"),
-        (["--from", "host0"], r"--to = None .*both hosts"),
+        ([], r"--from is missing.*both hosts"),
+        (["--from", "host0"], r"--to is missing.*both hosts"),
         (["p0.leaf0", "--ev", "3"], r"--ev = 3 .*either the table of p0\.leaf0"),
         (["p0.leaf0", "--from", "host0", "--to", "host7"], r"--from = 'host0' .*either"),
     ],
@@ -129,6 +129,9 @@ def test_routes_go_both_ways() -> None:
     assert len(paths) == 16 and paths[6]["links"][1] == "p2.leaf0>spine1"
     over = run("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--over", "p2.leaf0-spine1")
     assert over.startswith("ev 6 ") and "host0>leaf0>spine1>leaf3>host7" in over
+    other = ("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--over", "p2.leaf1-spine1")
+    assert run(*other) == "No EV from host0 to host7 crosses p2.leaf1-spine1.\n" and run(*other, "--json") == "[]\n"
+    assert run(*other[:-1], "p2.leaf0-spine1", "--ev", "5") == "EV 5 does not cross p2.leaf0-spine1.\n"
     large = run("fabric", "routes", LARGE, "--from", "host0", "--to", "host131071", "--ev", "2047")
     assert "spine255" in large and "fcbb:bb07" in large
     for words in (("host0",), ("--from", "host0", "--to", "host0"), ("--from", "host0", "--to", "p0.leaf0"), ()):

@@ -13,7 +13,9 @@ from softmrc.fabric import Description, Tier, parse
 from softmrc.fabric.assess import domains
 from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file, lay_out, shape_of
 from softmrc.fabric.report import plan_cell
-from softmrc.units import as_duration_ns, as_rate_bps, as_share, rate_text, ratio_text, share_text
+from softmrc.units import (
+    as_duration_ns, as_rate_bps, as_share, money_text, power_text, rate_text, ratio_text, share_text,
+)  # fmt: skip
 
 PRICES = Prices.load()
 NIC, SWITCH = as_rate_bps("nic", "800G"), as_rate_bps("switch", "51.2T")
@@ -205,7 +207,7 @@ def test_a_design_names_the_ratio_that_it_has(gpus: int, oversubscription: int, 
 @pytest.mark.parametrize("tiers", [2, 3, 4])
 def test_nothing_is_built_above_a_single_leaf(planes: int, tiers: int) -> None:
     """32 spines were bought above one leaf, which no packet has to leave."""
-    with pytest.raises(ConfigError, match="tiers.* 1: a single leaf has room for all 20 NICs"):
+    with pytest.raises(ConfigError, match=r"tiers.* 1: a single leaf has room for all 20 NICs"):
         design(Question(20, NIC, SWITCH), PRICES, planes, tiers)
 
 
@@ -223,3 +225,34 @@ def test_a_file_says_how_many_gpus_there_are() -> None:
         assert description.gpus == gpus and description.fabric.hosts == found.hosts
         counts = {d.what: d.count for d in domains(description)}
         assert counts["host"] == gpus and counts["NIC port"] == 2 * found.hosts
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (0, "$ 0"), (0.4, "$ 0"), (999, "$ 999"), (999.9, "$ 1 k"), (1234, "$ 1.23 k"), (999_499, "$ 999 k"),
+        (999_700, "$ 1 M"),
+        (18.7e6, "$ 18.7 M"), (999.9e6, "$ 1 G"), (1.5e12, "$ 1,500 G"), (-2500, "$ -2.5 k"),
+    ],
+)  # fmt: skip
+def test_money_is_three_digits_and_no_power_of_ten(usd: float, text: str) -> None:
+    """It was $ 1e+03 k just below a million."""
+    assert money_text(usd) == text
+
+
+def test_power_is_three_digits_too() -> None:
+    assert [power_text(w) for w in (0, 12, 999.6, 999_900, 18.4e6, 2e9)] == [
+        "0 W",
+        "12 W",
+        "1 kW",
+        "1 MW",
+        "18.4 MW",
+        "2 GW",
+    ]
+
+
+def test_nothing_is_no_rate_and_suggests_none() -> None:
+    for text in ("0", "00"):
+        with pytest.raises(ConfigError) as caught:
+            as_rate_bps("nic", text)
+        assert "did you mean" not in str(caught.value)

@@ -98,7 +98,7 @@ def test_a_second_plane_takes_most_of_what_the_network_loses(points: list[studie
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({}, "gpus = None"),
+        ({}, "gpus is missing"),
         ({"gpus": 64, "vary": {"plane": [1]}}, r"vary\.plane .*did you mean planes"),
         ({"gpus": 64, "vary": {"planes": []}}, "at least one value"),
         ({"gpus": 64, "vary": {"planes": [0]}}, r"vary\.planes = 0"),

@@ -18,7 +18,7 @@ from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric.shape import Shape
 from softmrc.files import located, parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share
@@ -242,7 +242,7 @@ def parse(text: str, default_name: str = "mrc") -> Description:
             raise unknown_key("", key, value, known)
         parts[key] = _as_kind(key, value, str) if key == "name" else read_section(key, value, types[key])
     if "fabric" not in table:
-        raise ConfigError("fabric", None, "a section [fabric] with planes, hosts, hosts_per_leaf and spines")
+        raise ConfigError("fabric", MISSING, "a section [fabric] with planes, hosts, hosts_per_leaf and spines")
     return Description(**parts)
 
 

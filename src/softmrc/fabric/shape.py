@@ -116,8 +116,8 @@ class Shape(Numbering):
 
     @property
     def oversubscription(self) -> Fraction:
-        """What the hosts below can send to what can go up, at a leaf or at a pod, wherever there is less room; 0 under a
-        single leaf, which nothing has to leave."""
+        """What the hosts below can send to what can go up, at a leaf or at a pod, wherever there is less room; 0 under
+        a single leaf, which nothing has to leave."""
         if self.leaves == 1:
             return Fraction(0)
         below = self.hosts_per_leaf * self.host_link_bps

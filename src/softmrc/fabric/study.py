@@ -23,7 +23,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric import closed_form
 from softmrc.fabric.assess import without_network_failures
 from softmrc.fabric.description import Description, Failures, Job, read_section, unknown_key
@@ -154,7 +154,7 @@ def parse(table: dict[str, Any]) -> Study:
         if key not in known:
             raise unknown_key("", key, value, known)
     study = Study(
-        _whole("gpus", table.get("gpus"), 2),
+        _whole("gpus", table.get("gpus", MISSING), 2),
         _varied(table.get("vary", {})),
         read_section("keep", table.get("keep", {}), Limits),
         read_section("failures", table.get("failures", {}), Failures),
