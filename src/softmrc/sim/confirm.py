@@ -2,7 +2,8 @@
 and what it does not say: how many EVs a queue pair should use.
 
 A slice of a design runs in the simulator: its planes, its rate and the ratio of downlinks to uplinks that it has as it
-is built, with few hosts that all send across leaves, or under the only one. Every run is a sweep's task, so that many run at once, on all cores or on Ray.
+is built, with few hosts that all send across leaves, or under the only one. Every run is a sweep's task, so that many
+run at once, on all cores or on Ray.
 """
 
 from __future__ import annotations

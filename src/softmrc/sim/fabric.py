@@ -12,7 +12,7 @@ from softmrc.errors import ConfigError
 from softmrc.fabric.description import load
 from softmrc.fabric.numbering import Numbering
 from softmrc.sim.reader import read_table, refuse, setting
-from softmrc.units import as_rate_bps, rate_text
+from softmrc.units import as_rate_bps, counted, rate_text
 
 FORWARDINGS = ("auto", "srv6", "ecmp", "structured")
 
@@ -49,7 +49,8 @@ class Fabric(Numbering):
         """A plane, in words."""
         cables = f" by {self.cables_per_link} cables" if self.cables_per_link > 1 else ""
         pods = f" in {self.pods} pods, {self.t2_switches} cores" if self.pods else ""
-        return f"{self.leaves} leaves × {self.spines} spines{cables}{pods}"
+        leaves = "1 leaf" if self.leaves == 1 else f"{self.leaves} leaves"
+        return f"{leaves} × {counted(self.spines, 'spine')}{cables}{pods}"
 
     @property
     def hops(self) -> int:
@@ -101,6 +102,10 @@ def read_fabric(table: Any, source: str) -> Fabric:
         if not isinstance(planes, int) or planes < 1 or rate % planes:
             raise refuse(source, "fabric.planes", planes, f"a divisor of the NIC's {rate_text(rate)}")
         own["host_link_gbps"] = rate / planes / 1e9
+        if base:  # links inside stay as much faster than those to hosts, or slower
+            own.setdefault(
+                "fabric_link_gbps", base["fabric_link_gbps"] * own["host_link_gbps"] / base["host_link_gbps"]
+            )
     if "host_link_gbps" in own:
         base.pop("fabric_link_gbps", None)  # it was as fast as the file's links to hosts
     unknown = {key: table[key] for key in table if key.endswith("_bps") and key not in (*HOST_RATES, "fabric_link_bps")}
