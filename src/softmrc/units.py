@@ -95,8 +95,8 @@ def share_text(share: float) -> str:
 
 
 def ratio_text(ratio: Fraction) -> str:
-    """Downlinks to uplinks, in the smallest whole numbers: 3 : 1, 35 : 16."""
-    return f"{ratio.numerator} : {ratio.denominator}"
+    """Downlinks to uplinks, in the smallest whole numbers: 3:1, 35:16."""
+    return f"{ratio.numerator}:{ratio.denominator}"
 
 
 def money_text(usd: float) -> str:

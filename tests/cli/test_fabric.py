@@ -102,7 +102,7 @@ def test_kept_simulations_need_simulations(tmp_path: Path) -> None:
 def test_a_plan_says_where_it_has_more_nics_than_asked_for(tmp_path: Path) -> None:
     words = ["plan", "--gpus", "16384", "--planes", "4", "--tiers", "2", "--oversubscription", "3"]
     text = run(*words, "--write", str(tmp_path / "f.toml"))
-    assert "16,426" in text and "so that all leaves have as many: 42 (4 × 2, 191 : 64)" in text and "472" in text
+    assert "16,426" in text and "so that all leaves have as many: 42 (4 × 2, 191:64)" in text and "472" in text
     found = json.loads(run("assess", str(tmp_path / "f.toml"), "--trials", "1", "--json"))["fabric"]
     assert (found["hosts"], found["switches"]) == (16426, 472)
 
@@ -234,7 +234,7 @@ def test_few_paths_leave_somebody_behind() -> None:
 
 
 def test_a_slice_has_the_ratio_of_its_design() -> None:
-    """3 : 1 was tried with three spines below eight hosts, 35 : 16 with four."""
+    """3:1 was tried with three spines below eight hosts, 35:16 with four."""
     for ratio in (1.0, 3.0, 35 / 16, 0.75):
         for task in Slice(2, "400G", ratio, evs=(8,)).tasks.values():
             f = simulator.parse(task.table).fabric

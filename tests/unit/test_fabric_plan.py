@@ -193,7 +193,7 @@ def test_a_design_beyond_a_fabric_file_is_refused_with_the_numbers() -> None:
 @pytest.mark.parametrize("oversubscription", [1, 3])
 @pytest.mark.parametrize("planes", [1, 2, 8])
 def test_a_design_names_the_ratio_that_it_has(gpus: int, oversubscription: int, planes: int) -> None:
-    """It printed 1 : 1, or what was asked for, wherever leaves were not full."""
+    """It printed 1:1, or what was asked for, wherever leaves were not full."""
     for found in compare(Question(gpus, NIC, SWITCH), PRICES, (planes,), (1, 2, 3), (Fraction(oversubscription),)):
         if isinstance(found, Impossible):
             continue
@@ -207,7 +207,7 @@ def test_a_design_names_the_ratio_that_it_has(gpus: int, oversubscription: int, 
 @pytest.mark.parametrize("tiers", [2, 3, 4])
 def test_nothing_is_built_above_a_single_leaf(planes: int, tiers: int) -> None:
     """32 spines were bought above one leaf, which no packet has to leave."""
-    with pytest.raises(ConfigError, match=r"tiers.* 1: a single leaf has room for all 20 NICs"):
+    with pytest.raises(ConfigError, match=r"tiers.* 1, as a single leaf has room for all 20 NICs"):
         design(Question(20, NIC, SWITCH), PRICES, planes, tiers)
 
 

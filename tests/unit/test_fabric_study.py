@@ -172,13 +172,13 @@ def test_every_number_of_planes_has_its_row_and_every_reason_its_designs() -> No
 
 
 def test_uplinks_are_those_of_the_fabric_that_is_built() -> None:
-    """3 : 1 that is not full was charged as 3 : 1: 1 000 GPUs hang on 11 leaves of 91 with 32 uplinks each."""
+    """3:1 that is not full was charged as 3:1: 1 000 GPUs hang on 11 leaves of 91 with 32 uplinks each."""
     asked = studies.parse({"gpus": 1000, "vary": {"planes": 2, "tiers": 2, "oversubscription": [1, 3]}})
     lean = next(p for p in studies.explore(asked, PRICES) if p.varied["oversubscription"] == 3)
     stretch = asked.job.communication_share * (91 / 32 - 1)
     left = 1 - lean.hosts_share - lean.network_share
     assert 1 - lean.lost_share == pytest.approx(left / (1 + stretch))
-    assert lean.name == "2 planes × 2 tiers, 91 : 32 (3 : 1 asked)"
+    assert lean.name == "2 planes × 2 tiers, 91:32 (3:1 asked)"
     assert lean.to_json()["built_oversubscription"] == pytest.approx(91 / 32)
 
 
@@ -213,3 +213,10 @@ def test_gpus_are_counted_and_not_their_nics() -> None:
         assert p.lost_usd == pytest.approx(p.lost_share * 1000 * 2.5 * hours)
     assert two.hosts_share == pytest.approx(one.hosts_share, rel=0.05), "as many GPUs, so as many of them break"
     assert two.switches > 1.5 * one.switches
+
+
+def test_a_page_of_nothing_has_no_empty_tables() -> None:
+    asked = studies.parse({"gpus": 100_000, "vary": {"tiers": 1}})
+    page = study_html(asked, studies.explore(asked, PRICES), PRICES)
+    assert "No design can be built." in page and "a switch has 64 ports" in page
+    assert not any(f"<h2>{title}</h2>" in page for title in ("The front", "By planes", "What the network loses"))

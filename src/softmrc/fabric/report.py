@@ -12,7 +12,7 @@ from softmrc.fabric.drawing import draw
 from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
 from softmrc.fabric.plan import Design, Impossible, Prices, Question
-from softmrc.fabric.study import Point, Study, answer, by_planes
+from softmrc.fabric.study import Point, Study, answer, by_planes, outs
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.units import count_text, counted, money_text, power_text, rate_text, ratio_text, share_text
@@ -58,6 +58,8 @@ def plan_cell(design: Design, key: str) -> str:
     }
     if key in special:
         return special[key]()
+    if design.tiers == 1 and key in ("link_share_in_plane", "link_share", "t1_share"):
+        return "–"  # nothing is there that could break
     value = getattr(design, key)
     return share_text(value) if key.endswith(("share", "in_plane")) else f"{value:,}"
 
@@ -110,6 +112,8 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
         ("Cost", "cost_usd"),
         ("Power", "power_w"),
     ):
+        if key == "link_share" and all(d.tiers == 1 for d in designs):
+            continue  # there are none
         words = [plan_cell(d, WORDS_OF.get(key, key)) for d in designs]
         parts.append(section(heading, "", plots.bar_chart(labels, [getattr(d, key) for d in designs], key, (), words)))
     return page_of(plan_title(question), plan_note(prices), lines, parts)
@@ -198,18 +202,22 @@ def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
         "cost, $ M", "lost, % of the job's time",
     )  # fmt: skip
     best = [p for p in by_planes(points).values() if p]
-    worth = plots.bar_chart([p.name for p in best], [100 * (p.network_share + p.uplinks_share) for p in best], "%", (),
-                            [share_text(p.network_share + p.uplinks_share) for p in best])  # fmt: skip
+    lost = [p.network_share + p.uplinks_share for p in best]
+    bars = plots.bar_chart([p.name for p in best], [100 * x for x in lost], "%", (), [share_text(x) for x in lost])
+    worth = bars if best else ""
+    fronts = [[*study_row(p), power_text(p.power_w), p.policy] for p in front]
+    reasons = "".join(f"<li>{escape(line)}</li>" for line in outs(points))
+    each = table(["design", "because"], [[p.name, p.out] for p in out])
     sections = [
         section("The front", "Beaten by none: nothing costs less and loses as little.",
-                table([*STUDY_HEAD, "power", "policy"],
-                      [[*study_row(p), power_text(p.power_w), p.policy] for p in front])),
+                table([*STUDY_HEAD, "power", "policy"], fronts) if front else ""),
         section("By planes", "With each number of planes, the design that is least in all.",
-                table(STUDY_HEAD, planes_rows(points))),
+                table(STUDY_HEAD, planes_rows(points)) if best else ""),
         section("What the network loses",
                 "Of those: per cent of the job's time, to the network's failures and lean uplinks.", worth),
         section("All that can be built", "", picture),
-        section("Why the others are out", "", table(["design", "because"], [[p.name, p.out] for p in out])),
+        section("Why the others are out", "",
+                f"<ul>{reasons}</ul><details><summary>one by one</summary>{each}</details>" if out else ""),
     ]  # fmt: skip
     said = [f'<p class="verdict"><b>{escape(answer(asked, points))}</b></p>']
     return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", study_note(prices), said, sections)

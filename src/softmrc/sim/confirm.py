@@ -71,7 +71,7 @@ class Slice:
     def _what(self) -> str:
         """All that decides what comes out, since what came out is kept by this name."""
         rate = rate_text(as_rate_bps("nic_bps", self.nic_bps))
-        uplinks = f"{self.oversubscription:g} : 1" if self.oversubscription else "a single tier"
+        uplinks = f"{self.oversubscription:g}:1" if self.oversubscription else "a single tier"
         return f"{self.planes} planes, NICs of {rate}, {uplinks}"
 
     def _table(self, leaf: int) -> dict[str, Any]:

@@ -225,6 +225,9 @@ class _Targets:
 
     def links_of(self, event: FaultEvent) -> tuple[np.ndarray, str]:
         fabric = self.fabric
+        if fabric.leaves == 1 and (event.link is not None or (event.switch is not None and event.switch.tier == "t1")):
+            what = "link" if event.switch is None else "switch"
+            raise refuse(self.source, f"{self.key}.{what}", "given", "nothing above the only leaf of this fabric")
         if event.everywhere:
             return _by_direction(fabric, np.arange(fabric.links), event.direction), "everything"
         if event.plane is not None:
