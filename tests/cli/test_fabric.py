@@ -251,7 +251,7 @@ def test_a_file_of_several_nics_a_gpu_is_read_as_such(tmp_path: Path) -> None:
     assert "1,000 GPUs with 2 NICs each" in run(*words)
     found = json.loads(run("assess", file, "--trials", "1", "--json"))
     assert (found["fabric"]["hosts"], found["fabric"]["gpus"]) == (2000, 1000)
-    assert next(d["count"] for d in found["domains"] if d["what"] == "host") == 1000
+    assert next(d["count"] for d in found["domains"] if d["what"] == "GPU") == 1000
     assert "1,000 GPUs, 2,000 NICs of 800G" in run("assess", file, "--trials", "1")
 
 

@@ -251,3 +251,13 @@ def test_columns_are_what_they_are_called(scenario: Path) -> None:
     assert " flows " in one.splitlines()[4] and " runs " in several.splitlines()[4]
     for text in (one, several):
         assert "lost: packets that faults took or full queues dropped" in " ".join(text.split())
+
+
+def test_scenarios_on_a_single_switch_run_or_say_what_is_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "single.toml"
+    assert softmrc("plan", "--gpus", "8", "--planes", "2", "--write", file).returncode == 0
+    small = ("--set", "workload.message_bytes=200_000", "--set", "run.stall_ms=1", "--json")
+    done = softmrc("sim", "how-many-planes", "--fabric", file, *small)
+    assert json.loads(done.stdout)["runs"][0]["verdict"] == "complete", done.stderr
+    done = softmrc("sim", "t1-reboot", "--fabric", file, *small)
+    assert done.returncode == 1 and "nothing above the only leaf of this fabric" in done.stderr

@@ -148,7 +148,7 @@ def test_gpus_of_a_file_are_what_fails_and_what_is_paid_for() -> None:
     one, two = (Description(fabric=replace(LAB, hosts=n), job=Job(gpus=8)) for n in (8, 16))
     a, b = (judge.assess(d, trials=1) for d in (one, two))
     assert a.price(0.1) == b.price(0.1) and b.price(0.1).gpu_h == pytest.approx(0.1 * 8 * 720)
-    host = next(d for d in b.domains if d.what == "host")
+    host = next(d for d in b.domains if d.what == "GPU")
     assert (host.count, host.hosts, host.per_year) == (8, 2, Failures().gpu_per_year)
     assert "8 GPUs, 16 NICs" in findings.summary(b) and "GPUs" not in findings.summary(a)
     with pytest.raises(ConfigError, match=r"job\.gpus = 9 .*at most 8"):

@@ -135,6 +135,9 @@ def _load(file: Path, fabric: Path | None) -> simulator.Scenario:
     if "nic_bps" in table.get("fabric", {}):  # what changes its planes leaves a NIC its rate
         own["nic_bps"] = shape.planes * shape.host_link_bps
     changes = {"fabric": own | {"file": str(path)}, "faults": table.get("faults", {}) | {"fit": True}}
+    work = table["workload"]
+    if shape.leaves == 1 and isinstance(work, dict) and work.get("pattern") == "across_leaves":
+        changes["workload"] = work | {"pattern": "random"}  # there is nothing to go across
     return _without_twins(simulator.parse(table | changes, scenario.source))
 
 

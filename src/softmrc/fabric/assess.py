@@ -144,7 +144,7 @@ def domains(description: Description) -> list[Domain]:
     """All things that can fail, the largest domain first."""
     s, f = description.fabric, description.failures
     n, below_leaf, everyone = s.planes, s.hosts_per_leaf, s.hosts
-    machines = description.machines
+    machines, nics = description.machines, description.nics_per_machine
     t1 = s.tier_word(Tier.T1)
     pod_hosts = s.leaves_per_pod * below_leaf
     optics = -(-below_leaf // f.links_per_optic)
@@ -155,7 +155,7 @@ def domains(description: Description) -> list[Domain]:
         Domain("leaf's optic", n * s.leaves * optics, min(f.links_per_optic, below_leaf), 1 / n, f.optic_per_year,
                f.optic_repair_h),
         Domain("power feed", s.leaves, below_leaf, 1.0, f.power_per_year, f.power_repair_h),
-        Domain("host", machines, description.nics_per_machine, 1.0, f.gpu_per_year * description.gpus / machines,
+        Domain("GPU" if nics > 1 else "host", machines, nics, 1.0, f.gpu_per_year * description.gpus / machines,
                f.gpu_repair_h),
         Domain("NIC port", n * everyone, 1, 1 / n, f.nic_port_per_year, f.nic_port_repair_h),
         Domain("host cable", cables * everyone, 1, 1 / cables, f.link_per_year, f.link_repair_h),
