@@ -32,7 +32,7 @@ def as_rate_bps(field: str, value: object) -> int:
     and a number that no link has: who writes 800 means 800G."""
     allowed = "a rate with its unit, as 100G, 51.2T, 20M"
     if isinstance(value, str) and value.strip().isdigit():
-        raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?" if int(value) else allowed)
+        raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?" if value.strip(" 0") else allowed)
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 < value < SLOWEST_BPS:
             raise ConfigError(field, value, f"{allowed}; did you mean {value}G?")
