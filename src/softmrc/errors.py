@@ -15,17 +15,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
 
 
 class MrcError(Exception):
     """The root of every exception that SoftMRC raises on purpose."""
 
 
+MISSING: Final = object()  # in the place of a value that nobody gave
+
+
 class ConfigError(MrcError, ValueError):
-    """A configuration value that is not allowed."""
+    """A configuration value that is not allowed, or that is missing."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {value!r} is not allowed: {allowed}")
+        said = "is missing" if value is MISSING else f"= {value!r} is not allowed"
+        super().__init__(f"{field} {said}: {allowed}")
         self.field = field
         self.value = value
         self.allowed = allowed

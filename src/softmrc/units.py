@@ -32,7 +32,7 @@ def as_rate_bps(field: str, value: object) -> int:
     and a number that no link has: who writes 800 means 800G."""
     allowed = "a rate with its unit, as 100G, 51.2T, 20M"
     if isinstance(value, str) and value.strip().isdigit():
-        raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?")
+        raise ConfigError(field, value, f"{allowed}; did you mean {value.strip()}G?" if value.strip(" 0") else allowed)
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 < value < SLOWEST_BPS:
             raise ConfigError(field, value, f"{allowed}; did you mean {value}G?")
@@ -94,19 +94,33 @@ def share_text(share: float) -> str:
     return f"{percent:.1f} %".replace(".0 %", " %") if percent >= 1 else f"{percent:.2g} %"
 
 
+def ratio_text(ratio: Fraction) -> str:
+    """Downlinks to uplinks, in the smallest whole numbers: 3:1, 35:16."""
+    return f"{ratio.numerator}:{ratio.denominator}"
+
+
 def money_text(usd: float) -> str:
     """$ 1.63 G, $ 77 M: three digits are more than prices deserve."""
-    for suffix, scale in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
-        if usd >= scale:
-            return f"$ {usd / scale:.3g}{suffix}"
-    return f"$ {usd:.0f}"
+    return f"$ {_three_digits(usd, (' G', 1e9), (' M', 1e6), (' k', 1e3), ('', 1))}"
 
 
 def power_text(watts: float) -> str:
-    for suffix, scale in ((" MW", 1e6), (" kW", 1e3)):
-        if watts >= scale:
-            return f"{watts / scale:.3g}{suffix}"
-    return f"{watts:.0f} W"
+    return _three_digits(watts, (" GW", 1e9), (" MW", 1e6), (" kW", 1e3), (" W", 1))
+
+
+def _three_digits(value: float, *scales: tuple[str, float]) -> str:
+    """999 k, 1 M: in the largest unit of which there is one, once it is rounded."""
+    rounded = float(f"{value:.3g}")
+    suffix, scale = next((one for one in scales if abs(rounded) >= one[1]), ("", 1))
+    if scale == 1:
+        return f"{value:.0f}{scales[-1][0]}"
+    shown = rounded / scale
+    return f"{shown:,.0f}{suffix}" if abs(shown) >= 100 else f"{shown:.3g}{suffix}"
+
+
+def counted(count: int, word: str, ending: str = "s") -> str:
+    """1 plane, 2 planes."""
+    return f"{count:,} {word}{'' if count == 1 else ending}"
 
 
 def count_text(value: float) -> str:

@@ -76,8 +76,8 @@ def test_a_plan_of_which_nothing_can_be_built_fails() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], r"--from = None .*both hosts"),
-        (["--from", "host0"], r"--to = None .*both hosts"),
+        ([], r"--from is missing.*both hosts"),
+        (["--from", "host0"], r"--to is missing.*both hosts"),
         (["p0.leaf0", "--ev", "3"], r"--ev = 3 .*either the table of p0\.leaf0"),
         (["p0.leaf0", "--from", "host0", "--to", "host7"], r"--from = 'host0' .*either"),
     ],
@@ -102,7 +102,7 @@ def test_kept_simulations_need_simulations(tmp_path: Path) -> None:
 def test_a_plan_says_where_it_has_more_nics_than_asked_for(tmp_path: Path) -> None:
     words = ["plan", "--gpus", "16384", "--planes", "4", "--tiers", "2", "--oversubscription", "3"]
     text = run(*words, "--write", str(tmp_path / "f.toml"))
-    assert "16,426" in text and "so that all leaves have as many: 42 (4 × 2, 3 : 1)" in text and "472" in text
+    assert "16,426" in text and "so that all leaves have as many: 42 (4 × 2, 191:64)" in text and "472" in text
     found = json.loads(run("assess", str(tmp_path / "f.toml"), "--trials", "1", "--json"))["fabric"]
     assert (found["hosts"], found["switches"]) == (16426, 472)
 
@@ -129,6 +129,9 @@ def test_routes_go_both_ways() -> None:
     assert len(paths) == 16 and paths[6]["links"][1] == "p2.leaf0>spine1"
     over = run("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--over", "p2.leaf0-spine1")
     assert over.startswith("ev 6 ") and "host0>leaf0>spine1>leaf3>host7" in over
+    other = ("fabric", "routes", LAB, "--from", "host0", "--to", "host7", "--over", "p2.leaf1-spine1")
+    assert run(*other) == "No EV from host0 to host7 crosses p2.leaf1-spine1.\n" and run(*other, "--json") == "[]\n"
+    assert run(*other[:-1], "p2.leaf0-spine1", "--ev", "5") == "EV 5 does not cross p2.leaf0-spine1.\n"
     large = run("fabric", "routes", LARGE, "--from", "host0", "--to", "host131071", "--ev", "2047")
     assert "spine255" in large and "fcbb:bb07" in large
     for words in (("host0",), ("--from", "host0", "--to", "host0"), ("--from", "host0", "--to", "p0.leaf0"), ()):
@@ -228,3 +231,34 @@ def test_few_paths_leave_somebody_behind() -> None:
     assert part.spread(3) == 4 and part.spread(64) == 64, "every plane has as many"
     few, many = part.confirmed(slowest(part)).evs.values()
     assert few is not None and many is not None and few < 0.8 < 0.85 < many <= 1
+
+
+def test_a_slice_has_the_ratio_of_its_design() -> None:
+    """3:1 was tried with three spines below eight hosts, 35:16 with four."""
+    for ratio in (1.0, 3.0, 35 / 16, 0.75):
+        for task in Slice(2, "400G", ratio, evs=(8,)).tasks.values():
+            f = simulator.parse(task.table).fabric
+            built = f.hosts_per_leaf * f.host_link_bps / (f.spines * f.fabric_link_bps)
+            assert built == pytest.approx(ratio, rel=1e-6) and f.leaves == 4
+    single = [simulator.parse(task.table).fabric for task in Slice(2, "400G", 0.0, evs=(8,)).tasks.values()]
+    assert {f.leaves for f in single} == {1}
+
+
+def test_a_file_of_several_nics_a_gpu_is_read_as_such(tmp_path: Path) -> None:
+    """Every NIC was a GPU: they failed, and were paid for, twice."""
+    file = str(tmp_path / "f.toml")
+    words = ["plan", "--gpus", "1000", "--nics-per-gpu", "2", "--planes", "4", "--tiers", "2", "--write", file]
+    assert "1,000 GPUs with 2 NICs each" in run(*words)
+    found = json.loads(run("assess", file, "--trials", "1", "--json"))
+    assert (found["fabric"]["hosts"], found["fabric"]["gpus"]) == (2000, 1000)
+    assert next(d["count"] for d in found["domains"] if d["what"] == "GPU") == 1000
+    assert "1,000 GPUs, 2,000 NICs of 800G" in run("assess", file, "--trials", "1")
+
+
+def test_a_study_without_a_front_fails(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    for text in ("gpus = 100_000\n[vary]\ntiers = 1\n", "gpus = 64\n[keep]\ncost_usd = 1.0\n"):
+        file.write_text(text)
+        for words in ([], ["--json"]):
+            done = CliRunner().invoke(app, ["study", str(file), *words])
+            assert done.exit_code == 1 and "No design" in done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.sim.small import table
 
+from softmrc import shipped, sim
 from softmrc.errors import ConfigError
 from softmrc.sim.sweep import heads, read_vary
 
@@ -206,3 +207,57 @@ def test_sweeps_on_ray_give_what_cores_give() -> None:
     tasks = plan_sweep(sim.parse(table()), [("faults.links", [0, 2])], 1, False)
     hashes = [sorted(row["trace_hash"] for row in sweep(tasks, engine)) for engine in ("local", "ray")]
     assert hashes[0] == hashes[1]
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    """Two spines a plane, other rates and planes than the scenarios that are shipped have."""
+    path = tmp_path / "planned.toml"
+    words = ("--gpus", "16", "--nic", "200G", "--switch", "0.8T", "--planes", "2", "--tiers", "2", "--write", path)
+    done = softmrc("plan", *words)
+    assert done.returncode == 0 and "spines = 2\n" in path.read_text(), done.stderr
+    return path
+
+
+@pytest.mark.parametrize("name", ["t1-reboot", "slow-link", "how-many-planes", "dead-links", "paper/transceiver-flaps"])
+def test_scenarios_run_on_a_small_planned_fabric(planned: Path, name: str) -> None:
+    """Their parts were beyond it: faults.events[0].index = 3."""
+    small = ("workload.message_bytes=200_000", "run.stall_ms=1")
+    if name in ("dead-links", "paper/transceiver-flaps"):
+        small = ("workload.bytes=200_000", "workload.steps=2", "run.stall_ms=1")
+    keys = [word for key in small for word in ("--set", key)]
+    done = softmrc("sim", name, "--fabric", planned, *keys, "--json")
+    runs = json.loads(done.stdout)["runs"]
+    assert runs[0]["verdict"] == "complete", done.stderr
+    if name == "how-many-planes":
+        assert [run["name"] for run in runs] == ["2 planes × 100G", "1 plane × 200G", "2 planes, nothing breaks"]
+
+
+def test_every_disturbed_scenario_has_an_undisturbed_run_beside_it() -> None:
+    for name in ("t1-reboot", "slow-link"):
+        variants = sim.load(shipped.names(shipped.SCENARIOS)[name]).variants()
+        calm = {(v.scenario.transport.kind, v.scenario.fabric.planes) for v in variants if not v.scenario.faults.events}
+        assert calm == {(v.scenario.transport.kind, v.scenario.fabric.planes) for v in variants}
+
+
+def test_a_sweep_over_transports_tells_both(scenario: Path) -> None:
+    """RoCE's rows were left out of the answer: they had another name."""
+    text = softmrc("sweep", scenario, "--vary", "transport.kind=mrc,roce").stdout
+    assert "RoCE" in text and "at transport.kind = mrc" in text and "at transport.kind = roce" in text
+
+
+def test_columns_are_what_they_are_called(scenario: Path) -> None:
+    one, several = softmrc("sim", scenario).stdout, softmrc("sim", scenario, "--seeds", "2").stdout
+    assert " flows " in one.splitlines()[4] and " runs " in several.splitlines()[4]
+    for text in (one, several):
+        assert "lost: packets that faults took or full queues dropped" in " ".join(text.split())
+
+
+def test_scenarios_on_a_single_switch_run_or_say_what_is_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "single.toml"
+    assert softmrc("plan", "--gpus", "8", "--planes", "2", "--write", file).returncode == 0
+    small = ("--set", "workload.message_bytes=200_000", "--set", "run.stall_ms=1", "--json")
+    done = softmrc("sim", "how-many-planes", "--fabric", file, *small)
+    assert json.loads(done.stdout)["runs"][0]["verdict"] == "complete", done.stderr
+    done = softmrc("sim", "t1-reboot", "--fabric", file, *small)
+    assert done.returncode == 1 and "nothing above the only leaf of this fabric" in done.stderr

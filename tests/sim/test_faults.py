@@ -9,6 +9,7 @@ import pytest
 from tests.sim.small import THREE_TIERS, scenario
 
 from softmrc import sim
+from softmrc.errors import ConfigError
 from softmrc.sim.fabric import Fabric
 from softmrc.sim.faults import actions, read_faults, switch_links
 from softmrc.sim.verdict import broken_links
@@ -215,3 +216,12 @@ def test_many_dead_links_are_ridden_out(links: int) -> None:
             assert "no path" in result.verdict.text or "no plane" in result.verdict.text, (seed, result.verdict.text)
         else:
             assert result.makespan_us < 20_000, (seed, result.makespan_us)
+
+
+def test_nothing_above_a_single_leaf_breaks() -> None:
+    """A spine that no packet crosses rebooted, and nobody noticed."""
+    for target in ({"link": {"plane": 0, "leaf": 0, "spine": 0}}, {"switch": {"plane": 0, "tier": "t1", "index": 0}}):
+        fabric = {"hosts": 4, "hosts_per_leaf": 4, "spines": 1}
+        one = scenario(fabric=fabric, workload={"pattern": "random"}, faults={"events": [{"kind": "down"} | target]})
+        with pytest.raises(ConfigError, match="nothing above the only leaf"):
+            sim.run(one)

@@ -219,7 +219,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    for model, words in (({"layers": 2}, "workload.model.hidden"), (None, "workload.model = None")):
+    for model, words in (({"layers": 2}, "workload.model.hidden"), (None, "workload.model is missing")):
         work = {"kind": "job"} | ({"model": model} if model else {})
         with pytest.raises(ConfigError, match=words):
             sim.parse(TABLE | {"workload": work})
@@ -304,3 +304,16 @@ def test_the_distribution_of_a_jobs_flows_leaves_out_computing() -> None:
     assert json.loads(html.unescape(data))["series"][0]["y"][-1] == 1
     alone, _ = run()
     assert not alone.is_sent.any() and "<h2>How long flows took</h2>" not in report.page([alone])
+
+
+def test_a_job_is_refused_where_a_gpu_has_several_nics(tmp_path: Path) -> None:
+    """Every NIC was a rank's GPU."""
+    file = tmp_path / "f.toml"
+    job = {"kind": "job", "model": {"layers": 2, "hidden": 256}, "parallel": {"dp": 4}}
+    table = {"question": "?", "fabric": {"file": str(file)}, "workload": job}
+    file.write_text("[fabric]\nhosts = 18\nhosts_per_leaf = 6\n[job]\ngpus = 17\n")
+    assert sim.parse(table).fabric.nics_per_gpu == 1, "a NIC to spare"
+    file.write_text("[fabric]\nhosts = 18\nhosts_per_leaf = 6\n[job]\ngpus = 8\n")
+    with pytest.raises(ConfigError, match=r"workload.kind = 'job' .*one NIC a GPU.* has 2"):
+        sim.parse(table)
+    assert sim.parse(table | {"workload": {"kind": "permutation"}}).fabric.nics_per_gpu == 2

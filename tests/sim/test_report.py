@@ -101,3 +101,18 @@ def test_names_of_faults_stand_above_the_plot_and_layers_are_not_shaded() -> Non
 
 def test_heat_maps_have_a_scale(results: list[sim.Result]) -> None:
     assert "25 %</text>" in report.links_plot(results[0])
+
+
+def test_what_breaks_after_the_first_run_is_over_is_shaded_for_the_others() -> None:
+    event = {
+        "kind": "down",
+        "link": {"plane": 0, "leaf": 1, "spine": 2},
+        "at_us": 60.0,
+        "for_us": 5.0,
+        "label": "a cable goes",
+    }
+    slow = {"name": "slow", "workload": {"message_bytes": 4_000_000}}
+    results = sim.run_all(sim.parse(table(faults={"events": [event]}, compare=[slow])))
+    assert results[0].simulated_us < 60 < results[1].simulated_us
+    drawn = [report.goodput_plot(shown) for shown in (results, results[:1])]
+    assert "a cable goes" in drawn[0] and "a cable goes" not in drawn[1]

@@ -57,3 +57,13 @@ def test_a_dead_link_is_left_after_the_convergence_delay() -> None:
         )
     )
     assert result.verdict and result.makespan_us > 1_000
+
+
+def test_packets_that_are_sent_again_are_data_packets_with_either() -> None:
+    """Of MRC's they were none, so that a share of them was a share of something else."""
+    faults = {"events": [{"kind": "loss", "value": 0.01, "everywhere": True}]}
+    for kind in ("mrc", "roce"):
+        found = sim.run(scenario(transport={"kind": kind}, faults=faults))
+        needed = sum(-(-size // found.scenario.transport.mtu_bytes) for size in found.plan.bytes)
+        assert found.verdict and found.retransmitted > 0
+        assert found.summary()["data_packets"] == found.data_packets == needed + found.retransmitted

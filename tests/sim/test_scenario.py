@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sim.small import table
+from tests.sim.small import scenario, table
 
 from softmrc import sim
 from softmrc.errors import ConfigError
@@ -59,12 +59,12 @@ def test_scenarios_of_the_project_open_with_their_question(path: Path) -> None:
         ({"workload": {"kind": "incast", "fan_in": 16}}, "workload.fan_in = 16"),
         (
             {"workload": {"kind": "incast", "fan_in": 2, "victim": {"source": 1}}},
-            "workload.victim.destination = None .*needed",
+            "workload.victim.destination is missing.*needed",
         ),
         ({"workload": {"kind": "ring", "hosts": 99}}, "workload.hosts = 99 .*2 to the fabric's 16"),
         ({"workload": {"kind": "ring", "collective": "all_redcue"}}, "did you mean 'all_reduce'"),
         ({"workload": {"kind": "flows", "path": "nowhere.csv"}}, "nowhere.csv.*can be read"),
-        ({"workload": {"kind": "flows"}}, "workload.path = None"),
+        ({"workload": {"kind": "flows"}}, "workload.path is missing"),
         ({"workload": [{"kind": "permutation"}, {"kind": "permutation", "x": 1}]}, r"workload\[1\].x = 1"),
         ({"faults": {"links": 999}}, "faults.links = 999 .*at most the fabric's 32"),
         ({"faults": {"links": 1, "kind": "loss"}}, "faults.value = 0.0"),
@@ -79,7 +79,10 @@ def test_scenarios_of_the_project_open_with_their_question(path: Path) -> None:
         ({"faults": {"events": [{"kind": "down", "port": {"plane": 0, "host": 16}}]}}, "host = 16 .*below 16"),
         ({"faults": {"events": [{"kind": "down", "port": {"plane": 0, "host": "some"}}]}}, "host = 'some'"),
         ({"faults": {"events": [{"kind": "down", "core_link": {"plane": 0, "t1": 0, "up": 0}}]}}, "two tiers"),
-        ({"faults": {"events": [{"kind": "down", "switch": {"plane": 0, "tier": "t2", "index": 0}}]}}, "index = 0"),
+        (
+            {"faults": {"events": [{"kind": "down", "switch": {"plane": 0, "tier": "t2", "index": 0}}]}},
+            "switch.tier = .t2",
+        ),
         (
             {"faults": {"events": [{"kind": "down", "transceiver": {"plane": 0, "leaf": 0, "hosts": [9]}}]}},
             "hosts of leaf 0",
@@ -134,5 +137,60 @@ def test_rates_are_written_as_in_a_fabric_file(tmp_path: Path) -> None:
     assert (of_file.planes, of_file.hosts, of_file.host_link_gbps, of_file.link_delay_us) == (2, 8, 40, 2)
     assert of_file.fabric_link_gbps == 100  # as the file has it: its default
     faster = sim.parse(rest | {"fabric": {"file": "f.toml", "nic_bps": "160G"}}, source).fabric
-    assert (faster.host_link_gbps, faster.fabric_link_bps) == (80, 80_000_000_000)
+    assert (faster.host_link_gbps, faster.fabric_link_bps) == (80, 200_000_000_000), "2.5 times as fast, as in the file"
     assert sim.parse(rest | {"fabric": {"host_link_bps": "50G"}}).fabric.host_link_gbps == 50
+
+
+def test_a_run_is_called_what_it_is() -> None:
+    """RoCE was called MRC wherever nobody had named it, and planes of another fabric by the rates of the scenario's."""
+    assert scenario().name == "MRC" and scenario(transport={"kind": "roce", "evs": 2}).name == "RoCE"
+    assert scenario().with_keys({"transport.kind": "roce"}).name == "RoCE"
+    variants = [
+        {"name": "{planes} × {port}", "fabric": {"planes": 1}},
+        {"name": "{transport}, calm", "transport": {"kind": "roce"}},
+    ]
+    found = scenario(fabric={"nic_bps": "400G"}, compare=variants).variants()
+    assert [one.name for one in found] == ["MRC", "1 plane × 400G", "RoCE, calm"]
+    assert [one.name for one in found] == ["MRC", *(one.scenario.name for one in found[1:])]
+
+
+def test_keys_reach_entries_of_lists() -> None:
+    event = {"kind": "down", "switch": {"plane": 0, "tier": "t1", "index": 3}}
+    one = scenario(faults={"events": [event]})
+    assert one.with_keys({"faults.events[0].switch.index": 1}).faults.events[0].switch.index == 1
+    for key, words in {
+        "faults.events[1].at_us": r"faults\.events has 1",
+        "faults.events.at_us": r"faults\.events\[0\]",
+        "fabric[0]": "fabric is no list",
+        "question.x": "question is none",
+    }.items():
+        with pytest.raises(ConfigError, match=words):
+            one.with_keys({key: 1})
+
+
+def test_a_fault_beyond_the_fabric_names_its_key_or_is_fitted() -> None:
+    """The key in the message was none that could be set."""
+    for target, key in {
+        "switch": {"plane": 0, "tier": "t1", "index": 6},
+        "link": {"plane": 0, "leaf": 1, "spine": 6},
+        "port": {"plane": 3, "host": 1},
+        "transceiver": {"plane": 0, "leaf": 6, "hosts": [26, 27]},
+    }.items():
+        event = {"kind": "down", target: key}
+        far = scenario(faults={"events": [event]})
+        where = rf"faults\.events\[0\]\.{target}\.(index|spine|plane|leaf) = \d .*of this fabric"
+        with pytest.raises(ConfigError, match=where):
+            Run(far)
+        assert len(Run(scenario(faults={"events": [event], "fit": True})).actions) == 1
+    core = {"kind": "down", "switch": {"plane": 0, "tier": "t2", "index": 0}}
+    with pytest.raises(ConfigError, match=r"switch\.tier = 't2' .*two tiers"):
+        Run(scenario(faults={"events": [core], "fit": True}))
+
+
+def test_links_inside_a_files_fabric_stay_as_fast_beside_those_to_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    rates = "host_link_bps = '40G'\nfabric_link_bps = '80G'\n"
+    file.write_text("[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 2\n" + rates)
+    rest = {"question": "?", "workload": {"kind": "permutation"}}
+    found = sim.parse(rest | {"fabric": {"file": str(file), "nic_bps": "80G", "planes": 1}}).fabric
+    assert (found.host_link_bps, found.fabric_link_bps) == (80 * 10**9, 160 * 10**9)

@@ -9,13 +9,15 @@ from dataclasses import replace
 import pytest
 
 from softmrc.bench.lab import BIN_S, first_recovery_s
+from softmrc.errors import ConfigError
 from softmrc.fabric import Description, Shape, findings, parse
 from softmrc.fabric import assess as judge
-from softmrc.fabric.description import Failures
+from softmrc.fabric.description import Failures, Job
 from softmrc.fabric.drawing import draw
 from softmrc.fabric.flips import Flip
 from softmrc.fabric.plan import Prices, Question, compare
 from softmrc.fabric.report import assess_html, plan_html
+from softmrc.units import share_text
 
 LAB = Shape(planes=4, hosts=8, hosts_per_leaf=2, spines=4)
 TREE = Shape(planes=2, hosts=12, hosts_per_leaf=2, spines=2, pods=3, cores_per_spine=2)
@@ -110,3 +112,44 @@ def test_a_published_rate_is_not_called_assumed() -> None:
     flip = Flip("failures.gpu_per_year", 0.156, 1.0, "mrc", "swap", False)
     assert "(published: 0.156)" in findings.flip_line(flip)
     assert "(the file's: 0.2)" in findings.flip_line(replace(flip, value=0.2))
+
+
+def test_lean_uplinks_are_said_and_charged_as_a_study_charges_them() -> None:
+    lean = Shape(planes=2, hosts=48, hosts_per_leaf=12, spines=4)
+    found = judge.assess(Description(fabric=lean), trials=1)
+    (said,) = [line for line in findings.answer_lines(found) if "Uplinks are lean, 3:1" in line]
+    took = found.uplinks_share("mrc")
+    assert took == pytest.approx((1 - found.of_best("mrc").lost) * (1 - 1 / 1.6)) and share_text(took) in said
+    assert found.to_json()["uplinks_share"]["mrc"] == took and found.to_json()["fabric"]["oversubscription"] == 3
+    local = judge.assess(Description(fabric=lean, job=Job(crossing_share=0.3)), trials=1)
+    assert local.uplinks_share("mrc") == 0
+    assert not any("lean" in line for line in findings.answer_lines(judge.assess(Description(fabric=LAB), trials=1)))
+
+
+def test_pods_may_have_less_above_them_than_leaves() -> None:
+    narrow = Shape(planes=1, hosts=16, hosts_per_leaf=2, spines=2, pods=4, cores_per_spine=1)
+    assert (TREE.oversubscription, narrow.oversubscription) == (1, 2)
+    assert replace(narrow, cables_per_core_link=2).oversubscription == 1
+    assert replace(LAB, fabric_link_bps=LAB.host_link_bps // 4).oversubscription == 2
+
+
+def test_what_no_packet_crosses_does_not_slow_a_job() -> None:
+    """Spines above a single leaf failed, and took capacity that nobody had."""
+    alone = Shape(planes=2, hosts=8, hosts_per_leaf=8, spines=0)
+    useless = replace(alone, spines=4, cables_per_link=2)
+    a, b = (judge.assess(Description(fabric=shape), trials=1) for shape in (alone, useless))
+    assert a.losses == b.losses and a.domains == b.domains and (a.idle_switches, b.idle_switches) == (0, 8)
+    assert any("8 switches that no packet has to cross" in line for line in findings.answer_lines(b))
+    pod = Shape(planes=2, hosts=8, hosts_per_leaf=2, spines=2, pods=1, cores_per_spine=2)
+    assert judge.assess(Description(fabric=pod), trials=1).idle_switches == 8 and pod.crossed.switches == 12
+
+
+def test_gpus_of_a_file_are_what_fails_and_what_is_paid_for() -> None:
+    one, two = (Description(fabric=replace(LAB, hosts=n), job=Job(gpus=8)) for n in (8, 16))
+    a, b = (judge.assess(d, trials=1) for d in (one, two))
+    assert a.price(0.1) == b.price(0.1) and b.price(0.1).gpu_h == pytest.approx(0.1 * 8 * 720)
+    host = next(d for d in b.domains if d.what == "GPU")
+    assert (host.count, host.hosts, host.per_year) == (8, 2, Failures().gpu_per_year)
+    assert "8 GPUs, 16 NICs" in findings.summary(b) and "GPUs" not in findings.summary(a)
+    with pytest.raises(ConfigError, match=r"job\.gpus = 9 .*at most 8"):
+        Description(fabric=LAB, job=Job(gpus=9))

@@ -68,7 +68,7 @@ def test_mistakes_are_named(text: str, words: str) -> None:
         ("[fabric]\nhosts = 8\n\nspnies = 4\n", "line 4: fabric.spnies = 4 is not allowed"),
         ("[fabric]\nhosts = 8\n[job]\n# note\nrestart_min = -1\n", "line 5: job.restart_min = -1"),
         ("[fabric]\nhosts = 7\nhosts_per_leaf = 2\n", "line 2: fabric.hosts = 7"),
-        ("name = 'x'\n", "fabric = None"),
+        ("name = 'x'\n", "fabric is missing"),
         ("[fabric]\nhosts = \n", "line 2"),
     ],
 )

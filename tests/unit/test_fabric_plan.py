@@ -11,8 +11,11 @@ import pytest
 from softmrc.errors import ConfigError
 from softmrc.fabric import Description, Tier, parse
 from softmrc.fabric.assess import domains
-from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file, lay_out
-from softmrc.units import as_duration_ns, as_rate_bps, as_share, rate_text, share_text
+from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file, lay_out, shape_of
+from softmrc.fabric.report import plan_cell
+from softmrc.units import (
+    as_duration_ns, as_rate_bps, as_share, money_text, power_text, rate_text, ratio_text, share_text,
+)  # fmt: skip
 
 PRICES = Prices.load()
 NIC, SWITCH = as_rate_bps("nic", "800G"), as_rate_bps("switch", "51.2T")
@@ -184,3 +187,72 @@ def test_a_design_beyond_a_fabric_file_is_refused_with_the_numbers() -> None:
         fabric_file(question, design(question, PRICES, planes=1, tiers=4))
     with pytest.raises(ConfigError, match=r"at most 16,384 ports; this makes 64,000,000"):
         design(Question(64, 800_000, SWITCH), PRICES, planes=1, tiers=2)
+
+
+@pytest.mark.parametrize("gpus", [64, 100, 1000, 8192])
+@pytest.mark.parametrize("oversubscription", [1, 3])
+@pytest.mark.parametrize("planes", [1, 2, 8])
+def test_a_design_names_the_ratio_that_it_has(gpus: int, oversubscription: int, planes: int) -> None:
+    """It printed 1:1, or what was asked for, wherever leaves were not full."""
+    for found in compare(Question(gpus, NIC, SWITCH), PRICES, (planes,), (1, 2, 3), (Fraction(oversubscription),)):
+        if isinstance(found, Impossible):
+            continue
+        built = shape_of(found).oversubscription
+        assert found.down_up == (built or None)
+        assert plan_cell(found, "split") == (ratio_text(built) if built else "–")
+        assert built <= oversubscription
+
+
+@pytest.mark.parametrize("planes", [1, 8])
+@pytest.mark.parametrize("tiers", [2, 3, 4])
+def test_nothing_is_built_above_a_single_leaf(planes: int, tiers: int) -> None:
+    """32 spines were bought above one leaf, which no packet has to leave."""
+    with pytest.raises(ConfigError, match=r"tiers.* 1, as a single leaf has room for all 20 NICs"):
+        design(Question(20, NIC, SWITCH), PRICES, planes, tiers)
+
+
+def test_three_tiers_have_several_pods() -> None:
+    for nics in (33, 64, 100, 2048):
+        found = design(Question(nics, NIC, SWITCH), PRICES, planes=1, tiers=3)
+        assert found.layout is not None and found.layout.pods > 1, "cores above a single pod are crossed by nobody"
+
+
+def test_a_file_says_how_many_gpus_there_are() -> None:
+    for gpus, nics in ((1000, 1), (1000, 2), (1024, 1)):
+        asked = Question(gpus, NIC, SWITCH, nics)
+        found = design(asked, PRICES, planes=2, tiers=2)
+        description = parse(fabric_file(asked, found), "x")
+        assert description.gpus == gpus and description.fabric.hosts == found.hosts
+        counts = {d.what: d.count for d in domains(description)}
+        assert counts["GPU" if nics > 1 else "host"] == gpus and counts["NIC port"] == 2 * found.hosts
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (0, "$ 0"), (0.4, "$ 0"), (999, "$ 999"), (999.9, "$ 1 k"), (1234, "$ 1.23 k"), (999_499, "$ 999 k"),
+        (999_700, "$ 1 M"),
+        (18.7e6, "$ 18.7 M"), (999.9e6, "$ 1 G"), (1.5e12, "$ 1,500 G"), (-2500, "$ -2.5 k"),
+    ],
+)  # fmt: skip
+def test_money_is_three_digits_and_no_power_of_ten(usd: float, text: str) -> None:
+    """It was $ 1e+03 k just below a million."""
+    assert money_text(usd) == text
+
+
+def test_power_is_three_digits_too() -> None:
+    assert [power_text(w) for w in (0, 12, 999.6, 999_900, 18.4e6, 2e9)] == [
+        "0 W",
+        "12 W",
+        "1 kW",
+        "1 MW",
+        "18.4 MW",
+        "2 GW",
+    ]
+
+
+def test_nothing_is_no_rate_and_suggests_none() -> None:
+    for text in ("0", "00"):
+        with pytest.raises(ConfigError) as caught:
+            as_rate_bps("nic", text)
+        assert "did you mean" not in str(caught.value)

@@ -76,11 +76,13 @@ def test_the_parts_of_the_loss_are_whose_they_are(points: list[studies.Point]) -
         assert p.network_share == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize(("crossing", "stretch"), [(1, 3.0), (0.5, 1.5), (1 / 3, 1.0), (0.1, 1.0)])
-def test_lean_uplinks_hold_up_only_what_leaves_its_leaf(crossing: float, stretch: float) -> None:
-    asked = studies.parse(SMALL | {"crossing_share": crossing})
+@pytest.mark.parametrize("crossing", [1, 0.5, 1 / 3, 0.1])
+def test_lean_uplinks_hold_up_only_what_leaves_its_leaf(crossing: float) -> None:
+    asked = studies.parse(SMALL | {"job": {"crossing_share": crossing}})
     lean = [p for p in studies.explore(asked, PRICES) if p.varied["oversubscription"] == 3 and p.cost_usd]
+    assert lean
     for p in lean:
+        stretch = max(1.0, p.built_oversubscription * crossing)
         left = 1 - p.hosts_share - p.network_share
         share = asked.job.communication_share
         assert 1 - p.lost_share == pytest.approx(left / (1 - share + share * stretch))
@@ -96,7 +98,7 @@ def test_a_second_plane_takes_most_of_what_the_network_loses(points: list[studie
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({}, "gpus = None"),
+        ({}, "gpus is missing"),
         ({"gpus": 64, "vary": {"plane": [1]}}, r"vary\.plane .*did you mean planes"),
         ({"gpus": 64, "vary": {"planes": []}}, "at least one value"),
         ({"gpus": 64, "vary": {"planes": [0]}}, r"vary\.planes = 0"),
@@ -104,7 +106,9 @@ def test_a_second_plane_takes_most_of_what_the_network_loses(points: list[studie
         ({"gpus": 64, "keep": {"cost": 3}}, "did you mean cost_usd"),
         ({"gpus": 64, "vary": {"planes": list(range(1, 9000))}}, "at most 20,000"),
         ({"gpus": 64, "limits": {}}, "the keys are"),
-        ({"gpus": 64, "crossing_share": 1.5}, "crossing_share"),
+        ({"gpus": 64, "job": {"crossing_share": 1.5}}, "crossing_share"),
+        ({"gpus": 64, "job": {"gpus": 32}}, r"job\.gpus .*at the top of the file"),
+        ({"gpus": 64, "nics_per_gpu": 2, "job": {"gpus_per_host": 8}}, "several GPUs share a NIC"),
         ({"gpus": 64, "vary": {"nic_bps": 800}}, r"vary\.nic_bps = 800 .*did you mean 800G"),
         ({"gpus": 64, "vary": {"nic_bps": [True]}}, r"vary\.nic_bps = True"),
         ({"gpus": 64, "keep": {"power_w": -1}}, r"keep\.power_w = -1.* more than 0"),
@@ -165,3 +169,54 @@ def test_every_number_of_planes_has_its_row_and_every_reason_its_designs() -> No
     points = studies.explore(asked, PRICES)
     assert planes_rows(points)[0][0] == "1 plane: none can be built, or is wanted" and planes_rows(points)[1][1]
     assert any(line.startswith("1 out (1 × 2): cannot be: tiers") for line in studies.outs(points))
+
+
+def test_uplinks_are_those_of_the_fabric_that_is_built() -> None:
+    """3:1 that is not full was charged as 3:1: 1 000 GPUs hang on 11 leaves of 91 with 32 uplinks each."""
+    asked = studies.parse({"gpus": 1000, "vary": {"planes": 2, "tiers": 2, "oversubscription": [1, 3]}})
+    lean = next(p for p in studies.explore(asked, PRICES) if p.varied["oversubscription"] == 3)
+    stretch = asked.job.communication_share * (91 / 32 - 1)
+    left = 1 - lean.hosts_share - lean.network_share
+    assert 1 - lean.lost_share == pytest.approx(left / (1 + stretch))
+    assert lean.name == "2 planes × 2 tiers, 91:32 (3:1 asked)"
+    assert lean.to_json()["built_oversubscription"] == pytest.approx(91 / 32)
+
+
+def test_a_ratio_that_is_built_as_asked_is_named_once() -> None:
+    front = [p for p in studies.explore(studies.load(EXAMPLE), PRICES) if not p.out]
+    for p in front:
+        assert ("asked" in p.name) == (p.built_oversubscription != p.varied["oversubscription"])
+    assert {"asked" in p.name for p in front} == {True, False}
+
+
+def test_what_cannot_be_built_has_no_figures() -> None:
+    """It cost 0.0, and looked like the cheapest."""
+    (point,) = studies.explore(studies.parse({"gpus": 4096, "vary": {"planes": 1, "tiers": 1}}), PRICES)
+    found = point.to_json()
+    assert found["out"] and found["varied"]["planes"] == 1
+    figures = set(found) - {"name", "varied", "out"}
+    assert {"cost_usd", "power_w", "lost_share", "switches", "policy"} < figures
+    assert all(found[key] is None for key in figures)
+
+
+def test_gpus_are_counted_and_not_their_nics() -> None:
+    """NICs of a second kind, and those that fill the last leaves, are no GPUs that fail or cost anything an hour."""
+    one, two = (
+        studies.explore(
+            studies.parse({"gpus": 1000, "nics_per_gpu": n, "vary": {"planes": 4, "tiers": 2, "spare_share": 0.01}}),
+            PRICES,
+        )[0]
+        for n in (1, 2)
+    )
+    hours = PRICES.energy.years * 8766
+    for p in (one, two):
+        assert p.lost_usd == pytest.approx(p.lost_share * 1000 * 2.5 * hours)
+    assert two.hosts_share == pytest.approx(one.hosts_share, rel=0.05), "as many GPUs, so as many of them break"
+    assert two.switches > 1.5 * one.switches
+
+
+def test_a_page_of_nothing_has_no_empty_tables() -> None:
+    asked = studies.parse({"gpus": 100_000, "vary": {"tiers": 1}})
+    page = study_html(asked, studies.explore(asked, PRICES), PRICES)
+    assert "No design can be built." in page and "a switch has 64 ports" in page
+    assert not any(f"<h2>{title}</h2>" in page for title in ("The front", "By planes", "What the network loses"))

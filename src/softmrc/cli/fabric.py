@@ -15,7 +15,7 @@ from rich.text import Text
 
 from softmrc import shipped
 from softmrc.cli.terminal import terminal
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric import AddressPlan, Tier, findings, link_name, load, table_of
 from softmrc.fabric import assess as judge
 from softmrc.fabric import config as configs
@@ -114,7 +114,8 @@ def _print_plan(question: plans.Question, found: list[plans.Design | plans.Impos
 def _write_fabric(path: Path, question: plans.Question, found: list[plans.Design | plans.Impossible]) -> None:
     designs = [d for d in found if isinstance(d, plans.Design)]
     if len(designs) != 1:
-        have = ", ".join(reports.plan_cell(d, "shape") for d in designs) or "none that can be built"
+        have = ", ".join(f"{reports.plan_cell(d, 'shape')} ({reports.plan_cell(d, 'split')})" for d in designs)
+        have = have or "none that can be built"
         raise ConfigError("write", str(path), f"one design; say --planes, --tiers, --oversubscription. Here are {have}")
     write_text(path, plans.fabric_file(question, designs[0]))
     terminal(stderr=True).print(f"Fabric: {path}", style="dim")
@@ -254,7 +255,7 @@ def routes(
         _print_paths(plan_, source, to, ev, over, as_json)
     else:
         missing = "--to" if source is not None else "--from"
-        raise ConfigError(missing, None, "both hosts, as --from host0 --to host7; or a switch alone, as p0.leaf0")
+        raise ConfigError(missing, MISSING, "both hosts, as --from host0 --to host7; or a switch alone, as p0.leaf0")
 
 
 def _host(plan_: AddressPlan, name: str) -> int:
@@ -276,6 +277,8 @@ def _print_paths(plan_: AddressPlan, source: str, to: str, ev: int | None, over:
         links = plan_.shape.links_of(plan_.shape.parse_cable(over))
         crossing = {e for link in links for e in plan_.evs_over(link, a, b)}
         wanted = [e for e in wanted if e in crossing]
+        if not wanted and not as_json:
+            print(f"No EV from {source} to {to} crosses {over}." if ev is None else f"EV {ev} does not cross {over}.")
     neutral = plan_.addressing.plane_in == "block"
     rows: list[dict[str, Any]] = []
     for e in wanted:

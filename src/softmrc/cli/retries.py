@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from softmrc.cli.terminal import a_number, terminal
 from softmrc.sim import retries as weighed
 from softmrc.units import share_text
 
-NONE_SEEN = "none"
+NONE_SEEN, UNCLEAR = "none", "unclear"
 
 
 def retries(
@@ -35,7 +34,9 @@ def retries(
     except KeyboardInterrupt:
         is_whole = False
     if as_json:
-        print(json.dumps({"seeds": seeds, "gpu_hour_usd": gpu_hour_usd, "costs": [asdict(c) for c in found]}, indent=2))
+        print(
+            json.dumps({"seeds": seeds, "gpu_hour_usd": gpu_hour_usd, "costs": [c.to_json() for c in found]}, indent=2)
+        )
     elif found:
         _print(found, seeds, gpu_hour_usd)
     if not is_whole:
@@ -62,11 +63,17 @@ def _print(found: list[weighed.Cost], seeds: int, gpu_hour_usd: float) -> None:
 def cells(one: weighed.Cost) -> list[str]:
     """One row's figures; of a job that stops, only that it does."""
     again = share_text(one.bandwidth_share)
-    if one.time_share is None or one.step_share is None or one.usd is None:
+    if not one.time.shares:
         return [again, "stops", "", ""]
     some = f" ({one.stopped} stop)" if one.stopped else ""
-    time = signed(one.time_share) if one.is_clear else NONE_SEEN
-    return [again, time + some, signed(one.step_share) if one.step_share > 0 else NONE_SEEN, f"{one.usd:,.0f}"]
+    return [again, told(one.time) + some, told(one.step), UNCLEAR if one.usd is None else f"{one.usd:,.0f}"]
+
+
+def told(spread: weighed.Spread) -> str:
+    """The mean, or the least and the most where some seeds lose and some do not."""
+    if spread.is_clear:
+        return signed(spread.mean)
+    return NONE_SEEN if spread.is_none else f"{100 * min(spread.shares):+.1f} … {signed(max(spread.shares))}"
 
 
 def signed(share: float) -> str:
@@ -78,13 +85,13 @@ def answer(found: list[weighed.Cost]) -> str:
     said = []
     for transport in weighed.TRANSPORTS:
         mine = [one for one in found if one.transport == transport]
-        going = [one for one in mine if one.time_share is not None and not one.stopped]
+        going = [one for one in mine if not one.stopped]
         if not mine:
             continue
         text = f"{transport} rides out {len(going)} of {len(mine)} faults"
-        if clear := [one for one in going if one.is_clear and one.time_share is not None]:
-            worst = max(clear, key=lambda one: one.time_share or 0.0)
-            text += f" and loses {share_text(worst.time_share or 0.0)} of the time to the worst of them ({worst.fault})"
+        if clear := [one for one in going if one.time.is_clear]:
+            worst = max(clear, key=lambda one: one.time.mean)
+            text += f" and loses {share_text(worst.time.mean)} of the time to the worst of them ({worst.fault})"
         said.append(text)
     return "; ".join(said) + "."
 
@@ -95,6 +102,7 @@ def note(seeds: int, gpu_hour_usd: float) -> str:
     job = f"{work['steps']} steps of {work['compute_us']:g} µs and an all-reduce of {work['bytes'] / 1e6:g} MB"
     return (
         f"{fabric['hosts']} hosts of {fabric['nic_bps']}, {who}; {job}; the mean of {seeds} seed{'s' * (seeds > 1)}, "
-        "beside the same without the fault; none: not with every seed. Money: the share of the time at "
+        "beside the same without the fault; where some seeds lose and some do not, the least … the most of them, and "
+        "what it costs is unclear; none: no seed loses. Money: the share of the time at "
         f"$ {gpu_hour_usd:g} a GPU-hour, while the fault is there."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,7 @@ from softmrc import shipped
 from softmrc import sim as simulator
 from softmrc.cli.terminal import terminal
 from softmrc.errors import ConfigError
-from softmrc.fabric import Shape
+from softmrc.fabric import Shape, load
 from softmrc.files import check_place, write_text
 from softmrc.sim import answer as answers
 from softmrc.sim import report as reports
@@ -130,8 +130,26 @@ def _load(file: Path, fabric: Path | None) -> simulator.Scenario:
     if fabric is None:
         return scenario
     path = shipped.find(fabric, shipped.FABRICS, "--fabric").resolve()
-    own = {key: value for key, value in scenario.table.get("fabric", {}).items() if key not in SHAPE_KEYS}
-    return simulator.parse(scenario.table | {"fabric": own | {"file": str(path)}}, scenario.source)
+    table, shape = scenario.table, load(path).fabric
+    own = {key: value for key, value in table.get("fabric", {}).items() if key not in SHAPE_KEYS}
+    if "nic_bps" in table.get("fabric", {}):  # what changes its planes leaves a NIC its rate
+        own["nic_bps"] = shape.planes * shape.host_link_bps
+    changes = {"fabric": own | {"file": str(path)}, "faults": table.get("faults", {}) | {"fit": True}}
+    work = table["workload"]
+    if shape.leaves == 1 and isinstance(work, dict) and work.get("pattern") == "across_leaves":
+        changes["workload"] = work | {"pattern": "random"}  # there is nothing to go across
+    return _without_twins(simulator.parse(table | changes, scenario.source))
+
+
+def _without_twins(scenario: simulator.Scenario) -> simulator.Scenario:
+    """Without variants that are what another one is already, on this fabric."""
+    seen, kept = [replace(scenario, name="", compare=())], []
+    for one, changes in zip(scenario.compare, scenario.table.get("compare", []), strict=True):
+        plain = replace(one.scenario, name="", compare=())
+        if plain not in seen:
+            seen.append(plain)
+            kept.append(changes)
+    return simulator.parse(scenario.table | {"compare": kept}, scenario.source)
 
 
 def _with_keys(scenario: simulator.Scenario, keys: list[str]) -> simulator.Scenario:
@@ -154,6 +172,7 @@ def _print_results(scenario: simulator.Scenario, runs: list[list[Result]]) -> No
     console.print(_figures([[one.summary() for one in column] for column in zip(*runs, strict=True)]))
     if len(runs) > 1:
         console.print(f"Above: medians of {len(runs)} seeds. Below: seed {results[0].seed}.", highlight=False)
+    console.print(FIGURES_NOTE, style="dim", highlight=False)
     for one in results:
         if len(one.step_us) > 1 and np.isfinite(one.step_us).any():
             console.print(
@@ -177,6 +196,12 @@ def _print_results(scenario: simulator.Scenario, runs: list[list[Result]]) -> No
     console.print(f"trace {results[0].trace_hash:016x}", style="dim", highlight=False)
 
 
+FIGURES_NOTE = (
+    "flows: that arrived; runs: that finished; mean, p99, max: how long flows take; resent: data packets sent again; "
+    "trimmed: of which switches kept the header; lost: packets that faults took or full queues dropped."
+)
+
+
 def _figures(columns: list[list[dict[str, Any]]]) -> Table:
     """A row for each variant, with the median of its seeds. A run that did not finish has no figures: flows that
     arrived before it stopped were the quick ones."""
@@ -185,7 +210,7 @@ def _figures(columns: list[list[dict[str, Any]]]) -> Table:
     several = len(columns[0]) > 1
     heads = ("mean µs", "p99 µs", "max µs", *(("least … most",) if several else ()), "slowest Gb/s")
     counts = ("resent", "lost") if several else ("resent", "trimmed", "lost")
-    for head in ("done", *heads, *counts):
+    for head in ("runs" if several else "flows", *heads, *counts):
         table.add_column(head, justify="right", overflow="fold")
     for rows in columns:
         whole = [row for row in rows if row["verdict"] == "complete"]

@@ -22,6 +22,7 @@ from softmrc.fabric.report import STUDY_HEAD, planes_rows, study_html, study_not
 from softmrc.files import check_place, read_text, write_text
 from softmrc.sim.confirm import Confirmed, Slice
 from softmrc.sim.sweep import running
+from softmrc.units import counted
 
 SHOWN_OUT = 12
 
@@ -64,11 +65,13 @@ def study(
     if report is not None:
         write_text(report, study_html(asked, points, book))
         terminal(stderr=True).print(f"Report: {report}", style="dim")
+    if not front:
+        raise typer.Exit(1)
 
 
 def _slice(point: studies.Point, evs: Sequence[int]) -> Slice:
     varied = point.varied
-    return Slice(varied["planes"], varied["nic_bps"], float(varied["oversubscription"]), evs)
+    return Slice(varied["planes"], varied["nic_bps"], point.built_oversubscription, evs)
 
 
 def _confirmations(front: dict[str, Slice], kept: Path | None, engine: str, workers: int) -> dict[str, Confirmed]:
@@ -112,7 +115,9 @@ def _print(asked: studies.Study, points: list[studies.Point], found: dict[str, C
     console = terminal()
     front = [p for p in points if not p.out]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    table.title = f"{len(front)} of {len(points)} designs are beaten by none"
+    table.title = (
+        f"{len(front)} of {counted(len(points), 'design')} {'is' if len(front) == 1 else 'are'} beaten by none"
+    )
     table.add_column("design", overflow="fold")
     heads = [*STUDY_HEAD[1:], *(["a port less: packets", "arithmetic"] if found else [])]
     for head in heads:
@@ -125,7 +130,7 @@ def _print(asked: studies.Study, points: list[studies.Point], found: dict[str, C
         table.add_row(*cells)
     if front:
         console.print(table)
-    if len(asked.vary["planes"]) > 1:
+    if front and len(asked.vary["planes"]) > 1:
         console.print(_planes_table(points))
     console.print(studies.answer(asked, points), style="bold", highlight=False)
     lines = studies.outs(points)

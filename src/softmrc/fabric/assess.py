@@ -79,6 +79,7 @@ class Assessment:
     drawn: dict[str, Months]  # by transport, with its best policy
     flips: list[Flip]
     seed: int
+    idle_switches: int = 0  # that no packet crosses, and that are left out
 
     def best(self, transport: str) -> str:
         """The policy with which this transport loses least."""
@@ -91,17 +92,23 @@ class Assessment:
         """Of the job's time, what the network's failures cost under the best policy."""
         return self.of_best(transport).lost - self.hosts_alone.lost
 
+    def uplinks_share(self, transport: str) -> float:
+        """Of the job's time, what lean uplinks take beside that: no failure, and in no other figure."""
+        return closed_form.uplinks_share(self.description, self.of_best(transport).lost)
+
     def price(self, share: float) -> Price:
         job = self.description.job
-        gpus = self.description.fabric.hosts * job.gpus_per_host
+        gpus = self.description.gpus
         hours = share * gpus * MONTH_H
         return Price(hours, hours * job.gpu_hour_usd, share * gpus * job.gpu_w)
 
     def to_json(self) -> dict[str, Any]:
         shape = self.description.fabric
+        counts: dict[str, float] = {"switches": shape.switches, "cables": shape.cables, "tiers": shape.tiers}
+        counts |= {"gpus": self.description.gpus, "oversubscription": float(shape.oversubscription)}
         return {
             "name": self.description.name,
-            "fabric": asdict(shape) | {"switches": shape.switches, "cables": shape.cables, "tiers": shape.tiers},
+            "fabric": asdict(shape) | counts,
             "failures": asdict(self.description.failures),
             "job": asdict(self.description.job),
             "diversity": [asdict(d) for d in self.diversity],
@@ -109,6 +116,7 @@ class Assessment:
             "losses": {p: {t: one.to_json() for t, one in row.items()} for p, row in self.losses.items()},
             "hosts_alone": self.hosts_alone.to_json(),
             "best": {t: self.best(t) for t in TRANSPORTS},
+            "uplinks_share": {t: self.uplinks_share(t) for t in TRANSPORTS},
             "drawn": {t: {"seed": self.seed, "mean": m.mean.to_json(), "lost": m.lost} for t, m in self.drawn.items()},
             "flips": [asdict(one) for one in self.flips],
             "a_month": {
@@ -136,6 +144,7 @@ def domains(description: Description) -> list[Domain]:
     """All things that can fail, the largest domain first."""
     s, f = description.fabric, description.failures
     n, below_leaf, everyone = s.planes, s.hosts_per_leaf, s.hosts
+    machines, nics = description.machines, description.nics_per_machine
     t1 = s.tier_word(Tier.T1)
     pod_hosts = s.leaves_per_pod * below_leaf
     optics = -(-below_leaf // f.links_per_optic)
@@ -146,7 +155,8 @@ def domains(description: Description) -> list[Domain]:
         Domain("leaf's optic", n * s.leaves * optics, min(f.links_per_optic, below_leaf), 1 / n, f.optic_per_year,
                f.optic_repair_h),
         Domain("power feed", s.leaves, below_leaf, 1.0, f.power_per_year, f.power_repair_h),
-        Domain("host", everyone, 1, 1.0, f.gpu_per_year * description.job.gpus_per_host, f.gpu_repair_h),
+        Domain("GPU" if nics > 1 else "host", machines, nics, 1.0, f.gpu_per_year * description.gpus / machines,
+               f.gpu_repair_h),
         Domain("NIC port", n * everyone, 1, 1 / n, f.nic_port_per_year, f.nic_port_repair_h),
         Domain("host cable", cables * everyone, 1, 1 / cables, f.link_per_year, f.link_repair_h),
     ]  # fmt: skip
@@ -177,9 +187,12 @@ def without_network_failures(description: Description) -> Description:
 
 
 def assess(description: Description, trials: int = 0, seed: int = 1) -> Assessment:
-    """All answers about one fabric; no trials: as many months as a few seconds allow."""
+    """All answers about one fabric, of which the part counts that packets cross; no trials: as many months as a few
+    seconds allow."""
     if trials < 0:
         raise ConfigError("trials", trials, "at least 1, or 0 for as many as take a few seconds")
+    idle = description.fabric.switches - description.fabric.crossed.switches
+    description = replace(description, fabric=description.fabric.crossed)
     losses = compare(description)
     months = trials or max(1, min(MOST_MONTHS, int(EVENTS_DRAWN / (events_a_month(description) or 1))))
     best = {t: min(POLICIES, key=lambda p: losses[p][t].lost) for t in TRANSPORTS}
@@ -189,4 +202,5 @@ def assess(description: Description, trials: int = 0, seed: int = 1) -> Assessme
         drawn={t: draw(description, t, best[t], months, seed) for t in TRANSPORTS},
         flips=find(description),
         seed=seed,
+        idle_switches=idle,
     )  # fmt: skip

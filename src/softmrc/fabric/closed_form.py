@@ -96,7 +96,7 @@ class _Rates:
         above_switches = n * (s.t1_switches + s.t2_switches)
         cables = s.hosts * max(1, n // f.planes_per_cable)
         return cls(
-            gpu=s.hosts * d.job.gpus_per_host * f.gpu_per_year / YEAR_H,
+            gpu=d.gpus * f.gpu_per_year / YEAR_H,
             power=s.leaves * f.power_per_year / YEAR_H,
             port=n * s.hosts * f.nic_port_per_year / YEAR_H,
             cable=cables * f.link_per_year / YEAR_H,
@@ -259,6 +259,13 @@ def _between_windows(d: Description, chance: dict[str, float], rides: bool) -> f
 # All together.
 
 
+def uplinks_share(d: Description, lost: float) -> float:
+    """Of a job's time: what lean uplinks take, of which failures have taken this much before. Communication is held up
+    by whichever is busier: a host's own links, or the uplinks of its leaf, which carry what leaves it."""
+    longer = d.job.communication_share * max(0.0, float(d.fabric.oversubscription) * d.job.crossing_share - 1)
+    return (1 - lost) * longer / (1 + longer)
+
+
 def losses(d: Description, transport: str, policy: str) -> Losses:
     """Where the time goes."""
     f, job, n = d.failures, d.job, d.fabric.planes
@@ -277,7 +284,7 @@ def losses(d: Description, transport: str, policy: str) -> Losses:
         group += wide
     host_rate, group_rate, partial_rate = (sum(rate for rate, _ in kind) for kind in (host, group, partial))
     swapped = partial_rate if policy == "swap" else 0.0
-    spares = math.ceil(job.spare_share * d.fabric.hosts)
+    spares = math.ceil(job.spare_share * d.machines)
     out_hosts = sum(rate * (delay + hours) for rate, hours in host)
     out_swapped = sum(rate * (delay + hours) for rate, hours in partial) if policy == "swap" else 0.0
     no_spare = _erlang_b(spares, out_hosts + out_swapped)

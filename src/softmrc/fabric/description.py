@@ -18,7 +18,7 @@ from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric.shape import Shape
 from softmrc.files import located, parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share
@@ -121,8 +121,10 @@ class Failures:
 class Job:
     """One job on the whole fabric, all hosts in step. The defaults are assumptions."""
 
+    gpus: int = 0  # that the NICs belong to; 0: gpus_per_host to each. Fewer: GPUs with several NICs, or NICs to spare
     gpus_per_host: int = 1
     communication_share: float = 0.3  # of a step spent waiting for the network, at full capacity
+    crossing_share: float = 1.0  # of what a host sends: what leaves its leaf
     checkpoint_every_min: float = 30.0
     checkpoint_s: float = 5.0  # the job stands still while one is written
     detect_min: float = 3.0  # until somebody knows that a job that stands still will not go on
@@ -138,7 +140,8 @@ class Job:
         ranges: dict[str, tuple[float, float]] = {
             f.name: (0, 1e5) for f in fields(self) if f.name.endswith(("_min", "_s", "_usd", "_w"))
         }
-        ranges |= {"gpus_per_host": (1, 64), "communication_share": (0, 1), "spare_share": (0, 1)}
+        ranges |= dict.fromkeys(("communication_share", "crossing_share", "spare_share"), (0, 1))
+        ranges |= {"gpus": (0, 1e9), "gpus_per_host": (1, 64)}
         ranges |= {"checkpoint_every_min": (0.01, 1e5), "restart_min": (0.01, 1e5)}
         _in_range("job", self, **ranges)
 
@@ -174,6 +177,22 @@ class Description:
         together = self.failures.planes_per_cable
         if together < self.fabric.planes and self.fabric.planes % together:
             raise ConfigError("failures.planes_per_cable", together, f"a divisor of the {self.fabric.planes} planes")
+        most = self.fabric.hosts * self.job.gpus_per_host
+        if self.job.gpus > most:
+            raise ConfigError("job.gpus", self.job.gpus, f"at most {most:,}: gpus_per_host to each of the NICs")
+
+    @property
+    def gpus(self) -> int:
+        return self.job.gpus or self.fabric.hosts * self.job.gpus_per_host
+
+    @property
+    def machines(self) -> int:
+        """What breaks and is swapped whole: a GPU with all its NICs, or the GPUs that share one."""
+        return -(-self.gpus // self.job.gpus_per_host)
+
+    @property
+    def nics_per_machine(self) -> int:
+        return self.fabric.hosts // self.machines
 
 
 def unknown_key(section: str, key: str, value: object, known: list[str]) -> ConfigError:
@@ -223,7 +242,7 @@ def parse(text: str, default_name: str = "mrc") -> Description:
             raise unknown_key("", key, value, known)
         parts[key] = _as_kind(key, value, str) if key == "name" else read_section(key, value, types[key])
     if "fabric" not in table:
-        raise ConfigError("fabric", None, "a section [fabric] with planes, hosts, hosts_per_leaf and spines")
+        raise ConfigError("fabric", MISSING, "a section [fabric] with planes, hosts, hosts_per_leaf and spines")
     return Description(**parts)
 
 

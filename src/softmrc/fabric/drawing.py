@@ -12,7 +12,7 @@ from html import escape
 from itertools import pairwise
 
 from softmrc.fabric.shape import Node, Shape, Tier, cable_name
-from softmrc.units import rate_text
+from softmrc.units import counted, rate_text
 
 PANEL_W, ROW_H, LEFT, TOP, GAP, HEAD = 620, 92, 128, 34, 18, 74
 MOST_SHOWN, SHOWN_FIRST, SHOWN_LAST = 10, 5, 3
@@ -77,11 +77,11 @@ def draw(shape: Shape, title: str = "", broken: Collection[str] = ()) -> str:
 
 def _summary(shape: Shape) -> tuple[str, str]:
     nic = rate_text(shape.planes * shape.host_link_bps)
-    planes = f"{shape.planes} plane{'s' * (shape.planes > 1)}"
     farthest = shape.planes * shape.paths(0, shape.hosts - 1)
     return (
-        f"{shape.hosts:,} NICs of {nic} · {planes} of {shape.tiers} tiers",
-        f"{shape.switches:,} switches · {shape.cables:,} cables · {farthest:,} paths between the farthest two NICs",
+        f"{shape.hosts:,} NICs of {nic} · {counted(shape.planes, 'plane')} of {counted(shape.tiers, 'tier')}",
+        f"{counted(shape.switches, 'switch', 'es')} · {counted(shape.cables, 'cable')} · {counted(farthest, 'path')} "
+        "between the farthest two NICs",
     )
 
 

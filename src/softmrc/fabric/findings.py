@@ -10,7 +10,7 @@ from softmrc.fabric.description import Failures, Job
 from softmrc.fabric.flips import Flip
 from softmrc.fabric.losses import PART_WORDS, POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
-from softmrc.units import count_text, money_text, power_text, rate_text, share_text
+from softmrc.units import count_text, counted, money_text, power_text, rate_text, ratio_text, share_text
 
 DIVERSITY_HEAD = ["the other host is", "share of pairs", "switches", "paths a plane", "paths"]
 DOMAIN_HEAD = ["one failed", "there are", "hosts hit", "each loses", "in hosts", "a month"]
@@ -29,9 +29,10 @@ ORIGINS = {  # of defaults, as docs/assess.md has them; all others are assumed
 def summary(found: Assessment) -> str:
     shape = found.description.fabric
     nic = rate_text(shape.planes * shape.host_link_bps)
+    gpus = f"{found.description.gpus:,} GPUs, " if found.description.gpus != shape.hosts else ""
     return (
-        f"{shape.hosts:,} NICs of {nic}, {shape.planes} planes of {shape.tiers} tiers, "
-        f"{shape.switches:,} switches, {shape.cables:,} cables"
+        f"{gpus}{counted(shape.hosts, 'NIC')} of {nic}, {counted(shape.planes, 'plane')} of "
+        f"{counted(shape.tiers, 'tier')}, {counted(shape.switches, 'switch', 'es')}, {counted(shape.cables, 'cable')}"
     )
 
 
@@ -91,6 +92,26 @@ def answer_lines(found: Assessment) -> list[str]:
     )
     lines.append(_ridden_line(found))
     lines += [_drawn_line(found, t) for t in TRANSPORTS]
+    return lines + _uplinks_lines(found)
+
+
+def _uplinks_lines(found: Assessment) -> list[str]:
+    """What lean uplinks take, and what is not there for anybody."""
+    lines, ratio = [], found.description.fabric.oversubscription
+    if ratio > 1:
+        crossing = found.description.job.crossing_share
+        what = "all" if crossing == 1 else share_text(crossing)
+        shares = [share_text(found.uplinks_share(t)) for t in TRANSPORTS]
+        lines.append(
+            f"Uplinks are lean, {ratio_text(ratio)}: where {what} that is sent leaves its leaf (job.crossing_share), "
+            f"they take another {shares[0]} of the job's time with MRC and {shares[1]} with RoCE, failures or not. The "
+            "figures above leave that out."
+        )
+    if found.idle_switches:
+        lines.append(
+            f"{counted(found.idle_switches, 'switch', 'es')} that no packet has to cross (a single leaf or pod needs "
+            "none above it) are left out."
+        )
     return lines
 
 

@@ -18,7 +18,7 @@ from softmrc.fabric.losses import POLICIES
 FACTORS = (3.0, 10.0, 100.0)
 HALVINGS = 8
 NO_DIFFERENCE = 0.001  # of the job's time
-MONEY = ("gpu_hour_usd", "gpu_w")  # prices of what is lost: no share changes with them
+ASIDE = ("gpu_hour_usd", "gpu_w", "crossing_share")  # no part of what failures take changes with them
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _assumptions(description: Description) -> Iterator[tuple[str, str, float]]:
         part = getattr(description, section)
         for one in fields(part):
             value = getattr(part, one.name)
-            if isinstance(value, float) and value > 0 and one.name not in MONEY:
+            if isinstance(value, float) and value > 0 and one.name not in ASIDE:
                 yield section, one.name, value
 
 

@@ -50,7 +50,7 @@ def _kinds(d: Description) -> list[_Kind]:
     uplinks, core_links = p * s.spines * s.cables_per_link, p * s.cores_per_spine * s.cables_per_core_link
     optics = s.leaves * -(-s.hosts_per_leaf // f.links_per_optic) * p
     kinds = [
-        _Kind("gpu", s.hosts, f.gpu_per_year * d.job.gpus_per_host, f.gpu_repair_h),
+        _Kind("gpu", d.machines, f.gpu_per_year * d.gpus / d.machines, f.gpu_repair_h),
         _Kind("power", s.leaves, f.power_per_year, f.power_repair_h),
         _Kind("port", s.hosts * p, f.nic_port_per_year, f.nic_port_repair_h),
         _Kind("cable", host_cables, f.link_per_year, f.link_repair_h),
@@ -178,7 +178,7 @@ class _Run:
         self.stalls = 0
         self.soft: dict[int, Part] = {}  # what is broken and leaves something
         self.to_swap: list[int] = []
-        self.spares = int(np.ceil(d.job.spare_share * d.fabric.hosts))
+        self.spares = int(np.ceil(d.job.spare_share * d.machines))
         self.missing = 0  # hosts without which the job cannot go on, and for which there is no spare
         self.dark_groups = 0  # groups of hosts that wait for a repair
         self.free_crews = d.failures.crews or NEVER

@@ -25,7 +25,7 @@ from softmrc.errors import ConfigError
 from softmrc.fabric.description import read_section, unknown_key
 from softmrc.fabric.shape import Shape
 from softmrc.files import parse_toml, read_text
-from softmrc.units import rate_text
+from softmrc.units import counted, rate_text, ratio_text
 
 OPTIC_BPS = 800_000_000_000
 MOST_PORTS = 1 << 14  # of a switch, far beyond any
@@ -169,6 +169,14 @@ class Design:
             return min(most, self.switches_by_tier[-1])
         return self.planes * max(self.layout.spines, 1) * max(self.layout.cores_per_spine, 1)
 
+    @property
+    def down_up(self) -> Fraction | None:
+        """Downlinks to uplinks of a T0 as it is built, which may be fewer than were asked for; None: no uplinks."""
+        if not self.uplinks:
+            return None
+        leaf = self.layout.hosts_per_leaf if self.layout else -(-self.nics * self.planes // self.switches_by_tier[0])
+        return Fraction(leaf, self.uplinks)
+
     # What a failure takes away.
 
     @property
@@ -195,7 +203,8 @@ class Design:
         return self.neighbours_one_hop
 
     def to_json(self) -> dict[str, Any]:
-        found = asdict(self) | {"oversubscription": float(self.oversubscription)}
+        built = None if self.down_up is None else float(self.down_up)
+        found = asdict(self) | {"oversubscription": float(self.oversubscription), "built_oversubscription": built}
         names = (
             "switches", "longest_path_switches", "neighbours_one_hop", "paths", "link_share_in_plane", "link_share",
             "port_share", "t1_share", "t0_nics",
@@ -250,6 +259,8 @@ def design(question: Question, prices: Prices, planes: int, tiers: int, oversubs
     if uplinks < 1 or most < q.nics:
         need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for"
         raise ConfigError("tiers", tiers, f"more of them, or more planes; {need}")
+    if q.nics <= downlinks:
+        raise ConfigError("tiers", tiers, f"1, as a single leaf has room for all {q.nics:,} NICs")
     return _price(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
 
 
@@ -282,7 +293,8 @@ def _price(
 
 @cache
 def lay_out(nics: int, tiers: int, radix: int, downlinks: int, uplinks: int) -> Layout | None:
-    """A plane with the fewest switches; None where there are more tiers than a fabric file has."""
+    """A plane with the fewest switches, where NICs fill more than one leaf; None where there are more tiers than a
+    fabric file has. Three tiers have more than one pod: nothing would cross their cores."""
     leaves = -(-nics // downlinks)
     if tiers == 1:
         return Layout(nics, 1)
@@ -295,7 +307,7 @@ def lay_out(nics: int, tiers: int, radix: int, downlinks: int, uplinks: int) -> 
         return None
     found = (
         one
-        for per_pod in range(1, min(leaves, radix // 2) + 1)
+        for per_pod in range(1, min(-(-leaves // 2), radix // 2) + 1)
         for cables in sides
         if cables * per_pod <= radix // 2
         if (one := _in_pods(nics, -(-leaves // per_pod), per_pod, cables, radix, uplinks))
@@ -356,8 +368,8 @@ def fabric_file(question: Question, found: Design) -> str:
     shape = shape_of(found)
     nic, switch, port = (rate_text(rate) for rate in (question.nic_bps, question.switch_bps, found.port_bps))
     lines = [
-        f"# {question.gpus:,} GPUs, NICs of {nic}, switches of {switch}: {found.planes} planes, {found.tiers} tiers, "
-        f"{float(found.oversubscription):g} : 1.",
+        f"# {question.gpus:,} GPUs, NICs of {nic}, switches of {switch}: {counted(found.planes, 'plane')}, "
+        f"{counted(found.tiers, 'tier')}" + (f", {ratio_text(found.down_up)} at a T0." if found.down_up else "."),
     ]
     if found.hosts != found.nics:
         lines.append(f"# {found.hosts - found.nics:,} NICs more than were asked for: every leaf has as many.")
@@ -370,4 +382,6 @@ def fabric_file(question: Question, found: Design) -> str:
         lines.append(f"cables_per_link = {shape.cables_per_link}  # side by side, from a leaf to each spine")
     if shape.cables_per_core_link > 1:
         lines.append(f"cables_per_core_link = {shape.cables_per_core_link}")
+    if question.gpus != shape.hosts:
+        lines += ["[job]", f"gpus = {question.gpus}  # that the NICs belong to"]
     return "\n".join(lines) + "\n"

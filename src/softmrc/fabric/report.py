@@ -12,10 +12,10 @@ from softmrc.fabric.drawing import draw
 from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
 from softmrc.fabric.plan import Design, Impossible, Prices, Question
-from softmrc.fabric.study import Point, Study, answer, by_planes
+from softmrc.fabric.study import Point, Study, answer, by_planes, outs
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
-from softmrc.units import count_text, money_text, power_text, rate_text, share_text
+from softmrc.units import count_text, counted, money_text, power_text, rate_text, ratio_text, share_text
 
 # Label and figure; a label alone opens a group.
 PLAN_ROWS: tuple[tuple[str, str], ...] = (
@@ -46,7 +46,7 @@ def plan_cell(design: Design, key: str) -> str:
     """One figure of a design, as text."""
     special = {
         "shape": lambda: f"{design.planes} × {design.tiers}",
-        "split": lambda: f"{float(design.oversubscription):g} : 1",
+        "split": lambda: ratio_text(design.down_up) if design.down_up else "–",
         "radix": lambda: f"{design.radix} × {rate_text(design.port_bps)}",
         "optics": lambda: f"{design.optics_800g:,.0f}",
         "t0_share": lambda: share_text(design.port_share),
@@ -58,13 +58,16 @@ def plan_cell(design: Design, key: str) -> str:
     }
     if key in special:
         return special[key]()
+    if design.tiers == 1 and key in ("link_share_in_plane", "link_share", "t1_share"):
+        return "–"  # nothing is there that could break
     value = getattr(design, key)
     return share_text(value) if key.endswith(("share", "in_plane")) else f"{value:,}"
 
 
 def plan_title(question: Question) -> str:
     rates = f"NICs of {rate_text(question.nic_bps)}, switches of {rate_text(question.switch_bps)}"
-    return f"{question.gpus:,} GPUs, {rates}"
+    each = f" with {question.nics_per_gpu} NICs each" if question.nics_per_gpu > 1 else ""
+    return f"{question.gpus:,} GPUs{each}, {rates}"
 
 
 def plan_note(prices: Prices) -> str:
@@ -84,8 +87,7 @@ def spare_places(found: Sequence[Design | Impossible]) -> list[str]:
 
 
 def _design_name(d: Design) -> str:
-    counts = (d.planes, "plane"), (d.tiers, "tier")
-    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+    return f"{counted(d.planes, 'plane')}, {counted(d.tiers, 'tier')}"
 
 
 def plan_html(question: Question, found: Sequence[Design | Impossible], prices: Prices) -> str:
@@ -110,6 +112,8 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
         ("Cost", "cost_usd"),
         ("Power", "power_w"),
     ):
+        if key == "link_share" and all(d.tiers == 1 for d in designs):
+            continue  # there are none
         words = [plan_cell(d, WORDS_OF.get(key, key)) for d in designs]
         parts.append(section(heading, "", plots.bar_chart(labels, [getattr(d, key) for d in designs], key, (), words)))
     return page_of(plan_title(question), plan_note(prices), lines, parts)
@@ -174,7 +178,7 @@ def planes_rows(points: Sequence[Point]) -> list[list[str]]:
     found = by_planes(points)
     none = [""] * (len(STUDY_HEAD) - 1)
     return [
-        study_row(p) if p else [f"{planes} plane{'s' * (planes > 1)}: none can be built, or is wanted", *none]
+        study_row(p) if p else [f"{counted(planes, 'plane')}: none can be built, or is wanted", *none]
         for planes, p in found.items()
     ]
 
@@ -198,18 +202,22 @@ def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
         "cost, $ M", "lost, % of the job's time",
     )  # fmt: skip
     best = [p for p in by_planes(points).values() if p]
-    worth = plots.bar_chart([p.name for p in best], [100 * (p.network_share + p.uplinks_share) for p in best], "%", (),
-                            [share_text(p.network_share + p.uplinks_share) for p in best])  # fmt: skip
+    lost = [p.network_share + p.uplinks_share for p in best]
+    bars = plots.bar_chart([p.name for p in best], [100 * x for x in lost], "%", (), [share_text(x) for x in lost])
+    worth = bars if best else ""
+    fronts = [[*study_row(p), power_text(p.power_w), p.policy] for p in front]
+    reasons = "".join(f"<li>{escape(line)}</li>" for line in outs(points))
+    each = table(["design", "because"], [[p.name, p.out] for p in out])
     sections = [
         section("The front", "Beaten by none: nothing costs less and loses as little.",
-                table([*STUDY_HEAD, "power", "policy"],
-                      [[*study_row(p), power_text(p.power_w), p.policy] for p in front])),
+                table([*STUDY_HEAD, "power", "policy"], fronts) if front else ""),
         section("By planes", "With each number of planes, the design that is least in all.",
-                table(STUDY_HEAD, planes_rows(points))),
+                table(STUDY_HEAD, planes_rows(points)) if best else ""),
         section("What the network loses",
                 "Of those: per cent of the job's time, to the network's failures and lean uplinks.", worth),
         section("All that can be built", "", picture),
-        section("Why the others are out", "", table(["design", "because"], [[p.name, p.out] for p in out])),
+        section("Why the others are out", "",
+                f"<ul>{reasons}</ul><details><summary>one by one</summary>{each}</details>" if out else ""),
     ]  # fmt: skip
     said = [f'<p class="verdict"><b>{escape(answer(asked, points))}</b></p>']
     return page_of(f"{asked.gpus:,} GPUs: {len(points)} designs", study_note(prices), said, sections)

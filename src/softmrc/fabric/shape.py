@@ -14,7 +14,8 @@ have addresses is not decided here (address.py).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import NamedTuple
 
 from softmrc.errors import ConfigError
@@ -112,6 +113,26 @@ class Shape(Numbering):
         if not self.pods or self.pod_of_leaf(leaf_a) == self.pod_of_leaf(leaf_b):
             return self.spines
         return self.spines * self.cores_per_spine
+
+    @property
+    def oversubscription(self) -> Fraction:
+        """What the hosts below can send to what can go up, at a leaf or at a pod, wherever there is less room; 0 under
+        a single leaf, which nothing has to leave."""
+        if self.leaves == 1:
+            return Fraction(0)
+        below = self.hosts_per_leaf * self.host_link_bps
+        ratio = Fraction(below, self.spines * self.cables_per_link * self.fabric_link_bps)
+        if self.pods > 1:
+            above = self.spines * self.cores_per_spine * self.cables_per_core_link * self.fabric_link_bps
+            ratio = max(ratio, Fraction(self.leaves_per_pod * below, above))
+        return ratio
+
+    @property
+    def crossed(self) -> Shape:
+        """Without what no packet crosses: spines above a single leaf, cores above a single pod."""
+        if self.leaves == 1:
+            return replace(self, spines=0, pods=0, cores_per_spine=0, cables_per_link=1, cables_per_core_link=1)
+        return replace(self, pods=0, cores_per_spine=0, cables_per_core_link=1) if self.pods == 1 else self
 
     def cable_of(self, link: int) -> Cable:
         """The cable that a directed link is one direction of."""

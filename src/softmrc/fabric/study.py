@@ -2,7 +2,7 @@
 nobody could do better than.
 
     gpus = 16384                       [vary]  each a value or a list: planes, tiers, oversubscription,
-    crossing_share = 0.5                       nic_bps, switch_bps, spare_share
+    nics_per_gpu = 1                           nic_bps, switch_bps, spare_share
     [vary]                             [keep]  the most that is allowed: cost_usd, power_w, lost_share
     planes = [1, 2, 4, 8]              [failures], [job]: as in a fabric file
     nic_bps = ["400G", "800G"]         evs     numbers of EVs a queue pair to try, with packets alone
@@ -23,14 +23,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric import closed_form
 from softmrc.fabric.assess import without_network_failures
 from softmrc.fabric.description import Description, Failures, Job, read_section, unknown_key
 from softmrc.fabric.losses import POLICIES
 from softmrc.fabric.plan import Prices, Question, design, shape_of
 from softmrc.files import located, parse_toml, read_text
-from softmrc.units import as_rate_bps, as_share, money_text, power_text, rate_text, share_text
+from softmrc.units import as_rate_bps, as_share, counted, money_text, power_text, rate_text, ratio_text, share_text
 
 MOST_POINTS = 20_000
 MOST_EVS = 1024
@@ -39,6 +39,7 @@ NOT_WANTED = "not wanted"
 LIMIT_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "cost_usd": ("costs", money_text), "power_w": ("takes", power_text), "lost_share": ("loses", share_text),
 }  # fmt: skip
+SAID = ("name", "varied", "out")  # of a design that cannot be built
 VARIED: dict[str, tuple[Any, ...]] = {
     "planes": (1, 2, 4, 8),
     "tiers": (1, 2, 3),
@@ -72,24 +73,31 @@ class Study:
     keep: Limits = field(default_factory=Limits)
     failures: Failures = field(default_factory=Failures)
     job: Job = field(default_factory=Job)
-    crossing_share: float = 1.0  # of what a host sends: what leaves its leaf
+    nics_per_gpu: int = 1
     evs: tuple[int, ...] = ()  # a queue pair's, to be tried with packets: no arithmetic tells what they do
 
     @property
     def points(self) -> list[dict[str, Any]]:
         return [dict(zip(self.vary, values, strict=True)) for values in itertools.product(*self.vary.values())]
 
-    def name_of(self, varied: dict[str, Any]) -> str:
-        """By what it differs from others."""
-        planes, tiers = varied["planes"], varied["tiers"]
-        words = [f"{planes} {'plane' if planes == 1 else 'planes'} × {tiers} {'tier' if tiers == 1 else 'tiers'}"]
+    def name_of(self, varied: dict[str, Any], built: Fraction | None = None) -> str:
+        """By what it differs from others. Where leaves are not full, they have more uplinks than were asked for."""
+        asked = _ratio(varied)
+        words = [f"{counted(varied['planes'], 'plane')} × {counted(varied['tiers'], 'tier')}"]
+        ratio = ratio_text(asked) if built in (None, asked) else f"{ratio_text(built)} ({ratio_text(asked)} asked)"
         said = {
-            "oversubscription": lambda value: f"{value:g} : 1",
+            "oversubscription": lambda _: ratio,
             "nic_bps": lambda value: f"NICs of {rate_text(as_rate_bps('nic_bps', value))}",
             "switch_bps": lambda value: f"switches of {rate_text(as_rate_bps('switch_bps', value))}",
             "spare_share": lambda value: f"{share_text(value)} spares",
         }
-        return ", ".join(words + [said[key](varied[key]) for key in said if len(self.vary[key]) > 1])
+        told = [key for key in said if len(self.vary[key]) > 1 or (key == "oversubscription" and asked > 1)]
+        return ", ".join(words + [said[key](varied[key]) for key in told])
+
+
+def _ratio(varied: dict[str, Any]) -> Fraction:
+    """That is asked for."""
+    return Fraction(varied["oversubscription"]).limit_denominator(1000)
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,7 @@ class Point:
     policy: str = ""
     switches: int = 0
     lost_usd: float = 0.0  # what the time that is lost is worth, over the fabric's life
+    built_oversubscription: float = 0.0  # 0: a single tier, without uplinks
 
     @property
     def all_usd(self) -> float:
@@ -122,7 +131,9 @@ class Point:
         return not self.out.startswith(NOT_WANTED)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without figures of what cannot be built."""
+        found = asdict(self)
+        return found if self.is_built else {key: found[key] if key in SAID else None for key in found}
 
 
 def load(path: Path) -> Study:
@@ -142,21 +153,28 @@ def parse(table: dict[str, Any]) -> Study:
             raise ConfigError(key, value, "in [vary], where it may be a list")
         if key not in known:
             raise unknown_key("", key, value, known)
-    gpus = table.get("gpus")
-    if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 2:
-        raise ConfigError("gpus", gpus, "a whole number of at least 2")
     study = Study(
-        gpus,
+        _whole("gpus", table.get("gpus", MISSING), 2),
         _varied(table.get("vary", {})),
         read_section("keep", table.get("keep", {}), Limits),
         read_section("failures", table.get("failures", {}), Failures),
         read_section("job", table.get("job", {}), Job),
-        as_share("crossing_share", table.get("crossing_share", 1.0)),
+        _whole("nics_per_gpu", table.get("nics_per_gpu", 1), 1),
         _evs(table["evs"]) if "evs" in table else (),
     )
+    if study.job.gpus:
+        raise ConfigError("job.gpus", study.job.gpus, "at the top of the file, as gpus")
+    if study.nics_per_gpu > 1 and study.job.gpus_per_host > 1:
+        raise ConfigError("nics_per_gpu", study.nics_per_gpu, "1 where several GPUs share a NIC (job.gpus_per_host)")
     if len(study.points) > MOST_POINTS:
         raise ConfigError("vary", len(study.points), f"at most {MOST_POINTS:,} combinations")
     return study
+
+
+def _whole(key: str, value: object, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(key, value, f"a whole number of at least {least}")
+    return value
 
 
 def _evs(given: object) -> tuple[int, ...]:
@@ -174,7 +192,7 @@ def _varied(table: object) -> dict[str, tuple[Any, ...]]:
         raise ConfigError("vary", table, "a section, [vary]")
     found = dict(VARIED)
     for key, given in table.items():
-        if key in ("gpus", "evs", "crossing_share"):
+        if key in ("gpus", "evs", "nics_per_gpu"):
             raise ConfigError(f"vary.{key}", given, "at the top of the file, before [vary]")
         if key not in VARIED:
             raise unknown_key("vary", key, given, list(VARIED))
@@ -193,36 +211,34 @@ def _checked(where: str, value: Any) -> Any:
     elif where.endswith("oversubscription"):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1 <= value <= 64:
             raise ConfigError(where, value, "a number from 1 to 64")
-    elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(where, value, "a whole number of at least 1")
+    else:
+        return _whole(where, value, 1)
     return value
 
 
 def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
-    """One combination, as far as it goes by itself. Communication is held up by whichever is busier: a host's own
-    links, or the uplinks of its leaf, which carry what leaves it."""
-    name = study.name_of(varied)
+    """One combination, as far as it goes by itself."""
     nic, switch = (as_rate_bps(f"vary.{key}", varied[key]) for key in ("nic_bps", "switch_bps"))
-    job = replace(study.job, spare_share=varied["spare_share"])
+    job = replace(study.job, spare_share=varied["spare_share"], gpus=study.gpus)
     try:
-        ratio = Fraction(varied["oversubscription"]).limit_denominator(1000)
-        asked = Question(max(2, -(-study.gpus // job.gpus_per_host)), nic, switch)  # a host has one NIC
-        found = design(asked, prices, varied["planes"], varied["tiers"], ratio)
+        asked = Question(max(2, -(-study.gpus // job.gpus_per_host)), nic, switch, study.nics_per_gpu)
+        found = design(asked, prices, varied["planes"], varied["tiers"], _ratio(varied))
         description = Description(fabric=shape_of(found), failures=study.failures, job=job)
         lost = {policy: closed_form.losses(description, "mrc", policy).lost for policy in POLICIES}
         hosts = closed_form.losses(without_network_failures(description), "mrc", "repair").lost
     except ConfigError as error:
-        return Point(name, varied, f"cannot be: {error.field}: {error.allowed}")
+        return Point(study.name_of(varied), varied, f"cannot be: {error.field}: {error.allowed}")
     policy = min(POLICIES, key=lambda one: lost[one])
     gpu_usd = job.gpu_hour_usd * prices.energy.years * closed_form.YEAR_H
-    spares_usd = math.ceil(job.spare_share * found.hosts) * job.gpus_per_host * gpu_usd
+    spares_usd = math.ceil(job.spare_share * description.machines) * job.gpus_per_host * gpu_usd
     cost = found.cost_usd + found.energy_usd + spares_usd
-    longer = job.communication_share * max(0.0, float(ratio) * study.crossing_share - 1)  # of a step
-    uplinks = (1 - lost[policy]) * longer / (1 + longer)
+    uplinks = closed_form.uplinks_share(description, lost[policy])
     all_lost = lost[policy] + uplinks
     parts = (all_lost, hosts, lost[policy] - hosts, uplinks)
-    worth = all_lost * found.hosts * job.gpus_per_host * gpu_usd
-    return _within(study.keep, Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches, worth))
+    worth = all_lost * study.gpus * gpu_usd
+    name, built = study.name_of(varied, found.down_up), float(found.down_up or 0)
+    point = Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches, worth, built)
+    return _within(study.keep, point)
 
 
 def _within(limits: Limits, point: Point) -> Point:
@@ -298,6 +314,6 @@ def answer(study: Study, points: Sequence[Point]) -> str:
     if cheapest.name != best.name:
         saved, more = money_text(best.cost_usd - cheapest.cost_usd), money_text(cheapest.lost_usd - best.lost_usd)
         text += f" The cheapest to have, {cheapest.name}, saves {saved} and loses time worth {more} more."
-    if cheapest.uplinks_share and study.crossing_share == 1:
-        text += " Lean uplinks are taken at their worst: all that is sent leaves its leaf (crossing_share = 1)."
+    if cheapest.uplinks_share and study.job.crossing_share == 1:
+        text += " Lean uplinks are taken at their worst: all that is sent leaves its leaf (job.crossing_share = 1)."
     return text

@@ -39,7 +39,7 @@ def _victim_gbps(one: Result) -> float:
 
 
 def _resent_share(one: Result) -> float:
-    return 100 * one.retransmitted / max(one.counters["data_packets"], 1)
+    return 100 * one.retransmitted / max(one.data_packets, 1)
 
 
 def _exposed_us(one: Result) -> float:

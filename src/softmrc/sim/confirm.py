@@ -1,8 +1,9 @@
 """What the arithmetic of designs says, confirmed with packets: how much slower the slowest host is with one dead port;
 and what it does not say: how many EVs a queue pair should use.
 
-A slice of a design runs in the simulator: its planes, its rate and its ratio of downlinks to uplinks, with few hosts
-that all send across leaves. Every run is a sweep's task, so that many run at once, on all cores or on Ray.
+A slice of a design runs in the simulator: its planes, its rate and the ratio of downlinks to uplinks that it has as it
+is built, with few hosts that all send across leaves, or under the only one. Every run is a sweep's task, so that many
+run at once, on all cores or on Ray.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Slice:
 
     planes: int
     nic_bps: str | int
-    oversubscription: float
+    oversubscription: float  # as built; 0: a single tier
     evs: Sequence[int] = ()  # of a queue pair: the numbers to try
 
     @property
@@ -70,18 +71,26 @@ class Slice:
     def _what(self) -> str:
         """All that decides what comes out, since what came out is kept by this name."""
         rate = rate_text(as_rate_bps("nic_bps", self.nic_bps))
-        return f"{self.planes} planes, NICs of {rate}, {self.oversubscription:g} : 1"
+        uplinks = f"{self.oversubscription:g}:1" if self.oversubscription else "a single tier"
+        return f"{self.planes} planes, NICs of {rate}, {uplinks}"
 
     def _table(self, leaf: int) -> dict[str, Any]:
+        fabric: dict[str, Any] = {"planes": self.planes, "nic_bps": self.nic_bps, "hosts": leaf * LEAVES}
+        if self.oversubscription:
+            uplinks = leaf / self.oversubscription
+            spines = max(1, round(uplinks))
+            port_gbps = as_rate_bps("nic_bps", self.nic_bps) / self.planes / 1e9
+            # Whole spines do not make every ratio: the rate of their links makes up for it.
+            fabric |= {"hosts_per_leaf": leaf, "spines": spines, "fabric_link_gbps": port_gbps * uplinks / spines}
+        else:
+            fabric |= {"hosts_per_leaf": leaf * LEAVES, "spines": 1}
+        pattern = "across_leaves" if self.oversubscription else "random"
         return {
             "question": "What has the slowest host?",
-            "fabric": {
-                "planes": self.planes, "nic_bps": self.nic_bps, "hosts": leaf * LEAVES, "hosts_per_leaf": leaf,
-                "spines": max(1, round(leaf / self.oversubscription)),
-            },
-            "workload": {"kind": "permutation", "pattern": "across_leaves", "message_bytes": 8_000_000},
+            "fabric": fabric,
+            "workload": {"kind": "permutation", "pattern": pattern, "message_bytes": 8_000_000},
             "run": {"stall_ms": 5.0},
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)

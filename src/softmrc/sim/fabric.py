@@ -12,7 +12,7 @@ from softmrc.errors import ConfigError
 from softmrc.fabric.description import load
 from softmrc.fabric.numbering import Numbering
 from softmrc.sim.reader import read_table, refuse, setting
-from softmrc.units import as_rate_bps, rate_text
+from softmrc.units import as_rate_bps, counted, rate_text
 
 FORWARDINGS = ("auto", "srv6", "ecmp", "structured")
 
@@ -31,6 +31,7 @@ class Fabric(Numbering):
     fabric_link_gbps: float = setting(0.0, low=0)  # 0: as the host's links
     cables_per_link: int = setting(1, low=1, high=1024)  # between T0 and T1: one link, so many times as fast
     cables_per_core_link: int = setting(1, low=1, high=1024)  # between T1 and T2
+    nics_per_gpu: int = setting(1, low=1)  # of a fabric file; here every NIC is a host
     link_delay_us: float = setting(1.0, low=0)
     forwarding: str = setting("auto", choices=FORWARDINGS)  # auto: srv6 for MRC, ecmp for RoCE
     convergence_delay_ms: float = setting(100.0, low=0)  # until ECMP leaves out a dead link
@@ -48,7 +49,8 @@ class Fabric(Numbering):
         """A plane, in words."""
         cables = f" by {self.cables_per_link} cables" if self.cables_per_link > 1 else ""
         pods = f" in {self.pods} pods, {self.t2_switches} cores" if self.pods else ""
-        return f"{self.leaves} leaves × {self.spines} spines{cables}{pods}"
+        leaves = "1 leaf" if self.leaves == 1 else f"{self.leaves} leaves"
+        return f"{leaves} × {counted(self.spines, 'spine')}{cables}{pods}"
 
     @property
     def hops(self) -> int:
@@ -100,6 +102,10 @@ def read_fabric(table: Any, source: str) -> Fabric:
         if not isinstance(planes, int) or planes < 1 or rate % planes:
             raise refuse(source, "fabric.planes", planes, f"a divisor of the NIC's {rate_text(rate)}")
         own["host_link_gbps"] = rate / planes / 1e9
+        if base:  # links inside stay as much faster than those to hosts, or slower
+            own.setdefault(
+                "fabric_link_gbps", base["fabric_link_gbps"] * own["host_link_gbps"] / base["host_link_gbps"]
+            )
     if "host_link_gbps" in own:
         base.pop("fabric_link_gbps", None)  # it was as fast as the file's links to hosts
     unknown = {key: table[key] for key in table if key.endswith("_bps") and key not in (*HOST_RATES, "fabric_link_bps")}
@@ -117,8 +123,9 @@ def _rate_bps(table: dict[str, Any], key: str, source: str) -> int:
 def _of_file(name: object, source: str) -> dict[str, Any]:
     if not isinstance(name, str):
         raise refuse(source, "fabric.file", name, "the name of a fabric file, as a text")
-    shape = asdict(load(Path(source).parent / name).fabric)
+    description = load(Path(source).parent / name)
+    shape = asdict(description.fabric)
     shape["spines"] = shape["spines"] or 1  # above a single leaf, where no packet comes
-    return {
-        key.replace("_bps", "_gbps"): value / 1e9 if key.endswith("_bps") else value for key, value in shape.items()
-    }
+    rates = {key.replace("_bps", "_gbps"): value / 1e9 for key, value in shape.items() if key.endswith("_bps")}
+    counts = {key: value for key, value in shape.items() if not key.endswith("_bps")}
+    return counts | rates | {"nics_per_gpu": description.nics_per_machine}

@@ -112,6 +112,7 @@ class Faults:
     at_us: float = setting(0.0, low=0)
     every_us: float = setting(0.0, low=0)  # from one to the next; 0: all at once
     for_us: float = setting(0.0, low=0)
+    fit: bool = False  # an index beyond the fabric counts on from its first: for fabrics it was not written for
     events: tuple[Any, ...] = ()
 
 
@@ -168,7 +169,7 @@ def actions(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source
     """Every change of every link, in order of time."""
     found: list[Action] = []
     for i, event in enumerate(faults.events):
-        links, what = _links_of(event, fabric, source, f"faults.events[{i}]")
+        links, what = _Targets(fabric, source, f"faults.events[{i}]", faults.fit).links_of(event)
         label = event.label or f"{what} {event.kind.replace('_', ' ')}"
         for k in range(event.times):
             start = event.at_us + k * event.every_us
@@ -209,62 +210,98 @@ def _drawn(faults: Faults, fabric: Fabric, packet_bytes: int, seed: int, source:
     return found
 
 
-class _Pick:
-    """Turns an index of a scenario (one, several or all) into numbers, and refuses those that do not exist."""
-
-    def __init__(self, source: str, key: str) -> None:
-        self.source, self.key = source, key
-
-    def __call__(self, target: Any, name: str, size: int) -> np.ndarray:
-        value = target if not dataclasses.is_dataclass(target) else getattr(target, name)
-        if value == "all":
-            return np.arange(size)
-        chosen = np.atleast_1d(np.array(value))
-        if isinstance(value, str) or chosen.max() >= size:
-            raise refuse(self.source, f"{self.key}.{name}", value, f'below {size}, or "all"')
-        return chosen
-
-
 def _cables(base: np.ndarray, half: int, direction: str) -> np.ndarray:
     """The links of cables whose upward links are `base`; the way down lies `half` further on."""
     ways = {"both": (0, half), "up": (0,), "down": (half,)}[direction]
     return np.concatenate([base.ravel() + way for way in ways])
 
 
-def _links_of(event: FaultEvent, fabric: Fabric, source: str, key: str) -> tuple[np.ndarray, str]:
-    pick = _Pick(source, key)
-    if event.everywhere:
-        return _by_direction(fabric, np.arange(fabric.links), event.direction), "everything"
-    if event.plane is not None:
-        planes = pick(event.plane, "plane", fabric.planes)
-        links = (planes[:, None] * fabric.links_per_plane + np.arange(fabric.links_per_plane)).ravel()
-        return _by_direction(fabric, links, event.direction), f"plane {_words(event.plane)}"
-    if event.switch is not None:
-        return _switch_links(event, fabric, pick)
-    if event.transceiver is not None:
-        return _transceiver_links(event, fabric, source, key)
-    half = fabric.leaves * fabric.spines
-    if event.port is not None:
-        t = event.port
-        planes, hosts = pick(t, "plane", fabric.planes), pick(t, "host", fabric.hosts)
-        base = fabric.host_up(planes[:, None], hosts)
-        return _cables(base, fabric.hosts, event.direction), f"port {_words(t.plane)} of host {_words(t.host)}"
-    if event.link is not None:
-        link = event.link
-        planes, leaves = pick(link, "plane", fabric.planes), pick(link, "leaf", fabric.leaves)
-        spines = pick(link, "spine", fabric.spines)
-        base = fabric.leaf_up(planes[:, None, None], leaves[:, None], spines)
-        name = f"plane {_words(link.plane)}: leaf {_words(link.leaf)} – spine {_words(link.spine)}"
-        return _cables(base, half, event.direction), name
-    core = event.core_link
-    assert core is not None
-    if not fabric.pods:
-        raise refuse(source, f"{key}.core_link", "given", "nothing: this fabric has two tiers")
-    planes, t1s = pick(core, "plane", fabric.planes), pick(core, "t1", fabric.t1_switches)
-    ups = pick(core, "up", fabric.cores_per_spine)
-    base = fabric.t1_up(planes[:, None, None], t1s[:, None], ups)
-    name = f"plane {_words(core.plane)}: spine {_words(core.t1)} – core {_words(core.up)}"
-    return _cables(base, fabric.t1_switches * fabric.cores_per_spine, event.direction), name
+class _Targets:
+    """What an event names (one, several or all of something), as links of a fabric. What is not there is refused, or
+    fitted in."""
+
+    def __init__(self, fabric: Fabric, source: str, key: str, fit: bool) -> None:
+        self.fabric, self.source, self.key, self.fit = fabric, source, key, fit
+
+    def links_of(self, event: FaultEvent) -> tuple[np.ndarray, str]:
+        fabric = self.fabric
+        if fabric.leaves == 1 and (event.link is not None or (event.switch is not None and event.switch.tier == "t1")):
+            what = "link" if event.switch is None else "switch"
+            raise refuse(self.source, f"{self.key}.{what}", "given", "nothing above the only leaf of this fabric")
+        if event.everywhere:
+            return _by_direction(fabric, np.arange(fabric.links), event.direction), "everything"
+        if event.plane is not None:
+            planes = self._picked("plane", event.plane, fabric.planes, "planes")
+            links = (planes[:, None] * fabric.links_per_plane + np.arange(fabric.links_per_plane)).ravel()
+            return _by_direction(fabric, links, event.direction), f"plane {_words(event.plane)}"
+        if event.switch is not None:
+            return self._of_switch(event.switch)
+        if event.transceiver is not None:
+            return self._of_transceiver(event.transceiver, event.direction)
+        if event.port is not None:
+            planes = self._picked("port.plane", event.port.plane, fabric.planes, "planes")
+            hosts = self._picked("port.host", event.port.host, fabric.hosts, "hosts")
+            name = f"port {_words(event.port.plane)} of host {_words(event.port.host)}"
+            return _cables(fabric.host_up(planes[:, None], hosts), fabric.hosts, event.direction), name
+        if event.link is not None:
+            link = event.link
+            planes = self._picked("link.plane", link.plane, fabric.planes, "planes")
+            leaves = self._picked("link.leaf", link.leaf, fabric.leaves, "leaves")
+            spines = self._picked("link.spine", link.spine, fabric.spines, "spines")
+            base = fabric.leaf_up(planes[:, None, None], leaves[:, None], spines)
+            name = f"plane {_words(link.plane)}: leaf {_words(link.leaf)} – spine {_words(link.spine)}"
+            return _cables(base, fabric.leaves * fabric.spines, event.direction), name
+        core = event.core_link
+        assert core is not None
+        if not fabric.pods:
+            raise refuse(self.source, f"{self.key}.core_link", "given", "nothing: this fabric has two tiers")
+        planes = self._picked("core_link.plane", core.plane, fabric.planes, "planes")
+        t1s = self._picked("core_link.t1", core.t1, fabric.t1_switches, "T1 switches")
+        ups = self._picked("core_link.up", core.up, fabric.cores_per_spine, "cores above each")
+        base = fabric.t1_up(planes[:, None, None], t1s[:, None], ups)
+        name = f"plane {_words(core.plane)}: spine {_words(core.t1)} – core {_words(core.up)}"
+        return _cables(base, fabric.t1_switches * fabric.cores_per_spine, event.direction), name
+
+    def _picked(self, key: str, value: Any, size: int, what: str) -> np.ndarray:
+        if value == "all":
+            return np.arange(size)
+        chosen = np.atleast_1d(np.array(value))
+        if isinstance(value, str) or (chosen.max() >= size and not self.fit):
+            raise refuse(self.source, f"{self.key}.{key}", value, f'below {size}, the {what} of this fabric, or "all"')
+        return np.unique(chosen % size)
+
+    def _of_switch(self, t: SwitchTarget) -> tuple[np.ndarray, str]:
+        """All cables of a switch, both ways whatever the direction says: a switch has no half."""
+        fabric = self.fabric
+        size = {"t0": fabric.leaves, "t1": fabric.t1_switches, "t2": fabric.t2_switches}[t.tier]
+        if not size:
+            raise refuse(self.source, f"{self.key}.switch.tier", t.tier, "'t0' or 't1': this fabric has two tiers")
+        links: list[int] = []
+        for plane in self._picked("switch.plane", t.plane, fabric.planes, "planes").tolist():
+            for index in self._picked("switch.index", t.index, size, f"{t.tier.upper()} switches").tolist():
+                links += switch_links(fabric, plane, t.tier, index)
+        return np.array(links), f"{t.tier.upper()} switch {_words(t.index)} of plane {_words(t.plane)}"
+
+    def _of_transceiver(self, t: TransceiverTarget, direction: str) -> tuple[np.ndarray, str]:
+        fabric, where = self.fabric, f"{self.key}.transceiver"
+        plane = int(self._picked("transceiver.plane", t.plane, fabric.planes, "planes")[0])
+        leaf = int(self._picked("transceiver.leaf", t.leaf, fabric.leaves, "leaves")[0])
+        if (t.spines is None) == (t.hosts is None):
+            raise refuse(self.source, where, "spines and hosts", "either the spines or the hosts it serves")
+        if t.spines is not None:
+            spines = self._picked("transceiver.spines", t.spines, fabric.spines, "spines")
+            base = [fabric.leaf_up(plane, leaf, int(one)) for one in spines]
+            half = fabric.leaves * fabric.spines
+        else:
+            each, hosts = fabric.hosts_per_leaf, t.hosts or ()
+            if self.fit:
+                hosts = tuple(dict.fromkeys(leaf * each + host % each for host in hosts))
+            wrong = [host for host in hosts if host >= fabric.hosts or fabric.leaf_of(host) != leaf]
+            if wrong:
+                raise refuse(self.source, f"{where}.hosts", wrong[0], f"hosts of leaf {leaf}")
+            base, half = [fabric.host_up(plane, host) for host in hosts], fabric.hosts
+        name = f"transceiver of leaf {leaf} in plane {plane}, {len(base)} links,"
+        return _cables(np.array(base), half, direction), name
 
 
 def _by_direction(fabric: Fabric, links: np.ndarray, direction: str) -> np.ndarray:
@@ -272,18 +309,6 @@ def _by_direction(fabric: Fabric, links: np.ndarray, direction: str) -> np.ndarr
         return links
     names = [name for i, name in enumerate(fabric.stages()) if (i % 2 == 0) == (direction == "up")]
     return np.intersect1d(links, np.concatenate([fabric.stages()[name].ravel() for name in names]))
-
-
-def _switch_links(event: FaultEvent, fabric: Fabric, pick: _Pick) -> tuple[np.ndarray, str]:
-    """All cables of a switch, both ways whatever the direction says: a switch has no half."""
-    t = event.switch
-    assert t is not None
-    sizes = {"t0": fabric.leaves, "t1": fabric.t1_switches, "t2": fabric.t2_switches}
-    links: list[int] = []
-    for plane in pick(t, "plane", fabric.planes).tolist():
-        for index in pick(t, "index", sizes[t.tier]).tolist():
-            links += switch_links(fabric, plane, t.tier, index)
-    return np.array(links), f"{t.tier.upper()} switch {_words(t.index)} of plane {_words(t.plane)}"
 
 
 def switch_links(fabric: Fabric, plane: int, tier: str, index: int) -> list[int]:
@@ -307,29 +332,6 @@ def switch_links(fabric: Fabric, plane: int, tier: str, index: int) -> list[int]
             t1 = pod * fabric.spines + spine
             links += [fabric.t1_up(plane, t1, up), fabric.t1_down(plane, t1, up)]
     return links
-
-
-def _transceiver_links(event: FaultEvent, fabric: Fabric, source: str, key: str) -> tuple[np.ndarray, str]:
-    t = event.transceiver
-    assert t is not None
-    where = f"{key}.transceiver"
-    pick = _Pick(source, where)
-    pick(t, "plane", fabric.planes)
-    pick(t, "leaf", fabric.leaves)
-    if (t.spines is None) == (t.hosts is None):
-        raise refuse(source, where, "spines and hosts", "either the spines or the hosts it serves")
-    base: list[int] = []
-    if t.spines is not None:
-        base = [fabric.leaf_up(t.plane, t.leaf, int(s)) for s in pick(t, "spines", fabric.spines)]
-        half = fabric.leaves * fabric.spines
-    else:
-        for host in t.hosts or ():
-            if host >= fabric.hosts or fabric.leaf_of(host) != t.leaf:
-                raise refuse(source, f"{where}.hosts", host, f"hosts of leaf {t.leaf}")
-            base.append(fabric.host_up(t.plane, host))
-        half = fabric.hosts
-    name = f"transceiver of leaf {t.leaf} in plane {t.plane}, {len(base)} links,"
-    return _cables(np.array(base), half, event.direction), name
 
 
 def _words(index: Any) -> str:

@@ -13,7 +13,7 @@ import types
 import typing
 from typing import Any
 
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 
 Index = int | tuple[int, ...] | str  # one, several, or "all"
 
@@ -42,7 +42,7 @@ def read_table(kind: type, table: Any, source: str, key: str) -> Any:
         values[name] = read_value(hints[name], fields[name].metadata, value, source, where)
     for name, item in fields.items():
         if name not in values and item.default is dataclasses.MISSING:
-            raise refuse(source, f"{key}.{name}" if key else name, None, f"{wanted(hints[name])} is needed here")
+            raise refuse(source, f"{key}.{name}" if key else name, MISSING, f"{wanted(hints[name])} is needed here")
     return kind(**values)
 
 

@@ -84,9 +84,10 @@ def _us(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f} µs"
 
 
-def bands(result: Result) -> list[Band]:
-    """When something was broken, by what; flaps of one thing are separate spans."""
-    end = max(result.simulated_us, 1.0)
+def bands(result: Result, until_us: float = 0.0) -> list[Band]:
+    """When something was broken, by what; flaps of one thing are separate spans. What others are shown beside may last
+    longer than its own run."""
+    end = max(result.simulated_us, until_us, 1.0)
     open_: dict[tuple[str, int], float] = {}
     found = []
     for action in result.faults:
@@ -110,7 +111,7 @@ def goodput_plot(results: list[Result], until_us: float | None = None) -> str:
             total, x = total[x <= until_us], x[x <= until_us]
         series.append(Series(one.name, x, total))
     shown = max((float(one.x.max()) for one in series if len(one.x)), default=0)
-    return plots.line_chart(series, "µs", "Gb/s", [one for one in bands(results[0]) if one.start < shown])
+    return plots.line_chart(series, "µs", "Gb/s", [one for one in bands(results[0], shown) if one.start < shown])
 
 
 def planes_plot(result: Result) -> str:

@@ -105,8 +105,14 @@ class Result:
         return delivered * 8e6 / self.makespan_us if self.makespan_us else 0.0
 
     @property
+    def data_packets(self) -> int:
+        """All that were sent, those that were sent again among them. MRC's hosts count these apart."""
+        again = self.counters["retransmitted"] if self.scenario.transport.kind == "mrc" else 0
+        return self.counters["data_packets"] + again
+
+    @property
     def retransmitted(self) -> int:
-        """Data packets sent again. The RoCE baseline counts all of its data packets alike."""
+        """Of the data packets, those sent again. The RoCE baseline counts all of its data packets alike."""
         if self.scenario.transport.kind == "mrc":
             return self.counters["retransmitted"]
         mtu = self.scenario.transport.mtu_bytes
@@ -208,7 +214,7 @@ class Result:
             "fct_max_us": float(fct.max()) if len(fct) else None,
             "goodput_gbps": self.goodput_mean_bps / 1e9,
             "slowest_flow_gbps": slowest / 1e9,
-            "data_packets": self.counters["data_packets"],
+            "data_packets": self.data_packets,
             "retransmitted": self.retransmitted,
             "trimmed": self.counters["trimmed"],
             "marked": self.counters["marked"],

@@ -18,6 +18,7 @@ from softmrc.sim.result import Result
 from softmrc.sim.run import run
 from softmrc.sim.scenario import Scenario, parse
 
+NOTICED = 0.0005  # of a job's time: less is printed as nothing
 HIT_US = 700.0  # when the fault comes: in one of the first steps
 JOB: dict[str, Any] = {
     "question": "What do retries cost?",
@@ -51,23 +52,56 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one fault costs with one transport, over the seeds. Shares are means; None where the job stops."""
+class Spread:
+    """What a fault adds, with each seed that finished."""
 
-    fault: str
-    transport: str
-    bandwidth_share: float  # of the data packets, those that had been sent before
-    time_share: float | None  # of the job's time, what the fault added
-    step_share: float | None  # by how much the worst step is longer than one without the fault
-    usd: float | None  # of a thousand GPU-hours that a job like this takes while the fault is there
-    least_time_share: float | None
-    most_time_share: float | None
-    stopped: int  # of the seeds
+    shares: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.shares))
 
     @property
     def is_clear(self) -> bool:
-        """Whether every seed lost time: no fault makes a job faster, and what is less than chance is nothing."""
-        return self.least_time_share is not None and self.least_time_share > 0
+        """Whether every seed lost something. No fault makes a job faster: who gains, gains by chance."""
+        return bool(self.shares) and min(self.shares) >= NOTICED
+
+    @property
+    def is_none(self) -> bool:
+        return bool(self.shares) and max(self.shares) < NOTICED
+
+    def to_json(self) -> dict[str, float | None]:
+        """The mean, where all seeds agree that there is one; the least and the most."""
+        if not self.shares:
+            return dict.fromkeys(("mean", "least", "most"))
+        mean = 0.0 if self.is_none else self.mean if self.is_clear else None
+        return {"mean": mean, "least": min(self.shares), "most": max(self.shares)}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one fault costs with one transport, over the seeds."""
+
+    fault: str
+    transport: str
+    bandwidth_share: float  # of the data packets, those that had been sent before; the mean
+    time: Spread  # of the job's time, what the fault added; empty where the job stops
+    step: Spread  # by how much the worst step is longer than one without the fault
+    stopped: int  # of the seeds
+    gpu_hour_usd: float
+
+    @property
+    def usd(self) -> float | None:
+        """Of a thousand GPU-hours that a job like this takes while the fault is there; None: it cannot be told."""
+        mean = self.time.to_json()["mean"]
+        return None if mean is None else mean * 1000 * self.gpu_hour_usd
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fault": self.fault, "transport": self.transport, "bandwidth_share": self.bandwidth_share,
+            "time_share": self.time.to_json(), "step_share": self.step.to_json(), "usd": self.usd,
+            "stopped": self.stopped,
+        }  # fmt: skip
 
 
 def scenario_of(transport: str, fault: dict[str, Any] | None, fabric: dict[str, Any] | None = None) -> Scenario:
@@ -105,13 +139,8 @@ def _run(scenario: Scenario, seed: int) -> Result:
 
 def weigh(fault: str, transport: str, hit: list[Result], calm: list[Result], gpu_hour_usd: float) -> Cost:
     """The runs with a fault beside those without, seed by seed."""
-    resent = float(np.mean([one.retransmitted / max(one.counters["data_packets"], 1) for one in hit]))
+    resent = float(np.mean([one.retransmitted / max(one.data_packets, 1) for one in hit]))
     pairs = [(a, b) for a, b in zip(hit, calm, strict=True) if a.verdict]
-    stopped = len(hit) - len(pairs)
-    if not pairs:
-        return Cost(fault, transport, resent, None, None, None, None, None, stopped)
-    times = [1 - b.makespan_us / a.makespan_us for a, b in pairs]
-    steps = [float(np.max(a.step_us) / np.max(b.step_us)) - 1 for a, b in pairs]
-    mean = float(np.mean(times))
-    usd = (mean if min(times) > 0 else 0.0) * 1000 * gpu_hour_usd
-    return Cost(fault, transport, resent, mean, float(np.mean(steps)), usd, min(times), max(times), stopped)
+    times = Spread(tuple(1 - b.makespan_us / a.makespan_us for a, b in pairs))
+    steps = Spread(tuple(float(np.max(a.step_us) / np.max(b.step_us)) - 1 for a, b in pairs))
+    return Cost(fault, transport, resent, times, steps, len(hit) - len(pairs), gpu_hour_usd)

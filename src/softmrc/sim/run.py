@@ -117,11 +117,11 @@ class Run:
         self.scenario = scenario
         self.seed = scenario.run.seed if seed is None else seed
         self.name = name or scenario.name
-        self.plan: Plan = make_plan(scenario.workloads, scenario.fabric, self.seed, scenario.source)
         t = scenario.transport
         self.actions = fault_room.actions(
             scenario.faults, scenario.fabric, t.mtu_bytes + t.header_bytes, self.seed, scenario.source
         )
+        self.plan: Plan = make_plan(scenario.workloads, scenario.fabric, self.seed, scenario.source)
         self.config = network_config(scenario, self.seed)
         self.config.cores = cores or cores_for(scenario)
         self.network: Any = None

@@ -17,17 +17,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from softmrc import _core
-from softmrc.errors import ConfigError
+from softmrc.errors import MISSING, ConfigError
 from softmrc.files import located, parse_toml, read_text
 from softmrc.sim import workloads
 from softmrc.sim.fabric import Fabric, read_fabric
 from softmrc.sim.faults import Faults, read_faults
 from softmrc.sim.reader import read_table, refuse, setting, unknown_key
+from softmrc.units import counted, rate_text
 
 ANSWERS = (
     "last_flow", "makespan", "slowest_flow", "goodput", "step", "worst_step", "exposed", "collective", "victim",
@@ -175,17 +177,17 @@ def parse(table: dict[str, Any], source: str = "") -> Scenario:
     for key, value in table.items():
         if key not in _KEYS:
             raise refuse(source, key, value, unknown_key(key, list(_KEYS), ""))
-    question = table.get("question")
+    question = table.get("question", MISSING)
     if not isinstance(question, str) or not question.strip():
         raise refuse(source, "question", question, "the question that this scenario answers, as a text")
-    name = table.get("name", "MRC")
+    name = table.get("name", "")
     if not isinstance(name, str):
         raise refuse(source, "name", name, "a text")
     parts: dict[str, Any] = {key: read_table(kind, table.get(key, {}), source, key) for key, kind in _TABLES.items()}
     parts["fabric"] = read_fabric(table.get("fabric", {}), source)
     scenario = Scenario(
         question=question.strip(),
-        name=name,
+        name=_named(name, parts["fabric"], parts["transport"]),
         workloads=_read_workloads(table, source),
         faults=read_faults(table.get("faults", {}), source),
         compare=_read_compare(table, source),
@@ -197,10 +199,21 @@ def parse(table: dict[str, Any], source: str = "") -> Scenario:
     return scenario
 
 
+def _named(name: str, fabric: Fabric, transport: Transport) -> str:
+    """What a run is called: by its transport, or as it says, with {transport}, {planes} and {port} (the rate of one)
+    filled in."""
+    said = {"{planes}": counted(fabric.planes, "plane"), "{port}": rate_text(fabric.host_link_bps)}
+    said |= {"{transport}": transport.kind.replace("mrc", "MRC").replace("roce", "RoCE")}
+    name = name or "{transport}"
+    for mark, words in said.items():
+        name = name.replace(mark, words)
+    return name
+
+
 def _read_workloads(table: dict[str, Any], source: str) -> tuple[Any, ...]:
     given = table.get("workload")
     if given is None:
-        raise refuse(source, "workload", None, "a table that says what is sent")
+        raise refuse(source, "workload", MISSING, "a table that says what is sent")
     tables = given if isinstance(given, list) else [given]
     return tuple(
         workloads.read_workload(one, source, "workload" if one is given else f"workload[{i}]")
@@ -216,10 +229,11 @@ def _read_compare(table: dict[str, Any], source: str) -> tuple[Variant, ...]:
     for i, changes in enumerate(given):
         where = f"compare[{i}]"
         if not isinstance(changes, dict) or not isinstance(changes.get("name"), str):
-            raise refuse(source, f"{where}.name", None, "a text that names this variant")
+            raise refuse(source, f"{where}.name", MISSING, "a text that names this variant")
         merged = merge({k: v for k, v in table.items() if k != "compare"}, changes)
         try:
-            variants.append(Variant(changes["name"], parse(merged, source)))
+            chosen = parse(merged, source)
+            variants.append(Variant(chosen.name, chosen))
         except ConfigError as error:
             key = error.field.removeprefix(f"{source}: ")
             raise refuse(source, f"{where}.{key}", error.value, error.allowed) from None
@@ -242,12 +256,24 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_key(table: dict[str, Any], key: str, value: Any, source: str) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
-            raise refuse(source, key, value, f"a key of a table, and {parent} is none")
-    table[last] = value
+    """By its dotted path, in which entries of a list have their number: faults.events[0].value."""
+    at: Any = table
+    steps = [int(number) if number else name for name, number in re.findall(r"([^.\[\]]+)|\[(\d+)\]", key)]
+    for i, step in enumerate(steps):
+        is_last, path = i + 1 == len(steps), "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps[:i])
+        path = path.removeprefix(".")
+        if isinstance(step, int):
+            if not isinstance(at, list):
+                raise refuse(source, key, value, f"no number where {path} is no list")
+            if step >= len(at):
+                raise refuse(source, key, value, f"an entry that is there; {path} has {len(at)}")
+        elif not isinstance(at, dict):
+            how = f"{path}[0], its first entry, and so on" if isinstance(at, list) else f"{path} is none"
+            raise refuse(source, key, value, f"a key of a table: {how}")
+        if is_last:
+            at[step] = value
+        else:
+            at = at[step] if isinstance(step, int) else at.setdefault(step, {})
 
 
 def _check_sums(s: Scenario) -> None:
@@ -259,6 +285,9 @@ def _check_sums(s: Scenario) -> None:
             raise refuse(s.source, key, value, allowed)
 
     need(f.hosts % f.hosts_per_leaf == 0, "fabric.hosts", f.hosts, f"a multiple of hosts_per_leaf = {f.hosts_per_leaf}")
+    ranks = [one.kind for one in s.workloads if one.kind in ("job", "chakra")]
+    words = f"on a fabric with one NIC a GPU, over which a rank sends; this one has {f.nics_per_gpu}"
+    need(f.nics_per_gpu == 1 or not ranks, "workload.kind", ranks[0] if ranks else None, words)
     need(not f.pods or f.leaves % f.pods == 0, "fabric.pods", f.pods, f"a divisor of the {f.leaves} leaves")
     need(
         not f.pods or f.cores_per_spine > 0, "fabric.cores_per_spine", f.cores_per_spine, "at least 1 with three tiers"

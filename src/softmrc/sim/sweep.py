@@ -21,7 +21,7 @@ from softmrc.child import safe_spawning
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.sim.answer import FIGURES, figure_of, figure_value, number
 from softmrc.sim.run import Run, run
-from softmrc.sim.scenario import Scenario, parse
+from softmrc.sim.scenario import Scenario, Variant, parse
 
 MAX_POINTS = 100_000
 ENGINES = ("local", "ray")
@@ -40,7 +40,7 @@ class Task:
     def run(self) -> dict[str, Any]:
         chosen = parse(self.table, self.source).with_keys(self.changes).variants()[self.variant]
         result = run(chosen.scenario, self.seed, name=chosen.name, cores=1)
-        return {"point": self.changes, "answer": figure_value(result)} | result.summary()
+        return {"point": self.changes, "variant": self.variant, "answer": figure_value(result)} | result.summary()
 
 
 def read_set(text: str) -> tuple[str, Any]:
@@ -189,11 +189,19 @@ def stopped(rows: list[dict[str, Any]]) -> str:
     return next((str(row["verdict"]) for row in rows if row["verdict"] != "complete"), "")
 
 
+def label(rows: list[dict[str, Any]], variant: Variant) -> str:
+    """What a variant is called in a sweep: by its name, unless that is another one at each point."""
+    names = {row["name"] for row in rows}
+    own = f"variant {rows[0]['variant']}" if rows and rows[0]["variant"] else "the scenario"
+    return names.pop() if len(names) == 1 else own if names else variant.name
+
+
 def conclusion(scenario: Scenario, rows: list[dict[str, Any]], compare: bool) -> str:
     """The answer: for each variant where its figure is best, where worst, and where it does not finish."""
     said = []
-    for variant in scenario.variants()[: None if compare else 1]:
-        mine = [row for row in rows if row["name"] == variant.name]
+    for number_, variant in enumerate(scenario.variants()[: None if compare else 1]):
+        mine = [row for row in rows if row["variant"] == number_]
+        name = label(mine, variant)
         figure = FIGURES[figure_of(variant.scenario)]
         points: dict[str, list[dict[str, Any]]] = {}
         for row in mine:
@@ -203,11 +211,11 @@ def conclusion(scenario: Scenario, rows: list[dict[str, Any]], compare: bool) ->
         if not points:
             continue
         if not means:
-            said.append(f"{variant.name} finishes nowhere ({stopped(mine)})")
+            said.append(f"{name} finishes nowhere ({stopped(mine)})")
             continue
         ranked = sorted(means, key=lambda at: means[at], reverse=figure.more_is_better)
         best, worst = ranked[0], ranked[-1]
-        text = f"{variant.name}: {figure.words} {number(means[best])} {figure.unit} at {best}"
+        text = f"{name}: {figure.words} {number(means[best])} {figure.unit} at {best}"
         if best != worst:
             ratio = f" ({means[worst] / means[best]:.2f} times)" if means[best] else ""
             text += f" at best, and {number(means[worst])} {figure.unit}{ratio} at {worst} at worst"

@@ -44,7 +44,7 @@ class Permutation(Workload):
         else:
             across = self.pattern == "across_leaves"
             if across and fabric.leaves < 2:
-                raise refuse(source, f"{key}.pattern", self.pattern, "'random' where there is a single leaf")
+                raise refuse(source, f"{key}.pattern", self.pattern, "'random' on a fabric with a single leaf")
             to = permutation(fabric, draws, across)
         group = plan.add_group("permutation")
         for _ in range(self.messages):
