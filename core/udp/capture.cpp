@@ -43,6 +43,13 @@ void Capture::write_out() {
   if (bytes.empty()) return;
   const bool is_whole = std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0;
   written_ = is_whole ? written_ + bytes.size() : most_bytes_;  // where there is no room left it ends
+  if (!is_whole && !error_) error_ = errno;
+}
+
+int Capture::finish() {
+  const std::lock_guard lock(mutex_);
+  write_out();
+  return error_;
 }
 
 std::size_t Capture::emit_ip(const wire::Route& route, std::uint8_t tos, std::size_t udp_payload) {

@@ -25,6 +25,8 @@ class Capture {
   // As of now.
   void record(std::uint32_t plane, const wire::Route& route, std::uint8_t tos, std::span<const iovec> pieces);
   std::uint64_t packets() const { return packets_; }
+  // Nothing more comes. Why it holds less than it should, as an error number; 0 where it is whole.
+  int finish();
 
  private:
   void write_out();
@@ -38,6 +40,7 @@ class Capture {
   std::unique_ptr<std::FILE, Close> file_;
   wire::PcapngWriter writer_;
   std::uint64_t written_ = 0;
+  int error_ = 0;
   std::uint64_t most_bytes_;
   std::atomic<std::uint64_t> packets_ = 0;
   std::vector<std::uint8_t> frame_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/prng.h"
 #include "udp/failure.h"
@@ -515,7 +516,8 @@ std::size_t Device::probe(std::uint32_t peer, std::uint8_t plane, std::span<cons
     const std::lock_guard lock(mutex_);
     const auto found = peers_.find(peer);
     if (found != peers_.end() && !found->second.parts.empty()) number = found->second.parts[0].first;
-    if (part_in(peer, number, known_as)) return 0;
+    if (const auto there = of_lane(peer)) std::tie(number, known_as) = *there;
+    else if (part_in(peer, number, known_as)) return 0;
   }
   return lanes_[number]->with_engine_and_send([&](proto::Endpoint& e, Time now) {
     std::size_t sent = 0;
@@ -530,7 +532,12 @@ std::uint32_t Device::named(std::uint32_t lane, std::uint32_t known_as) const {
   for (const auto& [peer, known] : peers_)
     for (const auto& part : known.parts)
       if (part == std::pair(lane, known_as)) return peer;
-  return proto::no_peer;
+  return known_as == proto::no_peer ? known_as : first_of_lanes + known_as * plan_.lanes + lane;
+}
+
+std::optional<std::pair<std::uint32_t, std::uint32_t>> Device::of_lane(std::uint32_t peer) const {
+  if (peer < first_of_lanes || (peer - first_of_lanes) % plan_.lanes >= open_) return std::nullopt;
+  return std::pair((peer - first_of_lanes) % plan_.lanes, (peer - first_of_lanes) / plan_.lanes);
 }
 
 std::uint32_t Device::name_of_peer(std::uint32_t lane, std::uint32_t known_as) {
@@ -540,8 +547,9 @@ std::uint32_t Device::name_of_peer(std::uint32_t lane, std::uint32_t known_as) {
 
 std::vector<PeerPlane> Device::planes_of_peer(std::uint32_t peer) {
   const std::lock_guard lock(mutex_);
-  const auto found = peers_.find(peer);
-  return found == peers_.end() ? std::vector<PeerPlane>{} : found->second.planes;
+  if (const auto found = peers_.find(peer); found != peers_.end()) return found->second.planes;
+  const auto there = of_lane(peer);
+  return there ? lanes_[there->first]->planes_of_peer(there->second) : std::vector<PeerPlane>{};
 }
 
 void Device::take_events(std::vector<proto::Event>& out, std::size_t most) {
@@ -651,8 +659,11 @@ std::optional<CaptureView> Device::capture() {
 std::uint64_t Device::stop_capture() {
   const std::lock_guard lock(mutex_);
   for_each_lane([](Lane& lane) { lane.set_capture(nullptr); });
-  if (capture_) captured_ = capture_->packets();
+  const std::shared_ptr<Capture> ended = std::move(capture_);
   capture_.reset();
+  if (!ended) return captured_;
+  captured_ = ended->packets();
+  if (const int error = ended->finish()) throw DeviceFailure(error, "the capture to " + capture_path_ + " ends early: " + std::strerror(error));
   return captured_;
 }
 

@@ -118,7 +118,8 @@ class Device final : private LaneOwner {
   void forget_peer(std::uint32_t lane, std::uint32_t place) { lanes_[lane]->forget(place); }
   std::size_t expected_seals();
   std::size_t peers();
-  // The device's number for whom a lane calls by that number; no_peer where it has been removed.
+  // The device's number for whom a lane calls by that number. Who was expected is its lane's peer alone, and has a number that
+  // says so.
   std::uint32_t name_of_peer(std::uint32_t lane, std::uint32_t known_as);
   // Empty where there is no such peer.
   std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
@@ -144,7 +145,8 @@ class Device final : private LaneOwner {
   void set_spin(Duration spin);
   // One at a time.
   void start_capture(const std::string& path, std::uint64_t most_bytes);
-  // How many packets the last one holds, whether it is ended by this or was when the device closed.
+  // How many packets the last one holds, whether it is ended by this or was when the device closed. Throws DeviceFailure where it
+  // ended before, for want of room.
   std::uint64_t stop_capture();
   std::optional<CaptureView> capture();
 
@@ -180,6 +182,9 @@ class Device final : private LaneOwner {
   std::shared_ptr<Queue> queue(std::uint32_t cq);
   std::uint32_t part_in(Queue& queue, std::uint32_t lane);
   proto::Verdict part_in(std::uint32_t peer, std::uint32_t lane, std::uint32_t& known_as);
+  // From here on, numbers of peers of one lane alone: which one, and what it calls them.
+  static constexpr std::uint32_t first_of_lanes = 1u << 24;
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> of_lane(std::uint32_t peer) const;
   std::size_t take(Queue& queue, std::span<proto::Completion> out);
   std::uint32_t named(std::uint32_t lane, std::uint32_t known_as) const;
 

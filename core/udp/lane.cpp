@@ -319,6 +319,12 @@ std::uint32_t Lane::admit(std::uint32_t place) {
   return here.peer;
 }
 
+std::vector<PeerPlane> Lane::planes_of_peer(std::uint32_t peer) {
+  const Turns::Visit visit(turns_);
+  forget_peers();
+  return peers_.contains(peer) ? peers_.planes(peer) : std::vector<PeerPlane>{};
+}
+
 std::uint32_t Lane::place_of(std::uint32_t peer) const {
   const auto found = std::find_if(expected_.begin(), expected_.end(), [peer](const Expected& e) { return e.times && e.peer == peer; });
   return found == expected_.end() ? proto::no_peer : static_cast<std::uint32_t>(found - expected_.begin());

@@ -140,6 +140,8 @@ class Lane final : public proto::Driver {
   // The same planes are the same peer, which then has to be removed as often as it was added.
   proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
   proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
+  // Empty where it knows nobody by that number.
+  std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
   bool remove_peer(std::uint32_t peer);
   // Somebody may come from there, or be spoken to, and be a peer from then on: an entry in a book until then. The same planes
   // are the same place, which then has to be forgotten as often as it was expected.

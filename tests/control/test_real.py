@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from softmrc import _core, control
 from softmrc.cli import app
+from softmrc.collectives import DirectoryStore, Group
+from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
 from softmrc.errors import ConfigError, UsageError
 from softmrc.wire import EndpointRequest, EndpointResponse, read_pcapng
@@ -97,3 +104,49 @@ def test_a_real_device_is_broken_and_captured_from_a_shell(connection: Connectio
     assert len(list(read_pcapng(file.read_bytes()))) > 0
     assert "no capture runs" in str(ctl("capture", "--stop").exception)
     assert isinstance(ctl("capture").exception, ConfigError)
+
+
+def test_queue_pairs_of_a_group_have_peers_that_can_be_asked(tmp_path: Path) -> None:
+    """Ranks are met when they are first spoken to, each by a lane of its own."""
+    store = DirectoryStore(tmp_path / "store")
+
+    def join(rank: int) -> Group:
+        return Group.join(store, rank, 2, planes=["127.0.0.1", "127.0.0.2"], device_config=DeviceConfig(lanes=2))
+
+    with ThreadPoolExecutor(2) as pool:
+        groups = list(pool.map(join, range(2)))
+        list(pool.map(lambda group: group.all_reduce(np.zeros(1 << 20, np.float32)).wait(), groups))
+        with control.Node(Path(groups[0].device.control)) as node:
+            pairs = [qp for qp in node.queue_pairs() if qp["state"] == "rts"]
+            assert {qp["lane"] for qp in pairs} == {0, 1}
+            for qp in pairs:
+                there = groups[1].device.reached_at(qp["lane"])
+                assert qp["peer"]["planes"] == [f"{plane.address}:{plane.port}" for plane in there]
+                (answer,) = control.probe(node, qp["peer"]["number"], 1, [qp["evs"][1]["value"]], timeout_s=10)
+                assert answer.took_ns is not None
+            with pytest.raises(UsageError, match="the number of a peer"):
+                control.probe(node, pairs[0]["peer"]["number"] + 1000, 0, [7])
+        list(pool.map(Group.close, groups))
+
+
+@contextlib.contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    """Files of this process grow to that size and no further."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_capture_that_found_no_room_says_so(connection: Connection, tmp_path: Path) -> None:
+    with limited_files(1 << 20), control.Node(Path(connection.device.control)) as node:
+        node.capture(str(tmp_path / "short.pcapng"))
+        for _ in range(60):
+            connection.write(connection.remote[0], 0, bytes(60_000))
+        with pytest.raises(UsageError, match="short.pcapng ends early: File too large"):
+            node.capture(None)
+        with pytest.raises(UsageError, match="no capture runs"):
+            node.capture(None)

@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 FORKING = """
     import os, sys, torch, torch.distributed as dist
     from torch.utils.data import DataLoader
@@ -91,7 +93,7 @@ FAILING = """
 
     rank, path = int(sys.argv[1]), sys.argv[2]
     if rank == 1:
-        os.environ["SOFTMRC_SHARED_MEMORY"] = "1"
+        os.environ.update([sys.argv[3:]])
     try:
         dist.init_process_group(
             "mrc", store=dist.FileStore(path, 2), rank=rank, world_size=2, timeout=timedelta(seconds=50)
@@ -101,16 +103,20 @@ FAILING = """
 """
 
 
-def test_a_rank_that_cannot_join_tells_the_others_why(tmp_path: Path) -> None:
-    """They have greeted each other, and would wait for it until their time is up."""
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SOFTMRC_SHARED_MEMORY", "1"), ("SOFTMRC_PLANES", "eth99"), ("SOFTMRC_CONFIG", "/nowhere.toml")],
+)
+def test_a_rank_that_cannot_join_tells_the_others_why(tmp_path: Path, name: str, value: str) -> None:
+    """They would wait for it until their time is up."""
     command = [sys.executable, "-c", textwrap.dedent(FAILING)]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), name, value], stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     said = [rank.communicate(timeout=60)[0] for rank in ranks]
-    assert said[0].startswith("CollectiveError rank 1 did not get ready: SOFTMRC_SHARED_MEMORY")
-    assert said[1].startswith("ConfigError")
+    assert said[0].startswith("CollectiveError rank 1 did not get ready: ") and name in said[0]
+    assert not said[1].startswith("CollectiveError") and name in said[1]
 
 
 ELSEWHERE = """

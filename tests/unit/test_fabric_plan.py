@@ -14,7 +14,14 @@ from softmrc.fabric.assess import domains
 from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file, lay_out, shape_of
 from softmrc.fabric.report import plan_cell
 from softmrc.units import (
-    as_duration_ns, as_rate_bps, as_share, money_text, power_text, rate_text, ratio_text, share_text,
+    as_duration_ns,
+    as_rate_bps,
+    as_share,
+    money_text,
+    power_text,
+    rate_text,
+    ratio_text,
+    share_text,
 )  # fmt: skip
 
 PRICES = Prices.load()

@@ -12,7 +12,7 @@ from typing import Any, Self
 from softmrc import leaving
 from softmrc.collectives.block import Block, DType, Kind, ReduceOp, as_block, as_parts
 from softmrc.collectives.offer import MOST_STRANDS
-from softmrc.collectives.rendezvous import Meeting, Pairs
+from softmrc.collectives.rendezvous import Meeting, Pairs, excuse_to_others
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, Work, herald, quietly
 from softmrc.config import DeviceConfig
@@ -87,7 +87,11 @@ class Group:
             raise ConfigError("lanes", lanes, f"1 to {MOST_STRANDS}, or None: by processors and ranks")
         table = Table(store, name, rank, size, timeout_s)
         config = device_config or DeviceConfig()
-        made = device or made_for(planes or DEFAULT_PLANES, config, size, lanes)
+        try:
+            made = device or made_for(planes or DEFAULT_PLANES, config, size, lanes)
+        except Exception as error:
+            excuse_to_others(table, error, rank, size)
+            raise
         is_firm = bool(lanes or (device.config if device else config).lanes)
         try:
             meeting = Meeting(table, rank, size, made, timeout_s, min(lanes or MOST_STRANDS, made.lanes), is_firm)

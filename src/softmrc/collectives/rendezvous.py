@@ -63,6 +63,11 @@ def cores_to_share(is_firm: bool) -> int:
     return 0 if is_firm else max(1, int(cores()))
 
 
+def excuse_to_others(table: Table, error: BaseException, rank: int, size: int) -> None:
+    """This rank cannot join for that reason."""
+    quietly(lambda: table.excuse(error, Greeting.own(cores_to_share(False), 0).told(rank, size)))
+
+
 class Elsewhere(Exception):
     """Not all ranks are where this one took them to be; they have agreed, and it may join with another device."""
 

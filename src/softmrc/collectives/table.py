@@ -32,6 +32,7 @@ LAST_LOOK_S, PATIENT_LOOK_S = 0.01, 1.0
 LOOK_AGAIN_S = 0.005
 FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.1, 0.5  # how long signs are waited for before looking elsewhere
 ABOUT_S = 1.0
+EXCUSE_S = 3.0  # how long whoever cannot join waits for those whom it should tell
 LONGEST_S = 1e8  # stores count in types that overflow
 LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
 LONGEST_REASON = 300
@@ -199,6 +200,14 @@ class Table:
             self._set(self._own(f"places/{self.sitting}"), FAILED + words)
         if not self._failure():
             self._set(self._shared("failed"), f"rank {self._rank} did not get ready: {words}")
+
+    def excuse(self, error: BaseException, greeting: str) -> None:
+        """Tell those who wait for us that we will not come, and why. Who has said nothing yet greets them for that, and
+        waits a little for those who are about to come: they would wait for us for as long as they have."""
+        if not self.sitting and isinstance(error, Exception):
+            self._until = min(self._until, time.monotonic() + EXCUSE_S)
+            self.agree(greeting)
+        self.give_up(str(error) or type(error).__name__)
 
     def _failure(self) -> str:
         """What the first rank said that failed on the way; empty: none did."""

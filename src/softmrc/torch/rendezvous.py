@@ -11,9 +11,8 @@ from softmrc import links
 from softmrc.collectives import Group
 from softmrc.collectives.group import made_for
 from softmrc.collectives.offer import MOST_STRANDS, Greeting
-from softmrc.collectives.rendezvous import Elsewhere, Meeting, cores_to_share
+from softmrc.collectives.rendezvous import Elsewhere, Meeting, cores_to_share, excuse_to_others
 from softmrc.collectives.table import Table
-from softmrc.collectives.work import quietly
 from softmrc.torch import settings
 from softmrc.verbs import Device
 
@@ -34,14 +33,14 @@ class Membership:
     """This process in one group, from joining to leaving."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
-        self._wanted, self._timeout_s = settings.of_process(), timeout_s
+        self._timeout_s = timeout_s
         self._rank, self._size = rank, size
         table = Table(store, "mrc", rank, size, timeout_s)
         try:
+            self._wanted = settings.of_process()
             self.group = self._joined(table)
         except BaseException as error:
-            reason = str(error) or type(error).__name__
-            quietly(lambda: table.give_up(reason))  # those who have greeted us wait for us
+            excuse_to_others(table, error, rank, size)
             raise
         self._has_left = False
 
@@ -53,9 +52,8 @@ class Membership:
                 return self._joined_with(table, found, is_guess=not self._wanted.planes)
             except Elsewhere:
                 pass
-            except (
-                Exception
-            ):  # of a guess, and before anything was said: it may be wrong, and be told to those who wait
+            except Exception:
+                # A guess may be wrong, unless it was told that ranks are here, or all are.
                 if self._wanted.planes or table.said or len(set(self._hosts(table))) == 1:
                     raise
         return self._joined_with(table, settings.chosen(self._wanted, self._hosts(table)), is_guess=False)
