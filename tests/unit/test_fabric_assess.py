@@ -118,11 +118,11 @@ def test_lean_uplinks_are_said_and_charged_as_a_study_charges_them() -> None:
     lean = Shape(planes=2, hosts=48, hosts_per_leaf=12, spines=4)
     found = judge.assess(Description(fabric=lean), trials=1)
     (said,) = [line for line in findings.answer_lines(found) if "Uplinks are lean, 3:1" in line]
-    took = found.uplinks_share("mrc")
-    assert took == pytest.approx((1 - found.of_best("mrc").lost) * (1 - 1 / 1.6)) and share_text(took) in said
-    assert found.to_json()["uplinks_share"]["mrc"] == took and found.to_json()["fabric"]["oversubscription"] == 3
+    took = found.uplinks_share
+    assert took == pytest.approx(1 - 1 / 1.6) and share_text(took) in said
+    assert found.to_json()["uplinks_share"] == took and found.to_json()["fabric"]["oversubscription"] == 3
     local = judge.assess(Description(fabric=lean, job=Job(crossing_share=0.3)), trials=1)
-    assert local.uplinks_share("mrc") == 0
+    assert local.uplinks_share == 0
     assert not any("lean" in line for line in findings.answer_lines(judge.assess(Description(fabric=LAB), trials=1)))
 
 

@@ -89,12 +89,13 @@ class Assessment:
         return self.losses[self.best(transport)][transport]
 
     def network_share(self, transport: str) -> float:
-        """Of the job's time, what the network's failures cost under the best policy."""
-        return self.of_best(transport).lost - self.hosts_alone.lost
+        """Of the time that hosts leave, what the network's failures take under the best policy."""
+        return self.of_best(transport).beyond(self.hosts_alone)
 
-    def uplinks_share(self, transport: str) -> float:
-        """Of the job's time, what lean uplinks take beside that: no failure, and in no other figure."""
-        return closed_form.uplinks_share(self.description, self.of_best(transport).lost)
+    @property
+    def uplinks_share(self) -> float:
+        """Of the time that failures leave, what lean uplinks take: no failure, and in no other figure."""
+        return closed_form.uplinks_share(self.description)
 
     def price(self, share: float) -> Price:
         job = self.description.job
@@ -116,7 +117,8 @@ class Assessment:
             "losses": {p: {t: one.to_json() for t, one in row.items()} for p, row in self.losses.items()},
             "hosts_alone": self.hosts_alone.to_json(),
             "best": {t: self.best(t) for t in TRANSPORTS},
-            "uplinks_share": {t: self.uplinks_share(t) for t in TRANSPORTS},
+            "network_share": {t: self.network_share(t) for t in TRANSPORTS},
+            "uplinks_share": self.uplinks_share,
             "drawn": {t: {"seed": self.seed, "mean": m.mean.to_json(), "lost": m.lost} for t, m in self.drawn.items()},
             "flips": [asdict(one) for one in self.flips],
             "a_month": {

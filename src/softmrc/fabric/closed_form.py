@@ -259,11 +259,11 @@ def _between_windows(d: Description, chance: dict[str, float], rides: bool) -> f
 # All together.
 
 
-def uplinks_share(d: Description, lost: float) -> float:
-    """Of a job's time: what lean uplinks take, of which failures have taken this much before. Communication is held up
-    by whichever is busier: a host's own links, or the uplinks of its leaf, which carry what leaves it."""
+def uplinks_share(d: Description) -> float:
+    """Of the time that failures leave: what lean uplinks take. Communication is held up by whichever is busier: a
+    host's own links, or the uplinks of its leaf, which carry what leaves it."""
     longer = d.job.communication_share * max(0.0, float(d.fabric.oversubscription) * d.job.crossing_share - 1)
-    return (1 - lost) * longer / (1 + longer)
+    return longer / (1 + longer)
 
 
 def losses(d: Description, transport: str, policy: str) -> Losses:

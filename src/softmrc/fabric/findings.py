@@ -84,7 +84,7 @@ def answer_lines(found: Assessment) -> list[str]:
         network = max(found.network_share(t), 0.0)
         lines.append(
             f"With {TRANSPORT_WORDS[t]} the best policy is to {best[t]}: {share_text(one.lost)} of the job's time is "
-            f"lost, {share_text(network)} to the network's failures."
+            f"lost; of what the hosts leave, the network's failures take {share_text(network)}."
         )
     lines.append(
         f"{share_text(found.hosts_alone.lost)} would be lost with a network that never fails: GPUs, hosts, power and "
@@ -101,10 +101,9 @@ def _uplinks_lines(found: Assessment) -> list[str]:
     if ratio > 1:
         crossing = found.description.job.crossing_share
         what = "all" if crossing == 1 else share_text(crossing)
-        shares = [share_text(found.uplinks_share(t)) for t in TRANSPORTS]
         lines.append(
             f"Uplinks are lean, {ratio_text(ratio)}: where {what} that is sent leaves its leaf (job.crossing_share), "
-            f"they take another {shares[0]} of the job's time with MRC and {shares[1]} with RoCE, failures or not. The "
+            f"they take {share_text(found.uplinks_share)} of the time that failures leave, with MRC and with RoCE. The "
             "figures above leave that out."
         )
     if found.idle_switches:

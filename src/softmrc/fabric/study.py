@@ -109,18 +109,19 @@ class Point:
     out: str = ""  # why it cannot be built, or is not wanted, or who is better; empty: on the front
     cost_usd: float = 0.0
     power_w: float = 0.0
-    lost_share: float = 0.0  # the three below together
-    hosts_share: float = 0.0  # of it, what would be lost with a network that never fails
-    network_share: float = 0.0  # what failures of the network add
-    uplinks_share: float = 0.0  # what lean uplinks add
+    lost_share: float = 0.0  # to the three below, of which each takes its share of what those before it leave
+    hosts_share: float = 0.0  # would be lost with a network that never fails
+    network_share: float = 0.0  # failures of the network take
+    uplinks_share: float = 0.0  # lean uplinks take
     policy: str = ""
     switches: int = 0
-    lost_usd: float = 0.0  # what the time that is lost is worth, over the fabric's life
+    useful_hour_usd: float = 0.0  # the fabric and the GPUs over its life, for each GPU-hour that is not lost
     built_oversubscription: float = 0.0  # 0: a single tier, without uplinks
 
     @property
-    def all_usd(self) -> float:
-        return self.cost_usd + self.lost_usd
+    def network_lost(self) -> float:
+        """Of the time that hosts leave: to failures of the network, and to lean uplinks."""
+        return 1 - (1 - self.network_share) * (1 - self.uplinks_share)
 
     @property
     def is_built(self) -> bool:
@@ -224,20 +225,22 @@ def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
         asked = Question(max(2, -(-study.gpus // job.gpus_per_host)), nic, switch, study.nics_per_gpu)
         found = design(asked, prices, varied["planes"], varied["tiers"], _ratio(varied))
         description = Description(fabric=shape_of(found), failures=study.failures, job=job)
-        lost = {policy: closed_form.losses(description, "mrc", policy).lost for policy in POLICIES}
-        hosts = closed_form.losses(without_network_failures(description), "mrc", "repair").lost
+        lost = {policy: closed_form.losses(description, "mrc", policy) for policy in POLICIES}
+        hosts = closed_form.losses(without_network_failures(description), "mrc", "repair")
     except ConfigError as error:
         return Point(study.name_of(varied), varied, f"cannot be: {error.field}: {error.allowed}")
-    policy = min(POLICIES, key=lambda one: lost[one])
-    gpu_usd = job.gpu_hour_usd * prices.energy.years * closed_form.YEAR_H
+    policy = min(POLICIES, key=lambda one: lost[one].lost)
+    hours = prices.energy.years * closed_form.YEAR_H
+    gpu_usd = job.gpu_hour_usd * hours
     spares_usd = math.ceil(job.spare_share * description.machines) * job.gpus_per_host * gpu_usd
     cost = found.cost_usd + found.energy_usd + spares_usd
-    uplinks = closed_form.uplinks_share(description, lost[policy])
-    all_lost = lost[policy] + uplinks
-    parts = (all_lost, hosts, lost[policy] - hosts, uplinks)
-    worth = all_lost * study.gpus * gpu_usd
+    uplinks = closed_form.uplinks_share(description)
+    left = (1 - lost[policy].lost) * (1 - uplinks)
+    parts = (1 - left, hosts.lost, lost[policy].beyond(hosts), uplinks)
+    useful = left * study.gpus * hours
+    each = (cost + study.gpus * gpu_usd) / useful if useful > 0 else math.inf
     name, built = study.name_of(varied, found.down_up), float(found.down_up or 0)
-    point = Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches, worth, built)
+    point = Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches, each, built)
     return _within(study.keep, point)
 
 
@@ -286,34 +289,37 @@ def outs(points: Sequence[Point]) -> list[str]:
 
 
 def by_planes(points: Sequence[Point]) -> dict[int, Point | None]:
-    """By the number of planes: of the designs that are wanted, the one that costs least with the time it loses; None
-    where there is none."""
+    """By the number of planes: of the designs that are wanted, the one whose useful hours cost least; None where there
+    is none."""
     best: dict[int, Point | None] = {}
     for p in points:
         planes = p.varied["planes"]
         old = best.setdefault(planes, None)
-        if p.is_built and p.is_wanted and (old is None or p.all_usd < old.all_usd):
+        if p.is_built and p.is_wanted and (old is None or p.useful_hour_usd < old.useful_hour_usd):
             best[planes] = p
     return dict(sorted(best.items()))
 
 
+def hour_text(usd: float) -> str:
+    return f"$ {usd:.3f}" if usd < 100 else money_text(usd)
+
+
 def answer(study: Study, points: Sequence[Point]) -> str:
-    """Which design costs least in all, and what part of its loss is the network's."""
+    """With which design a useful GPU-hour costs least, and what the network takes of it."""
     wanted = [p for p in points if p.is_built and p.is_wanted]
     if not wanted:
         is_any = any(p.is_built for p in points)
         return "No design that can be built is wanted." if is_any else "No design can be built."
-    best, cheapest = min(wanted, key=lambda p: p.all_usd), min(wanted, key=lambda p: p.cost_usd)
-    hosts, network = share_text(best.hosts_share), share_text(best.network_share + best.uplinks_share)
+    best, cheapest = min(wanted, key=lambda p: p.useful_hour_usd), min(wanted, key=lambda p: p.cost_usd)
+    hosts, network = share_text(best.hosts_share), share_text(best.network_lost)
     text = (
-        f"With the time that is lost at $ {study.job.gpu_hour_usd:g} a GPU-hour, {best.name} is the least: "
-        f"{money_text(best.cost_usd)} and {money_text(best.lost_usd)} of lost time. Of the "
-        f"{share_text(best.lost_share)} that it loses, {hosts} are the job's own hosts', which no network takes away, "
-        f"and {network} the network's."
+        f"With GPUs at $ {study.job.gpu_hour_usd:g} an hour, {best.name} is the least: a GPU-hour that is useful comes "
+        f"to {hour_text(best.useful_hour_usd)}. Of the job's time {hosts} is lost to its own hosts, whatever the "
+        f"network, and of the rest {network} to the network."
     )
     if cheapest.name != best.name:
-        saved, more = money_text(best.cost_usd - cheapest.cost_usd), money_text(cheapest.lost_usd - best.lost_usd)
-        text += f" The cheapest to have, {cheapest.name}, saves {saved} and loses time worth {more} more."
+        saved, each = money_text(best.cost_usd - cheapest.cost_usd), hour_text(cheapest.useful_hour_usd)
+        text += f" The cheapest to have, {cheapest.name}, saves {saved}, and a useful hour comes to {each}."
     if cheapest.uplinks_share and study.job.crossing_share == 1:
         text += " Lean uplinks are taken at their worst: all that is sent leaves its leaf (job.crossing_share = 1)."
     return text
