@@ -62,6 +62,20 @@ def test_a_job_whose_hosts_fail_loses_what_daly_says() -> None:
         assert closed_form.losses(d, transport, "repair").lost == pytest.approx(1 - 0.5 / interval, rel=1e-3)
 
 
+@pytest.mark.parametrize("planes", [1, 4])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_nic_that_dies_takes_its_host_however_many_planes_it_has(transport: str, planes: int) -> None:
+    """The published rate was charged for each port, and no NIC with several was ever lost whole."""
+    job = replace(PLAIN, spare_share=1.0)
+    nic = replace(NEVER, nic_per_year=100.0, nic_repair_h=0.01, dispatch_h=0.0)
+    gpu = replace(NEVER, gpu_per_year=100.0, gpu_repair_h=0.01, dispatch_h=0.0)
+    shape = replace(LAB, planes=planes)
+    as_nic, as_gpu = (Description(fabric=shape, failures=one, job=job) for one in (nic, gpu))
+    assert closed_form.losses(as_nic, transport, "repair") == closed_form.losses(as_gpu, transport, "repair")
+    drawn_losses = months.draw_long(as_nic, transport, "repair", 100_000)
+    assert drawn_losses.lost == pytest.approx(closed_form.losses(as_nic, transport, "repair").lost, rel=0.03)
+
+
 def test_one_dead_port_costs_a_share_of_the_communication() -> None:
     """In every tenth moment one of 32 ports is broken; then 0.3 of a step takes a third longer."""
     out_h = 5.0
@@ -89,7 +103,7 @@ def test_cables_side_by_side_break_one_by_one() -> None:
 
 def test_above_a_single_switch_nothing_breaks() -> None:
     parts = {one.what for one in judge.domains(Description(fabric=ALONE))}
-    assert parts == {"plane", "leaf", "leaf's optic", "power feed", "host", "NIC port", "host cable"}
+    assert parts == {"plane", "leaf", "leaf's optic", "power feed", "host", "NIC", "NIC port", "host cable"}
     assert (ALONE.switches, ALONE.tiers) == (4, 1)
 
 
@@ -130,7 +144,7 @@ def test_restarting_does_not_beat_riding_it_out_by_free_spares(planes: int, host
 def test_drawn_months_agree_with_the_closed_form(shape: Shape, transport: str, policy: str) -> None:
     """With rates so high that a few years hold thousands of failures of a small fabric."""
     failures = Failures(
-        link_per_year=0.5, nic_port_per_year=0.3, optic_per_year=0.3, switch_per_year=0.2, gpu_per_year=5.0,
+        link_per_year=0.5, nic_per_year=0.2, nic_port_per_year=0.3, optic_per_year=0.3, switch_per_year=0.2, gpu_per_year=5.0,
         power_per_year=0.2, flap_per_link_year=3.0, maintenance_days=2.0,
     )  # fmt: skip
     d = Description(fabric=shape, failures=failures, job=Job(spare_share=0.3))

@@ -77,6 +77,13 @@ def test_the_parts_of_the_loss_are_whose_they_are(points: list[studies.Point]) -
         assert p.network_share == pytest.approx(0, abs=1e-9)
 
 
+def test_no_network_changes_what_hosts_lose(points: list[studies.Point]) -> None:
+    """A power feed was as large as a leaf, so that switches with more ports had fewer feeds above the same hosts."""
+    for spares in (0.0, 0.01):
+        built = [p for p in points if p.is_built and p.varied["spare_share"] == spares]
+        assert len(built) > 4 and len({round(p.hosts_share, 12) for p in built}) == 1
+
+
 def test_what_the_network_takes_does_not_shrink_because_hosts_take_more() -> None:
     """It was the last slice: 1.1 % of a job that had lost three quarters of its time before, and a quarter of what the
     same network takes of one that had not."""

@@ -79,6 +79,7 @@ class _Rates:
     """Failures an hour of the whole fabric, by what they do."""
 
     gpu: float
+    nic: float  # as a whole
     power: float
     port: float  # a NIC's port, alone
     cable: float
@@ -97,7 +98,8 @@ class _Rates:
         cables = s.hosts * max(1, n // f.planes_per_cable)
         return cls(
             gpu=d.gpus * f.gpu_per_year / YEAR_H,
-            power=s.leaves * f.power_per_year / YEAR_H,
+            nic=d.nics * f.nic_per_year / YEAR_H,
+            power=d.feeds * f.power_per_year / YEAR_H,
             port=n * s.hosts * f.nic_port_per_year / YEAR_H,
             cable=cables * f.link_per_year / YEAR_H,
             optic=n * _optics_of_a_leaf(d) * s.leaves * f.optic_per_year / YEAR_H,
@@ -117,7 +119,7 @@ def _crew_delay_h(d: Description, r: _Rates, policy: str) -> float:
     f = d.failures
     if not f.crews:
         return 0.0
-    work = [(r.gpu, f.gpu_repair_h), (r.power, f.power_repair_h)]
+    work = [(r.gpu, f.gpu_repair_h), (r.nic, f.nic_repair_h), (r.power, f.power_repair_h)]
     soft = [(r.port, f.nic_port_repair_h), (r.cable, f.link_repair_h), (r.optic, f.optic_repair_h),
             (r.leaf, f.switch_repair_h)]  # fmt: skip
     s = d.fabric
@@ -274,7 +276,7 @@ def losses(d: Description, transport: str, policy: str) -> Losses:
     delay = f.dispatch_h + crew_h
     whole_cable = f.planes_per_cable >= n
     # What takes a host, what takes a group of hosts, and what leaves something.
-    host = [(r.gpu, f.gpu_repair_h)]
+    host = [(r.gpu, f.gpu_repair_h), (r.nic, f.nic_repair_h)]
     group = [(r.power, f.power_repair_h)]
     partial: list[tuple[float, float]] = []
     (host if n == 1 else partial).append((r.port, f.nic_port_repair_h))

@@ -92,13 +92,15 @@ class Failures:
     published, by whom, and which are assumptions."""
 
     link_per_year: float = 0.0068  # of each cable
-    nic_port_per_year: float = 0.0029
+    nic_per_year: float = 0.0029  # of a NIC as a whole: its host is lost, however many planes it has
+    nic_port_per_year: float = 0.0003  # of each port of a NIC, alone
     optic_per_year: float = 0.005  # of each transceiver of a leaf that faces hosts
     switch_per_year: float = 0.04
     gpu_per_year: float = 0.156  # what stops a GPU or its host, the network apart
-    power_per_year: float = 0.01  # of what feeds the hosts of a leaf
+    power_per_year: float = 0.01  # of what feeds hosts_per_feed hosts
     flap_per_link_year: float = 0.1
     link_repair_h: float = 1.0
+    nic_repair_h: float = 3.0
     nic_port_repair_h: float = 3.0
     optic_repair_h: float = 1.0
     switch_repair_h: float = 4.0
@@ -110,10 +112,12 @@ class Failures:
     maintenance_days: float = 7.0  # between windows in which everything is mended that was left broken
     links_per_optic: int = 4  # of a transceiver of a leaf: links to as many hosts, that fail together
     planes_per_cable: int = 1  # that share a cable to a host
+    hosts_per_feed: int = 32  # that a power feed takes with it, whatever switches they hang on
 
     def __post_init__(self) -> None:
         ranges = {f.name: (0.0, 1e4) if "per" in f.name and "year" in f.name else (1e-6, 1e5) for f in fields(self)}
         ranges |= {"dispatch_h": (0, 1e5), "crews": (0, 1e6), "links_per_optic": (1, 64), "planes_per_cable": (1, 16)}
+        ranges |= {"hosts_per_feed": (1, 1e6)}
         _in_range("failures", self, **ranges)
 
 
@@ -191,8 +195,18 @@ class Description:
         return -(-self.gpus // self.job.gpus_per_host)
 
     @property
+    def feeds(self) -> int:
+        """Power feeds of the job's hosts."""
+        return -(-self.machines // self.failures.hosts_per_feed)
+
+    @property
     def nics_per_machine(self) -> int:
         return self.fabric.hosts // self.machines
+
+    @property
+    def nics(self) -> int:
+        """That the job uses; leaves that have as many each may have a few more."""
+        return self.machines * self.nics_per_machine
 
 
 def unknown_key(section: str, key: str, value: object, known: list[str]) -> ConfigError:

@@ -20,7 +20,7 @@ CLEAR_DIFFERENCE = 0.001  # of the job's time
 SECTIONS: dict[str, type[Failures] | type[Job]] = {"failures": Failures, "job": Job}
 THE_FILES = "the file's"
 ORIGINS = {  # of defaults, as docs/assess.md has them; all others are assumed
-    "failures.gpu_per_year": "published", "failures.nic_port_per_year": "published",
+    "failures.gpu_per_year": "published", "failures.nic_per_year": "published",
     "failures.links_per_optic": "published", "failures.switch_per_year": "published in part",
     "failures.link_per_year": "one paper's", "job.rides_out_s": "NCCL's default",
 }  # fmt: skip
@@ -87,8 +87,8 @@ def answer_lines(found: Assessment) -> list[str]:
             f"lost; of what the hosts leave, the network's failures take {share_text(network)}."
         )
     lines.append(
-        f"{share_text(found.hosts_alone.lost)} would be lost with a network that never fails: GPUs, hosts, power and "
-        "checkpoints, the same for both."
+        f"{share_text(found.hosts_alone.lost)} would be lost with a network that never fails: GPUs, NICs, hosts, power "
+        "and checkpoints, the same for both."
     )
     lines.append(_ridden_line(found))
     lines += [_drawn_line(found, t) for t in TRANSPORTS]

@@ -51,7 +51,8 @@ def _kinds(d: Description) -> list[_Kind]:
     optics = s.leaves * -(-s.hosts_per_leaf // f.links_per_optic) * p
     kinds = [
         _Kind("gpu", d.machines, f.gpu_per_year * d.gpus / d.machines, f.gpu_repair_h),
-        _Kind("power", s.leaves, f.power_per_year, f.power_repair_h),
+        _Kind("nic", d.nics, f.nic_per_year, f.nic_repair_h),
+        _Kind("power", d.feeds, f.power_per_year, f.power_repair_h),
         _Kind("port", s.hosts * p, f.nic_port_per_year, f.nic_port_repair_h),
         _Kind("cable", host_cables, f.link_per_year, f.link_repair_h),
         _Kind("optic", optics, f.optic_per_year, f.optic_repair_h),
@@ -242,7 +243,7 @@ class _Run:
         kind, p = part.kind, self.d.fabric.planes
         if kind.startswith("flap of "):
             self._flap(Part(kind.removeprefix("flap of "), part.which))
-        elif kind == "gpu" or (kind == "port" and p == 1) or (kind == "cable" and self.whole_cable):
+        elif kind in ("gpu", "nic") or (kind == "port" and p == 1) or (kind == "cable" and self.whole_cable):
             self._lose_host(part)
         elif kind == "power" or (p == 1 and kind in ("optic", "leaf")):
             self._lose_group(part)
