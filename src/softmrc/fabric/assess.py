@@ -149,18 +149,20 @@ def domains(description: Description) -> list[Domain]:
     machines, nics = description.machines, description.nics_per_machine
     t1 = s.tier_word(Tier.T1)
     pod_hosts = s.leaves_per_pod * below_leaf
-    optics = -(-below_leaf // f.links_per_optic)
+    links, of_nic = description.links_of_an_optic, description.planes_of_an_optic
+    optics = -(-below_leaf // links)
     cables = max(1, n // f.planes_per_cable)
     found = [
         Domain("plane", n, everyone, 1 / n, 0.0, 0.0),
         Domain("leaf", n * s.leaves, below_leaf, 1 / n, f.switch_per_year, f.switch_repair_h),
-        Domain("leaf's optic", n * s.leaves * optics, min(f.links_per_optic, below_leaf), 1 / n, f.optic_per_year,
+        Domain("leaf's optic", n * s.leaves * optics, links, 1 / n, f.optic_per_year,
                f.optic_repair_h),
         Domain("power feed", description.feeds, min(f.hosts_per_feed, machines) * nics, 1.0, f.power_per_year,
                f.power_repair_h),
         Domain("GPU" if nics > 1 else "host", machines, nics, 1.0, f.gpu_per_year * description.gpus / machines,
                f.gpu_repair_h),
         Domain("NIC", description.nics, 1, 1.0, f.nic_per_year, f.nic_repair_h),
+        Domain("NIC's optic", n // of_nic * everyone, 1, of_nic / n, f.optic_per_year, f.optic_repair_h),
         Domain("NIC port", n * everyone, 1, 1 / n, f.nic_port_per_year, f.nic_port_repair_h),
         Domain("host cable", cables * everyone, 1, 1 / cables, f.link_per_year, f.link_repair_h),
     ]  # fmt: skip

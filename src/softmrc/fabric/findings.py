@@ -19,9 +19,11 @@ LOSSES_HEAD = [f"{policy}, {TRANSPORT_WORDS[t]}" for policy in POLICIES for t in
 CLEAR_DIFFERENCE = 0.001  # of the job's time
 SECTIONS: dict[str, type[Failures] | type[Job]] = {"failures": Failures, "job": Job}
 THE_FILES = "the file's"
+THE_RATES = "from the rates"
+DERIVED = {"failures.links_per_optic": "links_of_an_optic", "failures.planes_per_optic": "planes_of_an_optic"}
 ORIGINS = {  # of defaults, as docs/assess.md has them; all others are assumed
     "failures.gpu_per_year": "published", "failures.nic_per_year": "published",
-    "failures.links_per_optic": "published", "failures.switch_per_year": "published in part",
+    "failures.switch_per_year": "published in part",
     "failures.link_per_year": "one paper's", "job.rides_out_s": "NCCL's default",
 }  # fmt: skip
 
@@ -162,7 +164,9 @@ def assumption_rows(found: Assessment) -> list[list[str]]:
     for section, kind in SECTIONS.items():
         for one in fields(kind):
             key, value = f"{section}.{one.name}", getattr(getattr(found.description, section), one.name)
-            rows.append([key, f"{value:g}", origin(key, value)])
+            derived = DERIVED.get(key) if not value else None
+            shown, who = (getattr(found.description, derived), THE_RATES) if derived else (value, origin(key, value))
+            rows.append([key, f"{shown:g}", who])
     return rows
 
 

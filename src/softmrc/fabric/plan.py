@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from softmrc.errors import ConfigError
-from softmrc.fabric.description import read_section, unknown_key
+from softmrc.fabric.description import OPTIC_BPS, read_section, unknown_key
 from softmrc.fabric.shape import Shape
 from softmrc.files import parse_toml, read_text
 from softmrc.units import counted, rate_text, ratio_text
 
-OPTIC_BPS = 800_000_000_000
 MOST_PORTS = 1 << 14  # of a switch, far beyond any
 
 

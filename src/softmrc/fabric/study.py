@@ -232,7 +232,7 @@ def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
     policy = min(POLICIES, key=lambda one: lost[one].lost)
     hours = prices.energy.years * closed_form.YEAR_H
     gpu_usd = job.gpu_hour_usd * hours
-    spares_usd = math.ceil(job.spare_share * description.machines) * job.gpus_per_host * gpu_usd
+    spares_usd = description.spares * job.gpus_per_host * gpu_usd
     cost = found.cost_usd + found.energy_usd + spares_usd
     uplinks = closed_form.uplinks_share(description)
     left = (1 - lost[policy].lost) * (1 - uplinks)
