@@ -112,6 +112,9 @@ def test_a_published_rate_is_not_called_assumed() -> None:
     flip = Flip("failures.gpu_per_year", 0.156, 1.0, "mrc", "swap", False)
     assert "(published: 0.156)" in findings.flip_line(flip)
     assert "(the file's: 0.2)" in findings.flip_line(replace(flip, value=0.2))
+    crews = Flip("failures.crews", 0, 2, "mrc", "swap", False)
+    assert "failures.crews of 2 (assumed: as many as it takes)" in findings.flip_line(crews)
+    assert origins["failures.links_per_optic"] == "from the rates"
 
 
 def test_lean_uplinks_are_said_and_charged_as_a_study_charges_them() -> None:

@@ -279,7 +279,7 @@ def test_what_flips_the_answer_does() -> None:
     """Where a flip is said to be, the verdict is another one, and a little before it is not."""
     d = Description(fabric=Shape(planes=4, hosts=8192, hosts_per_leaf=128, spines=128))
     now = verdict(d)
-    found = find(d)
+    found = find(d).flips
     assert now.winner == "mrc" and found
     for flip in found:
         section, key = flip.key.split(".")
@@ -291,6 +291,35 @@ def test_what_flips_the_answer_does() -> None:
         assert (beyond.winner, beyond.policy) == (flip.winner, flip.policy) and beyond != now
         assert verdict(at(flip.value + 0.5 * (flip.flips_at - flip.value))) in (now, beyond)
         assert flip.changes_winner == (beyond.winner != now.winner)
+
+
+def test_no_change_of_the_winner_is_hidden_by_a_change_of_policy_or_by_whole_numbers() -> None:
+    """It was said that no assumption changes who loses less, where MRC's policy changed first, or where the number of
+    planes that share a cable did."""
+    d = Description(fabric=Shape(planes=4, hosts=1024, hosts_per_leaf=64, spines=64))
+    now = verdict(d)
+    said = {flip.key for flip in find(d).flips if flip.changes_winner}
+    moves: dict[str, list[float]] = {"failures.planes_per_cable": [2, 4], "failures.crews": [1, 2, 5, 10]}
+    for key in ("failures.gpu_per_year", "failures.gpu_repair_h", "failures.link_per_year", "job.checkpoint_every_min"):
+        section, name = key.split(".")
+        value = getattr(getattr(d, section), name)
+        moves[key] = [value * 5, value * 99, value / 5, value / 99]
+    flipped = set()
+    for key, values in moves.items():
+        section, name = key.split(".")
+        for value in values:
+            there = verdict(replace(d, **{section: replace(getattr(d, section), **{name: value})}))
+            flipped |= {key} if there.winner != now.winner else set()
+    assert "failures.planes_per_cable" in flipped and len(flipped) > 2
+    assert flipped <= said
+
+
+def test_an_assumption_is_moved_as_far_as_crews_can_mend_and_no_further() -> None:
+    failures = Failures(crews=4, gpu_per_year=10.0, gpu_repair_h=100.0)
+    found = find(Description(fabric=LAB, failures=failures))
+    most = found.ends["failures.gpu_repair_h"]
+    busy = 80 / closed_form.YEAR_H * most
+    assert 3.5 < busy < 4 and "failures.flap_s" not in found.ends
 
 
 def test_money_hours_and_watts_are_of_the_same_loss() -> None:

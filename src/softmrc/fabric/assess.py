@@ -14,7 +14,7 @@ from typing import Any
 from softmrc.errors import ConfigError
 from softmrc.fabric import closed_form
 from softmrc.fabric.description import Description
-from softmrc.fabric.flips import Flip, find
+from softmrc.fabric.flips import Search, find
 from softmrc.fabric.losses import POLICIES, TRANSPORTS, Losses
 from softmrc.fabric.months import MONTH_H, Months, draw, events_a_month
 from softmrc.fabric.shape import Shape, Tier
@@ -77,7 +77,7 @@ class Assessment:
     losses: dict[str, dict[str, Losses]]  # by policy and transport, in closed form
     hosts_alone: Losses  # with a network that never fails
     drawn: dict[str, Months]  # by transport, with its best policy
-    flips: list[Flip]
+    search: Search  # for what would change the answer
     seed: int
     idle_switches: int = 0  # that no packet crosses, and that are left out
 
@@ -120,7 +120,7 @@ class Assessment:
             "network_share": {t: self.network_share(t) for t in TRANSPORTS},
             "uplinks_share": self.uplinks_share,
             "drawn": {t: {"seed": self.seed, "mean": m.mean.to_json(), "lost": m.lost} for t, m in self.drawn.items()},
-            "flips": [asdict(one) for one in self.flips],
+            "flips": [asdict(one) for one in self.search.flips],
             "a_month": {
                 t: asdict(self.price(self.of_best(t).lost)) | {"mwh": self.price(self.of_best(t).lost).mwh}
                 for t in TRANSPORTS
@@ -206,7 +206,7 @@ def assess(description: Description, trials: int = 0, seed: int = 1) -> Assessme
         description, diversity(description.fabric), domains(description), losses,
         hosts_alone=closed_form.losses(without_network_failures(description), "mrc", "repair"),
         drawn={t: draw(description, t, best[t], months, seed) for t in TRANSPORTS},
-        flips=find(description),
+        search=find(description),
         seed=seed,
         idle_switches=idle,
     )  # fmt: skip

@@ -197,13 +197,17 @@ def _loads(parts: list[tuple[int, float, float]], spares: int) -> tuple[tuple[in
 def _out_at_once(spares: int, loads: tuple[tuple[int, float], ...]) -> np.ndarray:
     """How likely it is that so many spares are used, 0 to all, where each load takes its number of them at once and
     gives them back together: Kaufman's and Roberts' recursion. With loads of one alone it is Erlang's."""
-    found = np.zeros(spares + 1)
-    found[0] = 1.0
+    found = [1.0]
     for j in range(1, spares + 1):
-        found[j] = sum(size * load * found[j - size] for size, load in loads if size <= j) / j
+        weight = 0.0
+        for size, load in loads:
+            if size <= j:
+                weight += size * load * found[j - size]
+        found.append(weight / j)
         if found[j] > LARGEST_WEIGHT:
-            found[: j + 1] /= found[j]
-    return found / found.sum()
+            found = [one / LARGEST_WEIGHT for one in found]
+    chances = np.array(found)
+    return np.asarray(chances / chances.sum())
 
 
 def _first_back_h(spares: int, hosts: float, out_hosts: float, swapped: float, out_swapped: float) -> float:

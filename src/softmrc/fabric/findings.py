@@ -140,8 +140,11 @@ def _drawn_line(found: Assessment, transport: str) -> str:
 def flip_line(flip: Flip) -> str:
     winner = {"mrc": "MRC loses less", "roce": "RoCE loses less", "neither": "it makes no difference"}[flip.winner]
     what = winner if flip.changes_winner else f"MRC had better {POLICIES[flip.policy]}"
-    side = "above" if flip.flips_at > flip.value else "below"
-    return f"{flip.key} {side} {flip.flips_at:.3g} ({origin(flip.key, flip.value)}: {flip.value:g}): {what}"
+    side = "of" if isinstance(flip.flips_at, int) else "above" if flip.flips_at > flip.value else "below"
+    there = f"{flip.key} {side} {flip.flips_at:.3g}"
+    if not flip.value:
+        return f"{there} ({THE_RATES if flip.key in DERIVED else 'assumed: as many as it takes'}): {what}"
+    return f"{there} ({origin(flip.key, flip.value)}: {flip.value:g}): {what}"
 
 
 def origin(key: str, value: float) -> str:
@@ -152,10 +155,15 @@ def origin(key: str, value: float) -> str:
 
 
 def flip_lines(found: Assessment) -> list[str]:
-    lines = [flip_line(one) for one in found.flips]
-    if not any(one.changes_winner for one in found.flips):
-        lines.insert(0, "No single assumption changes who loses less, were it a hundred times as large or as small.")
-    return lines
+    lines = [flip_line(one) for one in found.search.flips]
+    if any(one.changes_winner for one in found.search.flips):
+        return lines
+    said = (
+        "No single assumption changes who loses less: rates, times and shares from a hundredth to a hundred times, "
+        "whole numbers as far as they go"
+    )
+    ends = "".join(f"; {key} no further than {end:.3g}, where it ends" for key, end in found.search.ends.items())
+    return [f"{said}{ends}.", *lines]
 
 
 def assumption_rows(found: Assessment) -> list[list[str]]:
