@@ -117,6 +117,20 @@ def test_a_published_rate_is_not_called_assumed() -> None:
     assert origins["failures.links_per_optic"] == "from the rates"
 
 
+def test_what_hits_a_job_that_is_down_is_not_called_ridden_out() -> None:
+    """With one plane and nothing above its leaf, nothing can be: what hit the job while it was down was counted."""
+    alone = Shape(planes=1, hosts=64, hosts_per_leaf=64, spines=0)
+    found = judge.assess(Description(fabric=alone, failures=Failures(gpu_per_year=40.0)), trials=1)
+    assert (found.ridden_out("mrc"), found.ridden_out("roce")) == (0, 0)
+    assert found.of_best("mrc").stops_per_month < 0.9 * sum(d.a_month for d in found.domains)
+    (said,) = [line for line in findings.answer_lines(found) if line.startswith("A month brings")]
+    assert "0 are such as a job goes on without with MRC and 0 with RoCE" in said
+    lab = judge.assess(Description(fabric=LAB), trials=1)
+    above = sum(d.a_month for d in lab.domains if d.what in ("spine", "leaf–spine cable"))
+    below = sum(d.a_month for d in lab.domains if d.what in ("leaf", "leaf's optic", "NIC port", "host cable"))
+    assert lab.ridden_out("roce") == pytest.approx(above) and lab.ridden_out("mrc") == pytest.approx(above + below)
+
+
 def test_lean_uplinks_are_said_and_charged_as_a_study_charges_them() -> None:
     lean = Shape(planes=2, hosts=48, hosts_per_leaf=12, spines=4)
     found = judge.assess(Description(fabric=lean), trials=1)

@@ -47,6 +47,12 @@ class Domain:
     share: float  # of each of those hosts' capacity
     per_year: float  # of each
     repair_h: float
+    is_above: bool = False  # the leaves: switches find a way round it
+
+    @property
+    def a_month(self) -> float:
+        """Failures of all of them."""
+        return self.count * self.per_year * MONTH_H / closed_form.YEAR_H
 
     @property
     def fabric_hosts(self) -> float:
@@ -91,6 +97,13 @@ class Assessment:
     def network_share(self, transport: str) -> float:
         """Of the time that hosts leave, what the network's failures take under the best policy."""
         return self.of_best(transport).beyond(self.hosts_alone)
+
+    def ridden_out(self, transport: str) -> float:
+        """Failures a month of parts without which a job goes on, whether it runs just then or not."""
+        job = self.description.job
+        if transport == "roce":
+            return sum(d.a_month for d in self.domains if d.is_above and job.reroute_s <= job.rides_out_s)
+        return sum(d.a_month for d in self.domains if d.is_above or d.share < 1)
 
     @property
     def uplinks_share(self) -> float:
@@ -169,15 +182,15 @@ def domains(description: Description) -> list[Domain]:
     if s.spines:
         up = n * s.spines * s.cables_per_link
         found += [
-            Domain(t1, n * s.t1_switches, pod_hosts, 1 / (n * s.spines), f.switch_per_year, f.switch_repair_h),
-            Domain(f"leaf–{t1} cable", s.leaves * up, below_leaf, 1 / up, f.link_per_year, f.link_repair_h),
+            Domain(t1, n * s.t1_switches, pod_hosts, 1 / (n * s.spines), f.switch_per_year, f.switch_repair_h, True),
+            Domain(f"leaf–{t1} cable", s.leaves * up, below_leaf, 1 / up, f.link_per_year, f.link_repair_h, True),
         ]
     if s.pods:
         cores, cables = s.t2_switches, s.cables_per_core_link
         found += [
-            Domain("core", n * cores, everyone, 1 / (n * cores), f.switch_per_year, f.switch_repair_h),
+            Domain("core", n * cores, everyone, 1 / (n * cores), f.switch_per_year, f.switch_repair_h, True),
             Domain(f"{t1}–core cable", n * s.pods * cores * cables, pod_hosts, 1 / (n * cores * cables),
-                   f.link_per_year, f.link_repair_h),
+                   f.link_per_year, f.link_repair_h, True),
         ]  # fmt: skip
     return sorted(found, key=lambda d: -d.fabric_hosts)
 

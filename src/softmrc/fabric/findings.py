@@ -48,7 +48,7 @@ def diversity_rows(found: Assessment) -> list[list[str]]:
 def domain_rows(found: Assessment) -> list[list[str]]:
     return [
         [d.what, f"{d.count:,}", f"{d.hosts:,}", share_text(d.share), count_text(d.fabric_hosts),
-         count_text(d.count * d.per_year * MONTH_H / YEAR_H) if d.per_year else "—"]
+         count_text(d.a_month) if d.per_year else "—"]
         for d in found.domains
     ]  # fmt: skip
 
@@ -118,13 +118,15 @@ def _uplinks_lines(found: Assessment) -> list[str]:
 
 def _ridden_line(found: Assessment) -> str:
     """What happens, and for how much of it the job stops."""
-    failures = sum(d.count * d.per_year for d in found.domains) * MONTH_H / YEAR_H
+    failures = sum(d.a_month for d in found.domains)
     cables = sum(d.count for d in found.domains if d.what.endswith("cable"))
     flaps = cables * found.description.failures.flap_per_link_year * MONTH_H / YEAR_H
     stops = {t: count_text(found.of_best(t).stops_per_month) for t in TRANSPORTS}
+    ridden = {t: count_text(found.ridden_out(t)) for t in TRANSPORTS}
     return (
-        f"A month brings {count_text(failures)} failures and {count_text(flaps)} flaps; the job stops {stops['mrc']} "
-        f"times with MRC and {stops['roce']} times with RoCE, and the rest is ridden out."
+        f"A month brings {count_text(failures)} failures and {count_text(flaps)} flaps. Of the failures, "
+        f"{ridden['mrc']} are such as a job goes on without with MRC and {ridden['roce']} with RoCE; for the others it "
+        f"stops, if it is not down already: {stops['mrc']} times with MRC and {stops['roce']} times with RoCE."
     )
 
 

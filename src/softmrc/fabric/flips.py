@@ -123,7 +123,7 @@ def _walks(description: Description, section: str, key: str, value: float) -> tu
                 end = to
             if there is not None and to != reached:
                 steps.append((to, there))
-            if to == end or to == reached:
+            if to in (end, reached):
                 break
             reached = to
         walks.append((moved, [(value, verdict(description)), *steps], True))
