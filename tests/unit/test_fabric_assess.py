@@ -131,6 +131,21 @@ def test_what_hits_a_job_that_is_down_is_not_called_ridden_out() -> None:
     assert lab.ridden_out("roce") == pytest.approx(above) and lab.ridden_out("mrc") == pytest.approx(above + below)
 
 
+def test_roce_is_also_judged_on_the_planes_that_it_would_have() -> None:
+    """Its loss on eight planes, of which each port stops its job, was all that was said."""
+    shape = Shape(planes=8, hosts=8192, hosts_per_leaf=256, spines=256)
+    d = Description(fabric=shape)
+    elsewhere = judge.roce_elsewhere(d)
+    here = min(row["roce"].lost for row in judge.compare(d).values())
+    assert not elsewhere.is_here and elsewhere.planes < 8 and elsewhere.lost < here
+    assert elsewhere.switch_bps == shape.switch_bps == 51_200_000_000_000
+    found = judge.assess(replace(d, fabric=replace(shape, hosts=1024)), trials=1)
+    first, second = findings.answer_lines(found)[:2]
+    assert "on this same fabric RoCE costs" in first and "RoCE loses least on another fabric" in second
+    alone = judge.assess(Description(fabric=Shape(planes=1, hosts=64, hosts_per_leaf=64, spines=0)), trials=1)
+    assert alone.roce_elsewhere.is_here
+
+
 def test_lean_uplinks_are_said_and_charged_as_a_study_charges_them() -> None:
     lean = Shape(planes=2, hosts=48, hosts_per_leaf=12, spines=4)
     found = judge.assess(Description(fabric=lean), trials=1)

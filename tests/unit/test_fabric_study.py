@@ -33,7 +33,7 @@ def test_nobody_beats_the_front_and_everybody_else_is_beaten_or_impossible(point
     front = [p for p in points if not p.out]
     assert front
     for p in points:
-        limit = p.lost_share + studies.CLEAR_DIFFERENCE
+        limit = p.lost_share + studies.NO_DIFFERENCE
         better = [q for q in front if q.cost_usd <= p.cost_usd and q.lost_share <= limit and q.name != p.name]
         if not p.out:
             assert not better

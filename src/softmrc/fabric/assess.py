@@ -9,18 +9,21 @@ once more by another way, flips.py what would have to be different for another a
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from softmrc.errors import ConfigError
 from softmrc.fabric import closed_form
 from softmrc.fabric.description import Description
-from softmrc.fabric.flips import Search, find
+from softmrc.fabric.flips import NO_DIFFERENCE, Search, find
 from softmrc.fabric.losses import POLICIES, TRANSPORTS, Losses
 from softmrc.fabric.months import MONTH_H, Months, draw, events_a_month
+from softmrc.fabric.plan import Question, fewest_tiers, shape_of
 from softmrc.fabric.shape import Shape, Tier
 
 EVENTS_DRAWN = 60_000  # unless somebody asks for more months
 MOST_MONTHS = 24
+PLANES = (1, 2, 4, 8, 16)  # on which RoCE is tried
 NETWORK_RATES = tuple(
     f"{part}_per_year" for part in ("link", "nic_port", "optic", "switch")
 ) + ("flap_per_link_year",)  # fmt: skip
@@ -73,6 +76,17 @@ class Price:
         return self.watts * MONTH_H / 1e6
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """The fabric on which RoCE loses least, for the same GPUs, NICs and switches."""
+
+    planes: int
+    tiers: int
+    switch_bps: int
+    lost: float
+    is_here: bool  # the one that is judged
+
+
 @dataclass
 class Assessment:
     """Everything `softmrc assess` has to say."""
@@ -83,6 +97,7 @@ class Assessment:
     losses: dict[str, dict[str, Losses]]  # by policy and transport, in closed form
     hosts_alone: Losses  # with a network that never fails
     drawn: dict[str, Months]  # by transport, with its best policy
+    roce_elsewhere: Elsewhere
     search: Search  # for what would change the answer
     seed: int
     idle_switches: int = 0  # that no packet crosses, and that are left out
@@ -133,6 +148,7 @@ class Assessment:
             "network_share": {t: self.network_share(t) for t in TRANSPORTS},
             "uplinks_share": self.uplinks_share,
             "drawn": {t: {"seed": self.seed, "mean": m.mean.to_json(), "lost": m.lost} for t, m in self.drawn.items()},
+            "roce_elsewhere": asdict(self.roce_elsewhere),
             "flips": [asdict(one) for one in self.search.flips],
             "a_month": {
                 t: asdict(self.price(self.of_best(t).lost)) | {"mwh": self.price(self.of_best(t).lost).mwh}
@@ -205,6 +221,31 @@ def without_network_failures(description: Description) -> Description:
     return replace(description, failures=replace(description.failures, **never))
 
 
+def roce_elsewhere(description: Description) -> Elsewhere:
+    """Nobody who runs RoCE builds planes for it: of each port that breaks, its job stops. So it is also judged where it
+    loses least: with any number of planes, of as few tiers as reach all NICs."""
+    d, shape = description, description.fabric
+    nic_bps = shape.planes * shape.host_link_bps
+    switch_bps = -(-shape.switch_bps // (2 * nic_bps)) * 2 * nic_bps  # an even number of ports, whatever the planes
+    asked = Question(d.machines, nic_bps, switch_bps, d.nics_per_machine)
+    found = [Elsewhere(shape.planes, shape.tiers, switch_bps, _best_lost(d, "roce"), True)]
+    for planes in PLANES:
+        one = fewest_tiers(asked, planes, max(shape.oversubscription, Fraction(1))) if planes != shape.planes else None
+        if one is None:
+            continue
+        try:
+            other = replace(d, fabric=shape_of(one), job=replace(d.job, gpus=d.gpus))
+            found.append(Elsewhere(planes, one.tiers, switch_bps, _best_lost(other, "roce"), False))
+        except ConfigError:  # what fails together is no part of so many planes
+            continue
+    here, best = found[0], min(found, key=lambda one: one.lost)
+    return best if best.lost < here.lost - NO_DIFFERENCE else here
+
+
+def _best_lost(description: Description, transport: str) -> float:
+    return min(closed_form.losses(description, transport, policy).lost for policy in POLICIES)
+
+
 def assess(description: Description, trials: int = 0, seed: int = 1) -> Assessment:
     """All answers about one fabric, of which the part counts that packets cross; no trials: as many months as a few
     seconds allow."""
@@ -219,6 +260,7 @@ def assess(description: Description, trials: int = 0, seed: int = 1) -> Assessme
         description, diversity(description.fabric), domains(description), losses,
         hosts_alone=closed_form.losses(without_network_failures(description), "mrc", "repair"),
         drawn={t: draw(description, t, best[t], months, seed) for t in TRANSPORTS},
+        roce_elsewhere=roce_elsewhere(description),
         search=find(description),
         seed=seed,
         idle_switches=idle,

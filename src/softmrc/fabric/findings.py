@@ -7,7 +7,7 @@ from dataclasses import fields
 from softmrc.fabric.assess import Assessment
 from softmrc.fabric.closed_form import YEAR_H
 from softmrc.fabric.description import Failures, Job
-from softmrc.fabric.flips import Flip
+from softmrc.fabric.flips import NO_DIFFERENCE, Flip
 from softmrc.fabric.losses import PART_WORDS, POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
 from softmrc.units import count_text, counted, money_text, power_text, rate_text, ratio_text, share_text
@@ -16,7 +16,6 @@ DIVERSITY_HEAD = ["the other host is", "share of pairs", "switches", "paths a pl
 DOMAIN_HEAD = ["one failed", "there are", "hosts hit", "each loses", "in hosts", "a month"]
 LOSSES_TITLE = "Where the job's time goes, in per cent, by policy"
 LOSSES_HEAD = [f"{policy}, {TRANSPORT_WORDS[t]}" for policy in POLICIES for t in TRANSPORTS]
-CLEAR_DIFFERENCE = 0.001  # of the job's time
 SECTIONS: dict[str, type[Failures] | type[Job]] = {"failures": Failures, "job": Job}
 THE_FILES = "the file's"
 THE_RATES = "from the rates"
@@ -73,15 +72,15 @@ def answer_lines(found: Assessment) -> list[str]:
     gap = roce.lost - mrc.lost
     saved = found.price(abs(gap))
     best = {t: POLICIES[found.best(t)] for t in TRANSPORTS}
-    if abs(gap) < CLEAR_DIFFERENCE:
+    if abs(gap) < NO_DIFFERENCE:
         verdict = "MRC and RoCE lose the same: here it makes no difference."
     else:
         who, worse = ("MRC", "RoCE") if gap > 0 else ("RoCE", "MRC")
         verdict = (
-            f"{who} loses less: {worse} costs {saved.gpu_h:,.0f} GPU-hours a month more ({share_text(abs(gap))}), "
+            f"{who} loses less: on this same fabric {worse} costs {saved.gpu_h:,.0f} GPU-hours a month more ({share_text(abs(gap))}), "
             f"{money_text(saved.usd)} and {saved.mwh:,.0f} MWh ({power_text(saved.watts)})."
         )
-    lines = [verdict]
+    lines = [verdict, _elsewhere_line(found)]
     for t, one in (("mrc", mrc), ("roce", roce)):
         network = max(found.network_share(t), 0.0)
         lines.append(
@@ -95,6 +94,19 @@ def answer_lines(found: Assessment) -> list[str]:
     lines.append(_ridden_line(found))
     lines += [_drawn_line(found, t) for t in TRANSPORTS]
     return lines + _uplinks_lines(found)
+
+
+def _elsewhere_line(found: Assessment) -> str:
+    one = found.roce_elsewhere
+    if one.is_here:
+        return "With no other number of planes, of the same NICs and switches, would RoCE lose less."
+    gap = one.lost - found.of_best("mrc").lost
+    than = f"{share_text(abs(gap))} {'more' if gap > 0 else 'less'} than" if abs(gap) >= NO_DIFFERENCE else "as much as"
+    return (
+        f"RoCE loses least on another fabric of the same NICs and switches ({rate_text(one.switch_bps)}), "
+        f"{counted(one.planes, 'plane')} of {counted(one.tiers, 'tier')}: {share_text(one.lost)}, "
+        f"{than} MRC on this one."
+    )
 
 
 def _uplinks_lines(found: Assessment) -> list[str]:

@@ -350,6 +350,12 @@ def compare(
     return found
 
 
+def fewest_tiers(question: Question, planes: int, oversubscription: Fraction) -> Design | None:
+    """The lowest design that a fabric file has, without its price; None if there is none."""
+    found = compare(question, Prices(), (planes,), (1, 2, 3), (oversubscription,))
+    return next((one for one in found if isinstance(one, Design)), None)
+
+
 def shape_of(found: Design) -> Shape:
     """The fabric of a design, as a fabric file has it."""
     if found.layout is None:

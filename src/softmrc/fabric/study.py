@@ -27,6 +27,7 @@ from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric import closed_form
 from softmrc.fabric.assess import without_network_failures
 from softmrc.fabric.description import Description, Failures, Job, read_section, unknown_key
+from softmrc.fabric.flips import NO_DIFFERENCE
 from softmrc.fabric.losses import POLICIES
 from softmrc.fabric.plan import Prices, Question, design, shape_of
 from softmrc.files import located, parse_toml, read_text
@@ -34,7 +35,6 @@ from softmrc.units import as_rate_bps, as_share, counted, money_text, power_text
 
 MOST_POINTS = 20_000
 MOST_EVS = 1024
-CLEAR_DIFFERENCE = 0.001  # of the job's time
 NOT_WANTED = "not wanted"
 LIMIT_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "cost_usd": ("costs", money_text), "power_w": ("takes", power_text), "lost_share": ("loses", share_text),
@@ -264,7 +264,7 @@ def _against_each_other(wanted: list[Point]) -> Iterator[Point]:
     """From the cheapest up: one is on the front if it loses clearly less than everything cheaper."""
     best: Point | None = None
     for point in wanted:
-        if best is None or point.lost_share < best.lost_share - CLEAR_DIFFERENCE:
+        if best is None or point.lost_share < best.lost_share - NO_DIFFERENCE:
             best = point
             yield point
         else:
