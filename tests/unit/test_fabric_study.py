@@ -55,7 +55,11 @@ def test_spares_cost_what_standing_by_costs(points: list[studies.Point]) -> None
     same = {"planes": 4, "tiers": 2, "oversubscription": 1, "nic_bps": "800G", "switch_bps": "51.2T"}
     without, with_ = (next(p for p in points if p.varied == same | {"spare_share": s}) for s in (0.0, 0.01))
     hours = PRICES.energy.years * 8766
-    assert with_.cost_usd - without.cost_usd == pytest.approx(11 * 2.5 * hours)
+    bare, full = (
+        design(Question(1024, 800 * 10**9, 512 * 10**11, spare_share=s), PRICES, planes=4, tiers=2) for s in (0.0, 0.01)
+    )
+    ports = full.cost_usd + full.energy_usd - bare.cost_usd - bare.energy_usd
+    assert ports > 0 and with_.cost_usd - without.cost_usd == pytest.approx(11 * 2.5 * hours + ports)
     assert with_.lost_share < without.lost_share
 
 
@@ -185,21 +189,23 @@ def test_the_answer_says_whose_the_loss_is_and_what_it_is_worth(points: list[stu
 
 
 def test_every_number_of_planes_has_its_row_and_every_reason_its_designs() -> None:
-    asked = studies.parse({"gpus": 8192, "vary": {"planes": [1, 2], "tiers": [2]}})
+    asked = studies.parse({"gpus": 8192, "vary": {"planes": [1, 2], "tiers": [2], "spare_share": 0}})
     points = studies.explore(asked, PRICES)
     assert planes_rows(points)[0][0] == "1 plane: none can be built, or is wanted" and planes_rows(points)[1][1]
     assert any(line.startswith("1 out (1 × 2): cannot be: tiers") for line in studies.outs(points))
 
 
 def test_uplinks_are_those_of_the_fabric_that_is_built() -> None:
-    """3:1 that is not full was charged as 3:1: 1 000 GPUs hang on 11 leaves of 91 with 32 uplinks each."""
-    asked = studies.parse({"gpus": 1000, "vary": {"planes": 2, "tiers": 2, "oversubscription": [1, 3]}})
+    """3:1 that is not full was charged as 3:1: 1 000 GPUs hang on 11 leaves of 91 with 33 uplinks each."""
+    asked = studies.parse(
+        {"gpus": 1000, "vary": {"planes": 2, "tiers": 2, "oversubscription": [1, 3], "spare_share": 0}}
+    )
     lean = next(p for p in studies.explore(asked, PRICES) if p.varied["oversubscription"] == 3)
-    stretch = asked.job.communication_share * (91 / 32 - 1)
+    stretch = asked.job.communication_share * (91 / 33 - 1)
     left = (1 - lean.hosts_share) * (1 - lean.network_share)
     assert 1 - lean.lost_share == pytest.approx(left / (1 + stretch))
-    assert lean.name == "2 planes × 2 tiers, 91:32 (3:1 asked)"
-    assert lean.to_json()["built_oversubscription"] == pytest.approx(91 / 32)
+    assert lean.name == "2 planes × 2 tiers, 91:33 (3:1 asked)"
+    assert lean.to_json()["built_oversubscription"] == pytest.approx(91 / 33)
 
 
 def test_a_ratio_that_is_built_as_asked_is_named_once() -> None:

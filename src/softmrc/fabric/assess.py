@@ -227,14 +227,15 @@ def roce_elsewhere(description: Description) -> Elsewhere:
     d, shape = description, description.fabric
     nic_bps = shape.planes * shape.host_link_bps
     switch_bps = -(-shape.switch_bps // (2 * nic_bps)) * 2 * nic_bps  # an even number of ports, whatever the planes
-    asked = Question(d.machines, nic_bps, switch_bps, d.nics_per_machine)
-    found = [Elsewhere(shape.planes, shape.tiers, switch_bps, _best_lost(d, "roce"), True)]
+    spares = d.job.spare_share if d.spares <= d.places else 0.0
+    asked = Question(d.machines, nic_bps, switch_bps, d.nics_per_machine, spares)
+    found = [Elsewhere(shape.planes, shape.tiers, switch_bps, _best_lost(d.spanned, "roce"), True)]
     for planes in PLANES:
         one = fewest_tiers(asked, planes, max(shape.oversubscription, Fraction(1))) if planes != shape.planes else None
         if one is None:
             continue
         try:
-            other = replace(d, fabric=shape_of(one), job=replace(d.job, gpus=d.gpus))
+            other = replace(d, fabric=shape_of(one), job=replace(d.job, gpus=d.gpus)).spanned
             found.append(Elsewhere(planes, one.tiers, switch_bps, _best_lost(other, "roce"), False))
         except ConfigError:  # what fails together is no part of so many planes
             continue
@@ -253,15 +254,16 @@ def assess(description: Description, trials: int = 0, seed: int = 1) -> Assessme
         raise ConfigError("trials", trials, "at least 1, or 0 for as many as take a few seconds")
     idle = description.fabric.switches - description.fabric.crossed.switches
     description = replace(description, fabric=description.fabric.crossed)
-    losses = compare(description)
-    months = trials or max(1, min(MOST_MONTHS, int(EVENTS_DRAWN / (events_a_month(description) or 1))))
+    span = description.spanned
+    losses = compare(span)
+    months = trials or max(1, min(MOST_MONTHS, int(EVENTS_DRAWN / (events_a_month(span) or 1))))
     best = {t: min(POLICIES, key=lambda p: losses[p][t].lost) for t in TRANSPORTS}
     return Assessment(
-        description, diversity(description.fabric), domains(description), losses,
-        hosts_alone=closed_form.losses(without_network_failures(description), "mrc", "repair"),
-        drawn={t: draw(description, t, best[t], months, seed) for t in TRANSPORTS},
+        description, diversity(description.fabric), domains(span), losses,
+        hosts_alone=closed_form.losses(without_network_failures(span), "mrc", "repair"),
+        drawn={t: draw(span, t, best[t], months, seed) for t in TRANSPORTS},
         roce_elsewhere=roce_elsewhere(description),
-        search=find(description),
+        search=find(span),
         seed=seed,
         idle_switches=idle,
     )  # fmt: skip

@@ -357,7 +357,7 @@ def losses(d: Description, transport: str, policy: str) -> Losses:
     if lacking(1):
         sooner = (sum(size * rate for size, rate, _ in swapped), sum(size * out for size, _, out in swapped))
         waits += lacking(1) * host_rate * _first_back_h(d.spares, host_rate, out_hosts, *sooner)
-    planned = sum(rate * (1 - lacking(size)) for size, rate, _ in swapped) if transport == "mrc" else 0.0
+    planned = sum((rate * (1 - lacking(size)) for size, rate, _ in swapped), 0.0) if transport == "mrc" else 0.0
     standing = -math.expm1(-stall_h)
     going = _going(d, transport, policy, crew_h, stays)
     return _renewal(d, stop, waits / stop if stop else 0.0, planned, going, standing)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -130,6 +130,7 @@ class Job:
 
     gpus: int = 0  # that the NICs belong to; 0: gpus_per_host to each. Fewer: GPUs with several NICs, or NICs to spare
     gpus_per_host: int = 1
+    nics_per_gpu: int = 0  # 0: as many as there are for each
     communication_share: float = 0.3  # of a step spent waiting for the network, at full capacity
     crossing_share: float = 1.0  # of what a host sends: what leaves its leaf
     checkpoint_every_min: float = 30.0
@@ -148,7 +149,7 @@ class Job:
             f.name: (0, 1e5) for f in fields(self) if f.name.endswith(("_min", "_s", "_usd", "_w"))
         }
         ranges |= dict.fromkeys(("communication_share", "crossing_share", "spare_share"), (0, 1))
-        ranges |= {"gpus": (0, 1e9), "gpus_per_host": (1, 64)}
+        ranges |= {"gpus": (0, 1e9), "gpus_per_host": (1, 64), "nics_per_gpu": (0, 64)}
         ranges |= {"checkpoint_every_min": (0.01, 1e5), "restart_min": (0.01, 1e5)}
         _in_range("job", self, **ranges)
 
@@ -188,6 +189,9 @@ class Description:
         most = self.fabric.hosts * self.job.gpus_per_host
         if self.job.gpus > most:
             raise ConfigError("job.gpus", self.job.gpus, f"at most {most:,}: gpus_per_host to each of the NICs")
+        if self.nics > self.fabric.hosts:
+            fewer = f"at most {self.fabric.hosts // self.machines}: so many NICs are there for each"
+            raise ConfigError("job.nics_per_gpu", self.job.nics_per_gpu, fewer)
 
     @property
     def gpus(self) -> int:
@@ -223,12 +227,24 @@ class Description:
 
     @property
     def nics_per_machine(self) -> int:
-        return self.fabric.hosts // self.machines
+        return self.job.nics_per_gpu or self.fabric.hosts // self.machines
 
     @property
     def nics(self) -> int:
-        """That the job uses; leaves that have as many each may have a few more."""
+        """That the job uses. Others are spares', or there because leaves have as many each."""
         return self.machines * self.nics_per_machine
+
+    @property
+    def places(self) -> int:
+        """Spares that have ports."""
+        return (self.fabric.hosts - self.nics) // self.nics_per_machine
+
+    @property
+    def spanned(self) -> Description:
+        """What the job spans: of each leaf as many NICs as it uses, and nothing that no packet crosses."""
+        shape = self.fabric.crossed
+        each = -(-self.nics // shape.leaves)
+        return replace(self, fabric=replace(shape, hosts=each * shape.leaves, hosts_per_leaf=each))
 
 
 def unknown_key(section: str, key: str, value: object, known: list[str]) -> ConfigError:

@@ -77,8 +77,8 @@ def answer_lines(found: Assessment) -> list[str]:
     else:
         who, worse = ("MRC", "RoCE") if gap > 0 else ("RoCE", "MRC")
         verdict = (
-            f"{who} loses less: on this same fabric {worse} costs {saved.gpu_h:,.0f} GPU-hours a month more ({share_text(abs(gap))}), "
-            f"{money_text(saved.usd)} and {saved.mwh:,.0f} MWh ({power_text(saved.watts)})."
+            f"{who} loses less: on this same fabric {worse} costs {saved.gpu_h:,.0f} GPU-hours a month "
+            f"more ({share_text(abs(gap))}), {money_text(saved.usd)} and {saved.mwh:,.0f} MWh ({power_text(saved.watts)})."
         )
     lines = [verdict, _elsewhere_line(found)]
     for t, one in (("mrc", mrc), ("roce", roce)):
@@ -119,6 +119,12 @@ def _uplinks_lines(found: Assessment) -> list[str]:
             f"Uplinks are lean, {ratio_text(ratio)}: where {what} that is sent leaves its leaf (job.crossing_share), "
             f"they take {share_text(found.uplinks_share)} of the time that failures leave, with MRC and with RoCE. The "
             "figures above leave that out."
+        )
+    d = found.description
+    if d.spares > d.places:
+        lines.append(
+            f"The fabric has ports for {d.places:,} of the {counted(d.spares, 'spare')} that are taken to stand by "
+            "(job.spare_share): all other NICs are the job's."
         )
     if found.idle_switches:
         lines.append(

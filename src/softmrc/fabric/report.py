@@ -11,7 +11,7 @@ from softmrc.fabric.assess import Assessment
 from softmrc.fabric.drawing import draw
 from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
-from softmrc.fabric.plan import Design, Impossible, Prices, Question
+from softmrc.fabric.plan import Design, Impossible, Prices, Question, gpus_text
 from softmrc.fabric.study import Point, Study, answer, by_planes, hour_text, outs
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
@@ -66,8 +66,7 @@ def plan_cell(design: Design, key: str) -> str:
 
 def plan_title(question: Question) -> str:
     rates = f"NICs of {rate_text(question.nic_bps)}, switches of {rate_text(question.switch_bps)}"
-    each = f" with {question.nics_per_gpu} NICs each" if question.nics_per_gpu > 1 else ""
-    return f"{question.gpus:,} GPUs{each}, {rates}"
+    return f"{gpus_text(question)}, {rates}"
 
 
 def plan_note(prices: Prices) -> str:
@@ -86,6 +85,16 @@ def spare_places(found: Sequence[Design | Impossible]) -> list[str]:
     return [f"NICs more than asked for, so that all leaves have as many: {counts}; {where}."]
 
 
+def lane_notes(question: Question, found: Sequence[Design | Impossible]) -> list[str]:
+    """Where lanes, and not the rate of a port, say how many ports a switch has."""
+    bound = [d for d in found if isinstance(d, Design) and d.port_bps < question.lane_bps]
+    if not bound:
+        return []
+    which = ", ".join(plan_cell(d, "shape") for d in bound)
+    lanes = f"{question.switch_bps // question.lane_bps} lanes of {rate_text(question.lane_bps)}"
+    return [f"A switch has {lanes}, and no more ports, however slow they are: {which} (--lane)."]
+
+
 def _design_name(d: Design) -> str:
     return f"{counted(d.planes, 'plane')}, {counted(d.tiers, 'tier')}"
 
@@ -100,7 +109,7 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
     labels = [_design_name(d) + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
     refused = [d for d in found if isinstance(d, Impossible)]
     lines = [verdict_line(False, "impossible", f"{d.planes} × {d.tiers}", d.reason) for d in refused]
-    lines += [f"<p>{escape(words)}</p>" for words in spare_places(found)]
+    lines += [f"<p>{escape(words)}</p>" for words in spare_places(found) + lane_notes(question, found)]
     if not designs:
         return page_of(plan_title(question), "No design that was asked for can be built.", lines, [])
     parts = [section("In figures", "", table(["planes × tiers", *names], rows))]

@@ -29,7 +29,7 @@ from softmrc.fabric.assess import without_network_failures
 from softmrc.fabric.description import Description, Failures, Job, read_section, unknown_key
 from softmrc.fabric.flips import NO_DIFFERENCE
 from softmrc.fabric.losses import POLICIES
-from softmrc.fabric.plan import Prices, Question, design, shape_of
+from softmrc.fabric.plan import LANE_BPS, Prices, Question, design, shape_of
 from softmrc.files import located, parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share, counted, money_text, power_text, rate_text, ratio_text, share_text
 
@@ -75,6 +75,7 @@ class Study:
     job: Job = field(default_factory=Job)
     nics_per_gpu: int = 1
     evs: tuple[int, ...] = ()  # a queue pair's, to be tried with packets: no arithmetic tells what they do
+    lane_bps: int = LANE_BPS  # of a switch, which has no more ports than lanes
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -162,9 +163,11 @@ def parse(table: dict[str, Any]) -> Study:
         read_section("job", table.get("job", {}), Job),
         _whole("nics_per_gpu", table.get("nics_per_gpu", 1), 1),
         _evs(table["evs"]) if "evs" in table else (),
+        as_rate_bps("lane_bps", table.get("lane_bps", LANE_BPS)),
     )
-    if study.job.gpus:
-        raise ConfigError("job.gpus", study.job.gpus, "at the top of the file, as gpus")
+    for key in ("gpus", "nics_per_gpu"):
+        if getattr(study.job, key):
+            raise ConfigError(f"job.{key}", getattr(study.job, key), f"at the top of the file, as {key}")
     if study.nics_per_gpu > 1 and study.job.gpus_per_host > 1:
         raise ConfigError("nics_per_gpu", study.nics_per_gpu, "1 where several GPUs share a NIC (job.gpus_per_host)")
     if len(study.points) > MOST_POINTS:
@@ -220,13 +223,15 @@ def _checked(where: str, value: Any) -> Any:
 def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
     """One combination, as far as it goes by itself."""
     nic, switch = (as_rate_bps(f"vary.{key}", varied[key]) for key in ("nic_bps", "switch_bps"))
-    job = replace(study.job, spare_share=varied["spare_share"], gpus=study.gpus)
+    job = replace(study.job, spare_share=varied["spare_share"], gpus=study.gpus, nics_per_gpu=study.nics_per_gpu)
     try:
-        asked = Question(max(2, -(-study.gpus // job.gpus_per_host)), nic, switch, study.nics_per_gpu)
+        asked = Question(max(2, -(-study.gpus // job.gpus_per_host)), nic, switch, study.nics_per_gpu, job.spare_share,
+                         study.lane_bps)  # fmt: skip
         found = design(asked, prices, varied["planes"], varied["tiers"], _ratio(varied))
         description = Description(fabric=shape_of(found), failures=study.failures, job=job)
-        lost = {policy: closed_form.losses(description, "mrc", policy) for policy in POLICIES}
-        hosts = closed_form.losses(without_network_failures(description), "mrc", "repair")
+        span = description.spanned
+        lost = {policy: closed_form.losses(span, "mrc", policy) for policy in POLICIES}
+        hosts = closed_form.losses(without_network_failures(span), "mrc", "repair")
     except ConfigError as error:
         return Point(study.name_of(varied), varied, f"cannot be: {error.field}: {error.allowed}")
     policy = min(POLICIES, key=lambda one: lost[one].lost)
@@ -320,6 +325,12 @@ def answer(study: Study, points: Sequence[Point]) -> str:
     if cheapest.name != best.name:
         saved, each = money_text(best.cost_usd - cheapest.cost_usd), hour_text(cheapest.useful_hour_usd)
         text += f" The cheapest to have, {cheapest.name}, saves {saved}, and a useful hour comes to {each}."
+    slow = {n for n in study.vary["planes"] for nic in study.vary["nic_bps"]
+            if as_rate_bps("nic_bps", nic) < n * study.lane_bps}  # fmt: skip
+    if slow:
+        text += (
+            f" A switch has no more ports than lanes of {rate_text(study.lane_bps)} (lane_bps), however slow they are."
+        )
     if cheapest.uplinks_share and study.job.crossing_share == 1:
         text += " Lean uplinks are taken at their worst: all that is sent leaves its leaf (job.crossing_share = 1)."
     return text
