@@ -78,7 +78,8 @@ def answer_lines(found: Assessment) -> list[str]:
         who, worse = ("MRC", "RoCE") if gap > 0 else ("RoCE", "MRC")
         verdict = (
             f"{who} loses less: on this same fabric {worse} costs {saved.gpu_h:,.0f} GPU-hours a month "
-            f"more ({share_text(abs(gap))}), {money_text(saved.usd)} and {saved.mwh:,.0f} MWh ({power_text(saved.watts)})."
+            f"more ({share_text(abs(gap))}), {money_text(saved.usd)} "
+            f"and {saved.mwh:,.0f} MWh ({power_text(saved.watts)})."
         )
     lines = [verdict, _elsewhere_line(found)]
     for t, one in (("mrc", mrc), ("roce", roce)):
