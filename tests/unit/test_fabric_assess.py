@@ -112,17 +112,49 @@ def test_a_published_rate_is_not_called_assumed() -> None:
     flip = Flip("failures.gpu_per_year", 0.156, 1.0, "mrc", "swap", False)
     assert "(published: 0.156)" in findings.flip_line(flip)
     assert "(the file's: 0.2)" in findings.flip_line(replace(flip, value=0.2))
+    crews = Flip("failures.crews", 0, 2, "mrc", "swap", False)
+    assert "failures.crews of 2 (assumed: as many as it takes)" in findings.flip_line(crews)
+    assert origins["failures.links_per_optic"] == "from the rates"
+
+
+def test_what_hits_a_job_that_is_down_is_not_called_ridden_out() -> None:
+    """With one plane and nothing above its leaf, nothing can be: what hit the job while it was down was counted."""
+    alone = Shape(planes=1, hosts=64, hosts_per_leaf=64, spines=0)
+    found = judge.assess(Description(fabric=alone, failures=Failures(gpu_per_year=40.0)), trials=1)
+    assert (found.ridden_out("mrc"), found.ridden_out("roce")) == (0, 0)
+    assert found.of_best("mrc").stops_per_month < 0.9 * sum(d.a_month for d in found.domains)
+    (said,) = [line for line in findings.answer_lines(found) if line.startswith("A month brings")]
+    assert "0 are such as a job goes on without with MRC and 0 with RoCE" in said
+    lab = judge.assess(Description(fabric=LAB), trials=1)
+    above = sum(d.a_month for d in lab.domains if d.what in ("spine", "leaf–spine cable"))
+    below = sum(d.a_month for d in lab.domains if d.what in ("leaf", "leaf's optic", "NIC port", "host cable"))
+    assert lab.ridden_out("roce") == pytest.approx(above) and lab.ridden_out("mrc") == pytest.approx(above + below)
+
+
+def test_roce_is_also_judged_on_the_planes_that_it_would_have() -> None:
+    """Its loss on eight planes, of which each port stops its job, was all that was said."""
+    shape = Shape(planes=8, hosts=8192, hosts_per_leaf=256, spines=256)
+    d = Description(fabric=shape)
+    elsewhere = judge.roce_elsewhere(d)
+    here = min(row["roce"].lost for row in judge.compare(d).values())
+    assert not elsewhere.is_here and elsewhere.planes < 8 and elsewhere.lost < here
+    assert elsewhere.switch_bps == shape.switch_bps == 51_200_000_000_000
+    found = judge.assess(replace(d, fabric=replace(shape, hosts=1024)), trials=1)
+    first, second = findings.answer_lines(found)[:2]
+    assert "on this same fabric RoCE costs" in first and "RoCE loses least on another fabric" in second
+    alone = judge.assess(Description(fabric=Shape(planes=1, hosts=64, hosts_per_leaf=64, spines=0)), trials=1)
+    assert alone.roce_elsewhere.is_here
 
 
 def test_lean_uplinks_are_said_and_charged_as_a_study_charges_them() -> None:
     lean = Shape(planes=2, hosts=48, hosts_per_leaf=12, spines=4)
     found = judge.assess(Description(fabric=lean), trials=1)
     (said,) = [line for line in findings.answer_lines(found) if "Uplinks are lean, 3:1" in line]
-    took = found.uplinks_share("mrc")
-    assert took == pytest.approx((1 - found.of_best("mrc").lost) * (1 - 1 / 1.6)) and share_text(took) in said
-    assert found.to_json()["uplinks_share"]["mrc"] == took and found.to_json()["fabric"]["oversubscription"] == 3
+    took = found.uplinks_share
+    assert took == pytest.approx(1 - 1 / 1.6) and share_text(took) in said
+    assert found.to_json()["uplinks_share"] == took and found.to_json()["fabric"]["oversubscription"] == 3
     local = judge.assess(Description(fabric=lean, job=Job(crossing_share=0.3)), trials=1)
-    assert local.uplinks_share("mrc") == 0
+    assert local.uplinks_share == 0
     assert not any("lean" in line for line in findings.answer_lines(judge.assess(Description(fabric=LAB), trials=1)))
 
 

@@ -62,6 +62,70 @@ def test_a_job_whose_hosts_fail_loses_what_daly_says() -> None:
         assert closed_form.losses(d, transport, "repair").lost == pytest.approx(1 - 0.5 / interval, rel=1e-3)
 
 
+@pytest.mark.parametrize("planes", [1, 4])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_nic_that_dies_takes_its_host_however_many_planes_it_has(transport: str, planes: int) -> None:
+    """The published rate was charged for each port, and no NIC with several was ever lost whole."""
+    job = replace(PLAIN, spare_share=1.0)
+    nic = replace(NEVER, nic_per_year=100.0, nic_repair_h=0.01, dispatch_h=0.0)
+    gpu = replace(NEVER, gpu_per_year=100.0, gpu_repair_h=0.01, dispatch_h=0.0)
+    shape = replace(LAB, planes=planes)
+    as_nic, as_gpu = (Description(fabric=shape, failures=one, job=job) for one in (nic, gpu))
+    assert closed_form.losses(as_nic, transport, "repair") == closed_form.losses(as_gpu, transport, "repair")
+    drawn_losses = months.draw_long(as_nic, transport, "repair", 100_000)
+    assert drawn_losses.lost == pytest.approx(closed_form.losses(as_nic, transport, "repair").lost, rel=0.03)
+
+
+FAILED_OPTICS = replace(NEVER, optic_per_year=3.0)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_hosts_behind_an_optic_are_replaced_like_any_other_host(transport: str) -> None:
+    """With one plane, a job waited five hours for a transceiver while spares stood idle."""
+    shape = Shape(planes=1, hosts=32, hosts_per_leaf=8, spines=8, host_link_bps=200 * 10**9)
+    few, enough = (
+        Description(fabric=shape, failures=replace(FAILED_OPTICS, links_per_optic=4), job=Job(spare_share=share))
+        for share in (2 / 32, 12 / 32)
+    )
+    waited = closed_form.losses(few, transport, "repair").waiting
+    assert closed_form.losses(enough, transport, "repair").waiting < 0.05 * waited
+    for d in (few, enough):
+        closed, seen = closed_form.losses(d, transport, "repair"), months.draw_long(d, transport, "repair", 400_000)
+        assert closed.lost == pytest.approx(seen.lost, rel=0.03)
+        assert closed.waiting == pytest.approx(seen.waiting, rel=0.1, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("planes", "gbps", "links", "of_nic"),
+    [(1, 800, 1, 1), (2, 400, 2, 2), (8, 100, 8, 8), (16, 100, 8, 8), (3, 400, 2, 1)],
+)
+def test_optics_that_fail_are_those_that_are_bought(planes: int, gbps: int, links: int, of_nic: int) -> None:
+    """A transceiver of 800G had four links, whatever their rate, and no NIC had one."""
+    shape = Shape(planes=planes, hosts=64, hosts_per_leaf=16, spines=4, host_link_bps=gbps * 10**9)
+    d = Description(fabric=shape)
+    assert (d.links_of_an_optic, d.planes_of_an_optic) == (links, of_nic)
+    parts = {one.what: one for one in judge.domains(d)}
+    ends = parts["leaf's optic"], parts["NIC's optic"]
+    assert [one.hosts for one in ends] == [links, 1] and ends[1].share == of_nic / planes
+    assert ends[0].count == 64 * planes // links and ends[1].count == 64 * planes // of_nic
+    theirs = Description(fabric=shape, failures=Failures(links_per_optic=4, planes_per_optic=1))
+    assert (theirs.links_of_an_optic, theirs.planes_of_an_optic) == (4, 1)
+    assert closed_form.losses(d, "mrc", "repair").stops_per_month >= (
+        closed_form.losses(theirs, "mrc", "repair").stops_per_month
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_optic_of_a_nic_takes_the_planes_that_it_holds(transport: str, policy: str) -> None:
+    """Half of a NIC's planes, or all: by either way of counting."""
+    for each in (2, 4):
+        failures = replace(NEVER, optic_per_year=1.0, planes_per_optic=each, links_per_optic=1, maintenance_days=2.0)
+        d = Description(fabric=LAB, failures=failures, job=Job(spare_share=0.5))
+        closed, seen = closed_form.losses(d, transport, policy), months.draw_long(d, transport, policy, 400_000)
+        assert closed.lost == pytest.approx(seen.lost, rel=0.04)
+
+
 def test_one_dead_port_costs_a_share_of_the_communication() -> None:
     """In every tenth moment one of 32 ports is broken; then 0.3 of a step takes a third longer."""
     out_h = 5.0
@@ -89,7 +153,8 @@ def test_cables_side_by_side_break_one_by_one() -> None:
 
 def test_above_a_single_switch_nothing_breaks() -> None:
     parts = {one.what for one in judge.domains(Description(fabric=ALONE))}
-    assert parts == {"plane", "leaf", "leaf's optic", "power feed", "host", "NIC port", "host cable"}
+    of_nic = {"NIC", "NIC's optic", "NIC port", "host cable"}
+    assert parts == {"plane", "leaf", "leaf's optic", "power feed", "host"} | of_nic
     assert (ALONE.switches, ALONE.tiers) == (4, 1)
 
 
@@ -130,8 +195,8 @@ def test_restarting_does_not_beat_riding_it_out_by_free_spares(planes: int, host
 def test_drawn_months_agree_with_the_closed_form(shape: Shape, transport: str, policy: str) -> None:
     """With rates so high that a few years hold thousands of failures of a small fabric."""
     failures = Failures(
-        link_per_year=0.5, nic_port_per_year=0.3, optic_per_year=0.3, switch_per_year=0.2, gpu_per_year=5.0,
-        power_per_year=0.2, flap_per_link_year=3.0, maintenance_days=2.0,
+        link_per_year=0.5, nic_per_year=0.2, nic_port_per_year=0.3, optic_per_year=0.3, switch_per_year=0.2,
+        gpu_per_year=5.0, power_per_year=0.2, flap_per_link_year=3.0, maintenance_days=2.0,
     )  # fmt: skip
     d = Description(fabric=shape, failures=failures, job=Job(spare_share=0.3))
     closed, seen = closed_form.losses(d, transport, policy), months.draw_long(d, transport, policy, 400_000)
@@ -152,13 +217,15 @@ def test_the_slowest_host_is_found_however_failures_lie_on_one_another(seed: int
     """Beside a count that begins anew each time, from the cables of every host."""
     r = random.Random(seed)
     shape = r.choice([LAB, TREE])
-    d = Description(fabric=shape, failures=Failures(links_per_optic=r.choice([1, 2, 3])))
+    failures = Failures(links_per_optic=r.choice([1, 2, 3]), planes_per_optic=r.choice([1, 2]))
+    d = Description(fabric=shape, failures=failures)
     slowest = months.Slowest(d)
     broken: list[months.Part] = []
     per_leaf = -(-shape.hosts_per_leaf // d.failures.links_per_optic)
     p = shape.planes
     counts = {
-        "port": shape.hosts * p, "cable": shape.hosts * p, "optic": shape.leaves * per_leaf * p,
+        "port": shape.hosts * p, "cable": shape.hosts * p,
+        "nic-optic": shape.hosts * p // failures.planes_per_optic, "optic": shape.leaves * per_leaf * p,
         "leaf": shape.leaves * p, "uplink": shape.leaves * shape.spines * p, "t1": shape.t1_switches * p,
     }  # fmt: skip
     for _ in range(60):
@@ -180,7 +247,10 @@ def counted_anew(d: Description, broken: list[months.Part]) -> float:
         optic = leaf * -(-s.hosts_per_leaf // together) + seat // together
         mine = {"port": host, "cable": host, "leaf": leaf, "optic": optic}
         above = {"uplink": leaf, "t1": leaf // s.leaves_per_pod if s.pods else 0}
-        dark = {which % p for kind, which in broken if kind in mine and which // p == mine[kind]}
+        each = d.failures.planes_per_optic
+        optics = [which * each for kind, which in broken if kind == "nic-optic" and which * each // p == host]
+        dark = {(first + i) % p for first in optics for i in range(each)}
+        dark |= {which % p for kind, which in broken if kind in mine and which // p == mine[kind]}
         thin = sum(kind in above and which // (p * s.spines) == above[kind] for kind, which in broken)
         least = min(least, 1 - len(dark) / p - thin / (p * s.spines))
     return max(0.0, least)
@@ -211,7 +281,7 @@ def test_what_flips_the_answer_does() -> None:
     """Where a flip is said to be, the verdict is another one, and a little before it is not."""
     d = Description(fabric=Shape(planes=4, hosts=8192, hosts_per_leaf=128, spines=128))
     now = verdict(d)
-    found = find(d)
+    found = find(d).flips
     assert now.winner == "mrc" and found
     for flip in found:
         section, key = flip.key.split(".")
@@ -223,6 +293,35 @@ def test_what_flips_the_answer_does() -> None:
         assert (beyond.winner, beyond.policy) == (flip.winner, flip.policy) and beyond != now
         assert verdict(at(flip.value + 0.5 * (flip.flips_at - flip.value))) in (now, beyond)
         assert flip.changes_winner == (beyond.winner != now.winner)
+
+
+def test_no_change_of_the_winner_is_hidden_by_a_change_of_policy_or_by_whole_numbers() -> None:
+    """It was said that no assumption changes who loses less, where MRC's policy changed first, or where the number of
+    planes that share a cable did."""
+    d = Description(fabric=Shape(planes=4, hosts=1024, hosts_per_leaf=64, spines=64))
+    now = verdict(d)
+    said = {flip.key for flip in find(d).flips if flip.changes_winner}
+    moves: dict[str, list[float]] = {"failures.planes_per_cable": [2, 4], "failures.crews": [1, 2, 5, 10]}
+    for key in ("failures.gpu_per_year", "failures.gpu_repair_h", "failures.link_per_year", "job.checkpoint_every_min"):
+        section, name = key.split(".")
+        value = getattr(getattr(d, section), name)
+        moves[key] = [value * 5, value * 99, value / 5, value / 99]
+    flipped = set()
+    for key, values in moves.items():
+        section, name = key.split(".")
+        for value in values:
+            there = verdict(replace(d, **{section: replace(getattr(d, section), **{name: value})}))
+            flipped |= {key} if there.winner != now.winner else set()
+    assert "failures.planes_per_cable" in flipped and len(flipped) > 2
+    assert flipped <= said
+
+
+def test_an_assumption_is_moved_as_far_as_crews_can_mend_and_no_further() -> None:
+    failures = Failures(crews=4, gpu_per_year=10.0, gpu_repair_h=100.0)
+    found = find(Description(fabric=LAB, failures=failures))
+    most = found.ends["failures.gpu_repair_h"]
+    busy = 80 / closed_form.YEAR_H * most
+    assert 3.5 < busy < 4 and "failures.flap_s" not in found.ends
 
 
 def test_money_hours_and_watts_are_of_the_same_loss() -> None:

@@ -12,7 +12,7 @@ from softmrc.errors import ConfigError
 from softmrc.fabric import Description, Tier, parse
 from softmrc.fabric.assess import domains
 from softmrc.fabric.plan import Impossible, Prices, Question, compare, design, fabric_file, lay_out, shape_of
-from softmrc.fabric.report import plan_cell
+from softmrc.fabric.report import lane_notes, plan_cell
 from softmrc.units import (
     as_duration_ns,
     as_rate_bps,
@@ -174,18 +174,84 @@ def test_a_fabric_has_no_more_switches_than_its_ports_fill(gpus: int, planes: in
     assert found.switches == (2 * tiers - 1) * gpus * planes // found.radix
 
 
-def test_no_switch_of_a_layout_has_more_cables_than_ports() -> None:
-    for nics, tiers, radix, up in itertools.product((2, 100, 900, 1100), (2, 3), (16, 48, 64), (2, 3)):
-        if radix % up or nics > (radix - radix // up) * (radix // 2) ** (tiers - 2) * radix:
+def _every_layout(nics: int, tiers: int, k: int, ratio: Fraction) -> list[int]:
+    """Switches of every regular layout whose switches have ports enough, found by trying all numbers."""
+    found = []
+    for leaves in range(2, k * (k // 2) ** (tiers - 2) + 1):
+        h = -(-nics // leaves)
+        for spines, cables in itertools.product(range(1, k + 1), repeat=2):
+            if h + spines * cables > k or spines * cables * ratio < h or (spines == 1 and h > ratio):
+                continue
+            if tiers == 2:
+                found += [leaves + spines] if leaves * cables <= k else []
+                continue
+            for pods in range(2, min(leaves, k) + 1):
+                rising = leaves // pods * cables
+                if leaves % pods or 2 * rising > k:
+                    continue
+                cores = [n for n in range(1, k) for side in (-(-rising // n),) if rising + n * side <= k >= pods * side]
+                found += [leaves + pods * spines + spines * min(cores)] if cores else []
+    return found
+
+
+@pytest.mark.parametrize(("tiers", "radix"), [(2, 12), (2, 16), (3, 8)])
+def test_no_regular_layout_has_fewer_switches(tiers: int, radix: int) -> None:
+    """Only the fewest leaves were tried, with all their uplinks and cables that divide them: 1,032 switches for 16,500
+    GPUs, where 816 do."""
+    for nics, ratio in itertools.product((17, 23, 40, 50, 61), (Fraction(1), Fraction(3))):
+        if tiers == 3 and nics == 61 and ratio == 3:
             continue
-        one = lay_out(nics, tiers, radix, radix - radix // up, radix // up)
-        assert one is not None
-        assert one.hosts_per_leaf <= radix - radix // up and one.spines * one.cables == radix // up and one.spines > 1
+        everything = _every_layout(nics, tiers, radix, ratio)
+        if not everything or nics > int(radix * ratio / (1 + ratio)) * (radix // 2) ** (tiers - 2) * radix:
+            continue
+        one = lay_out(nics, tiers, radix, ratio)
+        assert one is not None and sum(one.by_tier) == min(everything), (nics, ratio, one)
+
+
+def test_a_fabric_that_is_not_full_is_laid_out_anew() -> None:
+    found = design(Question(16500, NIC, SWITCH), PRICES, planes=8, tiers=2)
+    assert found.switches <= 816 and found.cost_usd < 108e6
+
+
+def test_no_switch_of_a_layout_has_more_cables_than_ports() -> None:
+    for nics, tiers, radix, ratio in itertools.product((2, 100, 900, 1100), (2, 3), (16, 48, 64), (1, 2, 3)):
+        if nics > int(Fraction(radix * ratio, 1 + ratio)) * (radix // 2) ** (tiers - 2) * radix or nics < radix:
+            continue
+        one = lay_out(nics, tiers, radix, Fraction(ratio))
+        assert one is not None and one.spines > 1
+        assert one.hosts_per_leaf + one.spines * one.cables <= radix
+        assert one.hosts_per_leaf <= ratio * one.spines * one.cables
         if one.pods:
             down, rising = one.leaves // one.pods * one.cables, one.cores_per_spine * one.core_cables
-            assert down <= rising <= radix // 2 and one.pods * one.core_cables <= radix
+            assert down <= rising <= radix - down and one.pods * one.core_cables <= radix
         else:
             assert one.leaves * one.cables <= radix
+
+
+def test_spares_have_ports_and_a_file_says_so() -> None:
+    """Designs were exactly full, and spares stood by without a port."""
+    for planes, tiers in ((2, 2), (8, 2)):
+        gpus = 8192 if planes == 2 else 131072
+        design(Question(gpus, NIC, SWITCH), PRICES, planes, tiers)
+        with pytest.raises(ConfigError, match="of them for spares"):
+            design(Question(gpus, NIC, SWITCH, spare_share=0.01), PRICES, planes, tiers)
+    asked = Question(1000, NIC, SWITCH, 2, 0.02)
+    found = design(asked, PRICES, planes=2, tiers=2)
+    d = parse(fabric_file(asked, found), "x")
+    assert (asked.spares, d.spares, d.gpus, d.nics) == (20, 20, 1000, 2000) and d.places >= 20
+    assert d.fabric.hosts >= 2040 and 2000 <= d.spanned.fabric.hosts < 2000 + d.fabric.leaves
+    tiny = Question(2, NIC, SWITCH, spare_share=0.5)
+    assert parse(fabric_file(tiny, design(tiny, PRICES, 1, 1)), "x").nics == 2
+
+
+def test_a_switch_has_no_more_ports_than_lanes() -> None:
+    """51.2T were sold as 1,024 ports of 50G."""
+    slow = Question(4096, NIC // 2, SWITCH)
+    found = design(slow, PRICES, planes=8, tiers=2)
+    assert (found.radix, found.port_bps) == (512, 50 * 10**9)
+    assert "512 lanes of 100G" in lane_notes(slow, [found])[0] and not lane_notes(slow, [PLANES])
+    fine = design(Question(4096, NIC // 2, SWITCH, lane_bps=50 * 10**9), PRICES, planes=8, tiers=2)
+    assert fine.radix == 1024
 
 
 def test_a_design_beyond_a_fabric_file_is_refused_with_the_numbers() -> None:
@@ -193,7 +259,7 @@ def test_a_design_beyond_a_fabric_file_is_refused_with_the_numbers() -> None:
     with pytest.raises(ConfigError, match="at most 3 in a fabric file"):
         fabric_file(question, design(question, PRICES, planes=1, tiers=4))
     with pytest.raises(ConfigError, match=r"at most 16,384 ports; this makes 64,000,000"):
-        design(Question(64, 800_000, SWITCH), PRICES, planes=1, tiers=2)
+        design(Question(64, 800_000, SWITCH, lane_bps=800_000), PRICES, planes=1, tiers=2)
 
 
 @pytest.mark.parametrize("gpus", [64, 100, 1000, 8192])

@@ -24,7 +24,7 @@ from softmrc.fabric import report as reports
 from softmrc.fabric.drawing import draw as draw_fabric
 from softmrc.fabric.losses import PART_WORDS
 from softmrc.files import check_place, write_text
-from softmrc.units import as_rate_bps
+from softmrc.units import as_rate_bps, as_share
 
 DESIGNS_A_TABLE = 4  # as many as fit 80 columns
 
@@ -65,6 +65,8 @@ def plan(
     tiers: Annotated[str, typer.Option(help="Numbers of tiers to consider.")] = "1,2,3,4",
     oversubscription: Annotated[str, typer.Option(help="Downlinks to uplinks of a T0.")] = "1",
     nics_per_gpu: Annotated[int, typer.Option(min=1)] = 1,
+    spares: Annotated[str, typer.Option(help="GPUs that stand by, each with its ports: a share of the others.")] = "1%",
+    lane: Annotated[str, typer.Option(help="The rate of a switch's lane: it has no more ports than lanes.")] = "100G",
     all_tiers: Annotated[bool, typer.Option("--all", help="Also designs with more tiers than they need.")] = False,
     prices: Annotated[Path | None, typer.Option(help="A price file.", show_default=False)] = None,
     write: Annotated[
@@ -79,7 +81,10 @@ def plan(
 ) -> None:
     """Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."""
     check_place(report)
-    question = plans.Question(gpus, as_rate_bps("nic", nic), as_rate_bps("switch", switch), nics_per_gpu)
+    question = plans.Question(
+        gpus, as_rate_bps("nic", nic), as_rate_bps("switch", switch), nics_per_gpu, as_share("spares", spares),
+        as_rate_bps("lane", lane),
+    )  # fmt: skip
     book = plans.Prices.load(prices)
     found = plans.compare(
         question, book, _numbers("planes", planes, 1024), _numbers("tiers", tiers, 16),
@@ -105,7 +110,7 @@ def _print_plan(question: plans.Question, found: list[plans.Design | plans.Impos
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
         words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
         console.print(words, style="yellow", highlight=False)
-    for words in reports.spare_places(found):
+    for words in reports.spare_places(found) + reports.lane_notes(question, found):
         console.print(words, style="yellow", highlight=False)
     note = reports.plan_note(book) if designs else "No design that was asked for can be built."
     console.print(note, style="dim", highlight=False)

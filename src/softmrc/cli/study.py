@@ -145,7 +145,7 @@ def _print(asked: studies.Study, points: list[studies.Point], found: dict[str, C
 
 def _planes_table(points: list[studies.Point]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    table.title = "With each number of planes, the design that is least in all"
+    table.title = "With each number of planes, the design whose useful hours cost least"
     for head in STUDY_HEAD:
         table.add_column(head, justify="right" if head != STUDY_HEAD[0] else "left", overflow="fold")
     for row in planes_rows(points):

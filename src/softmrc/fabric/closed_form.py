@@ -26,6 +26,7 @@ YEAR_H = 8766.0
 MONTH_H = 720.0
 WINDOW_POINTS = 5  # at which the time between two maintenance windows is looked at
 NEGLIGIBLE = 1e-12
+LARGEST_WEIGHT = 1e200
 LARGEST_EXPONENT = 300.0  # beyond it a job does nothing but restart
 
 Spread = tuple[np.ndarray, np.ndarray]  # losses of capacity, rising, and how likely each is
@@ -79,10 +80,12 @@ class _Rates:
     """Failures an hour of the whole fabric, by what they do."""
 
     gpu: float
+    nic: float  # as a whole
     power: float
     port: float  # a NIC's port, alone
     cable: float
-    optic: float
+    nic_optic: float
+    optic: float  # of a leaf
     leaf: float
     above: float  # all that lies above the leaves
     flap_below: float
@@ -97,9 +100,11 @@ class _Rates:
         cables = s.hosts * max(1, n // f.planes_per_cable)
         return cls(
             gpu=d.gpus * f.gpu_per_year / YEAR_H,
-            power=s.leaves * f.power_per_year / YEAR_H,
+            nic=d.nics * f.nic_per_year / YEAR_H,
+            power=d.feeds * f.power_per_year / YEAR_H,
             port=n * s.hosts * f.nic_port_per_year / YEAR_H,
             cable=cables * f.link_per_year / YEAR_H,
+            nic_optic=s.hosts * (n // d.planes_of_an_optic) * f.optic_per_year / YEAR_H,
             optic=n * _optics_of_a_leaf(d) * s.leaves * f.optic_per_year / YEAR_H,
             leaf=n * s.leaves * f.switch_per_year / YEAR_H,
             above=(above_cables * f.link_per_year + above_switches * f.switch_per_year) / YEAR_H,
@@ -109,22 +114,54 @@ class _Rates:
 
 
 def _optics_of_a_leaf(d: Description) -> int:
-    return -(-d.fabric.hosts_per_leaf // d.failures.links_per_optic)
+    return -(-d.fabric.hosts_per_leaf // d.links_of_an_optic)
 
 
-def _crew_delay_h(d: Description, r: _Rates, policy: str) -> float:
+Often = tuple[float, float]  # failures an hour, and hours that mending one takes
+
+
+@dataclass(frozen=True)
+class _Sorts:
+    """What breaks, by what is left."""
+
+    host: list[Often]  # nothing of one host
+    group: list[tuple[int, Often]]  # nothing of so many hosts
+    below: dict[str, tuple[int, Often]]  # something of so many hosts, that spares could replace
+    above: list[Often]  # something, of hosts that are too many for that
+
+    @classmethod
+    def of(cls, d: Description, r: _Rates) -> _Sorts:
+        f, s = d.failures, d.fabric
+        only = s.planes == 1
+        host = [(r.gpu, f.gpu_repair_h), (r.nic, f.nic_repair_h)]
+        group = [(min(f.hosts_per_feed, d.machines), (r.power, f.power_repair_h))]
+        below: dict[str, tuple[int, Often]] = {}
+        for kind, takes_all, size, often in (
+            ("port", only, 1, (r.port, f.nic_port_repair_h)),
+            ("cable", f.planes_per_cable >= s.planes, 1, (r.cable, f.link_repair_h)),
+            ("nic optic", d.planes_of_an_optic == s.planes, 1, (r.nic_optic, f.optic_repair_h)),
+            ("optic", only, d.links_of_an_optic, (r.optic, f.optic_repair_h)),
+            ("leaf", only, s.hosts_per_leaf, (r.leaf, f.switch_repair_h)),
+        ):
+            if not takes_all:
+                below[kind] = size, often
+            elif size == 1:
+                host.append(often)
+            else:
+                group.append((size, often))
+        switches = s.planes * (s.t1_switches + s.t2_switches) * f.switch_per_year / YEAR_H
+        above = [(switches, f.switch_repair_h), (r.above - switches, f.link_repair_h)]
+        return cls(host, group, below, above)
+
+
+def _crew_delay_h(d: Description, sorts: _Sorts, policy: str) -> float:
     """How long a broken thing waits for a crew, on average."""
     f = d.failures
     if not f.crews:
         return 0.0
-    work = [(r.gpu, f.gpu_repair_h), (r.power, f.power_repair_h)]
-    soft = [(r.port, f.nic_port_repair_h), (r.cable, f.link_repair_h), (r.optic, f.optic_repair_h),
-            (r.leaf, f.switch_repair_h)]  # fmt: skip
-    s = d.fabric
-    above_switches = s.planes * (s.t1_switches + s.t2_switches) * f.switch_per_year / YEAR_H
-    soft += [(above_switches, f.switch_repair_h), (r.above - above_switches, f.link_repair_h)]
-    if policy != "degraded" or s.planes == 1:
-        work += soft
+    work = sorts.host + [often for _, often in sorts.group]
+    if policy != "degraded":
+        work += [often for _, often in sorts.below.values()] + sorts.above
     rate = sum(each for each, _ in work)
     offered = sum(each * hours for each, hours in work)
     if offered >= 0.98 * f.crews:
@@ -145,6 +182,32 @@ def _erlang_b(servers: int, offered: float) -> float:
         if blocked < NEGLIGIBLE:
             return 0.0
     return blocked
+
+
+def _loads(parts: list[tuple[int, float, float]], spares: int) -> tuple[tuple[int, float], ...]:
+    """How many are out on average, by how many go at once; those beyond all spares take none."""
+    found: dict[int, float] = {}
+    for size, _, out in parts:
+        if size <= spares and out:
+            found[size] = found.get(size, 0.0) + out
+    return tuple(sorted(found.items()))
+
+
+@lru_cache(maxsize=1024)
+def _out_at_once(spares: int, loads: tuple[tuple[int, float], ...]) -> np.ndarray:
+    """How likely it is that so many spares are used, 0 to all, where each load takes its number of them at once and
+    gives them back together: Kaufman's and Roberts' recursion. With loads of one alone it is Erlang's."""
+    found = [1.0]
+    for j in range(1, spares + 1):
+        weight = 0.0
+        for size, load in loads:
+            if size <= j:
+                weight += size * load * found[j - size]
+        found.append(weight / j)
+        if found[j] > LARGEST_WEIGHT:
+            found = [one / LARGEST_WEIGHT for one in found]
+    chances = np.array(found)
+    return np.asarray(chances / chances.sum())
 
 
 def _first_back_h(spares: int, hosts: float, out_hosts: float, swapped: float, out_swapped: float) -> float:
@@ -177,20 +240,21 @@ def _broken(per_year: float, out_h: float) -> float:
 
 def _worst(d: Description, chance: dict[str, float]) -> Spread:
     """What the slowest host has lost, with each kind of part broken with the given chance."""
-    f = d.failures
-    return _slowest_host(d.fabric, f.planes_per_cable, f.links_per_optic, tuple(sorted(chance.items())))
+    together = (d.failures.planes_per_cable, d.planes_of_an_optic, d.links_of_an_optic)
+    return _slowest_host(d.fabric, *together, tuple(sorted(chance.items())))
 
 
 @lru_cache(maxsize=4096)  # to move an assumption about the job leaves the fabric as it was
 def _slowest_host(
-    s: Shape, planes_per_cable: int, links_per_optic: int, chances: tuple[tuple[str, float], ...]
-) -> Spread:
+    s: Shape, planes_per_cable: int, planes_per_optic: int, links_per_optic: int,
+    chances: tuple[tuple[str, float], ...],
+) -> Spread:  # fmt: skip
     n, chance = s.planes, dict(chances)
     cables = max(1, n // planes_per_cable)
     own = _plus(_binomial(n, chance["port"], 1 / n), _binomial(cables, chance["cable"], 1 / cables))
-    together = min(links_per_optic, s.hosts_per_leaf)
-    behind_optic = _plus(_largest(own, together), _binomial(n, chance["optic"], 1 / n))
-    below = _largest(behind_optic, -(-s.hosts_per_leaf // together))
+    own = _plus(own, _any_of(n // planes_per_optic, chance["nic optic"]))
+    behind_optic = _plus(_largest(own, links_per_optic), _binomial(n, chance["optic"], 1 / n))
+    below = _largest(behind_optic, -(-s.hosts_per_leaf // links_per_optic))
     leaf = _plus(_binomial(n, chance["leaf"], 1 / n), _any_of(n * s.spines * s.cables_per_link, chance["link"]))
     spines = _any_of(n * s.spines, chance["switch"])
     below_pod = _largest(_plus(below, leaf), s.leaves_per_pod)
@@ -201,52 +265,48 @@ def _slowest_host(
     return _plus(_largest(pod, s.pods), _any_of(ups, chance["switch"]))
 
 
-def _going(d: Description, transport: str, policy: str, crew_h: float, unswapped: float) -> float:
-    """The mean speed of a job that is not stopped and not stalled."""
+def _going(d: Description, transport: str, policy: str, crew_h: float, stays: dict[str, float]) -> float:
+    """The mean speed of a job that is not stopped and not stalled; of what is broken below the leaves and leaves
+    something, so much stays until it is mended."""
     f, job, n = d.failures, d.job, d.fabric.planes
     delay = f.dispatch_h + crew_h
     # A job that a failure stops does not see the first of it.
     unseen = (job.detect_min + job.restart_min + job.warmup_min) / 60 if transport == "roce" else 0.0
-    below = max(delay - unseen, 0.0)
+    seen = max(delay - unseen, 0.0)
     flap = f.flap_per_link_year / YEAR_H * f.flap_s / 3600
     whole = f.planes_per_cable >= n  # then nothing is left of a host whose cable breaks
     rides = transport == "mrc" and not whole
-    chance = {
-        "port": 0.0,
+    rates = {"port": (f.nic_port_per_year, f.nic_port_repair_h), "cable": (f.link_per_year, f.link_repair_h),
+             "nic optic": (f.optic_per_year, f.optic_repair_h), "optic": (f.optic_per_year, f.optic_repair_h),
+             "leaf": (f.switch_per_year, f.switch_repair_h)}  # fmt: skip
+    chance = dict.fromkeys(rates, 0.0) | {
         "cable": flap if rides else 0.0,
-        "optic": _broken(f.optic_per_year, below + f.optic_repair_h) if n > 1 else 0.0,
-        "leaf": _broken(f.switch_per_year, below + f.switch_repair_h) if n > 1 else 0.0,
         "switch": _broken(f.switch_per_year, delay + f.switch_repair_h),
         "link": _broken(f.link_per_year, delay + f.link_repair_h) + flap,
     }
     if policy == "degraded":
-        return _between_windows(d, chance, rides)
-    stays = 1.0 if policy == "repair" else unswapped
-    if n > 1:
-        chance["port"] = _broken(f.nic_port_per_year, below + f.nic_port_repair_h) * stays
-    if not whole:
-        chance["cable"] += _broken(f.link_per_year, below + f.link_repair_h) * stays
-    if n == 1 or policy == "repair" or transport == "roce":
+        return _between_windows(d, chance, {kind: rates[kind][0] for kind in stays}, rides)
+    for kind, share in stays.items():
+        per_year, repair_h = rates[kind]
+        chance[kind] += _broken(per_year, seen + repair_h) * share
+    if not stays or policy == "repair" or transport == "roce":
         return _speed(d, _worst(d, chance))
     # MRC swaps at the next checkpoint; until then any moment of the interval is as likely as any other.
     every = d.job.checkpoint_every_min / 60 / YEAR_H
-    ports, cables = f.nic_port_per_year * every, 0.0 if whole else f.link_per_year * every
     points, weights = np.polynomial.legendre.leggauss(WINDOW_POINTS)
     total = 0.0
     for at, weight in zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True):
-        since = {"port": chance["port"] - math.expm1(-ports * at), "cable": chance["cable"] - math.expm1(-cables * at)}
+        since = {kind: chance[kind] - math.expm1(-rates[kind][0] * every * at) * (1 - stays[kind]) for kind in stays}
         total += weight * _speed(d, _worst(d, chance | since))
     return total
 
 
-def _between_windows(d: Description, chance: dict[str, float], rides: bool) -> float:
+def _between_windows(d: Description, chance: dict[str, float], below: dict[str, float], rides: bool) -> float:
     """Everything was mended at the last window, and nothing since."""
-    f, n = d.failures, d.fabric.planes
+    f = d.failures
     window = f.maintenance_days * 24 / YEAR_H
     flap = f.flap_per_link_year / YEAR_H * f.flap_s / 3600
-    per_year = {"optic": f.optic_per_year, "leaf": f.switch_per_year, "port": f.nic_port_per_year} if n > 1 else {}
-    per_year |= {"switch": f.switch_per_year, "link": f.link_per_year}
-    per_year |= {"cable": f.link_per_year} if f.planes_per_cable < n else {}
+    per_year = below | {"switch": f.switch_per_year, "link": f.link_per_year}
     flaps = {"link": flap, "cable": flap if rides else 0.0}
     points, weights = np.polynomial.legendre.leggauss(WINDOW_POINTS)
     total = 0.0
@@ -259,49 +319,47 @@ def _between_windows(d: Description, chance: dict[str, float], rides: bool) -> f
 # All together.
 
 
-def uplinks_share(d: Description, lost: float) -> float:
-    """Of a job's time: what lean uplinks take, of which failures have taken this much before. Communication is held up
-    by whichever is busier: a host's own links, or the uplinks of its leaf, which carry what leaves it."""
+def uplinks_share(d: Description) -> float:
+    """Of the time that failures leave: what lean uplinks take. Communication is held up by whichever is busier: a
+    host's own links, or the uplinks of its leaf, which carry what leaves it."""
     longer = d.job.communication_share * max(0.0, float(d.fabric.oversubscription) * d.job.crossing_share - 1)
-    return (1 - lost) * longer / (1 + longer)
+    return longer / (1 + longer)
 
 
 def losses(d: Description, transport: str, policy: str) -> Losses:
     """Where the time goes."""
-    f, job, n = d.failures, d.job, d.fabric.planes
     r = _Rates.of(d)
-    crew_h = _crew_delay_h(d, r, policy)
-    delay = f.dispatch_h + crew_h
-    whole_cable = f.planes_per_cable >= n
-    # What takes a host, what takes a group of hosts, and what leaves something.
-    host = [(r.gpu, f.gpu_repair_h)]
-    group = [(r.power, f.power_repair_h)]
-    partial: list[tuple[float, float]] = []
-    (host if n == 1 else partial).append((r.port, f.nic_port_repair_h))
-    (host if whole_cable else partial).append((r.cable, f.link_repair_h))
-    wide = [(r.optic, f.optic_repair_h), (r.leaf, f.switch_repair_h)]
-    if n == 1:
-        group += wide
-    host_rate, group_rate, partial_rate = (sum(rate for rate, _ in kind) for kind in (host, group, partial))
-    swapped = partial_rate if policy == "swap" else 0.0
-    spares = math.ceil(job.spare_share * d.machines)
-    out_hosts = sum(rate * (delay + hours) for rate, hours in host)
-    out_swapped = sum(rate * (delay + hours) for rate, hours in partial) if policy == "swap" else 0.0
-    no_spare = _erlang_b(spares, out_hosts + out_swapped)
-    unswapped = no_spare if policy == "swap" else 0.0
-    stop = host_rate + group_rate
+    sorts = _Sorts.of(d, r)
+    crew_h = _crew_delay_h(d, sorts, policy)
+    delay = d.failures.dispatch_h + crew_h
+    groups = [(size, rate, rate * (delay + hours)) for size, (rate, hours) in sorts.group]
+    swapped = [(size, rate, rate * (delay + hours)) for size, (rate, hours) in sorts.below.values()]
+    swapped = [one for one in swapped if one[0] <= d.spares] if policy == "swap" else []
+    host_rate = sum(rate for rate, _ in sorts.host)
+    out_hosts = sum(rate * (delay + hours) for rate, hours in sorts.host)
+    used = _out_at_once(d.spares, _loads([(1, host_rate, out_hosts), *groups, *swapped], d.spares))
+
+    def lacking(hosts: int) -> float:
+        """How likely it is that there are no spares for so many at once."""
+        chance = float(used[max(0, d.spares - hosts + 1) :].sum())
+        return chance if chance > NEGLIGIBLE else 0.0
+
+    stays = {kind: lacking(size) if policy == "swap" else 1.0 for kind, (size, _) in sorts.below.items()}
+    stop = host_rate + sum(rate for _, rate, _ in groups)
     stall_h = 0.0  # of stalls that begin in an hour
     if transport == "roce":
-        stop += partial_rate + (sum(rate for rate, _ in wide) if n > 1 else 0.0)
+        stop += sum(rate for _, (rate, _) in sorts.below.values())
         stall_h, stop = _held_up(d, r, stop)
-    elif whole_cable and r.flap_below:
+    elif d.failures.planes_per_cable >= d.fabric.planes and r.flap_below:
         stall_h, stop = _flaps(d, r.flap_below, stop)
-    waits = sum(rate * (delay + hours) for rate, hours in group)
-    if no_spare:
-        waits += no_spare * host_rate * _first_back_h(spares, host_rate, out_hosts, swapped, out_swapped)
-    planned = swapped * (1 - unswapped) if transport == "mrc" else 0.0
+    # A group for which there are not spares enough is waited for.
+    waits = sum(out * lacking(size) for size, _, out in groups)
+    if lacking(1):
+        sooner = (sum(size * rate for size, rate, _ in swapped), sum(size * out for size, _, out in swapped))
+        waits += lacking(1) * host_rate * _first_back_h(d.spares, host_rate, out_hosts, *sooner)
+    planned = sum((rate * (1 - lacking(size)) for size, rate, _ in swapped), 0.0) if transport == "mrc" else 0.0
     standing = -math.expm1(-stall_h)
-    going = _going(d, transport, policy, crew_h, unswapped)
+    going = _going(d, transport, policy, crew_h, stays)
     return _renewal(d, stop, waits / stop if stop else 0.0, planned, going, standing)
 
 

@@ -13,7 +13,8 @@ A key that does not exist is refused with the nearest one that does.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field, fields
+import math
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -24,6 +25,7 @@ from softmrc.files import located, parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share
 
 T = TypeVar("T")
+OPTIC_BPS = 800_000_000_000  # of a transceiver: what a plan buys, and what breaks
 
 
 def _one_of(field_name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -92,13 +94,15 @@ class Failures:
     published, by whom, and which are assumptions."""
 
     link_per_year: float = 0.0068  # of each cable
-    nic_port_per_year: float = 0.0029
-    optic_per_year: float = 0.005  # of each transceiver of a leaf that faces hosts
+    nic_per_year: float = 0.0029  # of a NIC as a whole: its host is lost, however many planes it has
+    nic_port_per_year: float = 0.0003  # of each port of a NIC, alone
+    optic_per_year: float = 0.005  # of each transceiver between hosts and leaves, at either end
     switch_per_year: float = 0.04
     gpu_per_year: float = 0.156  # what stops a GPU or its host, the network apart
-    power_per_year: float = 0.01  # of what feeds the hosts of a leaf
+    power_per_year: float = 0.01  # of what feeds hosts_per_feed hosts
     flap_per_link_year: float = 0.1
     link_repair_h: float = 1.0
+    nic_repair_h: float = 3.0
     nic_port_repair_h: float = 3.0
     optic_repair_h: float = 1.0
     switch_repair_h: float = 4.0
@@ -108,12 +112,15 @@ class Failures:
     dispatch_h: float = 4.0  # from a failure until somebody can begin
     crews: int = 0  # who mend, one thing each at a time; 0: as many as it takes
     maintenance_days: float = 7.0  # between windows in which everything is mended that was left broken
-    links_per_optic: int = 4  # of a transceiver of a leaf: links to as many hosts, that fail together
+    links_per_optic: int = 0  # of a leaf's transceiver: links to as many hosts, that fail together; 0: as 800G hold
+    planes_per_optic: int = 0  # of a NIC's transceiver: its planes that fail together; 0: as 800G hold
     planes_per_cable: int = 1  # that share a cable to a host
+    hosts_per_feed: int = 32  # that a power feed takes with it, whatever switches they hang on
 
     def __post_init__(self) -> None:
         ranges = {f.name: (0.0, 1e4) if "per" in f.name and "year" in f.name else (1e-6, 1e5) for f in fields(self)}
-        ranges |= {"dispatch_h": (0, 1e5), "crews": (0, 1e6), "links_per_optic": (1, 64), "planes_per_cable": (1, 16)}
+        ranges |= {"dispatch_h": (0, 1e5), "crews": (0, 1e6), "links_per_optic": (0, 64)}
+        ranges |= {"planes_per_optic": (0, 16), "planes_per_cable": (1, 16), "hosts_per_feed": (1, 1e6)}
         _in_range("failures", self, **ranges)
 
 
@@ -123,6 +130,7 @@ class Job:
 
     gpus: int = 0  # that the NICs belong to; 0: gpus_per_host to each. Fewer: GPUs with several NICs, or NICs to spare
     gpus_per_host: int = 1
+    nics_per_gpu: int = 0  # 0: as many as there are for each
     communication_share: float = 0.3  # of a step spent waiting for the network, at full capacity
     crossing_share: float = 1.0  # of what a host sends: what leaves its leaf
     checkpoint_every_min: float = 30.0
@@ -141,7 +149,7 @@ class Job:
             f.name: (0, 1e5) for f in fields(self) if f.name.endswith(("_min", "_s", "_usd", "_w"))
         }
         ranges |= dict.fromkeys(("communication_share", "crossing_share", "spare_share"), (0, 1))
-        ranges |= {"gpus": (0, 1e9), "gpus_per_host": (1, 64)}
+        ranges |= {"gpus": (0, 1e9), "gpus_per_host": (1, 64), "nics_per_gpu": (0, 64)}
         ranges |= {"checkpoint_every_min": (0.01, 1e5), "restart_min": (0.01, 1e5)}
         _in_range("job", self, **ranges)
 
@@ -174,12 +182,16 @@ class Description:
         letters = self.name.replace("-", "").replace("_", "")
         if not (letters.isascii() and letters.isalnum() and len(self.name) <= 32):
             raise ConfigError("name", self.name, "up to 32 letters, digits, - and _")
-        together = self.failures.planes_per_cable
-        if together < self.fabric.planes and self.fabric.planes % together:
-            raise ConfigError("failures.planes_per_cable", together, f"a divisor of the {self.fabric.planes} planes")
+        for key in ("planes_per_cable", "planes_per_optic"):
+            together = getattr(self.failures, key)
+            if together and together < self.fabric.planes and self.fabric.planes % together:
+                raise ConfigError(f"failures.{key}", together, f"a divisor of the {self.fabric.planes} planes")
         most = self.fabric.hosts * self.job.gpus_per_host
         if self.job.gpus > most:
             raise ConfigError("job.gpus", self.job.gpus, f"at most {most:,}: gpus_per_host to each of the NICs")
+        if self.nics > self.fabric.hosts:
+            fewer = f"at most {self.fabric.hosts // self.machines}: so many NICs are there for each"
+            raise ConfigError("job.nics_per_gpu", self.job.nics_per_gpu, fewer)
 
     @property
     def gpus(self) -> int:
@@ -191,8 +203,48 @@ class Description:
         return -(-self.gpus // self.job.gpus_per_host)
 
     @property
+    def links_of_an_optic(self) -> int:
+        """Of a leaf, towards hosts."""
+        links = self.failures.links_per_optic or OPTIC_BPS // self.fabric.host_link_bps
+        return max(1, min(links, self.fabric.hosts_per_leaf))
+
+    @property
+    def planes_of_an_optic(self) -> int:
+        """Of a NIC. Where a transceiver holds no whole share of its planes, fewer go with each."""
+        planes = self.fabric.planes
+        most = min(self.failures.planes_per_optic or OPTIC_BPS // self.fabric.host_link_bps, planes)
+        return max(n for n in range(1, planes + 1) if planes % n == 0 and n <= max(most, 1))
+
+    @property
+    def spares(self) -> int:
+        """Machines that stand by."""
+        return math.ceil(self.job.spare_share * self.machines)
+
+    @property
+    def feeds(self) -> int:
+        """Power feeds of the job's hosts."""
+        return -(-self.machines // self.failures.hosts_per_feed)
+
+    @property
     def nics_per_machine(self) -> int:
-        return self.fabric.hosts // self.machines
+        return self.job.nics_per_gpu or self.fabric.hosts // self.machines
+
+    @property
+    def nics(self) -> int:
+        """That the job uses. Others are spares', or there because leaves have as many each."""
+        return self.machines * self.nics_per_machine
+
+    @property
+    def places(self) -> int:
+        """Spares that have ports."""
+        return (self.fabric.hosts - self.nics) // self.nics_per_machine
+
+    @property
+    def spanned(self) -> Description:
+        """What the job spans: of each leaf as many NICs as it uses, and nothing that no packet crosses."""
+        shape = self.fabric.crossed
+        each = -(-self.nics // shape.leaves)
+        return replace(self, fabric=replace(shape, hosts=each * shape.leaves, hosts_per_leaf=each))
 
 
 def unknown_key(section: str, key: str, value: object, known: list[str]) -> ConfigError:

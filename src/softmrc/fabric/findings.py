@@ -7,7 +7,7 @@ from dataclasses import fields
 from softmrc.fabric.assess import Assessment
 from softmrc.fabric.closed_form import YEAR_H
 from softmrc.fabric.description import Failures, Job
-from softmrc.fabric.flips import Flip
+from softmrc.fabric.flips import NO_DIFFERENCE, Flip
 from softmrc.fabric.losses import PART_WORDS, POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
 from softmrc.units import count_text, counted, money_text, power_text, rate_text, ratio_text, share_text
@@ -16,12 +16,13 @@ DIVERSITY_HEAD = ["the other host is", "share of pairs", "switches", "paths a pl
 DOMAIN_HEAD = ["one failed", "there are", "hosts hit", "each loses", "in hosts", "a month"]
 LOSSES_TITLE = "Where the job's time goes, in per cent, by policy"
 LOSSES_HEAD = [f"{policy}, {TRANSPORT_WORDS[t]}" for policy in POLICIES for t in TRANSPORTS]
-CLEAR_DIFFERENCE = 0.001  # of the job's time
 SECTIONS: dict[str, type[Failures] | type[Job]] = {"failures": Failures, "job": Job}
 THE_FILES = "the file's"
+THE_RATES = "from the rates"
+DERIVED = {"failures.links_per_optic": "links_of_an_optic", "failures.planes_per_optic": "planes_of_an_optic"}
 ORIGINS = {  # of defaults, as docs/assess.md has them; all others are assumed
-    "failures.gpu_per_year": "published", "failures.nic_port_per_year": "published",
-    "failures.links_per_optic": "published", "failures.switch_per_year": "published in part",
+    "failures.gpu_per_year": "published", "failures.nic_per_year": "published",
+    "failures.switch_per_year": "published in part",
     "failures.link_per_year": "one paper's", "job.rides_out_s": "NCCL's default",
 }  # fmt: skip
 
@@ -46,7 +47,7 @@ def diversity_rows(found: Assessment) -> list[list[str]]:
 def domain_rows(found: Assessment) -> list[list[str]]:
     return [
         [d.what, f"{d.count:,}", f"{d.hosts:,}", share_text(d.share), count_text(d.fabric_hosts),
-         count_text(d.count * d.per_year * MONTH_H / YEAR_H) if d.per_year else "—"]
+         count_text(d.a_month) if d.per_year else "—"]
         for d in found.domains
     ]  # fmt: skip
 
@@ -71,28 +72,42 @@ def answer_lines(found: Assessment) -> list[str]:
     gap = roce.lost - mrc.lost
     saved = found.price(abs(gap))
     best = {t: POLICIES[found.best(t)] for t in TRANSPORTS}
-    if abs(gap) < CLEAR_DIFFERENCE:
+    if abs(gap) < NO_DIFFERENCE:
         verdict = "MRC and RoCE lose the same: here it makes no difference."
     else:
         who, worse = ("MRC", "RoCE") if gap > 0 else ("RoCE", "MRC")
         verdict = (
-            f"{who} loses less: {worse} costs {saved.gpu_h:,.0f} GPU-hours a month more ({share_text(abs(gap))}), "
-            f"{money_text(saved.usd)} and {saved.mwh:,.0f} MWh ({power_text(saved.watts)})."
+            f"{who} loses less: on this same fabric {worse} costs {saved.gpu_h:,.0f} GPU-hours a month "
+            f"more ({share_text(abs(gap))}), {money_text(saved.usd)} "
+            f"and {saved.mwh:,.0f} MWh ({power_text(saved.watts)})."
         )
-    lines = [verdict]
+    lines = [verdict, _elsewhere_line(found)]
     for t, one in (("mrc", mrc), ("roce", roce)):
         network = max(found.network_share(t), 0.0)
         lines.append(
             f"With {TRANSPORT_WORDS[t]} the best policy is to {best[t]}: {share_text(one.lost)} of the job's time is "
-            f"lost, {share_text(network)} to the network's failures."
+            f"lost; of what the hosts leave, the network's failures take {share_text(network)}."
         )
     lines.append(
-        f"{share_text(found.hosts_alone.lost)} would be lost with a network that never fails: GPUs, hosts, power and "
-        "checkpoints, the same for both."
+        f"{share_text(found.hosts_alone.lost)} would be lost with a network that never fails: GPUs, NICs, hosts, power "
+        "and checkpoints, the same for both."
     )
     lines.append(_ridden_line(found))
     lines += [_drawn_line(found, t) for t in TRANSPORTS]
     return lines + _uplinks_lines(found)
+
+
+def _elsewhere_line(found: Assessment) -> str:
+    one = found.roce_elsewhere
+    if one.is_here:
+        return "With no other number of planes, of the same NICs and switches, would RoCE lose less."
+    gap = one.lost - found.of_best("mrc").lost
+    than = f"{share_text(abs(gap))} {'more' if gap > 0 else 'less'} than" if abs(gap) >= NO_DIFFERENCE else "as much as"
+    return (
+        f"RoCE loses least on another fabric of the same NICs and switches ({rate_text(one.switch_bps)}), "
+        f"{counted(one.planes, 'plane')} of {counted(one.tiers, 'tier')}: {share_text(one.lost)}, "
+        f"{than} MRC on this one."
+    )
 
 
 def _uplinks_lines(found: Assessment) -> list[str]:
@@ -101,11 +116,16 @@ def _uplinks_lines(found: Assessment) -> list[str]:
     if ratio > 1:
         crossing = found.description.job.crossing_share
         what = "all" if crossing == 1 else share_text(crossing)
-        shares = [share_text(found.uplinks_share(t)) for t in TRANSPORTS]
         lines.append(
             f"Uplinks are lean, {ratio_text(ratio)}: where {what} that is sent leaves its leaf (job.crossing_share), "
-            f"they take another {shares[0]} of the job's time with MRC and {shares[1]} with RoCE, failures or not. The "
+            f"they take {share_text(found.uplinks_share)} of the time that failures leave, with MRC and with RoCE. The "
             "figures above leave that out."
+        )
+    d = found.description
+    if d.spares > d.places:
+        lines.append(
+            f"The fabric has ports for {d.places:,} of the {counted(d.spares, 'spare')} that are taken to stand by "
+            "(job.spare_share): all other NICs are the job's."
         )
     if found.idle_switches:
         lines.append(
@@ -117,13 +137,15 @@ def _uplinks_lines(found: Assessment) -> list[str]:
 
 def _ridden_line(found: Assessment) -> str:
     """What happens, and for how much of it the job stops."""
-    failures = sum(d.count * d.per_year for d in found.domains) * MONTH_H / YEAR_H
+    failures = sum(d.a_month for d in found.domains)
     cables = sum(d.count for d in found.domains if d.what.endswith("cable"))
     flaps = cables * found.description.failures.flap_per_link_year * MONTH_H / YEAR_H
     stops = {t: count_text(found.of_best(t).stops_per_month) for t in TRANSPORTS}
+    ridden = {t: count_text(found.ridden_out(t)) for t in TRANSPORTS}
     return (
-        f"A month brings {count_text(failures)} failures and {count_text(flaps)} flaps; the job stops {stops['mrc']} "
-        f"times with MRC and {stops['roce']} times with RoCE, and the rest is ridden out."
+        f"A month brings {count_text(failures)} failures and {count_text(flaps)} flaps. Of the failures, "
+        f"{ridden['mrc']} are such as a job goes on without with MRC and {ridden['roce']} with RoCE; for the others it "
+        f"stops, if it is not down already: {stops['mrc']} times with MRC and {stops['roce']} times with RoCE."
     )
 
 
@@ -139,8 +161,11 @@ def _drawn_line(found: Assessment, transport: str) -> str:
 def flip_line(flip: Flip) -> str:
     winner = {"mrc": "MRC loses less", "roce": "RoCE loses less", "neither": "it makes no difference"}[flip.winner]
     what = winner if flip.changes_winner else f"MRC had better {POLICIES[flip.policy]}"
-    side = "above" if flip.flips_at > flip.value else "below"
-    return f"{flip.key} {side} {flip.flips_at:.3g} ({origin(flip.key, flip.value)}: {flip.value:g}): {what}"
+    side = "of" if isinstance(flip.flips_at, int) else "above" if flip.flips_at > flip.value else "below"
+    there = f"{flip.key} {side} {flip.flips_at:.3g}"
+    if not flip.value:
+        return f"{there} ({THE_RATES if flip.key in DERIVED else 'assumed: as many as it takes'}): {what}"
+    return f"{there} ({origin(flip.key, flip.value)}: {flip.value:g}): {what}"
 
 
 def origin(key: str, value: float) -> str:
@@ -151,10 +176,15 @@ def origin(key: str, value: float) -> str:
 
 
 def flip_lines(found: Assessment) -> list[str]:
-    lines = [flip_line(one) for one in found.flips]
-    if not any(one.changes_winner for one in found.flips):
-        lines.insert(0, "No single assumption changes who loses less, were it a hundred times as large or as small.")
-    return lines
+    lines = [flip_line(one) for one in found.search.flips]
+    if any(one.changes_winner for one in found.search.flips):
+        return lines
+    said = (
+        "No single assumption changes who loses less: rates, times and shares from a hundredth to a hundred times, "
+        "whole numbers as far as they go"
+    )
+    ends = "".join(f"; {key} no further than {end:.3g}, where it ends" for key, end in found.search.ends.items())
+    return [f"{said}{ends}.", *lines]
 
 
 def assumption_rows(found: Assessment) -> list[list[str]]:
@@ -163,7 +193,9 @@ def assumption_rows(found: Assessment) -> list[list[str]]:
     for section, kind in SECTIONS.items():
         for one in fields(kind):
             key, value = f"{section}.{one.name}", getattr(getattr(found.description, section), one.name)
-            rows.append([key, f"{value:g}", origin(key, value)])
+            derived = DERIVED.get(key) if not value else None
+            shown, who = (getattr(found.description, derived), THE_RATES) if derived else (value, origin(key, value))
+            rows.append([key, f"{shown:g}", who])
     return rows
 
 

@@ -1,12 +1,13 @@
 """Which assumption would have to be wrong, and by how much, for the answer to be another one.
 
-Every rate, time and share is moved on its own, up and down, until who loses less changes or MRC's best policy does. A
-difference of less than a thousandth of the job's time is no difference.
+Every rate, time and share is moved on its own, up and down, until who loses less changes, and until MRC's best policy
+does, whichever comes first; every whole number is tried at what it can be. A difference of less than a thousandth of
+the job's time is no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,10 +16,11 @@ from softmrc.fabric import closed_form
 from softmrc.fabric.description import Description
 from softmrc.fabric.losses import POLICIES
 
-FACTORS = (3.0, 10.0, 100.0)
+FACTORS = (2.0, 5.0, 10.0, 30.0, 100.0)
 HALVINGS = 8
 NO_DIFFERENCE = 0.001  # of the job's time
 ASIDE = ("gpu_hour_usd", "gpu_w", "crossing_share")  # no part of what failures take changes with them
+CREWS = tuple(n * 10**k for k in range(5) for n in (1, 2, 5))
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class Flip:
     changes_winner: bool
 
 
+@dataclass(frozen=True)
+class Search:
+    """What was found, and which assumptions could not be moved as far as others: the last value that could be."""
+
+    flips: list[Flip]
+    ends: dict[str, float]
+
+
 def verdict(description: Description) -> Verdict:
     lost = {(p, t): closed_form.losses(description, t, p).lost for p in POLICIES for t in ("mrc", "roce")}
     mrc, roce = (min(lost[p, t] for p in POLICIES) for t in ("mrc", "roce"))
@@ -48,21 +58,26 @@ def verdict(description: Description) -> Verdict:
     return Verdict(winner, min(POLICIES, key=lambda p: lost[p, "mrc"]))
 
 
-def find(description: Description) -> list[Flip]:
-    """The nearest value of each assumption that changes the verdict; nothing for one that does not within ×100."""
+def find(description: Description) -> Search:
+    """Of each assumption the nearest value with which somebody else loses less, and the nearest with which MRC had
+    better do something else, if it comes before that."""
     now = verdict(description)
-    found = []
+    found: list[Flip] = []
+    ends: dict[str, float] = {}
     for section, key, value in _assumptions(description):
-        nearest = None
-        for upward in (True, False):
-            hit = _first_change(description, section, key, value, upward, now)
-            if hit and (nearest is None or _distance(hit[0], value) < _distance(nearest[0], value)):
-                nearest = hit
-        if nearest:
-            at, there = nearest
-            changes = there.winner != now.winner
-            found.append(Flip(f"{section}.{key}", value, at, there.winner, there.policy, changes))
-    return sorted(found, key=lambda one: (not one.changes_winner, _distance(one.flips_at, one.value)))
+        name = f"{section}.{key}"
+        walks, end = _walks(description, section, key, value)
+        if end is not None:
+            ends[name] = end
+        winner = _nearest(value, [_change(walk, lambda there: there.winner != now.winner) for walk in walks])
+        policy = _nearest(value, [_change(walk, lambda there: there.policy != now.policy) for walk in walks])
+        if policy and winner and _distance(policy[0], value) >= _distance(winner[0], value):
+            policy = None
+        for hit, changes in ((winner, True), (policy, False)):
+            if hit:
+                found.append(Flip(name, value, hit[0], hit[1].winner, hit[1].policy, changes))
+    found.sort(key=lambda one: (not one.changes_winner, _distance(one.flips_at, one.value)))
+    return Search(found, ends)
 
 
 def _assumptions(description: Description) -> Iterator[tuple[str, str, float]]:
@@ -70,42 +85,90 @@ def _assumptions(description: Description) -> Iterator[tuple[str, str, float]]:
         part = getattr(description, section)
         for one in fields(part):
             value = getattr(part, one.name)
-            if isinstance(value, float) and value > 0 and one.name not in ASIDE:
+            moves = value > 0 if isinstance(value, float) else section == "failures"
+            if moves and one.name not in ASIDE:
                 yield section, one.name, value
 
 
 def _distance(a: float, b: float) -> float:
-    return max(a / b, b / a)
+    return max(a / b, b / a) if a and b else float("inf")
 
 
-def _moved(description: Description, section: str, key: str, value: float) -> Verdict | None:
-    try:
-        part: Any = replace(getattr(description, section), **{key: value})
-        return verdict(replace(description, **{section: part}))
-    except ConfigError:  # beyond what can be, or more than the crews can mend
-        return None
+Walk = tuple[Callable[[float], "Verdict | None"], list[tuple[float, "Verdict"]], bool]  # how, where, if between as well
 
 
-def _first_change(
-    description: Description, section: str, key: str, value: float, upward: bool, now: Verdict
-) -> tuple[float, Verdict] | None:
-    same = value
-    for factor in FACTORS:
-        there = value * factor if upward else value / factor
-        if key.endswith("_share"):
-            there = min(there, 1.0)
-        seen = _moved(description, section, key, there)
-        if seen is None:
+def _walks(description: Description, section: str, key: str, value: float) -> tuple[list[Walk], float | None]:
+    """Away from what is assumed, step by step, and where that ended before its time."""
+
+    def moved(to: float) -> Verdict | None:
+        try:
+            part: Any = replace(getattr(description, section), **{key: to})
+            return verdict(replace(description, **{section: part}))
+        except ConfigError:  # beyond what can be, or more than the crews can mend
             return None
-        if seen == now:
-            same = there
+
+    if isinstance(value, int):
+        tried = ((to, moved(to)) for to in _whole_numbers(description, key, value))
+        return [(moved, [(to, there)], False) for to, there in tried if there], None
+    walks: list[Walk] = []
+    end = None
+    for upward in (True, False):
+        steps, reached = [], value
+        for factor in FACTORS:
+            to = value * factor if upward else value / factor
+            to = min(to, 1.0) if key.endswith("_share") else to
+            there = moved(to)
+            if there is None:
+                to, there = _last(moved, reached, to)
+                end = to
+            if there is not None and to != reached:
+                steps.append((to, there))
+            if to in (end, reached):
+                break
+            reached = to
+        walks.append((moved, [(value, verdict(description)), *steps], True))
+    return walks, end
+
+
+def _whole_numbers(description: Description, key: str, value: int) -> list[int]:
+    planes = range(1, description.fabric.planes + 1)
+    most = description.machines
+    found: dict[str, Sequence[int]] = {
+        "planes_per_cable": planes,
+        "planes_per_optic": planes,
+        "links_per_optic": (1, 2, 4, 8, 16, 32, 64),
+        "crews": CREWS,
+        "hosts_per_feed": [to for to in (1, *(int(value * f) for f in FACTORS)) if to <= most],
+    }
+    return sorted((to for to in found[key] if to != value), key=lambda to: _distance(to, value or CREWS[-1]))
+
+
+def _last(moved: Callable[[float], Verdict | None], good: float, bad: float) -> tuple[float, Verdict | None]:
+    """The last value that can be, between one that can and one that cannot."""
+    for _ in range(HALVINGS):
+        middle = (good * bad) ** 0.5
+        good, bad = (good, middle) if moved(middle) is None else (middle, bad)
+    return good, moved(good)
+
+
+def _change(walk: Walk, is_other: Callable[[Verdict], bool]) -> tuple[float, Verdict] | None:
+    """The first value of a walk where the verdict is another in this respect."""
+    moved, steps, is_between = walk
+    for at, (to, there) in enumerate(steps):
+        if not is_other(there):
             continue
-        for _ in range(HALVINGS):
-            middle = (same * there) ** 0.5
-            between = _moved(description, section, key, middle)
-            if between is None or between == now:
-                same = middle
-            else:
-                there, seen = middle, between
-        return there, seen
+        if is_between and at:
+            same = steps[at - 1][0]
+            for _ in range(HALVINGS):
+                middle = (same * to) ** 0.5
+                between = moved(middle)
+                if between is None or not is_other(between):
+                    same = middle
+                else:
+                    to, there = middle, between
+        return to, there
     return None
+
+
+def _nearest(value: float, hits: list[tuple[float, Verdict] | None]) -> tuple[float, Verdict] | None:
+    return min((hit for hit in hits if hit), key=lambda hit: _distance(hit[0], value or CREWS[-1]), default=None)

@@ -42,6 +42,11 @@ class Losses:
     def lost(self) -> float:
         return sum(getattr(self, part) for part in PARTS)
 
+    def beyond(self, less: Losses) -> float:
+        """What this takes of the time that a smaller loss leaves. A difference of the two would shrink where much is
+        lost anyway, though the same share of the work is gone."""
+        return 1 - (1 - self.lost) / (1 - less.lost) if less.lost < 1 else 0.0
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"lost": self.lost}
 

@@ -24,6 +24,7 @@ MONTH_H = 720.0
 HOURS_A_YEAR = 8766.0
 MAX_EVENTS = 4_000_000
 NEVER = float("inf")
+BELOW = ("port", "cable", "nic-optic", "optic", "leaf")  # the leaves, and these themselves: hosts that can be swapped
 
 
 class Part(NamedTuple):
@@ -48,12 +49,14 @@ def _kinds(d: Description) -> list[_Kind]:
     p = s.planes
     host_cables = s.hosts * -(-p // f.planes_per_cable)
     uplinks, core_links = p * s.spines * s.cables_per_link, p * s.cores_per_spine * s.cables_per_core_link
-    optics = s.leaves * -(-s.hosts_per_leaf // f.links_per_optic) * p
+    optics = s.leaves * -(-s.hosts_per_leaf // d.links_of_an_optic) * p
     kinds = [
         _Kind("gpu", d.machines, f.gpu_per_year * d.gpus / d.machines, f.gpu_repair_h),
-        _Kind("power", s.leaves, f.power_per_year, f.power_repair_h),
+        _Kind("nic", d.nics, f.nic_per_year, f.nic_repair_h),
+        _Kind("power", d.feeds, f.power_per_year, f.power_repair_h),
         _Kind("port", s.hosts * p, f.nic_port_per_year, f.nic_port_repair_h),
         _Kind("cable", host_cables, f.link_per_year, f.link_repair_h),
+        _Kind("nic-optic", s.hosts * (p // d.planes_of_an_optic), f.optic_per_year, f.optic_repair_h),
         _Kind("optic", optics, f.optic_per_year, f.optic_repair_h),
         _Kind("leaf", s.leaves * p, f.switch_per_year, f.switch_repair_h),
         _Kind("uplink", s.leaves * uplinks, f.link_per_year, f.link_repair_h),
@@ -78,6 +81,12 @@ class Slowest:
 
     def __init__(self, d: Description) -> None:
         self._d, self._s = d, d.fabric
+        # What a host has of its own, and how many planes go with one of it.
+        self._of_host = {
+            "port": 1,
+            "cable": min(d.failures.planes_per_cable, d.fabric.planes),
+            "nic-optic": d.planes_of_an_optic,
+        }
         self._planes: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))  # of a host: what took each
         self._leaf_planes: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self._uplinks: dict[int, int] = defaultdict(int)  # of a leaf
@@ -89,12 +98,12 @@ class Slowest:
     def change(self, part: Part, by: int) -> None:
         s, which = self._s, part.which
         p = s.planes
-        if part.kind in ("port", "cable"):
-            together = 1 if part.kind == "port" else min(self._d.failures.planes_per_cable, p)
+        if part.kind in self._of_host:
+            together = self._of_host[part.kind]
             host, first = divmod(which * together, p)
             self._host(host, range(first, first + together), by)
         elif part.kind == "optic":
-            together = self._d.failures.links_per_optic
+            together = self._d.links_of_an_optic
             a_leaf = -(-s.hosts_per_leaf // together)
             place, plane = divmod(which, p)
             leaf, group = divmod(place, a_leaf)
@@ -164,6 +173,14 @@ class _Run:
         self.d, self.transport, self.policy, self.end = d, transport, policy, hours
         self.rng = rng
         self.whole_cable = d.failures.planes_per_cable >= d.fabric.planes  # that breaks leaves nothing of a host
+        self.takes_host = {"gpu", "nic"} | ({"cable"} if self.whole_cable else set())
+        self.takes_host |= {"nic-optic"} if d.planes_of_an_optic == d.fabric.planes else set()
+        self.takes_group = {"power"}
+        if d.fabric.planes == 1:
+            self.takes_host.add("port")
+            self.takes_group |= {"optic", "leaf"}
+        self.hosts_of = {kind: 1 for kind in BELOW} | {"power": min(d.failures.hosts_per_feed, d.machines)}
+        self.hosts_of |= {"optic": d.links_of_an_optic, "leaf": d.fabric.hosts_per_leaf}
         self.as_expected = as_expected  # as many failures as are expected, where only the mean is wanted
         self.kinds = {k.name: k for k in _kinds(d)}
         self.slowest = Slowest(d)
@@ -178,9 +195,9 @@ class _Run:
         self.stalls = 0
         self.soft: dict[int, Part] = {}  # what is broken and leaves something
         self.to_swap: list[int] = []
-        self.spares = int(np.ceil(d.job.spare_share * d.machines))
+        self.spares = d.spares
         self.missing = 0  # hosts without which the job cannot go on, and for which there is no spare
-        self.dark_groups = 0  # groups of hosts that wait for a repair
+        self.dark_groups = 0  # groups of hosts that wait for a repair, as spares are not enough
         self.free_crews = d.failures.crews or NEVER
         self.queue: deque[tuple[float, Callable[[], None]]] = deque()
         self.tally = _Tally()
@@ -239,15 +256,15 @@ class _Run:
     # What breaks.
 
     def _break(self, part: Part) -> None:
-        kind, p = part.kind, self.d.fabric.planes
+        kind = part.kind
         if kind.startswith("flap of "):
             self._flap(Part(kind.removeprefix("flap of "), part.which))
-        elif kind == "gpu" or (kind == "port" and p == 1) or (kind == "cable" and self.whole_cable):
+        elif kind in self.takes_host:
             self._lose_host(part)
-        elif kind == "power" or (p == 1 and kind in ("optic", "leaf")):
+        elif kind in self.takes_group:
             self._lose_group(part)
         else:
-            below = kind in ("port", "cable", "optic", "leaf")
+            below = kind in BELOW
             self._degrade(part)
             if self.transport == "roce":
                 if below or self.d.job.reroute_s > self.d.job.rides_out_s:
@@ -272,11 +289,20 @@ class _Run:
         else:
             self.spares += 1
 
+    def _hosts_back(self, hosts: int) -> None:
+        for _ in range(hosts):
+            self._host_back()
+
     def _lose_group(self, part: Part) -> None:
         if self.phase == "waiting":
             return
-        self.dark_groups += 1
-        self._mend(part, self._group_back)
+        hosts = self.hosts_of[part.kind]
+        if hosts <= self.spares:
+            self.spares -= hosts
+            self._mend(part, lambda: self._hosts_back(hosts))
+        else:
+            self.dark_groups += 1
+            self._mend(part, self._group_back)
         self._stop()
 
     def _group_back(self) -> None:
@@ -290,8 +316,8 @@ class _Run:
             window = self.d.failures.maintenance_days * 24
             self.at((self.now // window + 1) * window, lambda: self._heal(key))
             return
-        swappable = self.policy == "swap" and part.kind in ("port", "cable")
-        if swappable and self.spares:
+        swappable = self.policy == "swap" and part.kind in BELOW
+        if swappable and self.spares >= self.hosts_of[part.kind]:
             if self.transport == "mrc" and self.phase in ("run", "write"):
                 self.to_swap.append(key)
                 return
@@ -312,10 +338,11 @@ class _Run:
 
     def _swap(self, key: int) -> None:
         part = self.soft[key]
-        if self.spares:
-            self.spares -= 1
+        hosts = self.hosts_of[part.kind]
+        if self.spares >= hosts:
+            self.spares -= hosts
             self._heal(key)
-            self._mend(part, self._host_back)
+            self._mend(part, lambda: self._hosts_back(hosts))
         else:
             self._mend(part, lambda: self._heal(key))
 

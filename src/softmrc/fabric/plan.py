@@ -14,6 +14,8 @@ What costs what is read from a price file, whose defaults are assumptions.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -22,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from softmrc.errors import ConfigError
-from softmrc.fabric.description import read_section, unknown_key
+from softmrc.fabric.description import OPTIC_BPS, read_section, unknown_key
 from softmrc.fabric.shape import Shape
 from softmrc.files import parse_toml, read_text
 from softmrc.units import counted, rate_text, ratio_text
 
-OPTIC_BPS = 800_000_000_000
+LANE_BPS = 100_000_000_000
 MOST_PORTS = 1 << 14  # of a switch, far beyond any
 
 
@@ -87,6 +89,8 @@ class Question:
     nic_bps: int
     switch_bps: int
     nics_per_gpu: int = 1
+    spare_share: float = 0.0  # of the GPUs: so many more stand by, each with its ports
+    lane_bps: int = LANE_BPS  # of a switch; it has no more ports than lanes
 
     def __post_init__(self) -> None:
         for key, least in (("gpus", 2), ("nics_per_gpu", 1)):
@@ -94,8 +98,12 @@ class Question:
                 raise ConfigError(key, getattr(self, key), f"at least {least}")
 
     @property
+    def spares(self) -> int:
+        return math.ceil(self.spare_share * self.gpus)
+
+    @property
     def nics(self) -> int:
-        return self.gpus * self.nics_per_gpu
+        return (self.gpus + self.spares) * self.nics_per_gpu
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ class Design:
     port_bps: int
     radix: int
     downlinks: int  # of a T0
-    uplinks: int  # of a T0
+    uplinks: int  # of a T0, as it is built
     max_nics: int
     layout: Layout | None  # None: more tiers than a fabric file has
     hosts: int  # NICs of a fabric whose leaves have as many each; what is counted and priced
@@ -239,14 +247,16 @@ def design(question: Question, prices: Prices, planes: int, tiers: int, oversubs
     if q.switch_bps % port_bps:
         even = f"ports of {rate_text(port_bps)} do not divide {rate_text(q.switch_bps)}"
         raise ConfigError("switch", rate_text(q.switch_bps), f"a whole number of ports; {even}")
-    radix = q.switch_bps // port_bps
+    radix = q.switch_bps // max(port_bps, q.lane_bps)
     if radix > MOST_PORTS:
         raise ConfigError("switch", rate_text(q.switch_bps), f"at most {MOST_PORTS:,} ports; this makes {radix:,}")
     if tiers == 1:
         if o != 1:
             raise ConfigError("oversubscription", float(o), "1 with a single tier, which has no uplinks")
         if q.nics > radix:
-            raise ConfigError("tiers", 1, f"more of them: a switch has {radix:,} ports for {q.nics:,} NICs")
+            raise ConfigError(
+                "tiers", 1, f"more of them: a switch has {radix:,} ports for {q.nics:,} NICs{_with_spares(q)}"
+            )
         return _price(q, prices, planes, 1, o, port_bps, radix, radix, 0, radix)
     down = radix * o / (1 + o)
     if down.denominator != 1:
@@ -257,19 +267,24 @@ def design(question: Question, prices: Prices, planes: int, tiers: int, oversubs
     downlinks, uplinks = int(down), radix - int(down)
     most = downlinks * (radix // 2) ** (tiers - 2) * radix
     if uplinks < 1 or most < q.nics:
-        need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for"
+        need = f"{tiers} tiers of {radix} ports reach {most:,} NICs, and {q.nics:,} are asked for{_with_spares(q)}"
         raise ConfigError("tiers", tiers, f"more of them, or more planes; {need}")
     if q.nics <= downlinks:
         raise ConfigError("tiers", tiers, f"1, as a single leaf has room for all {q.nics:,} NICs")
     return _price(q, prices, planes, tiers, o, port_bps, radix, downlinks, uplinks, most)
 
 
+def _with_spares(q: Question) -> str:
+    return f", {q.spares * q.nics_per_gpu:,} of them for spares" if q.spares else ""
+
+
 def _price(
     q: Question, prices: Prices, planes: int, tiers: int, o: Fraction, port_bps: int, radix: int, downlinks: int,
     uplinks: int, most: int,
 ) -> Design:  # fmt: skip
-    layout = lay_out(q.nics, tiers, radix, downlinks, uplinks)
+    layout = lay_out(q.nics, tiers, radix, o)
     if layout is not None:
+        uplinks = layout.spines * layout.cables
         hosts, links, counts = layout.hosts, layout.links, layout.by_tier
     else:
         leaves = -(-q.nics // downlinks)
@@ -292,37 +307,65 @@ def _price(
 
 
 @cache
-def lay_out(nics: int, tiers: int, radix: int, downlinks: int, uplinks: int) -> Layout | None:
-    """A plane with the fewest switches, where NICs fill more than one leaf; None where there are more tiers than a
-    fabric file has. Three tiers have more than one pod: nothing would cross their cores."""
-    leaves = -(-nics // downlinks)
+def lay_out(nics: int, tiers: int, radix: int, oversubscription: Fraction) -> Layout | None:
+    """A plane with the fewest switches, and of those the fewest cables, where NICs fill more than one leaf; None where
+    there are more tiers than a fabric file has. Three tiers have more than one pod: nothing would cross their cores."""
     if tiers == 1:
         return Layout(nics, 1)
-    # Cables from a leaf to a T1: no T1 is the only one above a leaf, unless the leaf has a single uplink.
-    sides = [n for n in range(1, max(uplinks // 2, 1) + 1) if uplinks % n == 0]
-    if tiers == 2:
-        cables = max(n for n in sides if n * leaves <= radix)
-        return Layout(-(-nics // leaves), leaves, uplinks // cables, cables)
     if tiers > 3:
         return None
-    found = (
-        one
-        for per_pod in range(1, min(-(-leaves // 2), radix // 2) + 1)
-        for cables in sides
-        if cables * per_pod <= radix // 2
-        if (one := _in_pods(nics, -(-leaves // per_pod), per_pod, cables, radix, uplinks))
-    )
-    return min(found, key=lambda one: (sum(one.by_tier), one.hosts, one.cables, one.core_cables))
+    found = _two_tiers if tiers == 2 else _three_tiers
+    return min(found(nics, radix, oversubscription), key=lambda one: (sum(one.by_tier), one.links, one.leaves))
 
 
-def _in_pods(nics: int, pods: int, per_pod: int, cables: int, radix: int, uplinks: int) -> Layout | None:
-    """Three tiers with as much from aggregations to cores as from leaves to aggregations."""
-    rising, half = per_pod * cables, radix // 2  # from an aggregation to all cores
-    for side in range(min(radix // pods, half), 0, -1):
-        cores = -(-rising // side)
-        if cores * side <= half:
+def _uplinks(h: int, radix: int, ratio: Fraction, most_cables: int) -> Iterator[tuple[int, int]]:
+    """How many T1 a leaf with so many NICs meets, and by how many cables each. No T1 is the only one above a leaf,
+    unless the leaf needs a single uplink."""
+    need = math.ceil(h / ratio)
+    for cables in range(1, most_cables + 1):
+        spines = max(-(-need // cables), min(need, 2))
+        if h + spines * cables <= radix:
+            yield spines, cables
+
+
+def _two_tiers(nics: int, radix: int, ratio: Fraction) -> Iterator[Layout]:
+    fewest = math.ceil(nics / ratio / radix)  # spines
+    best = math.inf
+    for leaves in range(math.ceil(nics * (1 + ratio) / ratio / radix), radix + 1):
+        if leaves + fewest > best:
+            return
+        h = -(-nics // leaves)
+        for spines, cables in _uplinks(h, radix, ratio, radix // leaves):
+            best = min(best, leaves + spines)
+            yield Layout(h, leaves, spines, cables)
+
+
+def _three_tiers(nics: int, radix: int, ratio: Fraction) -> Iterator[Layout]:
+    """With as much from aggregations to cores as from leaves to aggregations."""
+    least = math.ceil(nics * (1 + ratio) / ratio / radix)
+    fewest = math.ceil(3 * nics / ratio / radix)  # aggregations and cores
+    best = math.inf
+    for per_pod in range(1, radix // 2 + 1):
+        for pods in range(max(2, -(-least // per_pod)), radix + 1):
             leaves = pods * per_pod
-            return Layout(-(-nics // leaves), leaves, uplinks // cables, cables, pods, cores, -(-rising // cores))
+            if leaves + fewest > best:
+                break
+            h = -(-nics // leaves)
+            for spines, cables in _uplinks(h, radix, ratio, radix // 2 // per_pod):
+                core = _cores(per_pod * cables, pods, radix)
+                if core:
+                    one = Layout(h, leaves, spines, cables, pods, *core)
+                    best = min(best, sum(one.by_tier))
+                    yield one
+
+
+def _cores(rising: int, pods: int, radix: int) -> tuple[int, int] | None:
+    """How many cores an aggregation meets, and by how many cables each: as few as can be."""
+    for side in range(min(radix // pods, rising), 0, -1):
+        cores = -(-rising // side)
+        side = -(-rising // cores)
+        if rising + cores * side <= radix:
+            return cores, side
     return None
 
 
@@ -351,6 +394,12 @@ def compare(
     return found
 
 
+def fewest_tiers(question: Question, planes: int, oversubscription: Fraction) -> Design | None:
+    """The lowest design that a fabric file has, without its price; None if there is none."""
+    found = compare(question, Prices(), (planes,), (1, 2, 3), (oversubscription,))
+    return next((one for one in found if isinstance(one, Design)), None)
+
+
 def shape_of(found: Design) -> Shape:
     """The fabric of a design, as a fabric file has it."""
     if found.layout is None:
@@ -363,12 +412,17 @@ def shape_of(found: Design) -> Shape:
     )  # fmt: skip
 
 
+def gpus_text(question: Question) -> str:
+    each = f" with {question.nics_per_gpu} NICs each" if question.nics_per_gpu > 1 else ""
+    return f"{question.gpus:,} GPUs{f' and {question.spares:,} spares' if question.spares else ''}{each}"
+
+
 def fabric_file(question: Question, found: Design) -> str:
     """A design as the file that assess, sim, lab and fabric read."""
     shape = shape_of(found)
     nic, switch, port = (rate_text(rate) for rate in (question.nic_bps, question.switch_bps, found.port_bps))
     lines = [
-        f"# {question.gpus:,} GPUs, NICs of {nic}, switches of {switch}: {counted(found.planes, 'plane')}, "
+        f"# {gpus_text(question)}, NICs of {nic}, switches of {switch}: {counted(found.planes, 'plane')}, "
         f"{counted(found.tiers, 'tier')}" + (f", {ratio_text(found.down_up)} at a T0." if found.down_up else "."),
     ]
     if found.hosts != found.nics:
@@ -384,4 +438,7 @@ def fabric_file(question: Question, found: Design) -> str:
         lines.append(f"cables_per_core_link = {shape.cables_per_core_link}")
     if question.gpus != shape.hosts:
         lines += ["[job]", f"gpus = {question.gpus}  # that the NICs belong to"]
+        if shape.hosts // question.gpus != question.nics_per_gpu:
+            lines.append(f"nics_per_gpu = {question.nics_per_gpu}")
+        lines.append(f"spare_share = {question.spare_share:g}  # of the GPUs; {question.spares:,} stand by")
     return "\n".join(lines) + "\n"

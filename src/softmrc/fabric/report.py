@@ -11,8 +11,8 @@ from softmrc.fabric.assess import Assessment
 from softmrc.fabric.drawing import draw
 from softmrc.fabric.losses import POLICIES, TRANSPORT_WORDS, TRANSPORTS
 from softmrc.fabric.months import MONTH_H
-from softmrc.fabric.plan import Design, Impossible, Prices, Question
-from softmrc.fabric.study import Point, Study, answer, by_planes, outs
+from softmrc.fabric.plan import Design, Impossible, Prices, Question, gpus_text
+from softmrc.fabric.study import Point, Study, answer, by_planes, hour_text, outs
 from softmrc.report import plots
 from softmrc.report.page import page_of, section, table, verdict_line
 from softmrc.units import count_text, counted, money_text, power_text, rate_text, ratio_text, share_text
@@ -66,8 +66,7 @@ def plan_cell(design: Design, key: str) -> str:
 
 def plan_title(question: Question) -> str:
     rates = f"NICs of {rate_text(question.nic_bps)}, switches of {rate_text(question.switch_bps)}"
-    each = f" with {question.nics_per_gpu} NICs each" if question.nics_per_gpu > 1 else ""
-    return f"{question.gpus:,} GPUs{each}, {rates}"
+    return f"{gpus_text(question)}, {rates}"
 
 
 def plan_note(prices: Prices) -> str:
@@ -86,6 +85,16 @@ def spare_places(found: Sequence[Design | Impossible]) -> list[str]:
     return [f"NICs more than asked for, so that all leaves have as many: {counts}; {where}."]
 
 
+def lane_notes(question: Question, found: Sequence[Design | Impossible]) -> list[str]:
+    """Where lanes, and not the rate of a port, say how many ports a switch has."""
+    bound = [d for d in found if isinstance(d, Design) and d.port_bps < question.lane_bps]
+    if not bound:
+        return []
+    which = ", ".join(plan_cell(d, "shape") for d in bound)
+    lanes = f"{question.switch_bps // question.lane_bps} lanes of {rate_text(question.lane_bps)}"
+    return [f"A switch has {lanes}, and no more ports, however slow they are: {which} (--lane)."]
+
+
 def _design_name(d: Design) -> str:
     return f"{counted(d.planes, 'plane')}, {counted(d.tiers, 'tier')}"
 
@@ -100,7 +109,7 @@ def plan_html(question: Question, found: Sequence[Design | Impossible], prices: 
     labels = [_design_name(d) + (f", {plan_cell(d, 'split')}" if slim else "") for d in designs]
     refused = [d for d in found if isinstance(d, Impossible)]
     lines = [verdict_line(False, "impossible", f"{d.planes} × {d.tiers}", d.reason) for d in refused]
-    lines += [f"<p>{escape(words)}</p>" for words in spare_places(found)]
+    lines += [f"<p>{escape(words)}</p>" for words in spare_places(found) + lane_notes(question, found)]
     if not designs:
         return page_of(plan_title(question), "No design that was asked for can be built.", lines, [])
     parts = [section("In figures", "", table(["planes × tiers", *names], rows))]
@@ -165,12 +174,12 @@ def _hourly(timeline: Sequence[tuple[float, float]]) -> list[tuple[float, float]
     return [(float(hour), value) for hour, value in least.items()]
 
 
-STUDY_HEAD = ["design", "cost", "lost", "hosts", "network", "uplinks", "in all"]
+STUDY_HEAD = ["design", "cost", "lost", "hosts", "network", "uplinks", "useful hour"]
 
 
 def study_row(p: Point) -> list[str]:
     shares = (p.lost_share, p.hosts_share, p.network_share, p.uplinks_share)
-    return [p.name, money_text(p.cost_usd), *map(share_text, shares), money_text(p.all_usd)]
+    return [p.name, money_text(p.cost_usd), *map(share_text, shares), hour_text(p.useful_hour_usd)]
 
 
 def planes_rows(points: Sequence[Point]) -> list[list[str]]:
@@ -188,8 +197,9 @@ def study_note(prices: Prices) -> str:
     years = f"{prices.energy.years:g} years"
     return (
         f"Cost: to build it, its energy and the spares that stand by, over {years}, by {whose}. Lost: of the job's "
-        "time (hosts: with a network that never fails; network: what its failures add, with MRC; uplinks: what lean "
-        "ones add). In all: the cost, and what the lost time is worth."
+        "time (hosts: with a network that never fails; network: of what they leave, what its failures take, with MRC; "
+        "uplinks: of what is left, what lean ones take). Useful hour: the cost and that of the GPUs, for each GPU-hour "
+        "that is not lost."
     )
 
 
@@ -202,7 +212,7 @@ def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
         "cost, $ M", "lost, % of the job's time",
     )  # fmt: skip
     best = [p for p in by_planes(points).values() if p]
-    lost = [p.network_share + p.uplinks_share for p in best]
+    lost = [p.network_lost for p in best]
     bars = plots.bar_chart([p.name for p in best], [100 * x for x in lost], "%", (), [share_text(x) for x in lost])
     worth = bars if best else ""
     fronts = [[*study_row(p), power_text(p.power_w), p.policy] for p in front]
@@ -211,10 +221,10 @@ def study_html(asked: Study, points: Sequence[Point], prices: Prices) -> str:
     sections = [
         section("The front", "Beaten by none: nothing costs less and loses as little.",
                 table([*STUDY_HEAD, "power", "policy"], fronts) if front else ""),
-        section("By planes", "With each number of planes, the design that is least in all.",
+        section("By planes", "With each number of planes, the design whose useful hours cost least.",
                 table(STUDY_HEAD, planes_rows(points)) if best else ""),
         section("What the network loses",
-                "Of those: per cent of the job's time, to the network's failures and lean uplinks.", worth),
+                "Of those: per cent of the time that hosts leave, to the network's failures and lean uplinks.", worth),
         section("All that can be built", "", picture),
         section("Why the others are out", "",
                 f"<ul>{reasons}</ul><details><summary>one by one</summary>{each}</details>" if out else ""),

@@ -128,6 +128,14 @@ class Shape(Numbering):
         return ratio
 
     @property
+    def switch_bps(self) -> int:
+        """What its busiest switch carries."""
+        up, rising = self.spines * self.cables_per_link, self.cores_per_spine * self.cables_per_core_link
+        leaf = self.hosts_per_leaf * self.host_link_bps + up * self.fabric_link_bps
+        above = max(self.leaves_per_pod * self.cables_per_link + rising, self.pods * self.cables_per_core_link)
+        return max(leaf, above * self.fabric_link_bps if self.spines else 0)
+
+    @property
     def crossed(self) -> Shape:
         """Without what no packet crosses: spines above a single leaf, cores above a single pod."""
         if self.leaves == 1:

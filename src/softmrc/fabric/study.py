@@ -27,14 +27,14 @@ from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric import closed_form
 from softmrc.fabric.assess import without_network_failures
 from softmrc.fabric.description import Description, Failures, Job, read_section, unknown_key
+from softmrc.fabric.flips import NO_DIFFERENCE
 from softmrc.fabric.losses import POLICIES
-from softmrc.fabric.plan import Prices, Question, design, shape_of
+from softmrc.fabric.plan import LANE_BPS, Prices, Question, design, shape_of
 from softmrc.files import located, parse_toml, read_text
 from softmrc.units import as_rate_bps, as_share, counted, money_text, power_text, rate_text, ratio_text, share_text
 
 MOST_POINTS = 20_000
 MOST_EVS = 1024
-CLEAR_DIFFERENCE = 0.001  # of the job's time
 NOT_WANTED = "not wanted"
 LIMIT_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "cost_usd": ("costs", money_text), "power_w": ("takes", power_text), "lost_share": ("loses", share_text),
@@ -75,6 +75,7 @@ class Study:
     job: Job = field(default_factory=Job)
     nics_per_gpu: int = 1
     evs: tuple[int, ...] = ()  # a queue pair's, to be tried with packets: no arithmetic tells what they do
+    lane_bps: int = LANE_BPS  # of a switch, which has no more ports than lanes
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -109,18 +110,19 @@ class Point:
     out: str = ""  # why it cannot be built, or is not wanted, or who is better; empty: on the front
     cost_usd: float = 0.0
     power_w: float = 0.0
-    lost_share: float = 0.0  # the three below together
-    hosts_share: float = 0.0  # of it, what would be lost with a network that never fails
-    network_share: float = 0.0  # what failures of the network add
-    uplinks_share: float = 0.0  # what lean uplinks add
+    lost_share: float = 0.0  # to the three below, of which each takes its share of what those before it leave
+    hosts_share: float = 0.0  # would be lost with a network that never fails
+    network_share: float = 0.0  # failures of the network take
+    uplinks_share: float = 0.0  # lean uplinks take
     policy: str = ""
     switches: int = 0
-    lost_usd: float = 0.0  # what the time that is lost is worth, over the fabric's life
+    useful_hour_usd: float = 0.0  # the fabric and the GPUs over its life, for each GPU-hour that is not lost
     built_oversubscription: float = 0.0  # 0: a single tier, without uplinks
 
     @property
-    def all_usd(self) -> float:
-        return self.cost_usd + self.lost_usd
+    def network_lost(self) -> float:
+        """Of the time that hosts leave: to failures of the network, and to lean uplinks."""
+        return 1 - (1 - self.network_share) * (1 - self.uplinks_share)
 
     @property
     def is_built(self) -> bool:
@@ -161,9 +163,11 @@ def parse(table: dict[str, Any]) -> Study:
         read_section("job", table.get("job", {}), Job),
         _whole("nics_per_gpu", table.get("nics_per_gpu", 1), 1),
         _evs(table["evs"]) if "evs" in table else (),
+        as_rate_bps("lane_bps", table.get("lane_bps", LANE_BPS)),
     )
-    if study.job.gpus:
-        raise ConfigError("job.gpus", study.job.gpus, "at the top of the file, as gpus")
+    for key in ("gpus", "nics_per_gpu"):
+        if getattr(study.job, key):
+            raise ConfigError(f"job.{key}", getattr(study.job, key), f"at the top of the file, as {key}")
     if study.nics_per_gpu > 1 and study.job.gpus_per_host > 1:
         raise ConfigError("nics_per_gpu", study.nics_per_gpu, "1 where several GPUs share a NIC (job.gpus_per_host)")
     if len(study.points) > MOST_POINTS:
@@ -219,25 +223,29 @@ def _checked(where: str, value: Any) -> Any:
 def judge(study: Study, prices: Prices, varied: dict[str, Any]) -> Point:
     """One combination, as far as it goes by itself."""
     nic, switch = (as_rate_bps(f"vary.{key}", varied[key]) for key in ("nic_bps", "switch_bps"))
-    job = replace(study.job, spare_share=varied["spare_share"], gpus=study.gpus)
+    job = replace(study.job, spare_share=varied["spare_share"], gpus=study.gpus, nics_per_gpu=study.nics_per_gpu)
     try:
-        asked = Question(max(2, -(-study.gpus // job.gpus_per_host)), nic, switch, study.nics_per_gpu)
+        asked = Question(max(2, -(-study.gpus // job.gpus_per_host)), nic, switch, study.nics_per_gpu, job.spare_share,
+                         study.lane_bps)  # fmt: skip
         found = design(asked, prices, varied["planes"], varied["tiers"], _ratio(varied))
         description = Description(fabric=shape_of(found), failures=study.failures, job=job)
-        lost = {policy: closed_form.losses(description, "mrc", policy).lost for policy in POLICIES}
-        hosts = closed_form.losses(without_network_failures(description), "mrc", "repair").lost
+        span = description.spanned
+        lost = {policy: closed_form.losses(span, "mrc", policy) for policy in POLICIES}
+        hosts = closed_form.losses(without_network_failures(span), "mrc", "repair")
     except ConfigError as error:
         return Point(study.name_of(varied), varied, f"cannot be: {error.field}: {error.allowed}")
-    policy = min(POLICIES, key=lambda one: lost[one])
-    gpu_usd = job.gpu_hour_usd * prices.energy.years * closed_form.YEAR_H
-    spares_usd = math.ceil(job.spare_share * description.machines) * job.gpus_per_host * gpu_usd
+    policy = min(POLICIES, key=lambda one: lost[one].lost)
+    hours = prices.energy.years * closed_form.YEAR_H
+    gpu_usd = job.gpu_hour_usd * hours
+    spares_usd = description.spares * job.gpus_per_host * gpu_usd
     cost = found.cost_usd + found.energy_usd + spares_usd
-    uplinks = closed_form.uplinks_share(description, lost[policy])
-    all_lost = lost[policy] + uplinks
-    parts = (all_lost, hosts, lost[policy] - hosts, uplinks)
-    worth = all_lost * study.gpus * gpu_usd
+    uplinks = closed_form.uplinks_share(description)
+    left = (1 - lost[policy].lost) * (1 - uplinks)
+    parts = (1 - left, hosts.lost, lost[policy].beyond(hosts), uplinks)
+    useful = left * study.gpus * hours
+    each = (cost + study.gpus * gpu_usd) / useful if useful > 0 else math.inf
     name, built = study.name_of(varied, found.down_up), float(found.down_up or 0)
-    point = Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches, worth, built)
+    point = Point(name, varied, "", cost, found.power_w, *parts, policy, found.switches, each, built)
     return _within(study.keep, point)
 
 
@@ -261,7 +269,7 @@ def _against_each_other(wanted: list[Point]) -> Iterator[Point]:
     """From the cheapest up: one is on the front if it loses clearly less than everything cheaper."""
     best: Point | None = None
     for point in wanted:
-        if best is None or point.lost_share < best.lost_share - CLEAR_DIFFERENCE:
+        if best is None or point.lost_share < best.lost_share - NO_DIFFERENCE:
             best = point
             yield point
         else:
@@ -286,34 +294,43 @@ def outs(points: Sequence[Point]) -> list[str]:
 
 
 def by_planes(points: Sequence[Point]) -> dict[int, Point | None]:
-    """By the number of planes: of the designs that are wanted, the one that costs least with the time it loses; None
-    where there is none."""
+    """By the number of planes: of the designs that are wanted, the one whose useful hours cost least; None where there
+    is none."""
     best: dict[int, Point | None] = {}
     for p in points:
         planes = p.varied["planes"]
         old = best.setdefault(planes, None)
-        if p.is_built and p.is_wanted and (old is None or p.all_usd < old.all_usd):
+        if p.is_built and p.is_wanted and (old is None or p.useful_hour_usd < old.useful_hour_usd):
             best[planes] = p
     return dict(sorted(best.items()))
 
 
+def hour_text(usd: float) -> str:
+    return f"$ {usd:.3f}" if usd < 100 else money_text(usd)
+
+
 def answer(study: Study, points: Sequence[Point]) -> str:
-    """Which design costs least in all, and what part of its loss is the network's."""
+    """With which design a useful GPU-hour costs least, and what the network takes of it."""
     wanted = [p for p in points if p.is_built and p.is_wanted]
     if not wanted:
         is_any = any(p.is_built for p in points)
         return "No design that can be built is wanted." if is_any else "No design can be built."
-    best, cheapest = min(wanted, key=lambda p: p.all_usd), min(wanted, key=lambda p: p.cost_usd)
-    hosts, network = share_text(best.hosts_share), share_text(best.network_share + best.uplinks_share)
+    best, cheapest = min(wanted, key=lambda p: p.useful_hour_usd), min(wanted, key=lambda p: p.cost_usd)
+    hosts, network = share_text(best.hosts_share), share_text(best.network_lost)
     text = (
-        f"With the time that is lost at $ {study.job.gpu_hour_usd:g} a GPU-hour, {best.name} is the least: "
-        f"{money_text(best.cost_usd)} and {money_text(best.lost_usd)} of lost time. Of the "
-        f"{share_text(best.lost_share)} that it loses, {hosts} are the job's own hosts', which no network takes away, "
-        f"and {network} the network's."
+        f"With GPUs at $ {study.job.gpu_hour_usd:g} an hour, {best.name} is the least: a GPU-hour that is useful comes "
+        f"to {hour_text(best.useful_hour_usd)}. Of the job's time {hosts} is lost to its own hosts, whatever the "
+        f"network, and of the rest {network} to the network."
     )
     if cheapest.name != best.name:
-        saved, more = money_text(best.cost_usd - cheapest.cost_usd), money_text(cheapest.lost_usd - best.lost_usd)
-        text += f" The cheapest to have, {cheapest.name}, saves {saved} and loses time worth {more} more."
+        saved, each = money_text(best.cost_usd - cheapest.cost_usd), hour_text(cheapest.useful_hour_usd)
+        text += f" The cheapest to have, {cheapest.name}, saves {saved}, and a useful hour comes to {each}."
+    slow = {n for n in study.vary["planes"] for nic in study.vary["nic_bps"]
+            if as_rate_bps("nic_bps", nic) < n * study.lane_bps}  # fmt: skip
+    if slow:
+        text += (
+            f" A switch has no more ports than lanes of {rate_text(study.lane_bps)} (lane_bps), however slow they are."
+        )
     if cheapest.uplinks_share and study.job.crossing_share == 1:
         text += " Lean uplinks are taken at their worst: all that is sent leaves its leaf (job.crossing_share = 1)."
     return text
