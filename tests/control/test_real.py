@@ -146,7 +146,7 @@ def test_a_capture_that_found_no_room_says_so(connection: Connection, tmp_path: 
         node.capture(str(tmp_path / "short.pcapng"))
         for _ in range(60):
             connection.write(connection.remote[0], 0, bytes(60_000))
-        with pytest.raises(UsageError, match="short.pcapng ends early: File too large"):
+        with pytest.raises(UsageError, match=r"short\.pcapng ends early: File too large"):
             node.capture(None)
         with pytest.raises(UsageError, match="no capture runs"):
             node.capture(None)
