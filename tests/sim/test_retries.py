@@ -37,7 +37,8 @@ def test_a_fault_is_weighed_beside_the_same_seed_without_it(small: None) -> None
     fault = retries.FAULTS["NIC port down"]
     hit = [run(retries.scenario_of("MRC", fault), seed) for seed in (1, 2)]
     found = retries.weigh("port", "MRC", hit, calm, 2.0)
-    expected = sum(1 - b.makespan_us / a.makespan_us for a, b in zip(hit, calm, strict=True)) / 2
+    since = [[one.makespan_us - retries.HIT_US for one in runs] for runs in (hit, calm)]
+    expected = sum(1 - b / a for a, b in zip(*since, strict=True)) / 2  # from when the fault comes
     assert found.time.mean == pytest.approx(expected) and found.time.mean > 0.02  # a quarter of the NIC is gone
     assert found.usd == pytest.approx(2000 * expected)
     assert found.bandwidth_share == pytest.approx(sum(one.retransmitted / one.data_packets for one in hit) / 2)
@@ -49,19 +50,33 @@ def test_a_job_that_stops_has_no_share_of_time(small: None) -> None:
     hit = [run(retries.scenario_of("RoCE", fault), 1)]
     found = retries.weigh("port", "RoCE", hit, calm, 2.0)
     assert not hit[0].verdict and found.stopped == 1
-    assert (found.time.shares, found.step.shares, found.usd) == ((), (), None)
+    assert (found.time.values, found.step.values, found.usd) == ((), (), None)
     assert found.to_json()["time_share"] == {"mean": None, "least": None, "most": None}
 
 
 def test_what_seeds_do_not_agree_on_is_unclear() -> None:
     """No fault makes a job faster: where one seed of three gained, by chance, nothing was said to be lost, at $ 0."""
-    some = Cost("flaps", "RoCE", 0.01, Spread((-0.03, 0.02, 0.07)), Spread((-0.02, -0.01, 0.0)), 0, 2.5)
+    time, lost = Spread((-0.03, 0.02, 0.07)), Spread((-300.0, 200.0, 700.0), 5.0)
+    some = Cost("flaps", "RoCE", 0.01, True, time, lost, Spread((-0.02, -0.01, 0.0)), 0, 10_000, 2.5)
     sure = replace(some, fault="loss", time=Spread((0.05, 0.15)), step=Spread((0.2, 0.2)))
     none = replace(some, fault="calm", time=Spread((-0.01, 0.0)))
-    stops = Cost("port", "RoCE", 0.2, Spread(()), Spread(()), 3, 2.5)
+    stops = Cost("port", "RoCE", 0.2, True, Spread(()), Spread(()), Spread(()), 3, 10_000, 2.5)
+    ends = replace(some, fault="reboot", is_lasting=False, time=Spread((0.9, 0.9)), lost_us=Spread((50.0, 70.0), 5.0))
     assert cells(some) == ["1 %", "-3.0 … +7.0 %", "none", "unclear"]
     assert some.usd is None and some.to_json()["time_share"] == {"mean": None, "least": -0.03, "most": 0.07}
     assert cells(sure)[1:] == ["+10.0 %", "+20.0 %", "250"] and cells(none)[1:] == ["none", "none", "0"]
     assert cells(stops) == ["20 %", "stops", "", ""]
-    said = "RoCE rides out 3 of 4 faults and loses 10 % of the time to the worst of them (loss)."
-    assert answer([some, sure, none, stops]) == said
+    said = "RoCE rides out 4 of 5 faults and loses 10 % of the time to the worst of those that stay (loss)."
+    assert answer([some, sure, none, stops, ends]) == said
+
+
+def test_a_fault_that_ends_costs_time_once_and_no_share_of_a_job(small: None) -> None:
+    """Its share was of a run of twelve steps: a third of it with three times as many."""
+    fault = retries.FAULTS["T1 switch reboots"]
+    calm = [run(retries.scenario_of("MRC", None), 1)]
+    hit = [run(retries.scenario_of("MRC", fault), 1)]
+    found = retries.weigh("reboot", "MRC", hit, calm, 2.0, is_lasting=False)
+    assert found.lost_us.mean == pytest.approx(hit[0].makespan_us - calm[0].makespan_us)
+    assert (found.usd, found.to_json()["time_share"]) == (None, None)
+    sure = replace(found, lost_us=Spread((50.0, 70.0), 5.0))
+    assert (cells(sure)[1], cells(sure)[3]) == ("+60 µs", "–")

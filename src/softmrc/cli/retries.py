@@ -14,7 +14,7 @@ from softmrc.cli.terminal import a_number, terminal
 from softmrc.sim import retries as weighed
 from softmrc.units import share_text
 
-NONE_SEEN, UNCLEAR = "none", "unclear"
+NONE_SEEN, UNCLEAR, ONCE = "none", "unclear", "–"
 
 
 def retries(
@@ -51,33 +51,33 @@ def _print(found: list[weighed.Cost], seeds: int, gpu_hour_usd: float) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Lost to retries", title_justify="left")
     table.add_column("while", no_wrap=True)
     table.add_column("")
-    for head in ("sent again", "of the time", "worst step", "$/1000 GPU-h"):
+    for head in ("sent again", "time lost", "worst step", "$/1000 GPU-h"):
         table.add_column(head, justify="right")
     for one in found:
         table.add_row(one.fault if one.transport == "MRC" else "", one.transport, *cells(one))
     console.print(table)
     console.print(answer(found), style="bold", highlight=False)
+    console.print(calm(found), highlight=False)
     console.print(note(seeds, gpu_hour_usd), style="dim", highlight=False)
 
 
 def cells(one: weighed.Cost) -> list[str]:
     """One row's figures; of a job that stops, only that it does."""
     again = share_text(one.bandwidth_share)
-    if not one.time.shares:
+    if not one.time.values:
         return [again, "stops", "", ""]
     some = f" ({one.stopped} stop)" if one.stopped else ""
+    if not one.is_lasting:
+        return [again, told(one.lost_us, 1, ".0f", "µs") + some, told(one.step), ONCE]
     return [again, told(one.time) + some, told(one.step), UNCLEAR if one.usd is None else f"{one.usd:,.0f}"]
 
 
-def told(spread: weighed.Spread) -> str:
+def told(spread: weighed.Spread, times: float = 100, form: str = ".1f", unit: str = "%") -> str:
     """The mean, or the least and the most where some seeds lose and some do not."""
+    least, mean, most = (f"{times * one:+{form}}" for one in (min(spread.values), spread.mean, max(spread.values)))
     if spread.is_clear:
-        return signed(spread.mean)
-    return NONE_SEEN if spread.is_none else f"{100 * min(spread.shares):+.1f} … {signed(max(spread.shares))}"
-
-
-def signed(share: float) -> str:
-    return f"{100 * share:+.1f} %"
+        return f"{mean} {unit}"
+    return NONE_SEEN if spread.is_none else f"{least} … {most} {unit}"
 
 
 def answer(found: list[weighed.Cost]) -> str:
@@ -89,11 +89,19 @@ def answer(found: list[weighed.Cost]) -> str:
         if not mine:
             continue
         text = f"{transport} rides out {len(going)} of {len(mine)} faults"
-        if clear := [one for one in going if one.time.is_clear]:
+        if clear := [one for one in going if one.is_lasting and one.time.is_clear]:
             worst = max(clear, key=lambda one: one.time.mean)
-            text += f" and loses {share_text(worst.time.mean)} of the time to the worst of them ({worst.fault})"
+            text += (
+                f" and loses {share_text(worst.time.mean)} of the time to the worst of those that stay ({worst.fault})"
+            )
         said.append(text)
     return "; ".join(said) + "."
+
+
+def calm(found: list[weighed.Cost]) -> str:
+    """What all this is beside."""
+    took = {one.transport: one.calm_us for one in found}
+    return "Without a fault the job takes " + ", ".join(f"{us:,.0f} µs with {t}" for t, us in took.items()) + "."
 
 
 def note(seeds: int, gpu_hour_usd: float) -> str:
@@ -102,7 +110,8 @@ def note(seeds: int, gpu_hour_usd: float) -> str:
     job = f"{work['steps']} steps of {work['compute_us']:g} µs and an all-reduce of {work['bytes'] / 1e6:g} MB"
     return (
         f"{fabric['hosts']} hosts of {fabric['nic_bps']}, {who}; {job}; the mean of {seeds} seed{'s' * (seeds > 1)}, "
-        "beside the same without the fault; where some seeds lose and some do not, the least … the most of them, and "
-        "what it costs is unclear; none: no seed loses. Money: the share of the time at "
-        f"$ {gpu_hour_usd:g} a GPU-hour, while the fault is there."
+        "beside the same transport without the fault. Time lost: of a fault that stays, the share of the time from "
+        "when it comes; of one that ends, once for all of it, whatever the job takes. Where some seeds lose and some do "
+        "not, the least … the most of them, and what it costs is unclear; none: no seed loses. Money: that share at "
+        f"$ {gpu_hour_usd:g} a GPU-hour, for as long as the fault is there."
     )

@@ -1,8 +1,9 @@
 """What retries cost, fault by fault, with MRC and with RoCE: of the bandwidth, of the time, of a step, in money.
 
 One small training job, its steps computing and then reducing gradients, runs with a fault and without. What is sent
-again takes bandwidth; what is waited for takes time, and time is what is paid for. A run that does not finish has no
-share: it is said to stop.
+again takes bandwidth; what is waited for takes time, and time is what is paid for. A fault that stays takes a share of
+the time from when it comes; one that ends takes so much time each time it happens, and what that is of a job depends on
+how long the job is. A run that does not finish has neither: it is said to stop.
 """
 
 from __future__ import annotations
@@ -53,29 +54,30 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Spread:
-    """What a fault adds, with each seed that finished."""
+    """What a fault adds, with each seed that finished; less than `noticed` is nothing."""
 
-    shares: tuple[float, ...]
+    values: tuple[float, ...]
+    noticed: float = NOTICED
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.shares))
+        return float(np.mean(self.values))
 
     @property
     def is_clear(self) -> bool:
         """Whether every seed lost something. No fault makes a job faster: who gains, gains by chance."""
-        return bool(self.shares) and min(self.shares) >= NOTICED
+        return bool(self.values) and min(self.values) >= self.noticed
 
     @property
     def is_none(self) -> bool:
-        return bool(self.shares) and max(self.shares) < NOTICED
+        return bool(self.values) and max(self.values) < self.noticed
 
     def to_json(self) -> dict[str, float | None]:
         """The mean, where all seeds agree that there is one; the least and the most."""
-        if not self.shares:
+        if not self.values:
             return dict.fromkeys(("mean", "least", "most"))
         mean = 0.0 if self.is_none else self.mean if self.is_clear else None
-        return {"mean": mean, "least": min(self.shares), "most": max(self.shares)}
+        return {"mean": mean, "least": min(self.values), "most": max(self.values)}
 
 
 @dataclass(frozen=True)
@@ -85,22 +87,26 @@ class Cost:
     fault: str
     transport: str
     bandwidth_share: float  # of the data packets, those that had been sent before; the mean
-    time: Spread  # of the job's time, what the fault added; empty where the job stops
+    is_lasting: bool  # it stays; else it is over before the job is
+    time: Spread  # of the time since it came, what the fault added; empty where the job stops
+    lost_us: Spread  # the same in microseconds, all of it
     step: Spread  # by how much the worst step is longer than one without the fault
     stopped: int  # of the seeds
+    calm_us: float  # how long the job takes without the fault; the mean
     gpu_hour_usd: float
 
     @property
     def usd(self) -> float | None:
-        """Of a thousand GPU-hours that a job like this takes while the fault is there; None: it cannot be told."""
+        """Of a thousand GPU-hours while a fault is there that stays; None: it does not, or it cannot be told."""
         mean = self.time.to_json()["mean"]
-        return None if mean is None else mean * 1000 * self.gpu_hour_usd
+        return None if mean is None or not self.is_lasting else mean * 1000 * self.gpu_hour_usd
 
     def to_json(self) -> dict[str, Any]:
         return {
             "fault": self.fault, "transport": self.transport, "bandwidth_share": self.bandwidth_share,
-            "time_share": self.time.to_json(), "step_share": self.step.to_json(), "usd": self.usd,
-            "stopped": self.stopped,
+            "is_lasting": self.is_lasting, "time_share": self.time.to_json() if self.is_lasting else None,
+            "lost_us": self.lost_us.to_json(), "step_share": self.step.to_json(), "usd": self.usd,
+            "stopped": self.stopped, "calm_us": self.calm_us,
         }  # fmt: skip
 
 
@@ -126,7 +132,8 @@ def costs(
             if on_run:
                 on_run(name, transport)
             scenario = scenario_of(transport, fault)
-            yield weigh(name, transport, [_run(scenario, seed) for seed in first], calm[transport], gpu_hour_usd)
+            hit = [_run(scenario, seed) for seed in first]
+            yield weigh(name, transport, hit, calm[transport], gpu_hour_usd, is_lasting="for_us" not in fault)
 
 
 def _run(scenario: Scenario, seed: int) -> Result:
@@ -137,10 +144,16 @@ def _run(scenario: Scenario, seed: int) -> Result:
     return result
 
 
-def weigh(fault: str, transport: str, hit: list[Result], calm: list[Result], gpu_hour_usd: float) -> Cost:
+def weigh(
+    fault: str, transport: str, hit: list[Result], calm: list[Result], gpu_hour_usd: float, is_lasting: bool = True
+) -> Cost:
     """The runs with a fault beside those without, seed by seed."""
     resent = float(np.mean([one.retransmitted / max(one.data_packets, 1) for one in hit]))
     pairs = [(a, b) for a, b in zip(hit, calm, strict=True) if a.verdict]
-    times = Spread(tuple(1 - b.makespan_us / a.makespan_us for a, b in pairs))
+    calm_us = float(np.mean([one.makespan_us for one in calm]))
+    times = Spread(tuple(1 - (b.makespan_us - HIT_US) / (a.makespan_us - HIT_US) for a, b in pairs))
+    lost_us = Spread(tuple(a.makespan_us - b.makespan_us for a, b in pairs), NOTICED * calm_us)
     steps = Spread(tuple(float(np.max(a.step_us) / np.max(b.step_us)) - 1 for a, b in pairs))
-    return Cost(fault, transport, resent, times, steps, len(hit) - len(pairs), gpu_hour_usd)
+    return Cost(
+        fault, transport, resent, is_lasting, times, lost_us, steps, len(hit) - len(pairs), calm_us, gpu_hour_usd
+    )
