@@ -111,7 +111,7 @@ def note(seeds: int, gpu_hour_usd: float) -> str:
     return (
         f"{fabric['hosts']} hosts of {fabric['nic_bps']}, {who}; {job}; the mean of {seeds} seed{'s' * (seeds > 1)}, "
         "beside the same transport without the fault. Time lost: of a fault that stays, the share of the time from "
-        "when it comes; of one that ends, once for all of it, whatever the job takes. Where some seeds lose and some do "
+        "when it comes; of one that ends, once for all of it. Where some seeds lose and some do "
         "not, the least … the most of them, and what it costs is unclear; none: no seed loses. Money: that share at "
         f"$ {gpu_hour_usd:g} a GPU-hour, for as long as the fault is there."
     )
