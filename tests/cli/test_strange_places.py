@@ -47,6 +47,14 @@ def test_ctrl_c_while_the_command_is_imported_is_no_error(tmp_path: Path) -> Non
     assert process.returncode == -signal.SIGINT and said == ""
 
 
+def test_ctrl_c_while_the_command_is_put_together_is_no_error() -> None:
+    program = "import os, signal, typer, softmrc.__main__ as first; typer.main.get_command = " + (
+        "lambda app: os.kill(os.getpid(), signal.SIGINT); first.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 128 + signal.SIGINT and (done.stdout, done.stderr) == ("", "")
+
+
 @pytest.mark.parametrize("command", ["agent", "dash"])
 @pytest.mark.parametrize("wait_s", [0.0, 0.02, 1.0])
 def test_ctrl_c_ends_an_agent_without_a_word(command: str, wait_s: float) -> None:
