@@ -157,6 +157,17 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(place: str, 
     assert result.output == ""
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["sim", SCENARIO, "--report"], ["plan", "--report"], ["assess", FABRIC, "--report"], ["study", "study", "--report"],
+     ["plan", "--planes", "8", "--tiers", "2", "--write"], ["demo", "--output"], ["fabric", "draw", FABRIC, "--output"]],
+)  # fmt: skip
+def test_a_name_that_was_mistyped_makes_no_folder(tmp_path: Path, command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, str(tmp_path / "mistyped" / "x")])
+    assert isinstance(result.exception, MrcError) and f"no folder '{tmp_path}/mistyped'" in str(result.exception)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_name_that_is_no_text_is_shown_all_the_same(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "from softmrc.cli import main; main()", "fabric", "draw", FABRIC, "--output"]
     done = subprocess.run([*program, os.fsdecode(b"\xff.svg")], capture_output=True, text=True, timeout=60)
