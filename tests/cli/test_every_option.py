@@ -159,9 +159,16 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(place: str, 
 
 @pytest.mark.parametrize(
     "command",
-    [["sim", SCENARIO, "--report"], ["plan", "--report"], ["assess", FABRIC, "--report"], ["study", "study", "--report"],
-     ["plan", "--planes", "8", "--tiers", "2", "--write"], ["demo", "--output"], ["fabric", "draw", FABRIC, "--output"]],
-)  # fmt: skip
+    [
+        ["sim", SCENARIO, "--report"],
+        ["plan", "--report"],
+        ["plan", "--planes", "8", "--tiers", "2", "--write"],
+        ["assess", FABRIC, "--report"],
+        ["study", "study", "--report"],
+        ["demo", "--output"],
+        ["fabric", "draw", FABRIC, "--output"],
+    ],
+)
 def test_a_name_that_was_mistyped_makes_no_folder(tmp_path: Path, command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, str(tmp_path / "mistyped" / "x")])
     assert isinstance(result.exception, MrcError) and f"no folder '{tmp_path}/mistyped'" in str(result.exception)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 from contextlib import ExitStack
@@ -110,6 +111,15 @@ def test_events_come_once_by_type_and_with_those_that_were_lost(device: Pretende
         told = node.events()
         assert (told.lost, len(told.events)) == (2, 2)
     assert "ev_state happened" in ctl("events").output
+
+
+def test_types_of_events_are_those_that_a_device_keeps(device: Pretended) -> None:
+    header = (Path(__file__).parents[2] / "core/proto/event.h").read_text()
+    assert re.findall(r"X\((\w+), true,", header) == list(control.EVENT_TYPES)
+    device.tell("port_state")
+    refused = ctl("events", "--type", "prot_state").exception
+    assert isinstance(refused, ConfigError) and "did you mean port_state?" in str(refused)
+    assert "packet_refused" in str(refused) and "port_state happened" in ctl("events", "--type", "port_state").output
 
 
 def test_a_batch_of_probes_tells_what_answered(device: Pretended) -> None:

@@ -317,7 +317,9 @@ def probe(
 @ctl_app.command("events")
 def events(
     device: Device = None,
-    types: Annotated[list[str] | None, typer.Option("--type", help="ev_state, port_state, …; may be repeated.")] = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help=f"{', '.join(control.EVENT_TYPES)}; may be repeated.")
+    ] = None,
     as_json: AsJson = False,
     watch: Watch = 0,
 ) -> None:
