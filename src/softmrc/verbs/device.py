@@ -34,7 +34,7 @@ from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, Refused
 from softmrc.errors import ConfigError, UsageError, did_you_mean
 from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
-from softmrc.units import rate_text
+from softmrc.units import ev_text, qpn_text, rate_text
 from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
@@ -66,12 +66,12 @@ class Event(NamedTuple):
     def __str__(self) -> str:
         """The same in words."""
         words = {
-            EventType.qp_state: lambda: f"queue pair {self.qpn:#x} is {QpState(self.code).name}",
-            EventType.ev_state: lambda: f"path {self.ev} of plane {self.plane} is {EvState(self.code).name}",
+            EventType.qp_state: lambda: f"queue pair {qpn_text(self.qpn)} is {QpState(self.code).name}",
+            EventType.ev_state: lambda: f"path {ev_text(self.ev)} of plane {self.plane} is {EvState(self.code).name}",
             EventType.port_state: lambda: f"plane {self.plane} is {'up' if self.code else 'down'}",
             EventType.peer_ports: lambda: f"peer {self.code} can use planes {_planes_in(self.value)}",
             EventType.probe_answer: lambda: (
-                f"path {self.ev} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
+                f"path {ev_text(self.ev)} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
             ),
             EventType.packet_refused: lambda: f"a packet was refused: {_words(RefusedPacket(self.code).name)}",
         }.get(self.type, lambda: _words(self.type.name))()
