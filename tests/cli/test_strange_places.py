@@ -158,6 +158,16 @@ def drawn(grid: Grid, width: int) -> list[str]:
     return found.get().splitlines()
 
 
+@pytest.mark.parametrize("columns", ["50", "60", "80", "200"])
+def test_a_plan_has_all_its_figures_however_narrow_the_terminal(columns: str) -> None:
+    done = softmrc("plan", "--gpus", "131072", COLUMNS=columns)
+    assert done.returncode == 0 and max(map(len, done.stdout.splitlines())) <= int(columns)
+    whole = softmrc("plan", "--gpus", "131072")
+    assert "…" not in done.stdout
+    figures = re.compile(r"\d{1,3}(?:,\d{3})+")
+    assert set(figures.findall(done.stdout)) == set(figures.findall(whole.stdout)) != set()
+
+
 def test_a_narrow_grid_has_fewer_columns_and_every_letter() -> None:
     heads = ("plane", "state", "packets sent", "received", "paths")
     grid = Grid(*heads, spare=("received", "state"), folds="paths")
@@ -169,7 +179,8 @@ def test_a_narrow_grid_has_fewer_columns_and_every_letter() -> None:
         assert max(map(len, lines)) <= width
         assert "…" not in text and "1,234,567" in text and "10.0.1.1" in text and "packets sent" in text
         assert (text.count("●"), text.count("○")) == (64, 64)
-    assert "received" in "\n".join(drawn(grid, 129)) and "received" not in "\n".join(drawn(grid, 60))
+    assert "too narrow" not in "\n".join(drawn(grid, 129)) and drawn(grid, 60)[-1] == "too narrow for: received"
+    assert drawn(grid, 50)[-1] == "too narrow for: state, received"
     right = next(line for line in drawn(grid, 129) if "1 10.0.1.1" in line)
     assert "            7 │" in right  # figures stand on the right
 
