@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from softmrc import control
-from softmrc.cli import capture, info
+from softmrc.cli import agent, capture, info
 from softmrc.cli.terminal import Grid, terminal
 from softmrc.collectives.group import made_for
 from softmrc.config import DeviceConfig
@@ -143,6 +145,27 @@ def test_commands_to_copy_are_on_one_line(capsys: pytest.CaptureFixture[str], mo
     info.info(as_json=False)
     shown = capsys.readouterr().out.splitlines()
     assert shown[-1].strip() == mend and len(shown) > 3  # the rest is folded
+
+
+@pytest.mark.parametrize("as_module", [True, False])
+def test_a_command_to_copy_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_module: bool) -> None:
+    script = tmp_path / "soft mrc"
+    script.write_text(f"#!{sys.executable}\nfrom softmrc.__main__ import main\nmain()\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [info.__file__ if as_module else str(script)])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda tool: tool)
+    (lab,) = [fact for fact in info.facts() if fact.name == "lab"]
+    assert lab.mend.startswith("sudo ") and lab.mend.endswith(" lab up lab")
+    again = [*shlex.split(lab.mend.removeprefix("sudo "))[:-3], "--version"]
+    done = subprocess.run(again, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("softmrc "), done.stderr
+
+
+def test_what_agents_lack_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "MODULES", ("json", "nosuch_module"))
+    (found,) = [fact for fact in info.facts() if fact.name == "agent"]
+    assert not found.is_good and "without nosuch_module;" in found.found and found.mend.startswith("pip install")
 
 
 def test_torch_is_good_enough_if_it_may_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
