@@ -63,6 +63,30 @@ def test_paths_are_denied_and_allowed_in_batches(device: Pretended) -> None:
     assert device.states == ["good", "good", "good", "denied"]
 
 
+def test_who_denies_the_last_path_is_told_so(device: Pretended) -> None:
+    device.states[:] = ["good"] * 4
+    assert ctl("deny", "--plane", "0").stderr == ""
+    last = ctl("deny", "--plane", "1", "--json")
+    assert last.exit_code == 0 and json.loads(last.stdout)["done"] == 2
+    assert "no path is left to queue pair 0x22: nothing is sent" in last.stderr and "ctl allow" in last.stderr
+    assert ctl("allow", "--plane", "1").stderr == ""
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        (["deny"], "--ev N, which may be repeated, or --plane P"),
+        (["capture"], "--stop"),
+        (["capture", "x", "--stop"], "--stop"),
+    ],
+)
+def test_what_is_missing_is_called_as_the_command_line_calls_it(
+    device: Pretended, words: list[str], named: str
+) -> None:
+    refused = ctl(*words).exception
+    assert isinstance(refused, UsageError) and named in str(refused) and "None" not in str(refused)
+
+
 def test_of_a_batch_all_that_can_be_is_done_unless_it_shall_stop(device: Pretended) -> None:
     with control.the_device() as node:
         done = node.deny([0, 9, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,6 +51,7 @@ Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All E
 Profile = Annotated[
     int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all who use it.")
 ]
+MOST_NAMED = 4  # queue pairs in one line
 SHOWN_EV = re.compile("0x[0-9a-fA-F]+")
 Stop = Annotated[bool, typer.Option("--stop", help="Nothing more after the first that fails.")]
 
@@ -179,18 +181,29 @@ def _change(word: str, help_text: str) -> None:
         stop: Stop = False, as_json: AsJson = False,
     ) -> None:  # fmt: skip
         with control.the_device(device) as node:
+            if not ev and plane is None:
+                raise UsageError(f"say which EVs to {word}: --ev N, which may be repeated, or --plane P")
             change = node.deny if word == "deny" else node.allow
-            _tell(
-                change(ev or None, qpn=qpn, plane=plane, profile=profile, stop=stop),
-                "denied" if word == "deny" else "allowed",
-                as_json,
-            )
+            batch = change(ev or None, qpn=qpn, plane=plane, profile=profile, stop=stop)
+            if word == "deny":
+                _warn_of_dead_ends(node, qpn)
+        _tell(batch, "denied" if word == "deny" else "allowed", as_json)
 
     ctl_app.command(word, help=help_text)(command)
 
 
 _change("deny", "Keep queue pairs off EVs; without --qpn and --profile all. Exit status 1 if some could not be denied.")
 _change("allow", "Let queue pairs use EVs again that were denied.")
+
+
+def _warn_of_dead_ends(node: control.Node, qpn: int | None) -> None:
+    """Who denies the last path of a queue pair stops it, and may not know."""
+    pairs = [one for one in node.queue_pairs(qpn) if one.get("evs")]
+    ended = [qpn_text(one["qpn"]) for one in pairs if all(ev["state"] == "denied" for ev in one["evs"])]
+    if ended:
+        shown = ", ".join(ended[:MOST_NAMED]) + (f" and {len(ended) - MOST_NAMED} more" * (len(ended) > MOST_NAMED))
+        words = f"no path is left to queue pair{'s' * (len(ended) > 1)} {shown}: nothing is sent there until"
+        print(f"softmrc: {words} `softmrc ctl allow` gives one back", file=sys.stderr)
 
 
 def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
@@ -282,7 +295,7 @@ def capture(
 ) -> None:
     """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
     if (file is None) != stop:
-        raise ConfigError("file", file, "the name of a file, or --stop")
+        raise UsageError("either the name of a file to capture into, or --stop")
     with control.the_device(device) as node:
         found = node.capture(None if file is None else str(file.absolute()))
     print(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
