@@ -82,6 +82,18 @@ def test_an_agent_names_no_address_that_it_does_not_have() -> None:
     assert done.stderr == f"softmrc: cannot listen on {where}: Address already in use\n"
 
 
+def test_what_opens_no_device_is_said_with_what_helps() -> None:
+    planes = [word for i in range(1, 5) for word in ("--plane", f"127.0.0.{i}")]
+    few = subprocess.run(
+        ["bash", "-c", 'ulimit -n 20; exec "$@"', "bash", *COMMAND, "perf", "--port", "0", *planes],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert few.returncode == 1 and "Too many open files; this device alone needs" in few.stderr, few.stderr
+    assert "a process may have 20 files: raise `ulimit -n`" in few.stderr and few.stderr.count("\n") == 1
+    elsewhere = softmrc("perf", "--port", "0", SOFTMRC_PLANES="127.0.0.1,192.0.2.7")
+    assert elsewhere.returncode == 1 and "192.0.2.7" in elsewhere.stderr and "SOFTMRC_PLANES" in elsewhere.stderr
+
+
 def test_what_the_system_refuses_is_told_in_words_and_not_in_numbers() -> None:
     with listen("127.0.0.1", memory=bytearray(64)) as listener:
         done = softmrc("perf", "--port", str(listener.port))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import logging
 import os
+import resource
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, fields, replace
@@ -31,7 +33,7 @@ from softmrc.config import (
     to_native,
 )
 from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, RefusedPacket
-from softmrc.errors import ConfigError, UsageError, did_you_mean
+from softmrc.errors import ConfigError, DeviceError, UsageError, did_you_mean
 from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
 from softmrc.units import ev_text, qpn_text, rate_text
@@ -110,6 +112,14 @@ def _check_queue_pairs(config: DeviceConfig) -> None:
     qp.rts(0, RtsAttributes(**config.sending()))
 
 
+def _remedy(error: OSError, sockets: int, why: str) -> str:
+    """The end of a sentence about a device that the system did not let open: what would help."""
+    if error.errno == errno.EMFILE:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"; this device alone needs {sockets} sockets, and a process may have {most:,} files: raise `ulimit -n`"
+    return f" ({why})" if why and error.errno == errno.EADDRNOTAVAIL else ""
+
+
 @functools.lru_cache(8)
 def _say_weather(faults: str) -> None:
     """Once, and aloud: a variable that somebody forgot must not be taken for a broken network."""
@@ -183,7 +193,12 @@ class Device:
         self._groups: Census[Any] = Census()  # leave before this device does
         if self.config.port:
             leaving.hurry(self.config.port)
-        self._native = _core.Device(self._plan())
+        plan = self._plan()
+        try:
+            self._native = _core.Device(plan)
+        except DeviceError as error:
+            sockets = plan.lanes * len(self.local_planes) * self.config.sockets_per_plane
+            raise DeviceError(error.errno, f"{error.strerror}{_remedy(error, sockets, why)}") from None
         self.weather = _core.set_weather(self._native)  # that the environment asks for
         if self.weather:
             _say_weather(self.weather)
