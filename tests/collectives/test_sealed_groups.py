@@ -84,9 +84,8 @@ def outcomes(settings: list[dict[str, Any]], change: Any = None, stores: list[Se
 def test_a_mismatch_is_said_on_both_sides() -> None:  # spec: seal-agreed
     for first, second in (("on", "off"), ("off", "on")):
         for error in outcomes([{"seal": first}, {"seal": second}]):
-            assert isinstance(error, CollectiveError) and "sealed" in str(error) and "set them alike" in str(error), (
-                error
-            )
+            assert isinstance(error, CollectiveError), error
+            assert "does not seal its packets" in str(error) and "set SOFTMRC_SECRET and `seal` alike" in str(error)
 
 
 def words_changed(change: Any) -> Any:

@@ -47,6 +47,7 @@ from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, Queue
 from softmrc.verbs.width import cores, processes_here
 
 SEEN_EVERY_S = 0.005
+SET_BY = {"sealed": f"{SECRET} and `seal`", "number of planes": "SOFTMRC_PLANES", "planes of IP": "SOFTMRC_PLANES"}
 Found = dict[int, tuple[Offer, list[Strand]]]  # by rank, how the others are reached
 
 
@@ -56,6 +57,15 @@ class Pairs:
 
     messages: QueuePair
     bulk: QueuePair
+
+
+def _in_words(key: str, value: Any) -> str:
+    """What a rank has, or says to have, which may be anything."""
+    if key == "sealed" and isinstance(value, bool):
+        return "seals its packets" if value else "does not seal its packets"
+    if key == "number of planes":
+        return f"has {value} plane{'s' * (value != 1)}"
+    return f"has {key} {reprlib.repr(value)}"
 
 
 def cores_to_share(is_firm: bool) -> int:
@@ -333,10 +343,8 @@ class Meeting:
     def _compare(self, peer: int, its: Offer, mine: Offer, where: str) -> None:
         for key, value in mine.items():
             if type(its.get(key)) is not type(value) or its[key] != value:  # true is not 1
-                what = reprlib.repr(its.get(key))
-                raise CollectiveError(
-                    f"rank {peer} has {key} {what}, rank {self.rank} has {value}; set them alike ({where})"
-                )
+                said = f"rank {peer} {_in_words(key, its.get(key))}, rank {self.rank} {_in_words(key, value)}"
+                raise CollectiveError(f"{said}; set {SET_BY.get(key, 'them')} alike ({where})")
 
     def _learn(self, native: Any, mine: list[Strand], found: Found) -> None:
         """Where everybody is, and what it keeps for us."""
