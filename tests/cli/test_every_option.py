@@ -187,3 +187,13 @@ def test_who_reads_only_the_beginning_sees_no_traceback() -> None:
     )
     done = subprocess.run(f"{program} | head -n 1", shell=True, capture_output=True, text=True, timeout=60)
     assert done.stderr == "" and done.stdout.startswith("ev 0")
+
+
+def test_help_breaks_no_line_but_where_a_paragraph_ends() -> None:
+    def commands(of: Any) -> Iterator[Any]:
+        for one in of.commands.values():
+            yield from commands(one) if hasattr(one, "commands") else (one,)
+
+    found = list(commands(typer.main.get_command(app)))
+    assert len(found) > 40 and all(one.help for one in found)
+    assert not [one.name for one in found if "\n" in one.help.replace("\n\n", "")]

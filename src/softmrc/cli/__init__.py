@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
@@ -77,6 +78,19 @@ app.add_typer(key.key_app, name="key")
 app.add_typer(lab.lab_app, name="lab")
 app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")
+
+
+def _unfold_help(of: typer.Typer) -> None:
+    """A docstring's lines end where the source's do; those of a help text where the terminal's do."""
+    for command in of.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for group in of.registered_groups:
+        if group.typer_instance is not None:
+            _unfold_help(group.typer_instance)
+
+
+_unfold_help(app)
 
 
 def main() -> None:
