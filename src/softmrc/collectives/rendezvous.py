@@ -12,9 +12,11 @@ the secret what it says; then whoever can only read or write the store, or the w
 
 from __future__ import annotations
 
+import functools
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import reprlib
 import secrets
@@ -46,6 +48,7 @@ from softmrc.sealing import Share, Told, proof_of
 from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
 from softmrc.verbs.width import cores, processes_here
 
+log = logging.getLogger(__name__)
 SEEN_EVERY_S = 0.005
 SET_BY = {"sealed": f"{SECRET} and `seal`", "number of planes": "SOFTMRC_PLANES", "planes of IP": "SOFTMRC_PLANES"}
 Found = dict[int, tuple[Offer, list[Strand]]]  # by rank, how the others are reached
@@ -57,6 +60,15 @@ class Pairs:
 
     messages: QueuePair
     bulk: QueuePair
+
+
+@functools.lru_cache(1)
+def _say_unsealed() -> None:
+    """Once: a store lets ranks meet anywhere without a secret, where a connection would not be made."""
+    log.warning(
+        "packets between ranks go unsealed over planes that leave the machine: who is there can read and forge them; "
+        "%s, the same for all ranks, seals them, and seal = 'off' says that it is meant so", SECRET,
+    )  # fmt: skip
 
 
 def _in_words(key: str, value: Any) -> str:
@@ -130,6 +142,8 @@ class Meeting:
                 self._start(native)
             else:
                 self._join(native)
+                if self.rank == 0 and self._leaves_unsealed():
+                    _say_unsealed()
         except BaseException as error:
             why = str(error) or type(error).__name__
             if not isinstance(error, Elsewhere):
@@ -139,6 +153,10 @@ class Meeting:
             self.leave()
             raise
         return native
+
+    def _leaves_unsealed(self) -> bool:
+        """Whether packets pass a cable as they are, and nobody has said that they may."""
+        return self._share is None and self.device.config.seal == "auto" and not self.device.stays_here
 
     def _make(self, port: Any) -> Any:
         """With as many strands as this rank may have; others may have fewer."""
