@@ -21,7 +21,7 @@ from rich.text import Text
 
 from softmrc import control
 from softmrc.cli import agent, capture, info
-from softmrc.cli.terminal import Grid, terminal
+from softmrc.cli.terminal import MARKS, Grid, terminal
 from softmrc.collectives.group import made_for
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
@@ -80,6 +80,15 @@ def test_an_agent_names_no_address_that_it_does_not_have() -> None:
         done = softmrc("agent", "--listen", where)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == f"softmrc: cannot listen on {where}: Address already in use\n"
+
+
+def test_marks_are_told_apart_where_there_is_only_ascii() -> None:
+    done = softmrc("info", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "\n+  Python " in done.stdout and "\\u" not in done.stdout
+    marks = [mark.plain for mark in MARKS.values()]
+    plain = "".join(marks).encode("ascii", "softmrc-plainer")
+    assert len(set(plain)) == len(marks)
+    assert "a\udcffµü".encode("ascii", "softmrc-plainer") == b"a\\udcffu\\xfc"
 
 
 def test_what_opens_no_device_is_said_with_what_helps() -> None:

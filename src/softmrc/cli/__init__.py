@@ -98,7 +98,7 @@ def main() -> None:
     peer that takes too long."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may be no text
+            stream.reconfigure(errors="softmrc-plainer")  # names of files may be no text, and no marks in ASCII
     try:
         app()
     except BrokenPipeError:  # `softmrc … | head`: who read has what it wanted

@@ -6,6 +6,7 @@ is a `Text`, or a whole line with a `style`.
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import re
@@ -34,6 +35,19 @@ LEGENDS = {
     EvState.ASSUMED_BAD: "assumed bad",
     EvState.DENIED: "denied",
 }
+PLAINER = {"●": "*", "◐": "/", "○": "o", "·": ".", "✓": "+", "✗": "x", "–": "-", "—": "-", "−": "-", "×": "x", "µ": "u"}
+PLAINER |= {"…": "...", "→": "->", "≥": ">=", "≤": "<="}
+
+
+def plainer(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What a stream cannot express, in letters that it can; names of files that are no text, by their numbers."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(PLAINER.get(c) or c.encode("ascii", "backslashreplace").decode() for c in letters), error.end
+
+
+codecs.register_error("softmrc-plainer", plainer)
 
 
 def terminal(stderr: bool = False) -> Console:
