@@ -162,7 +162,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(place: str, 
     [
         ["sim", SCENARIO, "--report"],
         ["plan", "--report"],
-        ["plan", "--planes", "8", "--tiers", "2", "--write"],
+        ["plan", "--gpus", "64", "--spares", "0", "--planes", "1", "--tiers", "1", "--write"],
         ["assess", FABRIC, "--report"],
         ["study", "study", "--report"],
         ["demo", "--output"],
