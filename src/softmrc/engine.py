@@ -23,6 +23,7 @@ from softmrc.config import (
     to_native,
 )
 from softmrc.errors import UsageError
+from softmrc.units import qpn_text
 from softmrc.wire.entropy import as_ev
 from softmrc.wire.fields import as_integer
 
@@ -147,7 +148,7 @@ class QueuePair:
             PostStatus.WRONG_STATE: f"the queue pair is in {self.state.name}",
             PostStatus.QUEUE_FULL: f"its queue is full (max_send_wr, or {MOST_RECEIVES:,} receives)",
         }[status]
-        raise UsageError(f"cannot post to queue pair {self.qpn}: {reason}")
+        raise UsageError(f"cannot post to queue pair {qpn_text(self.qpn)}: {reason}")
 
     @property
     def state(self) -> Any:
@@ -193,10 +194,10 @@ class QueuePair:
 
     def __repr__(self) -> str:
         q = self.query()
-        text = f"<QueuePair {self.qpn} {q['state'].name}"
+        text = f"<QueuePair {qpn_text(self.qpn)} {q['state'].name}"
         if "dest_qpn" in q:
             text += (
-                f" → {q['dest_qpn']}: {q['messages']} messages, {q['packets_in_flight']} packets in flight, "
+                f" → {qpn_text(q['dest_qpn'])}: {q['messages']} messages, {q['packets_in_flight']} packets in flight, "
                 f"window {q['window_bytes']:,} B"
             )
         return text + ">"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -37,37 +36,31 @@ def read_bytes(path: Path, field: str, most: int) -> bytes:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Also into a folder that is not there yet."""
+    """Into a folder that is there: a name that was mistyped makes none."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
-        raise DeviceError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+        raise _cannot_write(path, error) from None
 
 
 def check_place(path: Path | None) -> None:
-    """Whether `write_text` can write there, asked before the work. The folder is made, as it would be."""
+    """Whether a file can be written there, asked before the work whose result it is."""
     try:
         if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
             return  # a pipe or a device: to open one may change what it does
-        path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
         path.open("ab").close()
         if is_new:
             path.unlink()
     except (OSError, ValueError) as error:
-        raise DeviceError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+        raise _cannot_write(path, error) from None
 
 
-def check_can_write(path: Path) -> None:
-    """Before the work whose result is to go there."""
-    try:
-        if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise DeviceError(f"cannot write {str(path)!r}: not a file in a folder that is there and may be written to")
-    except (OSError, ValueError) as error:
-        if isinstance(error, DeviceError):
-            raise
-        raise DeviceError(f"cannot write {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+def _cannot_write(path: Path | None, error: OSError | ValueError) -> DeviceError:
+    why = getattr(error, "strerror", None) or error
+    if isinstance(error, FileNotFoundError) and path is not None:
+        why = f"there is no folder {str(path.absolute().parent)!r}"
+    return DeviceError(f"cannot write {str(path)!r}: {why}")
 
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\-\s]+?)\s*\]\]?\s*(?:#.*)?$")

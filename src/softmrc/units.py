@@ -126,3 +126,13 @@ def counted(count: int, word: str, ending: str = "s") -> str:
 def count_text(value: float) -> str:
     """A count or an average of counts, with no more digits than mean something."""
     return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:,.3g}"
+
+
+def qpn_text(qpn: int) -> str:
+    """A queue pair's number, wherever people read it."""
+    return f"{qpn:#x}"
+
+
+def ev_text(value: int | str) -> str:
+    """A path's value, wherever people read it: with the digits that packets are shown with. Wide ones are text."""
+    return f"{value:#010x}" if isinstance(value, int) else value

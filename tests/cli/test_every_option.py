@@ -157,6 +157,24 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(place: str, 
     assert result.output == ""
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sim", SCENARIO, "--report"],
+        ["plan", "--report"],
+        ["plan", "--gpus", "64", "--spares", "0", "--planes", "1", "--tiers", "1", "--write"],
+        ["assess", FABRIC, "--report"],
+        ["study", "study", "--report"],
+        ["demo", "--output"],
+        ["fabric", "draw", FABRIC, "--output"],
+    ],
+)
+def test_a_name_that_was_mistyped_makes_no_folder(tmp_path: Path, command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, str(tmp_path / "mistyped" / "x")])
+    assert isinstance(result.exception, MrcError) and f"no folder '{tmp_path}/mistyped'" in str(result.exception)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_name_that_is_no_text_is_shown_all_the_same(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "from softmrc.cli import main; main()", "fabric", "draw", FABRIC, "--output"]
     done = subprocess.run([*program, os.fsdecode(b"\xff.svg")], capture_output=True, text=True, timeout=60)
@@ -169,3 +187,8 @@ def test_who_reads_only_the_beginning_sees_no_traceback() -> None:
     )
     done = subprocess.run(f"{program} | head -n 1", shell=True, capture_output=True, text=True, timeout=60)
     assert done.stderr == "" and done.stdout.startswith("ev 0")
+
+
+def test_help_breaks_no_line_but_where_a_paragraph_ends() -> None:
+    assert all(command.help for command in COMMANDS.values())
+    assert not [name for name, command in COMMANDS.items() if "\n" in command.help.replace("\n\n", "")]

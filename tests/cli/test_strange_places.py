@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +20,8 @@ from rich.console import Console
 from rich.text import Text
 
 from softmrc import control
-from softmrc.cli import capture, info
-from softmrc.cli.terminal import Grid, terminal
+from softmrc.cli import agent, capture, info
+from softmrc.cli.terminal import MARKS, Grid, terminal
 from softmrc.collectives.group import made_for
 from softmrc.config import DeviceConfig
 from softmrc.connection import Connection, connect, listen
@@ -47,6 +49,14 @@ def test_ctrl_c_while_the_command_is_imported_is_no_error(tmp_path: Path) -> Non
     assert process.returncode == -signal.SIGINT and said == ""
 
 
+def test_ctrl_c_while_the_command_is_put_together_is_no_error() -> None:
+    program = "import os, signal, typer, softmrc.__main__ as first; typer.main.get_command = " + (
+        "lambda app: os.kill(os.getpid(), signal.SIGINT); first.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 128 + signal.SIGINT and (done.stdout, done.stderr) == ("", "")
+
+
 @pytest.mark.parametrize("command", ["agent", "dash"])
 @pytest.mark.parametrize("wait_s", [0.0, 0.02, 1.0])
 def test_ctrl_c_ends_an_agent_without_a_word(command: str, wait_s: float) -> None:
@@ -70,6 +80,27 @@ def test_an_agent_names_no_address_that_it_does_not_have() -> None:
         done = softmrc("agent", "--listen", where)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == f"softmrc: cannot listen on {where}: Address already in use\n"
+
+
+def test_marks_are_told_apart_where_there_is_only_ascii() -> None:
+    done = softmrc("info", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "\n+  Python " in done.stdout and "\\u" not in done.stdout
+    marks = [mark.plain for mark in MARKS.values()]
+    plain = "".join(marks).encode("ascii", "softmrc-plainer")
+    assert len(set(plain)) == len(marks)
+    assert "a\udcffµü".encode("ascii", "softmrc-plainer") == b"a\\udcffu\\xfc"
+
+
+def test_what_opens_no_device_is_said_with_what_helps() -> None:
+    planes = [word for i in range(1, 5) for word in ("--plane", f"127.0.0.{i}")]
+    few = subprocess.run(
+        ["bash", "-c", 'ulimit -n 20; exec "$@"', "bash", *COMMAND, "perf", "--port", "0", *planes],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert few.returncode == 1 and "Too many open files; this device alone needs" in few.stderr, few.stderr
+    assert "a process may have 20 files: raise `ulimit -n`" in few.stderr and few.stderr.count("\n") == 1
+    elsewhere = softmrc("perf", "--port", "0", SOFTMRC_PLANES="127.0.0.1,192.0.2.7")
+    assert elsewhere.returncode == 1 and "192.0.2.7" in elsewhere.stderr and "SOFTMRC_PLANES" in elsewhere.stderr
 
 
 def test_what_the_system_refuses_is_told_in_words_and_not_in_numbers() -> None:
@@ -137,6 +168,27 @@ def test_commands_to_copy_are_on_one_line(capsys: pytest.CaptureFixture[str], mo
     assert shown[-1].strip() == mend and len(shown) > 3  # the rest is folded
 
 
+@pytest.mark.parametrize("as_module", [True, False])
+def test_a_command_to_copy_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_module: bool) -> None:
+    script = tmp_path / "soft mrc"
+    script.write_text(f"#!{sys.executable}\nfrom softmrc.__main__ import main\nmain()\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [info.__file__ if as_module else str(script)])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda tool: tool)
+    (lab,) = [fact for fact in info.facts() if fact.name == "lab"]
+    assert lab.mend.startswith("sudo ") and lab.mend.endswith(" lab up lab")
+    again = [*shlex.split(lab.mend.removeprefix("sudo "))[:-3], "--version"]
+    done = subprocess.run(again, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("softmrc "), done.stderr
+
+
+def test_what_agents_lack_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "MODULES", ("json", "nosuch_module"))
+    (found,) = [fact for fact in info.facts() if fact.name == "agent"]
+    assert not found.is_good and "without nosuch_module;" in found.found and found.mend.startswith("pip install")
+
+
 def test_torch_is_good_enough_if_it_may_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`softmrc info` and the package say the same of the oldest torch."""
     (least,) = re.findall(r'torch = \["torch>=(\d+)\.(\d+)', (ROOT / "pyproject.toml").read_text())
@@ -150,6 +202,16 @@ def drawn(grid: Grid, width: int) -> list[str]:
     return found.get().splitlines()
 
 
+@pytest.mark.parametrize("columns", ["50", "60", "80", "200"])
+def test_a_plan_has_all_its_figures_however_narrow_the_terminal(columns: str) -> None:
+    done = softmrc("plan", "--gpus", "131072", COLUMNS=columns)
+    assert done.returncode == 0 and max(map(len, done.stdout.splitlines())) <= int(columns)
+    whole = softmrc("plan", "--gpus", "131072")
+    assert "…" not in done.stdout
+    figures = re.compile(r"\d{1,3}(?:,\d{3})+")
+    assert set(figures.findall(done.stdout)) == set(figures.findall(whole.stdout)) != set()
+
+
 def test_a_narrow_grid_has_fewer_columns_and_every_letter() -> None:
     heads = ("plane", "state", "packets sent", "received", "paths")
     grid = Grid(*heads, spare=("received", "state"), folds="paths")
@@ -161,7 +223,8 @@ def test_a_narrow_grid_has_fewer_columns_and_every_letter() -> None:
         assert max(map(len, lines)) <= width
         assert "…" not in text and "1,234,567" in text and "10.0.1.1" in text and "packets sent" in text
         assert (text.count("●"), text.count("○")) == (64, 64)
-    assert "received" in "\n".join(drawn(grid, 129)) and "received" not in "\n".join(drawn(grid, 60))
+    assert "too narrow" not in "\n".join(drawn(grid, 129)) and drawn(grid, 60)[-1] == "too narrow for: received"
+    assert drawn(grid, 50)[-1] == "too narrow for: state, received"
     right = next(line for line in drawn(grid, 129) if "1 10.0.1.1" in line)
     assert "            7 │" in right  # figures stand on the right
 

@@ -119,7 +119,8 @@ def test_ranks_with_different_settings_do_not_join() -> None:
             thread.start()
         for thread in threads:
             thread.join(20)
-        assert len(errors) == 2 and all("number of planes" in error for error in errors)
+        assert len(errors) == 2 and all("set SOFTMRC_PLANES alike" in error for error in errors)
+        assert all("has 1 plane," in error or "has 1 plane;" in error for error in errors)
 
 
 def test_a_rank_that_stays_away_from_one_operation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 from contextlib import ExitStack
@@ -62,6 +63,30 @@ def test_paths_are_denied_and_allowed_in_batches(device: Pretended) -> None:
     assert device.states == ["good", "good", "good", "denied"]
 
 
+def test_who_denies_the_last_path_is_told_so(device: Pretended) -> None:
+    device.states[:] = ["good"] * 4
+    assert ctl("deny", "--plane", "0").stderr == ""
+    last = ctl("deny", "--plane", "1", "--json")
+    assert last.exit_code == 0 and json.loads(last.stdout)["done"] == 2
+    assert "no path is left to queue pair 0x22: nothing is sent" in last.stderr and "ctl allow" in last.stderr
+    assert ctl("allow", "--plane", "1").stderr == ""
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        (["deny"], "--ev N, which may be repeated, or --plane P"),
+        (["capture"], "--stop"),
+        (["capture", "x", "--stop"], "--stop"),
+    ],
+)
+def test_what_is_missing_is_called_as_the_command_line_calls_it(
+    device: Pretended, words: list[str], named: str
+) -> None:
+    refused = ctl(*words).exception
+    assert isinstance(refused, UsageError) and named in str(refused) and "None" not in str(refused)
+
+
 def test_of_a_batch_all_that_can_be_is_done_unless_it_shall_stop(device: Pretended) -> None:
     with control.the_device() as node:
         done = node.deny([0, 9, 1])
@@ -110,6 +135,26 @@ def test_events_come_once_by_type_and_with_those_that_were_lost(device: Pretende
         told = node.events()
         assert (told.lost, len(told.events)) == (2, 2)
     assert "ev_state happened" in ctl("events").output
+
+
+def test_types_of_events_are_those_that_a_device_keeps(device: Pretended) -> None:
+    header = (Path(__file__).parents[2] / "core/proto/event.h").read_text()
+    assert re.findall(r"X\((\w+), true,", header) == list(control.EVENT_TYPES)
+    device.tell("port_state")
+    refused = ctl("events", "--type", "prot_state").exception
+    assert isinstance(refused, ConfigError) and "did you mean port_state?" in str(refused)
+    assert "packet_refused" in str(refused) and "port_state happened" in ctl("events", "--type", "port_state").output
+
+
+def test_queue_pairs_and_paths_are_written_in_one_way(device: Pretended) -> None:
+    text = "queue pair 34: path 41304 on plane 1 is assumed bad, 3 packets lost there so far"
+    device.tell("ev_state", qpn=34, plane=1, ev=41304, text=text)
+    assert "queue pair 0x22: path 0x0000a158 on plane 1 is assumed bad, 3 packets" in ctl("events").output
+    assert "0x22" in ctl("qps").output
+    (first, *_) = rows("evs", "0x22")
+    assert isinstance(first["value"], int) and f"{first['value']:#010x}" in ctl("evs", "0x22").output
+    assert "EV 1 of queue pair 0x22 is 0x0000a158" in ctl("replace", "0x22", "1", "0x0000a158").output
+    assert device.asked[-1]["value"] == 0xA158
 
 
 def test_a_batch_of_probes_tells_what_answered(device: Pretended) -> None:

@@ -7,7 +7,9 @@ import time
 
 import pytest
 from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, bound, drain
+from typer.testing import CliRunner
 
+from softmrc.cli import app
 from softmrc.errors import ConfigError, UsageError
 from softmrc.lab import Lab, faults, kernel, record
 
@@ -50,6 +52,13 @@ def test_a_cable(lab: Lab, cable: str, mode: str) -> None:
     assert lab.fail(cable, mode) == cable
     assert becomes(lab, set(range(4)) - crossing(lab, cable))
     assert lab.heal(cable) == [cable]
+    assert becomes(lab, set(range(4)))
+
+
+@pytest.mark.parametrize("target, mode", [("leaf0-spine1", "down"), ("spine1", "reboot"), ("host0", "reboot")])
+def test_what_befalls_a_target_if_nobody_says(lab: Lab, target: str, mode: str) -> None:
+    done = CliRunner().invoke(app, ["lab", "fail", target, "--lab", lab.name, "--for", "1ms"])
+    assert done.exit_code == 0 and f"{target}: {mode}, back in 0.001 s" in done.output
     assert becomes(lab, set(range(4)))
 
 

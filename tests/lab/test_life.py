@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS, SMALL
+from typer.testing import CliRunner
 
+from softmrc.cli import app
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.lab import Lab, bpf, kernel, record
 from softmrc.lab.lab import take_down
@@ -56,7 +58,9 @@ class TestLife:
         assert Lab.up(TINY, name).record.namespaces == inodes
         with pytest.raises(UsageError, match="up from another file"):
             Lab.up(TINY.replace("spines = 1", "spines = 2"), name)
-        lab.down()
+        refused = CliRunner().invoke(app, ["lab", "down", name, "--lab", "another"])
+        assert isinstance(refused.exception, ConfigError) and record.find(name)
+        assert CliRunner().invoke(app, ["lab", "down", name]).exit_code == 0
         assert not {n for n in namespaces() if n.startswith(f"softmrc-{name}-")}
         assert record.find(name) is None
         with pytest.raises(UsageError, match=f"no lab {name} is up"):

@@ -289,6 +289,33 @@ def test_of_several_runs_in_one_folder_the_newest_is_explained(folder: Path) -> 
     assert "all_reduce 5 took" in explained()[0] and json.loads(explained("4", "--json")[0])["cause"] == "nothing"
 
 
+def test_of_several_groups_of_a_job_the_one_that_did_most_is_explained(folder: Path) -> None:
+    """Groups of torch are all called alike; the one made last may have done next to nothing."""
+    for rank in range(2):
+        of(folder, f"{10 + rank}-0.flight", Owner("mrc", rank, 2, 10 + rank, "train.py", (), "aa"), 1000 + rank, slow=3)
+        late = Tape(folder / f"{10 + rank}-1.flight", Owner("mrc", rank, 2, 10 + rank, "train.py", (), "bb"))
+        late.end_operation(late.add("operations", 0, 1024, START, 0.0), START + 9)
+        os.utime(late.path, (2000, 2000))
+    shown, said = explained()
+    assert "all_reduce 3 took" in shown and "mrc/aa" in said and "--groups" in said
+    listed = explained("--groups")[0].splitlines()
+    assert listed == [
+        "mrc/aa: 20 operations, tapes of all ranks, train.py", "mrc/bb: 1 operation, tapes of all ranks, train.py",
+    ]  # fmt: skip
+    assert json.loads(explained("1", "--group", "mrc/bb", "--json")[0])["took_s"] == 9
+    refused = CliRunner().invoke(app, ["explain", "--group", "nosuch"]).exception
+    assert isinstance(refused, UsageError) and "no group nosuch; there are mrc/aa, mrc/bb" in str(refused)
+    tapes = [word for path in folder.iterdir() for word in ("--tape", str(path))]
+    refused = CliRunner().invoke(app, ["explain", "--group", "nosuch", *tapes]).exception
+    assert isinstance(refused, UsageError) and "no group nosuch; there is mrc" in str(refused)
+
+
+def test_a_healthy_job_is_said_to_be_one(folder: Path) -> None:
+    of(folder, "10-0.flight", Owner("group", 0, 1, 10, "p", ()), 1000, slow=0)
+    assert explained()[0] == explained("--all")[0] == "no operation took longer than usual\n"
+    assert explained("5")[0].startswith("all_reduce 5 took 1.0 ms, usually 1.0 ms")
+
+
 def test_what_lies_in_the_folder_and_is_no_tape_is_passed_over(folder: Path) -> None:
     whole = of(folder, "10-0.flight", Owner("group", 0, 1, 10, "p", ()), 1000)
     (folder / "5-0.flight").touch()

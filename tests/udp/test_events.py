@@ -13,7 +13,7 @@ def words(kind: EventType, **more: int) -> str:
 
 def test_no_code_is_left_to_be_looked_up() -> None:
     assert words(EventType.port_state) == "2.500000 s: plane 1 is down"
-    assert "path 7 of plane 1 is ASSUMED_BAD" in words(EventType.ev_state, code=EvState.ASSUMED_BAD.value)
+    assert "path 0x00000007 of plane 1 is ASSUMED_BAD" in words(EventType.ev_state, code=EvState.ASSUMED_BAD.value)
     assert "queue pair 0x10 is ERROR" in words(EventType.qp_state, qpn=16, code=QpState.ERROR.value)
     assert "planes 0, 2" in words(EventType.peer_ports, value=0b101)
     assert "in 250 µs" in words(EventType.probe_answer, value=250_000_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
@@ -79,12 +80,25 @@ app.add_typer(mapper.mapper_app, name="mapper")
 app.add_typer(bench.benches, name="bench")
 
 
+def _unfold_help(of: typer.Typer) -> None:
+    """A docstring's lines end where the source's do; those of a help text where the terminal's do."""
+    for command in of.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for group in of.registered_groups:
+        if group.typer_instance is not None:
+            _unfold_help(group.typer_instance)
+
+
+_unfold_help(app)
+
+
 def main() -> None:
     """Run the command; an error of ours is one line on stderr, not a traceback. So is what the system refuses, and a
     peer that takes too long."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may be no text
+            stream.reconfigure(errors="softmrc-plainer")  # names of files may be no text, and no marks in ASCII
     try:
         app()
     except BrokenPipeError:  # `softmrc … | head`: who read has what it wanted

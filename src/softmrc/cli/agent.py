@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from softmrc.agent.watch import FabricWatch
 
 TOKEN = "SOFTMRC_TOKEN"
+MODULES = ("prometheus_client", "starlette", "uvicorn")  # that serving needs
+NEEDED = f"pip install {' '.join(MODULES).replace('_', '-')}"
 Address = Annotated[str, typer.Option("--listen", help="ADDRESS:PORT; off loopback only with a token.")]
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", help=f"Holds the token that others must have; or {TOKEN}.")
@@ -96,8 +98,7 @@ def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page:
         from softmrc.agent.server import config_of
         from softmrc.agent.web import Site
     except ImportError as error:
-        needed = "pip install prometheus-client starlette uvicorn"
-        raise UsageError(f"{error.name} is not installed: {needed}, or '.[operate]' in a clone") from None
+        raise UsageError(f"{error.name} is not installed: {NEEDED}, or '.[operate]' in a clone") from None
     listen = Listen.parse(where, token_of(token_file))
     sock = _bound(listen, where)
     collector = Collector()

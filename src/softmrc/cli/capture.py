@@ -14,7 +14,7 @@ import typer
 from softmrc import wire
 from softmrc.cli.terminal import a_number
 from softmrc.errors import DeviceError
-from softmrc.files import check_can_write
+from softmrc.files import check_place
 
 ETH_P_ALL = 3
 PACKET_OUTGOING = 4
@@ -89,7 +89,7 @@ def capture(
 
     Hosts hand packets over in trains: a capture on a host that sends has a train as one long packet (turn segmentation
     off there, or set gso = false). `Device.capture` writes a program's own packets, one by one."""
-    check_can_write(file)
+    check_place(file)
     count, sock = 0, opened(interface)
     until = time.monotonic() + seconds if seconds else float("inf")
     sock.settimeout(0.1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +21,7 @@ from softmrc.engine import EvState
 from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError, printable
 from softmrc.fabric import AddressPlan, load
 from softmrc.fabric.denylist import Denylist
-from softmrc.units import as_duration_ns
+from softmrc.units import as_duration_ns, ev_text, qpn_text
 
 ctl_app = typer.Typer(help="Ask and tell running devices of this user.", no_args_is_help=True)
 Device = Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711 if that process has one.")]
@@ -49,6 +51,8 @@ Plane = Annotated[int | None, typer.Option("--plane", min=0, max=31, help="All E
 Profile = Annotated[
     int | None, typer.Option("--profile", min=1, help="The list of this EV profile, and all who use it.")
 ]
+MOST_NAMED = 4  # queue pairs in one line
+SHOWN_EV = re.compile("0x[0-9a-fA-F]+")
 Stop = Annotated[bool, typer.Option("--stop", help="Nothing more after the first that fails.")]
 
 
@@ -140,7 +144,7 @@ def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
             marks = Text("").join(MARKS[getattr(EvState, one["state"].upper())] for one in row.get("evs", [])[:64])
             again = row.get("stats", {}).get("packets_retransmitted", 0)
             flight, trip = row.get("bytes_in_flight", 0), row.get("smoothed_rtt_us", 0)
-            shown.add_row(f"{row['qpn']:#x}", row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
+            shown.add_row(qpn_text(row["qpn"]), row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
         return shown
 
     say_rows(as_json, rows, table)
@@ -162,9 +166,8 @@ def _evs(node: control.Node, qpn: int, as_json: bool) -> None:
     def table() -> Grid:
         shown = Grid("ev", "value", "plane", "state", "packets lost")
         for row in rows:
-            value = f"{row['value']:08x}" if isinstance(row["value"], int) else str(row["value"])
             state = row["state"] + (" (spare)" if row.get("is_spare") else "")
-            shown.add_row(str(row["ev"]), value, str(row["plane"]), state, str(row.get("drops", 0)))
+            shown.add_row(str(row["ev"]), ev_text(row["value"]), str(row["plane"]), state, str(row.get("drops", 0)))
         return shown
 
     say_rows(as_json, rows, table)
@@ -178,18 +181,29 @@ def _change(word: str, help_text: str) -> None:
         stop: Stop = False, as_json: AsJson = False,
     ) -> None:  # fmt: skip
         with control.the_device(device) as node:
+            if not ev and plane is None:
+                raise UsageError(f"say which EVs to {word}: --ev N, which may be repeated, or --plane P")
             change = node.deny if word == "deny" else node.allow
-            _tell(
-                change(ev or None, qpn=qpn, plane=plane, profile=profile, stop=stop),
-                "denied" if word == "deny" else "allowed",
-                as_json,
-            )
+            batch = change(ev or None, qpn=qpn, plane=plane, profile=profile, stop=stop)
+            if word == "deny":
+                _warn_of_dead_ends(node, qpn)
+        _tell(batch, "denied" if word == "deny" else "allowed", as_json)
 
     ctl_app.command(word, help=help_text)(command)
 
 
 _change("deny", "Keep queue pairs off EVs; without --qpn and --profile all. Exit status 1 if some could not be denied.")
 _change("allow", "Let queue pairs use EVs again that were denied.")
+
+
+def _warn_of_dead_ends(node: control.Node, qpn: int | None) -> None:
+    """Who denies the last path of a queue pair stops it, and may not know."""
+    pairs = [one for one in node.queue_pairs(qpn) if one.get("evs")]
+    ended = [qpn_text(one["qpn"]) for one in pairs if all(ev["state"] == "denied" for ev in one["evs"])]
+    if ended:
+        shown = ", ".join(ended[:MOST_NAMED]) + (f" and {len(ended) - MOST_NAMED} more" * (len(ended) > MOST_NAMED))
+        words = f"no path is left to queue pair{'s' * (len(ended) > 1)} {shown}: nothing is sent there until"
+        print(f"softmrc: {words} `softmrc ctl allow` gives one back", file=sys.stderr)
 
 
 def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
@@ -199,7 +213,7 @@ def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
     else:
         print(f"{batch.done} {word}")
         for one in batch.failed:
-            whose = f"profile {one.profile}" if one.profile else f"queue pair {one.qpn:#x}"
+            whose = f"profile {one.profile}" if one.profile else f"queue pair {qpn_text(one.qpn)}"
             print(f"{whose}, EV {one.ev}: {one.error}")
     if batch.failed:
         raise typer.Exit(1)
@@ -218,7 +232,7 @@ def replace(
         ),
     ],
     ev: Annotated[int, typer.Argument(min=0, max=65535, help="Its index, or its place in the list.")],
-    value: Annotated[str, typer.Argument(help="Another path: a number, or hexadecimal text of a wide one.")],
+    value: Annotated[str, typer.Argument(help="Another path: 49999 or 0xc34f; of a wide one, hexadecimal text.")],
     profile: Annotated[bool, typer.Option("--profile", help="In an EV profile's list.")] = False,
     all_copies: Annotated[bool, typer.Option("--all-copies", help="And in queue pairs that use the profile.")] = False,
     device: Device = None,
@@ -227,13 +241,14 @@ def replace(
     if all_copies and not profile:
         raise ConfigError("all-copies", all_copies, "with --profile only")
     # Longer ones are no number of 32 bits; whether they are wide values, the device says.
-    new = int(value) if value.isascii() and value.isdecimal() and len(value) <= 10 else value
+    is_number = value.isascii() and (value.isdecimal() or SHOWN_EV.fullmatch(value)) and len(value) <= 10
+    new = int(value, 16 if "x" in value else 10) if is_number else value
     with control.the_device(device) as node:
         if profile:
             node.replace(None, ev, new, profile=number, all_copies=all_copies)
         else:
             node.replace(number, ev, new)
-    print(f"EV {ev} of {f'profile {number}' if profile else f'queue pair {number:#x}'} is {value}")
+    print(f"EV {ev} of {f'profile {number}' if profile else f'queue pair {qpn_text(number)}'} is {ev_text(new)}")
 
 
 @ctl_app.command("port")
@@ -280,7 +295,7 @@ def capture(
 ) -> None:
     """Begin or end a capture of what a device sends and receives; `softmrc dissect` reads it."""
     if (file is None) != stop:
-        raise ConfigError("file", file, "the name of a file, or --stop")
+        raise UsageError("either the name of a file to capture into, or --stop")
     with control.the_device(device) as node:
         found = node.capture(None if file is None else str(file.absolute()))
     print(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
@@ -308,7 +323,7 @@ def probe(
             trip = "" if one.took_ns is None else f"{one.took_ns / 1000:,.0f}"
             came = "" if one.arrival_plane is None else str(one.arrival_plane)
             part = "" if one.service_ns is None else f"{one.service_ns / 1000:,.1f}"
-            shown.add_row(f"{one.ev:08x}", word, trip, part, came)
+            shown.add_row(ev_text(one.ev), word, trip, part, came)
         return shown
 
     say_rows(as_json, rows, table)
@@ -317,7 +332,9 @@ def probe(
 @ctl_app.command("events")
 def events(
     device: Device = None,
-    types: Annotated[list[str] | None, typer.Option("--type", help="ev_state, port_state, …; may be repeated.")] = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help=f"{', '.join(control.EVENT_TYPES)}; may be repeated.")
+    ] = None,
     as_json: AsJson = False,
     watch: Watch = 0,
 ) -> None:
@@ -337,7 +354,16 @@ def _events(node: control.Node, types: list[str], as_json: bool) -> None:
             print(json.dumps(one), flush=True)
             continue
         clock = time.strftime("%H:%M:%S", time.localtime(one["at"])) + f"{one['at'] % 1:.6f}"[1:]
-        print(f"{clock} {one['type']:<15} {printable(str(one.get('text', '')))}", flush=True)
+        print(f"{clock} {one['type']:<15} {_words_of(one)}", flush=True)
+
+
+def _words_of(event: dict[str, Any]) -> str:
+    """A device writes numbers of queue pairs and paths as its JSON has them; here they are as in every other table."""
+    text = printable(str(event.get("text", "")))
+    for word, number, shown in (("queue pair", "qpn", qpn_text), ("path", "ev", ev_text)):
+        if isinstance(event.get(number), int):
+            text = re.sub(rf"\b{word} {event[number]}\b", f"{word} {shown(event[number])}", text)
+    return text
 
 
 @ctl_app.command("push")

@@ -27,7 +27,7 @@ from softmrc.demo.ranks import Ranks
 from softmrc.demo.script import SCRIPT, STEPS, Director, Fault
 from softmrc.demo.story import RANKS, Run, play
 from softmrc.errors import ConfigError, UsageError
-from softmrc.files import check_can_write, write_text
+from softmrc.files import check_place, write_text
 
 PLANES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 CALM, FAULTY, GLOO = "MRC, undisturbed", "MRC, with faults", "Gloo, undisturbed"
@@ -50,7 +50,7 @@ def demo(
     if on_gpu:
         show_gpu(steps)
         return
-    check_can_write(output)
+    check_place(output)
     console = terminal()
     try:
         with sealing_of_ranks(sealed) as settings:

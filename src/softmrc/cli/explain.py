@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,8 @@ import typer
 from softmrc import control
 from softmrc.errors import ConfigError, UsageError, printable
 from softmrc.recorder.bursts import BurstExplainer
-from softmrc.recorder.explain import Explainer, Verdict
-from softmrc.recorder.tape import Recording, read
+from softmrc.recorder.explain import Cause, Explainer, Verdict
+from softmrc.recorder.tape import Owner, Recording, read
 
 
 def explain(
@@ -27,16 +28,23 @@ def explain(
         str | None,
         typer.Option("--device", "-d", help="A running device that marks bursts (NCCL's plugin): 4711-0, or 4711."),
     ] = None,
-    group: Annotated[str | None, typer.Option(help="Of which group, if there are several.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Of which group; without it, of the newest job's the one that did most.")
+    ] = None,
+    groups: Annotated[bool, typer.Option("--groups", help="List the groups of which there are tapes.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Every operation that took longer than usual.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a running
     NCCL job."""
+    if groups:
+        print("\n".join(map(str, _groups(_in_folder(control.folder())))) or "no group: no tape is to be found")
+        return
     explainer = _bursts_of(device) if device else Explainer(_tapes(tape, group))
     found = explainer.slow() if every else [explainer.explain(number)]
-    if not found and not as_json:
+    if number is None and not as_json and all(one.cause is Cause.NOTHING for one in found):
         print("no operation took longer than usual")
+        return
     for verdict in found:
         print(json.dumps(_as_json(verdict)) if as_json else str(verdict))
 
@@ -47,15 +55,58 @@ def _bursts_of(device: str) -> BurstExplainer:
 
 
 def _tapes(named: list[Path] | None, group: str | None) -> list[Recording]:
-    """Those that are named; or of the newest run, of each rank the newest."""
+    """Those that are named; or of the newest job the group that did most, of each rank the newest."""
     if named:
         return _of_one_group([read(path) for path in named], group)
-    found = _of_one_group(_in_folder(control.folder()), group)
-    if not found:
+    there = _groups(_in_folder(control.folder()))
+    wanted = [one for one in there if group in (None, one.name, one.owner.group)]
+    if not wanted:
+        _refuse_unknown(group, [one.name for one in there])
         return []
-    newest = found[-1].owner
-    run = [one for one in found if (one.owner.size, one.owner.run) == (newest.size, newest.run)]
-    return list({one.owner.rank: one for one in run}.values())
+    newest = wanted[-1]
+    of_the_job = [one for one in wanted if one.pids & newest.pids]
+    chosen = max(of_the_job, key=lambda one: one.operations)
+    if len(of_the_job) > 1:
+        print(f"softmrc: of {chosen}; `softmrc explain --groups` lists the others", file=sys.stderr)
+    return list(chosen.tapes.values())
+
+
+@dataclass
+class _Group:
+    """Ranks that met, as the tapes of this user tell."""
+
+    owner: Owner  # of one of the tapes
+    tapes: dict[int, Recording] = field(default_factory=dict)  # by rank
+
+    @property
+    def name(self) -> str:
+        """Groups of one job may be called alike, as those of torch are; each time that ranks meet has a name of its
+        own."""
+        return f"{self.owner.group}/{self.owner.run[:8]}" if self.owner.run else self.owner.group
+
+    @property
+    def pids(self) -> set[int]:
+        return {tape.owner.pid for tape in self.tapes.values()}
+
+    @property
+    def operations(self) -> int:
+        return max(int(tape.operations["number"].max(initial=0)) for tape in self.tapes.values())
+
+    def __str__(self) -> str:
+        ranks = f"{len(self.tapes)} of {self.owner.size} ranks" if len(self.tapes) < self.owner.size else "all ranks"
+        done = f"{self.operations:,} operation{'s' * (self.operations != 1)}"
+        return printable(f"{self.name}: {done}, tapes of {ranks}, {self.owner.program}")
+
+
+def _groups(found: list[Recording]) -> list[_Group]:
+    """The one of which a tape was written last comes last."""
+    groups: dict[tuple[str, int, str], _Group] = {}
+    for one in found:
+        key = (one.owner.group, one.owner.size, one.owner.run)
+        group = groups.pop(key, None) or _Group(one.owner)
+        group.tapes[one.owner.rank] = one
+        groups[key] = group
+    return list(groups.values())
 
 
 def _in_folder(where: Path) -> list[Recording]:
@@ -84,7 +135,15 @@ def _of_one_group(found: list[Recording], group: str | None) -> list[Recording]:
     if group is None and len(names) > 1:
         shown = printable(", ".join(names))
         raise UsageError(f"there are tapes of several groups ({shown}); say which with --group")
-    return [one for one in found if group is None or one.owner.group == group]
+    kept = [one for one in found if group is None or one.owner.group == group]
+    if not kept:
+        _refuse_unknown(group, names)
+    return kept
+
+
+def _refuse_unknown(group: str | None, names: list[str]) -> None:
+    if names:
+        raise UsageError(printable(f"no group {group}; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"))
 
 
 def _as_json(verdict: Verdict) -> dict[str, object]:

@@ -10,11 +10,13 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from softmrc import shipped
-from softmrc.cli.terminal import terminal
+from softmrc.cli.terminal import PAPER, terminal
 from softmrc.errors import MISSING, ConfigError
 from softmrc.fabric import AddressPlan, Tier, findings, link_name, load, table_of
 from softmrc.fabric import assess as judge
@@ -105,8 +107,11 @@ def _print_plan(question: plans.Question, found: list[plans.Design | plans.Impos
     console = terminal()
     designs = [d for d in found if isinstance(d, plans.Design)]
     console.print(reports.plan_title(question), style="bold", highlight=False)
-    for start in range(0, len(designs), DESIGNS_A_TABLE):
-        console.print(_plan_table(designs[start : start + DESIGNS_A_TABLE]))
+    left = designs
+    while left:
+        shown = _as_many_as_fit(left, console)
+        console.print(_plan_table(shown))
+        left = left[len(shown) :]
     for refused in (d for d in found if isinstance(d, plans.Impossible)):
         words = f"{refused.planes} × {refused.tiers} cannot be built; {refused.reason}"
         console.print(words, style="yellow", highlight=False)
@@ -126,9 +131,18 @@ def _write_fabric(path: Path, question: plans.Question, found: list[plans.Design
     terminal(stderr=True).print(f"Fabric: {path}", style="dim")
 
 
+def _as_many_as_fit(designs: list[plans.Design], console: Console) -> list[plans.Design]:
+    """The first designs, whose table is no wider than the terminal: figures are not to be cut."""
+    for many in range(min(DESIGNS_A_TABLE, len(designs)), 1, -1):
+        unbounded = console.options.update(max_width=PAPER)
+        if Measurement.get(console, unbounded, _plan_table(designs[:many])).maximum <= console.width:
+            return designs[:many]
+    return designs[:1]
+
+
 def _plan_table(designs: list[plans.Design]) -> Table:
     table = Table()
-    table.add_column("planes × tiers", no_wrap=True)
+    table.add_column("planes × tiers", overflow="fold")
     for design in designs:
         table.add_column(reports.plan_cell(design, "shape"), justify="right", no_wrap=True)
     for label, key in reports.PLAN_ROWS:

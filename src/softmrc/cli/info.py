@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import socket
 import sys
@@ -20,6 +21,8 @@ from rich.text import Text
 
 import softmrc
 from softmrc import _core, environment, links
+from softmrc.child import command_of
+from softmrc.cli import agent
 from softmrc.cli.terminal import terminal
 from softmrc.config import DeviceConfig
 from softmrc.errors import MrcError
@@ -116,12 +119,26 @@ def _sealing() -> Fact:
     return Fact("sealing", f"{cipher}, {per_s / 1e9:.1f} GB/s a core, by {' '.join(library.split()[:2])}")
 
 
+def _as_root(*words: str) -> str:
+    """This command again; run as a module, it has no file that could be."""
+    here = command_of("softmrc") if Path(sys.argv[0]).suffix == ".py" else [sys.argv[0]]
+    return _sudo() + shlex.join([*here, *words])
+
+
+def _agent() -> Fact:
+    missing = [name for name in agent.MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        without = f"without {', '.join(missing)}; needed for `softmrc agent` and `softmrc dash` only"
+        return Fact("agent", without, False, agent.NEEDED)
+    return Fact("agent", "possible, as is the page (`softmrc dash`)")
+
+
 def _lab() -> Fact:
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return Fact("lab", f"needs {' and '.join(missing)}", False, f"{_sudo()}apt install iproute2")
     if os.geteuid() != 0:
-        return Fact("lab", "needs root, for `softmrc lab` only", False, f"{_sudo()}{sys.argv[0]} lab up lab")
+        return Fact("lab", "needs root, for `softmrc lab` only", False, _as_root("lab", "up", "lab"))
     without = bpf.missing()
     return Fact("lab", f"without ECN and trimming: {without}" if without else "possible, with ECN and trimming")
 
@@ -131,7 +148,7 @@ def facts() -> list[Fact]:
     cores = len(os.sched_getaffinity(0))
     python = f"{platform.python_version()} on {platform.machine()}, {cores} cores"
     found = [Fact("softmrc", f"{softmrc.__version__}, in {Path(softmrc.__file__).parent}"), Fact("Python", python)]
-    found += [*_planes(), _buffers(), *_kernel(), _sealing(), _torch(), _gpu(), _lab()]
+    found += [*_planes(), _buffers(), *_kernel(), _sealing(), _torch(), _gpu(), _agent(), _lab()]
     found += [Fact("environment", words, False) for words in environment.oddities(os.environ)]
     return found
 

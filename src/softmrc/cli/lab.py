@@ -13,10 +13,12 @@ from rich.text import Text
 
 from softmrc import shipped
 from softmrc.cli.terminal import terminal
+from softmrc.errors import ConfigError
 from softmrc.fabric import Tier, link_name
 from softmrc.fabric.drawing import draw
 from softmrc.files import read_text, write_text
 from softmrc.lab import Lab, PortState
+from softmrc.lab.faults import usual_mode
 from softmrc.lab.lab import take_down
 from softmrc.units import as_duration_ns, rate_text
 
@@ -53,12 +55,15 @@ def up(
 
 @lab_app.command("down")
 def down(
+    which: Annotated[str | None, typer.Argument(metavar="LAB", help="Which lab, if several are up.")] = None,
     name: Name = None,
     everything: Annotated[bool, typer.Option("--all", help="Every lab, and what a crash left behind.")] = False,
 ) -> None:
     """Remove a lab and everything it made."""
     start = time.monotonic()
-    gone = take_down(name, everything)
+    if which is not None and name is not None and which != name:
+        raise ConfigError("--lab", name, f"the same lab as {which}, or only one of them")
+    gone = take_down(which or name, everything)
     words = ", ".join(gone) if gone else "no lab"
     print(f"{words}: down in {time.monotonic() - start:.2f} s")
 
@@ -177,8 +182,12 @@ def execute(
 def fail(
     target: Annotated[str, typer.Argument(help="leaf0-spine1, p2.host3-leaf1, spine1", show_default=False)],
     mode: Annotated[
-        str, typer.Option(help="down, blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; a node: reboot")
-    ] = "down",
+        str | None,
+        typer.Option(
+            help="down (unless told), blackhole, loss=1%, corrupt=1%, slow=25%, flap=50ms; "
+            "a node: reboot (unless told), blackhole"
+        ),
+    ] = None,
     name: Name = None,
     plane: Plane = 0,
     lasting: Annotated[
@@ -186,7 +195,7 @@ def fail(
     ] = None,
 ) -> None:
     """Break a cable or a node."""
-    lab = Lab.find(name)
+    lab, mode = Lab.find(name), mode or usual_mode(target)
     length_ns = as_duration_ns("for", lasting or REBOOT) if lasting or mode == "reboot" else None
     broken = lab.fail(target, mode, plane)
     print(f"{broken}: {mode}" + (f", back in {length_ns / 1e9:g} s" if length_ns else ""), flush=True)

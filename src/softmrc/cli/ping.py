@@ -15,6 +15,7 @@ from softmrc.cli.terminal import Grid, a_number, terminal
 from softmrc.connection import Connection, connect
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
+from softmrc.units import ev_text
 from softmrc.verbs import EventType
 
 PORT = re.compile("[0-9]{1,5}")
@@ -91,7 +92,7 @@ class Row:
     def cells(self) -> list[str]:
         figures = [f"{one:,.0f}" if one is not None else "—" for one in (self.median_us, self.best_us, self.worst_us)]
         loss = f"{1 - self.answered / self.sent:.0%}"
-        return [f"{self.plane} {self.address}", str(self.path), *figures, loss, self.seen]
+        return [f"{self.plane} {self.address}", ev_text(self.path), *figures, loss, self.seen]
 
 
 def ping(

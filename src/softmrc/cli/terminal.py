@@ -6,6 +6,7 @@ is a `Text`, or a whole line with a `style`.
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import re
@@ -34,6 +35,19 @@ LEGENDS = {
     EvState.ASSUMED_BAD: "assumed bad",
     EvState.DENIED: "denied",
 }
+PLAINER = {"●": "*", "◐": "/", "○": "o", "·": ".", "✓": "+", "✗": "x", "–": "-", "—": "-", "−": "-", "×": "x", "µ": "u"}
+PLAINER |= {"…": "...", "→": "->", "≥": ">=", "≤": "<="}
+
+
+def plainer(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What a stream cannot express, in letters that it can; names of files that are no text, by their numbers."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(PLAINER.get(c) or c.encode("ascii", "backslashreplace").decode() for c in letters), error.end
+
+
+codecs.register_error("softmrc-plainer", plainer)
 
 
 def terminal(stderr: bool = False) -> Console:
@@ -45,7 +59,7 @@ def terminal(stderr: bool = False) -> Console:
 
 
 class Grid:
-    """A table that loses columns, not letters, where the terminal is narrow."""
+    """A table that loses columns, not letters, where the terminal is narrow, and says which."""
 
     def __init__(self, *heads: str, spare: Sequence[str] = (), folds: str = "", title: str | None = None) -> None:
         """`spare`: columns that can be done without, the first one first; `folds`: one that may have several lines."""
@@ -55,7 +69,7 @@ class Grid:
     def add_row(self, *cells: str | Text) -> None:
         self._rows.append(tuple(Text(one) if isinstance(one, str) else one for one in cells))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         heads = list(self._heads)
         for name in self._spare:
             if self._width(heads) <= options.max_width:
@@ -69,6 +83,8 @@ class Grid:
         for row in zip(*map(self._cells, heads), strict=True):
             table.add_row(*row)
         yield table
+        if left_out := [head for head in self._heads if head not in heads]:
+            yield Text(f"too narrow for: {', '.join(left_out)}", "dim")
 
     def _cells(self, head: str) -> list[Text]:
         at = self._heads.index(head)

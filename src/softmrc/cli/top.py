@@ -61,7 +61,7 @@ class Sight:
             return Text(f"{self._node.name}: {error}", "yellow")
         before, self._before = self._before, now
         span_s = max(now["at"] - before["at"], 1e-3)
-        grid = Grid(*HEADS, spare=("packets/s", "window, B", "state", "in, Gb/s"), folds="paths")
+        grid = Grid(*HEADS, spare=("packets/s", "window, B", "in, Gb/s", "state"), folds="paths")
         for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
             grid.add_row(
                 *self._row(number, old, new, span_s), window_of(now["qps"], number), paths_of(now["qps"], number)

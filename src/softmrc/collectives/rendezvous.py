@@ -12,9 +12,11 @@ the secret what it says; then whoever can only read or write the store, or the w
 
 from __future__ import annotations
 
+import functools
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import reprlib
 import secrets
@@ -46,7 +48,9 @@ from softmrc.sealing import Share, Told, proof_of
 from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
 from softmrc.verbs.width import cores, processes_here
 
+log = logging.getLogger(__name__)
 SEEN_EVERY_S = 0.005
+SET_BY = {"sealed": f"{SECRET} and `seal`", "number of planes": "SOFTMRC_PLANES", "planes of IP": "SOFTMRC_PLANES"}
 Found = dict[int, tuple[Offer, list[Strand]]]  # by rank, how the others are reached
 
 
@@ -56,6 +60,24 @@ class Pairs:
 
     messages: QueuePair
     bulk: QueuePair
+
+
+@functools.lru_cache(1)
+def _say_unsealed() -> None:
+    """Once: a store lets ranks meet anywhere without a secret, where a connection would not be made."""
+    log.warning(
+        "packets between ranks go unsealed over planes that leave the machine: who is there can read and forge them; "
+        "%s, the same for all ranks, seals them, and seal = 'off' says that it is meant so", SECRET,
+    )  # fmt: skip
+
+
+def _in_words(key: str, value: Any) -> str:
+    """What a rank has, or says to have, which may be anything."""
+    if key == "sealed" and isinstance(value, bool):
+        return "seals its packets" if value else "does not seal its packets"
+    if key == "number of planes":
+        return f"has {value} plane{'s' * (value != 1)}"
+    return f"has {key} {reprlib.repr(value)}"
 
 
 def cores_to_share(is_firm: bool) -> int:
@@ -120,6 +142,8 @@ class Meeting:
                 self._start(native)
             else:
                 self._join(native)
+                if self.rank == 0 and self._leaves_unsealed():
+                    _say_unsealed()
         except BaseException as error:
             why = str(error) or type(error).__name__
             if not isinstance(error, Elsewhere):
@@ -129,6 +153,10 @@ class Meeting:
             self.leave()
             raise
         return native
+
+    def _leaves_unsealed(self) -> bool:
+        """Whether packets pass a cable as they are, and nobody has said that they may."""
+        return self._share is None and self.device.config.seal == "auto" and not self.device.stays_here
 
     def _make(self, port: Any) -> Any:
         """With as many strands as this rank may have; others may have fewer."""
@@ -333,10 +361,8 @@ class Meeting:
     def _compare(self, peer: int, its: Offer, mine: Offer, where: str) -> None:
         for key, value in mine.items():
             if type(its.get(key)) is not type(value) or its[key] != value:  # true is not 1
-                what = reprlib.repr(its.get(key))
-                raise CollectiveError(
-                    f"rank {peer} has {key} {what}, rank {self.rank} has {value}; set them alike ({where})"
-                )
+                said = f"rank {peer} {_in_words(key, its.get(key))}, rank {self.rank} {_in_words(key, value)}"
+                raise CollectiveError(f"{said}; set {SET_BY.get(key, 'them')} alike ({where})")
 
     def _learn(self, native: Any, mine: list[Strand], found: Found) -> None:
         """Where everybody is, and what it keeps for us."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -148,7 +149,10 @@ class Caller:
         return ways_to(places, planes, [way for host in self._hosts for way in fabric_ways(here, host, self._port)])
 
     def _unanswered(self, error: OSError) -> RemoteError:
-        return RemoteError(f"{', '.join(self._hosts)} port {self._port} does not answer: {error.strerror or error}")
+        names = ", ".join(self._hosts)
+        if isinstance(error, socket.gaierror):
+            return RemoteError(f"nobody knows the address of {names}: {error.strerror or error}")
+        return RemoteError(f"{names} port {self._port} does not answer: {error.strerror or error}")
 
     async def _introduce(self, line: Line, channel: Channel) -> Connection:
         """What was made for a connection that fails is let go of."""

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from softmrc.errors import ConfigError, RemoteError, UsageError
+from softmrc.errors import ConfigError, RemoteError, UsageError, did_you_mean
 
 PROTOCOL = 1
 MOST_BYTES = 64 << 20  # of an answer
 MOST_ASKED_BYTES = 64 << 10  # of a request, as devices have it
 MOST_IN_BATCH = 4096  # entries that surely fit into a request
 PATIENCE_S = 5.0
+EVENT_TYPES = ("qp_state", "ev_state", "port_state", "peer_ports", "probe_answer", "packet_refused")
 _NAME = re.compile(r"(\d+)-(\d+)\.sock")
 
 
@@ -186,6 +187,8 @@ class Node:
 
     def events(self, types: Sequence[str] = (), most: int = 4096) -> Told:
         """Events since this node was last asked; of these types only, if some are named."""
+        for unknown in (one for one in types if one not in EVENT_TYPES):
+            raise ConfigError("type", unknown, ", ".join(EVENT_TYPES) + did_you_mean(unknown, EVENT_TYPES))
         found = self.ask("events", since=self._next, most=most)
         self._next = found.get("next")
         kept = [one for one in _rows(found, "events", self.name) if not types or one.get("type") in types]

@@ -36,11 +36,20 @@ MAX_FLAP_S = 600.0
 _TABLE = "softmrc"
 
 
+def usual_mode(target: str) -> str:
+    """What befalls a cable, or a node, if nobody says what."""
+    return "down" if _is_cable(target) else "reboot"
+
+
+def _is_cable(target: str) -> bool:
+    return "-" in target
+
+
 def fail(lab: Lab, target: str, mode: str, plane: int = 0) -> str:
     """Break a cable or a node; its full name."""
     with record.locked():
         found = lab.record = record.the_one(lab.name)
-        if "-" in target:
+        if _is_cable(target):
             cable = lab.shape.parse_cable(target, plane)
             name = cable_name(lab.shape, cable)
             if name in found.failures:
@@ -93,7 +102,7 @@ def heal(lab: Lab, target: str | None = None, plane: int = 0) -> list[str]:
         found = lab.record = record.the_one(lab.name)
         if target is None:
             wanted = list(found.failures)
-        elif "-" in target:
+        elif _is_cable(target):
             wanted = [cable_name(lab.shape, lab.shape.parse_cable(target, plane))]
         else:
             wanted = [lab.shape.name_of(lab.shape.parse_node(target, plane))]
@@ -108,7 +117,7 @@ def heal(lab: Lab, target: str | None = None, plane: int = 0) -> list[str]:
 
 def _mend(lab: Lab, name: str) -> None:
     mode = lab.record.failures.pop(name)
-    if "-" in name:
+    if _is_cable(name):
         cable = lab.shape.parse_cable(name)
         ends = _ends(lab, cable)
         if name in lab.record.flappers:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import logging
 import os
+import resource
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, fields, replace
@@ -31,10 +33,10 @@ from softmrc.config import (
     to_native,
 )
 from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, RefusedPacket
-from softmrc.errors import ConfigError, UsageError, did_you_mean
+from softmrc.errors import ConfigError, DeviceError, UsageError, did_you_mean
 from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
-from softmrc.units import rate_text
+from softmrc.units import ev_text, qpn_text, rate_text
 from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
@@ -66,12 +68,12 @@ class Event(NamedTuple):
     def __str__(self) -> str:
         """The same in words."""
         words = {
-            EventType.qp_state: lambda: f"queue pair {self.qpn:#x} is {QpState(self.code).name}",
-            EventType.ev_state: lambda: f"path {self.ev} of plane {self.plane} is {EvState(self.code).name}",
+            EventType.qp_state: lambda: f"queue pair {qpn_text(self.qpn)} is {QpState(self.code).name}",
+            EventType.ev_state: lambda: f"path {ev_text(self.ev)} of plane {self.plane} is {EvState(self.code).name}",
             EventType.port_state: lambda: f"plane {self.plane} is {'up' if self.code else 'down'}",
             EventType.peer_ports: lambda: f"peer {self.code} can use planes {_planes_in(self.value)}",
             EventType.probe_answer: lambda: (
-                f"path {self.ev} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
+                f"path {ev_text(self.ev)} answered on plane {self.plane} in {self.value / 1e6:,.0f} µs"
             ),
             EventType.packet_refused: lambda: f"a packet was refused: {_words(RefusedPacket(self.code).name)}",
         }.get(self.type, lambda: _words(self.type.name))()
@@ -108,6 +110,14 @@ def _check_queue_pairs(config: DeviceConfig) -> None:
     qp.init()
     qp.rtr(0, RtrAttributes(peer=endpoint.add_peer(), dest_qpn=ANY_QPN))
     qp.rts(0, RtsAttributes(**config.sending()))
+
+
+def _remedy(error: OSError, sockets: int, why: str) -> str:
+    """The end of a sentence about a device that the system did not let open: what would help."""
+    if error.errno == errno.EMFILE:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"; this device alone needs {sockets} sockets, and a process may have {most:,} files: raise `ulimit -n`"
+    return f" ({why})" if why and error.errno == errno.EADDRNOTAVAIL else ""
 
 
 @functools.lru_cache(8)
@@ -183,7 +193,12 @@ class Device:
         self._groups: Census[Any] = Census()  # leave before this device does
         if self.config.port:
             leaving.hurry(self.config.port)
-        self._native = _core.Device(self._plan())
+        plan = self._plan()
+        try:
+            self._native = _core.Device(plan)
+        except DeviceError as error:
+            sockets = plan.lanes * len(self.local_planes) * self.config.sockets_per_plane
+            raise DeviceError(error.errno, f"{error.strerror}{_remedy(error, sockets, why)}") from None
         self.weather = _core.set_weather(self._native)  # that the environment asks for
         if self.weather:
             _say_weather(self.weather)

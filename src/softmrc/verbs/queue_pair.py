@@ -21,6 +21,7 @@ from softmrc.config import (
 )
 from softmrc.engine import EV, MOST_RECEIVES, PostStatus, QpState, ev_index, ev_value
 from softmrc.errors import ConfigError, UsageError
+from softmrc.units import qpn_text
 from softmrc.verbs.bounds import blame, flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
@@ -198,7 +199,7 @@ class QueuePair:
         status = self.device._native.post_receive(self.qpn, whole("wr_id", wr_id, 64), whole("count", count, 32))
         if status == PostStatus.QUEUE_FULL:
             raise UsageError(
-                f"cannot post {count:,} receives to queue pair {self.qpn}: "
+                f"cannot post {count:,} receives to queue pair {qpn_text(self.qpn)}: "
                 f"at most {MOST_RECEIVES:,} may wait, those posted before included"
             )
         if status != PostStatus.OK:
@@ -206,8 +207,8 @@ class QueuePair:
 
     def _refused(self, status: Any) -> None:
         if status == PostStatus.QUEUE_FULL:
-            raise UsageError(f"cannot post to queue pair {self.qpn}: its send queue is full (max_send_wr)")
-        raise UsageError(f"cannot post to queue pair {self.qpn}: it is in {self.state.name}")
+            raise UsageError(f"cannot post to queue pair {qpn_text(self.qpn)}: its send queue is full (max_send_wr)")
+        raise UsageError(f"cannot post to queue pair {qpn_text(self.qpn)}: it is in {self.state.name}")
 
     @property
     def state(self) -> Any:
@@ -266,11 +267,11 @@ class QueuePair:
         try:
             q = self.query()
         except UsageError:
-            return f"<QueuePair {self.qpn:#x}, destroyed>"
-        text = f"<QueuePair {self.qpn:#x} {q['state'].name}"
+            return f"<QueuePair {qpn_text(self.qpn)}, destroyed>"
+        text = f"<QueuePair {qpn_text(self.qpn)} {q['state'].name}"
         if self.peer is not None:
             text += (
-                f" → {self.peer}, queue pair {q['dest_qpn']:#x}: {q['messages']} messages, "
+                f" → {self.peer}, queue pair {qpn_text(q['dest_qpn'])}: {q['messages']} messages, "
                 f"{q['packets_in_flight']} packets in flight, window {q['window_bytes']:,} B, "
                 f"round trip {q['smoothed_rtt_us']:.0f} µs"
             )
