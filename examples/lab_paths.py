@@ -1,6 +1,6 @@
 """Send one packet down each path between two hosts of a lab, and let the link counters say where it went. Needs root.
 
-    python examples/lab_paths.py [LAB.toml]
+python examples/lab_paths.py [LAB.toml]
 """
 
 import socket

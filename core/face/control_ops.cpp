@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 
@@ -183,6 +184,13 @@ Json::Object qps(udp::Device& device, const Facts&, const Asked& asked) {
 
 // What happened ----------------------------------------------------------------------------------------------------
 
+// As tables have them.
+std::string numbered(const char* form, std::uint32_t number) {
+  char text[16];
+  std::snprintf(text, sizeof text, form, number);
+  return text;
+}
+
 std::string told(const proto::Event& event) {
   using enum proto::EventType;
   const auto named = [](const auto& names, auto value) {  // as people write it
@@ -190,12 +198,13 @@ std::string told(const proto::Event& event) {
     std::replace(name.begin(), name.end(), '_', ' ');
     return name;
   };
-  const std::string plane = "plane " + std::to_string(event.port), pair = "queue pair " + std::to_string(event.qpn);
+  const std::string plane = "plane " + std::to_string(event.port), pair = "queue pair " + numbered("0x%06x", event.qpn);
+  const std::string path = "path " + numbered("0x%08x", event.ev);
   switch (event.type) {
     case qp_state:
       return pair + " is in " + named(qp_states, event.code) + (event.value ? ": " + named(statuses, event.value) : "");
     case ev_state:
-      return pair + ": path " + std::to_string(event.ev) + " on " + plane + " is " + named(ev_state_names, event.code) + ", " +
+      return pair + ": " + path + " on " + plane + " is " + named(ev_state_names, event.code) + ", " +
              counted(event.value, "packet") + " lost there so far";
     case port_state: return plane + " is " + (event.code ? "up" : "down");
     case peer_ports: {
@@ -204,7 +213,7 @@ std::string told(const proto::Event& event) {
         if (event.value >> p & 1) up += (up.empty() ? "" : ", ") + std::to_string(p);
       return "peer " + std::to_string(event.code) + " can use planes " + up;
     }
-    case probe_answer: return "a probe by path " + std::to_string(event.ev) + " came back on " + plane + " after " + std::to_string(event.value / 1'000'000) + " us";
+    case probe_answer: return "a probe by " + path + " came back on " + plane + " after " + std::to_string(event.value / 1'000'000) + " us";
     case packet_refused: return "a packet on " + plane + (event.qpn ? " for " + pair : "") + " was refused: " + named(refusals, event.code);
     default: return "";
   }

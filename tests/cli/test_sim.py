@@ -213,7 +213,22 @@ def test_sweeps_on_ray_give_what_cores_give() -> None:
 def planned(tmp_path: Path) -> Path:
     """Two spines a plane, other rates and planes than the scenarios that are shipped have."""
     path = tmp_path / "planned.toml"
-    words = ("--gpus", "16", "--nic", "200G", "--switch", "0.8T", "--planes", "2", "--tiers", "2", "--write", path)
+    words = (
+        "--gpus",
+        "16",
+        "--nic",
+        "200G",
+        "--switch",
+        "0.8T",
+        "--planes",
+        "2",
+        "--tiers",
+        "2",
+        "--spares",
+        "0",
+        "--write",
+        path,
+    )
     done = softmrc("plan", *words)
     assert done.returncode == 0 and "spines = 2\n" in path.read_text(), done.stderr
     return path

@@ -354,16 +354,7 @@ def _events(node: control.Node, types: list[str], as_json: bool) -> None:
             print(json.dumps(one), flush=True)
             continue
         clock = time.strftime("%H:%M:%S", time.localtime(one["at"])) + f"{one['at'] % 1:.6f}"[1:]
-        print(f"{clock} {one['type']:<15} {_words_of(one)}", flush=True)
-
-
-def _words_of(event: dict[str, Any]) -> str:
-    """A device writes numbers of queue pairs and paths as its JSON has them; here they are as in every other table."""
-    text = printable(str(event.get("text", "")))
-    for word, number, shown in (("queue pair", "qpn", qpn_text), ("path", "ev", ev_text)):
-        if isinstance(event.get(number), int):
-            text = re.sub(rf"\b{word} {event[number]}\b", f"{word} {shown(event[number])}", text)
-    return text
+        print(f"{clock} {one['type']:<15} {printable(str(one.get('text', '')))}", flush=True)
 
 
 @ctl_app.command("push")

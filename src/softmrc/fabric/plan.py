@@ -414,7 +414,7 @@ def shape_of(found: Design) -> Shape:
 
 def gpus_text(question: Question) -> str:
     each = f" with {question.nics_per_gpu} NICs each" if question.nics_per_gpu > 1 else ""
-    return f"{question.gpus:,} GPUs{f' and {question.spares:,} spares' if question.spares else ''}{each}"
+    return f"{question.gpus:,} GPUs{' and ' + counted(question.spares, 'spare') if question.spares else ''}{each}"
 
 
 def fabric_file(question: Question, found: Design) -> str:
@@ -426,7 +426,7 @@ def fabric_file(question: Question, found: Design) -> str:
         f"{counted(found.tiers, 'tier')}" + (f", {ratio_text(found.down_up)} at a T0." if found.down_up else "."),
     ]
     if found.hosts != found.nics:
-        lines.append(f"# {found.hosts - found.nics:,} NICs more than were asked for: every leaf has as many.")
+        lines.append(f"# {counted(found.hosts - found.nics, 'NIC')} more than were asked for: every leaf has as many.")
     lines += ["[fabric]", f"planes = {shape.planes}", f"hosts = {shape.hosts}"]
     lines += [f"hosts_per_leaf = {shape.hosts_per_leaf}", f"spines = {shape.spines}"]
     if shape.pods:
