@@ -198,7 +198,7 @@ std::string told(const proto::Event& event) {
     std::replace(name.begin(), name.end(), '_', ' ');
     return name;
   };
-  const std::string plane = "plane " + std::to_string(event.port), pair = "queue pair " + numbered("0x%06x", event.qpn);
+  const std::string plane = "plane " + std::to_string(event.port), pair = "queue pair " + numbered("0x%x", event.qpn);
   const std::string path = "path " + numbered("0x%08x", event.ev);
   switch (event.type) {
     case qp_state:

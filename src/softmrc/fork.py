@@ -17,6 +17,7 @@ from softmrc import _core
 from softmrc.errors import UsageError
 
 _owners: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_held: list[tuple[Any, str]] = []  # in the moment of a fork
 
 
 def no_survivor(what: str) -> str:
@@ -50,15 +51,21 @@ def leave_to_parent(owner: Any, what: str) -> None:
     _owners[owner] = what
 
 
+def _hold() -> None:
+    """What nobody uses any more may be garbage that the child would collect, and free, before it lets go of anything."""
+    _held.extend(_owners.items())
+
+
 def _in_child() -> None:
-    if _owners:
+    if _held:
         _core.expect_leaks()
-    for owner, what in list(_owners.items()):
+    for owner, what in _held:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner._native))  # never freed: the process's end does it
         if isinstance(owner._native, _core.Device):
             owner._native.abandon()
         owner._native = OfParent(what)
     _owners.clear()
+    _held.clear()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(before=_hold, after_in_parent=_held.clear, after_in_child=_in_child)

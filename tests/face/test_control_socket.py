@@ -110,7 +110,7 @@ def test_events_are_told_again_and_none_is_taken(two) -> None:
     first = client.ask("events")
     assert [event["type"] for event in first["events"]].count("qp_state") >= 2
     rts = [event for event in first["events"] if event["type"] == "qp_state"][-1]
-    assert rts["text"] == f"queue pair {qp.qpn:#08x} is in rts" and abs(rts["at"] - time.time()) < 3600
+    assert rts["text"] == f"queue pair {qp.qpn:#x} is in rts" and abs(rts["at"] - time.time()) < 3600
     again = client.ask("events")["events"]
     assert again[: len(first["events"])] == first["events"], "asking takes nothing away"
     assert not [one for one in client.ask("events", since=first["next"])["events"] if one in first["events"]]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -317,3 +318,25 @@ def test_a_forked_worker_stays_until_it_has_answered() -> None:
     """It ends without the interpreter's exit, and so without what is registered there."""
     for _ in range(3):
         assert both(FORKING, SENDER) == ("Message(imm=1, length=5)\n", "")
+
+
+GARBAGE = """
+    import gc, os
+
+    os.register_at_fork(after_in_child=gc.collect)  # as any allocation may, before anybody else is told of the fork
+    from softmrc.verbs import Device
+
+    gc.disable()
+    device = Device(["127.0.0.1"])
+    device.itself = device
+    device.close()
+    del device
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_child_frees_no_device_that_was_garbage_when_it_was_forked() -> None:
+    subprocess.run([sys.executable, "-c", textwrap.dedent(GARBAGE)], check=True, timeout=60)
