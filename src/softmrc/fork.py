@@ -52,7 +52,7 @@ def leave_to_parent(owner: Any, what: str) -> None:
 
 
 def _hold() -> None:
-    """What nobody uses any more may be garbage that the child would collect, and free, before it lets go of anything."""
+    """What nobody uses may be garbage that the child would collect, and free, before it lets go of anything."""
     _held.extend(_owners.items())
 
 
