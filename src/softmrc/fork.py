@@ -61,7 +61,7 @@ def _in_child() -> None:
         _core.expect_leaks()
     for owner, what in _held:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner._native))  # never freed: the process's end does it
-        if isinstance(owner._native, _core.Device):
+        if isinstance(owner._native, _core.Device) and not owner._native.is_closed:  # which closes its sockets just now
             owner._native.abandon()
         owner._native = OfParent(what)
     _owners.clear()
