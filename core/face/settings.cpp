@@ -128,7 +128,7 @@ std::string of_process(const char* variable) {
 proto::Verdict read_control(const Environment& environment, bool& is_wanted) {
   const std::string said = environment("SOFTMRC_CONTROL");
   is_wanted = said != "0";
-  if (!said.empty() && said != "0" && said != "1") return proto::refused("SOFTMRC_CONTROL", said, "0 or 1");
+  if (!said.empty() && said != "0" && said != "1") return proto::refused("SOFTMRC_CONTROL", "'" + said + "'", "0 or 1");
   return std::nullopt;
 }
 
