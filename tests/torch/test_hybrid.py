@@ -32,6 +32,20 @@ def test_each_device_has_its_backend(world: World) -> None:
         assert theirs == 0 and ours == 2
 
 
+def without_rest(here: Rank) -> None:
+    """Gloo's threads let go of tensors that Python has forgotten, while the next operation is issued."""
+    group = dist.new_group(list(range(here.size)), backend="cpu:gloo,cuda:mrc")
+    for number in range(1000):
+        all_ranks = [torch.empty(1) for _ in range(here.size)]
+        dist.all_gather(all_ranks, torch.full((1,), float(number)), group=group)
+        dist.all_reduce(torch.ones(1), group=group)
+    assert [one.item() for one in all_ranks] == [999.0] * here.size
+
+
+def test_another_backend_and_the_interpreter_never_wait_for_each_other(world: World) -> None:
+    world.run(without_rest)
+
+
 def only_cpu(here: Rank) -> None:
     group = dist.new_group(list(range(here.size)), backend="cpu:mrc")
     tensor = torch.ones(3)

@@ -235,9 +235,8 @@ class MixedGroup(Member):
 
     def __init__(self, options: Any, others: hybrid.Others) -> None:
         super().__init__(options)
-        self._others = others
-        for device, (kind, backend) in others.items():
-            self._register_backend(torch.device(device), kind, backend)
+        self._others, self._beside = others, hybrid.group_of_others(others, options)
+        hybrid.register(others, self)
 
     def _get_backend(self, device: torch.device) -> Any:
         return self._others[device.type][1] if device.type in self._others else self

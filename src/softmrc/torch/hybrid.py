@@ -53,20 +53,32 @@ def _make(name: str, store: Any, options: Any) -> tuple[Any, Any]:
     raise RuntimeError(f"backend mrc can stand beside gloo and, where torch has it, nccl; not beside {name}")
 
 
+def group_of_others(others: Others, options: Any) -> Any:
+    """A group of torch's own, for their operations. A group in Python would call them with the interpreter locked:
+    where a thread of Gloo's is letting go of a tensor, which takes that lock, each would wait for the other."""
+    group = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
+    register(others, group)
+    return group
+
+
+def register(others: Others, group: Any) -> None:
+    for device, (kind, backend) in others.items():
+        group._register_backend(torch.device(device), kind, backend)
+
+
 def choose_by_device(mixed: type, ours: type) -> None:
     """Give a class operations that go where their tensors' device belongs: to `ours`, or to a backend in the group."""
     for name in OPERATIONS:
-        if theirs := getattr(dist.ProcessGroup, name, None):
-            setattr(mixed, name, _chooser(name, getattr(ours, name), theirs))
+        if hasattr(dist.ProcessGroup, name):
+            setattr(mixed, name, _chooser(name, getattr(ours, name)))
 
 
-def _chooser(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _chooser(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
     def operation(self: Any, *arguments: Any, **named: Any) -> Any:
-        device = _device_of((*arguments, *named.values()))
-        return (theirs if device in self._others else ours)(self, *arguments, **named)
+        if _device_of((*arguments, *named.values())) in self._others:
+            return getattr(self._beside, name)(*arguments, **named)
+        return ours(self, *arguments, **named)
 
-    # Torch's own method asks Python for an override again, unless it is called from a function of this very name.
-    operation.__code__ = operation.__code__.replace(co_name=name)
     return operation
 
 
