@@ -2,8 +2,8 @@
 
 #include <dirent.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -97,7 +97,6 @@ Control::Control(udp::Device& device, Facts facts, const std::string& folder) : 
   try {
     claim(folder);
     thread_ = std::thread([this, folder] { live(folder); });
-    pthread_setname_np(thread_.native_handle(), "softmrc-control");
   } catch (...) {
     close();
     throw;
@@ -153,6 +152,7 @@ void Control::abandon() {
 
 // Who has been answered is asked again only once it has read that: nobody makes us keep more than one answer.
 void Control::live(const std::string& folder) {
+  prctl(PR_SET_NAME, "softmrc-control");
   bool is_tidy = false;  // which has time until this process is no longer busy with beginning
   while (true) {
     const auto rests = std::chrono::ceil<std::chrono::milliseconds>(rests_until_ - Clock::now()).count();

@@ -2,7 +2,6 @@
 #include "udp/lane.h"
 
 #include <net/if.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -40,7 +39,6 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
 
 void Lane::begin() {
   thread_ = std::thread([this] { live(); });
-  pthread_setname_np(thread_.native_handle(), "softmrc");
 }
 
 Lane::~Lane() {
@@ -454,6 +452,7 @@ void Lane::drive_safely(Lock& lock, Time until, Done done) {
 
 // The lane's own thread.
 void Lane::live() {
+  prctl(PR_SET_NAME, "softmrc");  // from outside it takes a file in /proc
   prctl(PR_SET_TIMERSLACK, 1);
   Lock lock = turns_.enter();
   turns_.serve(lock, [&] { drive_safely(lock, Time::never(), [this] { return closed_ || turns_.has_followers(); }); });
