@@ -152,6 +152,9 @@ def test_queue_pairs_and_paths_are_written_in_one_way(device: Pretended) -> None
     assert isinstance(first["value"], int) and f"{first['value']:#010x}" in ctl("evs", "0x22").output
     assert "EV 1 of queue pair 0x22 is 0x0000a158" in ctl("replace", "0x22", "1", "0x0000a158").output
     assert device.asked[-1]["value"] == 0xA158
+    (one,) = rows("probe", "3", "1", "--ev", "0x0000a158")
+    assert one["ev"] == 0xA158
+    assert "0x1ffffffff is no value of an EV" in ctl("probe", "3", "1", "--ev", "0x1ffffffff").output
 
 
 def test_a_batch_of_probes_tells_what_answered(device: Pretended) -> None:

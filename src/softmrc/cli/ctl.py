@@ -33,12 +33,21 @@ Watch = Annotated[
 
 def a_qpn(text: str) -> int:
     """As `ctl qps` shows it, 0x8bac38, or as a number."""
+    return _up_to(text, 0xFFFFFF, "queue pair's number")
+
+
+def an_ev_value(text: str) -> int:
+    """As `ctl evs` shows it, 0x0000c34f, or as a number."""
+    return _up_to(text, 0xFFFFFFFF, "value of an EV")
+
+
+def _up_to(text: str, most: int, what: str) -> int:
     try:
         found = int(text, 0)
     except ValueError:
         found = -1
-    if not 0 <= found <= 0xFFFFFF:
-        raise typer.BadParameter(f"{text} is no queue pair's number: 0 to 0xffffff")
+    if not 0 <= found <= most:
+        raise typer.BadParameter(f"{text} is no {what}: 0 to {most:#x}")
     return found
 
 
@@ -305,7 +314,10 @@ def capture(
 def probe(
     peer: Annotated[int, typer.Argument(min=0, help="The device's number of the peer, as `ctl qps --json` has it.")],
     plane: Annotated[int, typer.Argument(min=0, max=31)],
-    ev: Annotated[list[int], typer.Option("--ev", min=0, max=0xFFFFFFFF, help="A value; may be repeated.")],
+    ev: Annotated[
+        list[int],
+        typer.Option("--ev", parser=an_ev_value, metavar="VALUE", help="As `ctl evs` has it; may be repeated."),
+    ],
     device: Device = None,
     timeout: Annotated[str, typer.Option(help="How long to wait.")] = "1s",
     dscp: Annotated[int | None, typer.Option(min=0, max=63, help="How the questions are marked.")] = None,
