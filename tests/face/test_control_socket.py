@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import run
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asking import Client
@@ -270,9 +270,13 @@ REFUSED = object()
 
 
 @given(st.text(alphabet='{}[]",:\\ue+-.0123456789truefalsn \t', max_size=40))
+@example("1e-400")
+@example("[0e-400, -0.0]")
+@example("1e400")
 def test_what_is_no_json_is_refused(text: str) -> None:
-    def finite(digits: str) -> float:
-        if math.isinf(value := float(digits)):
+    def finite(digits: str) -> float:  # one that a fraction of 64 bits can hold, large or small
+        value = float(digits)
+        if math.isinf(value) or (value == 0 and set(digits.lower().partition("e")[0]) & set("123456789")):
             raise ValueError(digits)
         return value
 
