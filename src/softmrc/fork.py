@@ -4,20 +4,34 @@ The child has copies of everything but the threads, and its sockets are the pare
 goodbye in the parent's name; if it freed a device, it would wait for a thread that it does not have. So it lets go of
 the native parts without freeing them, and says why they cannot be used. Only its copies of sockets it closes: else a
 parent that is killed would seem to be there for as long as a child of its is.
+
+Locks it finds as they were, and nobody there who would open them: those that `a_lock` makes are open.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from typing import Any
 
 from softmrc import _core
+from softmrc.census import Census
 from softmrc.errors import UsageError
 
 _owners: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_held: list[tuple[Any, str]] = []  # in the moment of a fork
+_locks: Census[Any] = Census()
+
+
+class _Held(threading.local):
+    """By a thread that forks, while it does: another may do so at the same time."""
+
+    def __init__(self) -> None:
+        self.owners: list[tuple[Any, str]] = []
+
+
+_held = _Held()
 
 
 def no_survivor(what: str) -> str:
@@ -46,6 +60,15 @@ class OfParent:
         raise UsageError(self.error)
 
 
+def a_lock() -> Any:
+    """A lock that a child finds open, whoever held it. Its holder may take it again: the garbage collector may call
+    anything while it is held, in the same thread, and what it guards must bear that. Say `with` to it itself: a method
+    that takes it can be interrupted by Ctrl-C before anybody is sure to give it back."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
 def leave_to_parent(owner: Any, what: str) -> None:
     """In children, let go of `owner._native`."""
     _owners[owner] = what
@@ -53,19 +76,26 @@ def leave_to_parent(owner: Any, what: str) -> None:
 
 def _hold() -> None:
     """What nobody uses may be garbage that the child would collect, and free, before it lets go of anything."""
-    _held.extend(_owners.items())
+    owners = [owner for known in _owners.keyrefs() if (owner := known()) is not None]
+    _held.owners = [(owner, _owners[owner]) for owner in owners]
+
+
+def _let_go() -> None:
+    _held.owners = []
 
 
 def _in_child() -> None:
-    if _held:
+    for lock in _locks:
+        lock._at_fork_reinit()
+    if _held.owners:
         _core.expect_leaks()
-    for owner, what in _held:
+    for owner, what in _held.owners:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner._native))  # never freed: the process's end does it
         if isinstance(owner._native, _core.Device) and not owner._native.is_closed:  # which closes its sockets just now
             owner._native.abandon()
         owner._native = OfParent(what)
     _owners.clear()
-    _held.clear()
+    _let_go()
 
 
-os.register_at_fork(before=_hold, after_in_parent=_held.clear, after_in_child=_in_child)
+os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_in_child)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from softmrc import _core, leaving
 from softmrc.errors import RemoteError
-from softmrc.fork import leave_to_parent
+from softmrc.fork import a_lock, leave_to_parent
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group
@@ -80,14 +80,15 @@ class Herald:
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[Work, Callable[[Work], Any]]] = {}
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = a_lock()
 
     def tell(self, work: Work, fn: Callable[[Work], Any]) -> None:
         """Call `fn(work)` when it has ended."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="softmrc-callbacks", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="softmrc-callbacks", daemon=True)
+                thread.start()
+                self._thread = thread  # not one that could not be started
         number = next(self._numbers)
         self._asked[number] = (work, fn)
         self._native.watch(work._native, number)
@@ -111,7 +112,7 @@ class Herald:
 
 
 _heralds: list[Herald] = []
-_making = threading.Lock()
+_making = a_lock()
 
 
 def herald() -> Herald:

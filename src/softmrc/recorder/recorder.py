@@ -16,6 +16,7 @@ import numpy as np
 from softmrc import control
 from softmrc.engine import EvState
 from softmrc.errors import MrcError
+from softmrc.fork import a_lock
 from softmrc.recorder.tape import INTERVAL_S, MOST_PLANES, UNFINISHED, Note, Owner, Tape
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Recorder:
 
     def __init__(self, group: Group, name: str, run: str) -> None:
         self._group = group
-        self._lock = threading.Lock()
+        self._lock = a_lock()
         self._open: dict[int, int] = {}  # operations under way, by their identity
         where = control.folder()
         where.mkdir(mode=0o700, exist_ok=True)
@@ -89,9 +90,9 @@ class Recorder:
     def begin(self, native: Any, kind: int, nbytes: int) -> None:
         """An operation is issued, by this thread."""
         caller = threading.get_native_id()
+        if caller not in self._waits and len(self._waits) < MOST_CALLERS:
+            self._waits.setdefault(caller, _stood_in_line_ns(caller))
         with self._lock:
-            if caller not in self._waits and len(self._waits) < MOST_CALLERS:
-                self._waits[caller] = _stood_in_line_ns(caller)
             self._open[id(native)] = self.tape.add("operations", kind, nbytes, time.time(), 0.0)
 
     def end(self, native: Any) -> None:
@@ -137,14 +138,13 @@ class Recorder:
     def _waited_longest(self) -> float:
         """Seconds since the last sample that a thread which issues operations stood in line for a processor."""
         worst = 0
-        with self._lock:
-            for caller, before in list(self._waits.items()):
-                now = _stood_in_line_ns(caller)
-                if now < before:
-                    del self._waits[caller]  # it has ended
-                    continue
-                worst = max(worst, now - before)
-                self._waits[caller] = now
+        for caller, before in list(self._waits.items()):
+            now = _stood_in_line_ns(caller)
+            if now < before:
+                self._waits.pop(caller, None)  # it has ended
+                continue
+            worst = max(worst, now - before)
+            self._waits[caller] = now
         return worst / 1e9
 
     def _note_paths(self, now: float, sums: dict[str, int]) -> None:

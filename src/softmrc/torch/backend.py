@@ -101,7 +101,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._courier.close()
         self._crew.close()
         self._streams = {}
-        with order:
+        with order.lock:
             order.sweep()
         self._group = Left(self._group)  # torch may keep us until the process ends; the device need not wait for that
 

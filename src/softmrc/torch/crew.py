@@ -1,19 +1,22 @@
 """Threads that carry operations on when no caller waits for them.
 
 What users hang on a future may do anything, even wait for another operation whose end this crew has to tell: so a job
-never waits for a running one, a new thread takes it. A crew of one keeps jobs in order instead.
+does not wait for a running one, a new thread takes it, until there are as many as the crew may have. A crew of one
+keeps jobs in order instead.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from softmrc import leaving
+from softmrc.fork import a_lock
 
 Job = Callable[[], Any]
 JOIN_S = 5.0
@@ -27,7 +30,8 @@ class Crew:
         self.name = name
         self._most = most
         self._jobs: deque[Job] = deque()
-        self._changed = threading.Condition()
+        self._lock = a_lock()
+        self._changed = threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._closing = False
@@ -35,7 +39,7 @@ class Crew:
 
     def submit(self, job: Job) -> None:
         """Run it soon. A crew that is closed runs it at once, here."""
-        with self._changed:
+        with self._lock:
             if not self._closing:
                 self._jobs.append(job)
                 if len(self._jobs) <= self._idle:
@@ -47,14 +51,19 @@ class Crew:
 
     @property
     def is_busy(self) -> bool:
-        with self._changed:
+        with self._lock:
             return bool(self._jobs) or self._idle < len(self._threads)
 
     def _hire(self) -> None:
         # Daemons, so that the interpreter's end does not wait for a job before `atexit` has let us end it.
         thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more
+            if not self._threads:
+                raise
+            return
         self._threads.append(thread)
-        thread.start()
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
@@ -62,7 +71,7 @@ class Crew:
             del job  # it holds tensors
 
     def _next(self) -> Job | None:
-        with self._changed:
+        with self._lock:
             self._idle += 1
             while not self._jobs and not self._closing:
                 self._changed.wait()
@@ -71,18 +80,19 @@ class Crew:
 
     def close(self) -> None:
         """Let what is there run to its end, and join."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
+        until = time.monotonic() + JOIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(JOIN_S)
+                thread.join(max(0.0, until - time.monotonic()))
 
 
 def _forget_threads() -> None:
-    """A forked child has none of them, and one may have held the lock."""
+    """A forked child has none of them."""
     for crew in list(_crews):
-        crew._changed, crew._threads, crew._idle = threading.Condition(), [], 0
+        crew._changed, crew._threads, crew._idle = threading.Condition(crew._lock), [], 0
         crew._jobs.clear()
 
 

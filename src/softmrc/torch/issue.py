@@ -102,7 +102,7 @@ class Issuer:
         shown = inputs or outputs
         range = ranges.Range(f"mrc:{call.title or call.name}", shown) if ranges.is_on() else None
         try:
-            with order:
+            with order.lock:
                 number = self._collectives if is_collective else self._messages
                 name = f"{call.name} {call.peers}" if call.peers else call.name
                 record = Record(name, number + 1, is_collective, shown, outputs or inputs, range)
@@ -165,7 +165,7 @@ class Issuer:
 
         def exchange(mine: np.ndarray, whole: np.ndarray) -> Any:
             step = Step([], [], lambda ins, outs: self._group.all_gather(mine, whole))
-            with order:
+            with order.lock:
                 return self._start([], [step], True)
 
         detail.compare(said, self._group.size, exchange)

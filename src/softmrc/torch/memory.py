@@ -9,6 +9,7 @@ gets a buffer of its own, and the operation is told whom to wait for before it b
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from softmrc.errors import ConfigError
+from softmrc.fork import a_lock
 from softmrc.torch.staging import Slot
 
 SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation
@@ -152,18 +154,12 @@ class Flight:
 
 
 class Order:
-    """All operations of the process that are under way. Hold it, `with order:`, while issuing one."""
+    """All operations of the process that are under way. Hold its lock while issuing one."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._flights: list[Flight] = []
+        self.lock = a_lock()
+        self._flights: dict[int, Flight] = {}  # by identity; a finalizer may issue one, or leave a group, at any moment
         self._sweep_at = SWEEP_ALWAYS
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
     def place(
         self, group: Any, uses: list[Use], is_collective: bool
@@ -174,7 +170,9 @@ class Order:
             self.sweep()
         while True:
             is_plain = is_collective and not any(use.slot.is_staged for use in uses)
-            rivals = [one for one in self._flights if not (is_plain and one.is_plain and one.group is group)]
+            rivals = [
+                one for one in list(self._flights.values()) if not (is_plain and one.is_plain and one.group is group)
+            ]
             met = [(use, *hit) for use in uses for hit in _hits(group, use, is_collective, rivals)]
             over = list(dict.fromkeys(one for _, one, _ in met if one.is_over))
             met = [hit for hit in met if hit[1] not in over]
@@ -191,11 +189,17 @@ class Order:
 
     def sweep(self) -> None:
         """Forget those that are past, and with them their groups."""
-        self._flights = [one for one in self._flights if not one.is_past]
+        for key, one in list(self._flights.items()):
+            if one.is_past:
+                self._flights.pop(key, None)
         self._sweep_at = SWEEP_ALWAYS + 2 * len(self._flights)
 
     def add(self, flight: Flight) -> None:
-        self._flights.append(flight)
+        self._flights[id(flight)] = flight
+
+    def forget(self) -> None:
+        """In a forked child nothing of this is under way, or ever over."""
+        self._flights.clear()
 
 
 def _hits(group: Any, use: Use, is_collective: bool, rivals: list[Flight]) -> Iterator[tuple[Flight, bool]]:
@@ -210,6 +214,7 @@ def _hits(group: Any, use: Use, is_collective: bool, rivals: list[Flight]) -> It
 
 
 order = Order()
+os.register_at_fork(after_in_child=order.forget)
 
 
 def uses_of(steps: Sequence[Step]) -> tuple[list[Use], bool]:

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch.futures import Future
 
+from softmrc.fork import a_lock
+
 _numbers = itertools.count()
 _open: dict[int, Any] = {}
-_lock = threading.Lock()  # over `_open`, and whatever is done to what is in it
+_lock = a_lock()  # over `_open`, and whatever is done to what is in it
 is_on: Callable[[], bool] = torch.autograd._profiler_enabled
 
 
@@ -54,7 +56,7 @@ def _watch_for_stop() -> None:
 
     def end_and_stop() -> Any:
         with _lock:
-            for range in _open.values():
+            for range in list(_open.values()):
                 range.__exit__(None, None, None)
             _open.clear()
             return stop()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from softmrc.fork import a_lock
 from softmrc.torch.ranges import Range
 
 DEFAULT_ENTRIES = 2000
@@ -182,7 +182,7 @@ class Recorder:
     def __init__(self, size: int) -> None:
         self._records: deque[Record] = deque(maxlen=size)
         self._count = 0
-        self._lock = threading.Lock()
+        self._lock = a_lock()
         self._has_written = False
 
     def add(self, record: Record, origin: Origin) -> None:

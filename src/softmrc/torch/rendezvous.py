@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from softmrc.collectives.group import made_for
 from softmrc.collectives.offer import MOST_STRANDS, Greeting
 from softmrc.collectives.rendezvous import Elsewhere, Meeting, cores_to_share, excuse_to_others
 from softmrc.collectives.table import Table
+from softmrc.fork import a_lock
 from softmrc.torch import settings
 from softmrc.verbs import Device
 
@@ -26,7 +26,7 @@ class _Shared:
 
 
 _devices: dict[Key, _Shared] = {}
-_lock = threading.Lock()
+_lock = a_lock()
 
 
 class Membership:

@@ -1,0 +1,171 @@
+"""Locks of the backend, and those who come in between: a fork, the garbage collector, Ctrl-C."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+BEGIN = """
+    import gc, os, signal, sys, threading, time
+    import torch, torch.distributed as dist
+    from softmrc.torch.memory import order
+
+    def alone():
+        dist.init_process_group("mrc", store=dist.HashStore(), rank=0, world_size=1)
+
+    def ended(pid):
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return status
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return "it hangs"
+"""
+
+FORKED = """
+    alone()
+    x = torch.ones(8)
+    stop = threading.Event()
+
+    def work():
+        mine = torch.ones(8)
+        while not stop.is_set():
+            dist.all_reduce(mine)
+
+    threading.Thread(target=work, daemon=True).start()
+    for _ in range(8):
+        if (pid := os.fork()) == 0:
+            dist.destroy_process_group()
+            alone()
+            dist.all_reduce(x)
+            dist.destroy_process_group()
+            sys.exit(0)
+        assert (status := ended(pid)) == 0, status
+    stop.set()
+"""
+
+FINALIZED = """
+    alone()
+
+    class Trainer:
+        def __init__(self):
+            self.group, self.itself = dist.new_group([0]), self
+            dist.all_reduce(torch.ones(1), group=self.group)
+
+        def __del__(self):
+            dist.destroy_process_group(self.group)
+
+    for _ in range(3):
+        Trainer()
+        with order.lock:
+            gc.collect()
+    x, many = torch.ones(8), []
+    for number in range(400):
+        if number % 4 == 0:
+            Trainer()
+        many = [[] for _ in range(200)]  # so that it collects now and then
+        dist.all_reduce(x)
+"""
+
+INTERRUPTED = """
+    alone()
+
+    class Enough(KeyboardInterrupt):
+        pass
+
+    def interrupt(*_):
+        raise Enough
+
+    signal.signal(signal.SIGALRM, interrupt)
+    x, until = torch.ones(8), time.monotonic() + 4
+    while time.monotonic() < until:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-6 * (time.monotonic_ns() % 997))
+            for _ in range(100):  # where a finalizer was interrupted nothing is raised
+                dist.all_reduce(x)
+        except Enough:
+            pass
+
+    def take():
+        assert order.lock.acquire(timeout=5)
+        order.lock.release()
+        print("it is free")
+
+    other = threading.Thread(target=take)
+    other.start()
+    other.join()
+"""
+
+RECORDED = """
+    os.environ["SOFTMRC_RECORD"] = "1"
+    alone()
+    group = dist.group.WORLD._group
+    with group._recorder._lock:
+        dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize("story", [FORKED, FINALIZED, INTERRUPTED, RECORDED])
+def test_nobody_waits_for_whoever_came_in_between(story: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(BEGIN) + textwrap.dedent(story)],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0 and "Timeout" not in done.stderr, done.stderr[-3000:]
+    assert ("it is free" in done.stdout) == (story is INTERRUPTED)
+
+
+def test_two_threads_that_fork_keep_what_they_hold() -> None:
+    """Each until its own fork is over."""
+    from softmrc import fork
+
+    class Owner:
+        _native = None
+
+    owner = Owner()
+    fork.leave_to_parent(owner, "it")
+    fork._hold()
+    try:
+        other = threading.Thread(target=lambda: (fork._hold(), fork._let_go()))
+        other.start()
+        other.join()
+        assert any(one is owner for one, _ in fork._held.owners)
+    finally:
+        fork._let_go()
+
+
+def test_things_may_be_made_while_somebody_forks() -> None:
+    from softmrc import fork
+
+    class Owner:
+        _native = None
+
+    kept: list[Owner] = []
+    stop = threading.Event()
+
+    def make() -> None:
+        while not stop.is_set():
+            kept.append(Owner())
+            fork.leave_to_parent(kept[-1], "it")
+            if len(kept) > 500:
+                kept.clear()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    maker = threading.Thread(target=make)
+    maker.start()
+    try:
+        for _ in range(1000):
+            fork._hold()
+            fork._let_go()
+    finally:
+        stop.set()
+        maker.join()
+        sys.setswitchinterval(before)
