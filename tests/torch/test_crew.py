@@ -53,8 +53,29 @@ def test_a_crew_gives_a_waiting_job_a_thread(crews: tuple[Crew, Crew]) -> None:
     assert outer.wait(10)
 
 
-def test_a_closed_crew_still_runs_what_it_is_given() -> None:
-    crew, ran = Crew("closed"), []
+@pytest.mark.parametrize("most", [1, 64])
+def test_a_closed_crew_still_runs_what_it_is_given(most: int) -> None:
+    """And not where it is given: who gives it may be the one that it waits for."""
+    crew, go_on, ran = Crew("closed", most), threading.Event(), threading.Event()
+    crew.submit(int)
     crew.close()
+    crew.submit(lambda: go_on.wait(10) and ran.set())
+    assert not ran.is_set()
+    go_on.set()
+    assert ran.wait(10)
+    crew.close()
+    assert not any(thread.is_alive() for thread in crew._threads)
+
+
+def test_without_threads_jobs_are_done_where_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    crew, ran = Crew("poor"), []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     crew.submit(lambda: ran.append(1))
-    assert ran == [1]
+    assert ran == [1] and not crew.is_busy
+    monkeypatch.undo()
+    crew.submit(lambda: ran.append(2))
+    crew.close()
+    assert ran == [1, 2]

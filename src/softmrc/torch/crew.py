@@ -7,6 +7,7 @@ keeps jobs in order instead.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 class Crew:
-    """Threads are started when they are needed, and end with `close`."""
+    """Threads are started when they are needed. After `close` they end when there is nothing to do."""
 
     def __init__(self, name: str, most: int = 64) -> None:
         self.name = name
@@ -33,42 +34,45 @@ class Crew:
         self._lock = a_lock()
         self._changed = threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._hired = self._idle = 0
         self._closing = False
         _crews.add(self)
 
     def submit(self, job: Job) -> None:
-        """Run it soon. A crew that is closed runs it at once, here."""
+        """Run it soon; at once, here, where nobody else can: the system has no thread to give."""
         with self._lock:
-            if not self._closing:
-                self._jobs.append(job)
-                if len(self._jobs) <= self._idle:
-                    self._changed.notify()
-                elif len(self._threads) < self._most:
-                    self._hire()
+            self._jobs.append(job)
+            if len(self._jobs) <= self._idle:
+                self._changed.notify()
+            elif self._hired < self._most:
+                self._hire()
+            if self._hired:
                 return
+            self._jobs.pop()
         job()
 
     @property
     def is_busy(self) -> bool:
         with self._lock:
-            return bool(self._jobs) or self._idle < len(self._threads)
+            return bool(self._jobs) or self._idle < self._hired
 
     def _hire(self) -> None:
         # Daemons, so that the interpreter's end does not wait for a job before `atexit` has let us end it.
         thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-        try:
+        with contextlib.suppress(RuntimeError):
             thread.start()
-        except RuntimeError:  # the system has no more
-            if not self._threads:
-                raise
-            return
-        self._threads.append(thread)
+            self._hired += 1
+            self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
 
     def _run(self) -> None:
-        while (job := self._next()) is not None:
-            job()
-            del job  # it holds tensors
+        try:
+            while (job := self._next()) is not None:
+                job()
+                del job  # it holds tensors
+        except BaseException:
+            with self._lock:
+                self._hired -= 1
+            raise
 
     def _next(self) -> Job | None:
         with self._lock:
@@ -76,7 +80,10 @@ class Crew:
             while not self._jobs and not self._closing:
                 self._changed.wait()
             self._idle -= 1
-            return self._jobs.popleft() if self._jobs else None
+            if self._jobs:
+                return self._jobs.popleft()
+            self._hired -= 1
+            return None
 
     def close(self) -> None:
         """Let what is there run to its end, and join."""
@@ -92,7 +99,7 @@ class Crew:
 def _forget_threads() -> None:
     """A forked child has none of them."""
     for crew in list(_crews):
-        crew._changed, crew._threads, crew._idle = threading.Condition(crew._lock), [], 0
+        crew._changed, crew._threads, crew._hired, crew._idle = threading.Condition(crew._lock), [], 0, 0
         crew._jobs.clear()
 
 
