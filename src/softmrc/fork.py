@@ -4,8 +4,6 @@ The child has copies of everything but the threads, and its sockets are the pare
 goodbye in the parent's name; if it freed a device, it would wait for a thread that it does not have. So it lets go of
 the native parts without freeing them, and says why they cannot be used. Only its copies of sockets it closes: else a
 parent that is killed would seem to be there for as long as a child of its is.
-
-Locks it finds as they were, and nobody there who would open them: those that `a_lock` makes are open.
 """
 
 from __future__ import annotations
@@ -17,11 +15,9 @@ import weakref
 from typing import Any
 
 from softmrc import _core
-from softmrc.census import Census
 from softmrc.errors import UsageError
 
 _owners: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_locks: Census[Any] = Census()
 
 
 class _Held(threading.local):
@@ -60,15 +56,6 @@ class OfParent:
         raise UsageError(self.error)
 
 
-def a_lock() -> Any:
-    """A lock that a child finds open, whoever held it. Its holder may take it again: the garbage collector may call
-    anything while it is held, in the same thread, and what it guards must bear that. Say `with` to it itself: a method
-    that takes it can be interrupted by Ctrl-C before anybody is sure to give it back."""
-    made = threading.RLock()
-    _locks.add(made)
-    return made
-
-
 def leave_to_parent(owner: Any, what: str) -> None:
     """In children, let go of `owner._native`."""
     _owners[owner] = what
@@ -76,8 +63,12 @@ def leave_to_parent(owner: Any, what: str) -> None:
 
 def _hold() -> None:
     """What nobody uses may be garbage that the child would collect, and free, before it lets go of anything."""
+    _held.owners = _living()
+
+
+def _living() -> list[tuple[Any, str]]:
     owners = [owner for known in _owners.keyrefs() if (owner := known()) is not None]
-    _held.owners = [(owner, _owners[owner]) for owner in owners]
+    return [(owner, _owners[owner]) for owner in owners]
 
 
 def _let_go() -> None:
@@ -85,8 +76,7 @@ def _let_go() -> None:
 
 
 def _in_child() -> None:
-    for lock in _locks:
-        lock._at_fork_reinit()
+    _held.owners += [one for one in _living() if one not in _held.owners]  # made by others meanwhile
     if _held.owners:
         _core.expect_leaks()
     for owner, what in _held.owners:

@@ -79,3 +79,49 @@ def test_without_threads_jobs_are_done_where_they_are_given(monkeypatch: pytest.
     crew.submit(lambda: ran.append(2))
     crew.close()
     assert ran == [1, 2]
+
+
+def test_ctrl_c_while_a_thread_begins_costs_neither_order_nor_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        begin(thread)
+        raise KeyboardInterrupt
+
+    crew, gate, done = Crew("one", most=1), threading.Event(), []
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        crew.submit(lambda: gate.wait(10) and done.append(1))
+    monkeypatch.undo()
+    assert crew.is_busy
+    crew.submit(lambda: done.append(2))
+    gate.set()
+    crew.close()
+    assert done == [1, 2] and crew._hired == 0 and not crew.is_busy
+
+
+def test_a_job_that_fails_leaves_its_thread_to_the_next(capfd: pytest.CaptureFixture[str]) -> None:
+    crew, ran = Crew("one", most=1), threading.Event()
+    crew.submit(lambda: 1 / 0)
+    crew.submit(ran.set)
+    assert ran.wait(10)
+    crew.close()
+    assert "ZeroDivisionError" in capfd.readouterr().err and not crew.is_busy
+
+
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_many_give_jobs_while_it_closes_and_none_is_lost(most: int) -> None:
+    crew, done = Crew("many", most), []
+
+    def give() -> None:
+        for _ in range(200):
+            crew.submit(lambda: done.append(1))
+
+    givers = [threading.Thread(target=give) for _ in range(4)]
+    for giver in givers:
+        giver.start()
+    crew.close()
+    for giver in givers:
+        giver.join()
+    crew.close()
+    assert len(done) == 800 and not crew.is_busy and crew._hired == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from tests.torch.world import Rank, World
@@ -40,6 +42,17 @@ def without_rest(here: Rank) -> None:
         dist.all_gather(all_ranks, torch.full((1,), float(number)), group=group)
         dist.all_reduce(torch.ones(1), group=group)
     assert [one.item() for one in all_ranks] == [999.0] * here.size
+
+
+def with_another_limit(here: Rank) -> float:
+    group = dist.new_group(list(range(here.size)), backend="cpu:gloo,cuda:mrc")
+    group.set_timeout(timedelta(seconds=7))
+    assert group_of(group).timeout_s == 7.0
+    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+
+def test_a_timeout_is_every_backends(world: World) -> None:
+    assert world.run(with_another_limit) == [7.0] * 4
 
 
 def test_another_backend_and_the_interpreter_never_wait_for_each_other(world: World) -> None:

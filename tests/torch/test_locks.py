@@ -51,6 +51,14 @@ FORKED = """
     stop.set()
 """
 
+OWN = """
+    alone()
+    with order.lock:
+        if (pid := os.fork()) == 0:
+            sys.exit(0)
+    assert (status := ended(pid)) == 0, status
+"""
+
 FINALIZED = """
     alone()
 
@@ -112,7 +120,7 @@ RECORDED = """
 """
 
 
-@pytest.mark.parametrize("story", [FORKED, FINALIZED, INTERRUPTED, RECORDED])
+@pytest.mark.parametrize("story", [FORKED, OWN, FINALIZED, INTERRUPTED, RECORDED])
 def test_nobody_waits_for_whoever_came_in_between(story: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(BEGIN) + textwrap.dedent(story)],
@@ -120,6 +128,31 @@ def test_nobody_waits_for_whoever_came_in_between(story: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0 and "Timeout" not in done.stderr, done.stderr[-3000:]
     assert ("it is free" in done.stdout) == (story is INTERRUPTED)
+
+
+MEANWHILE = """
+    import os
+
+    made = []
+    os.register_at_fork(before=lambda: made.append(softmrc.Device(["127.0.0.1"])))  # after what is registered later
+    import softmrc
+
+    if (pid := os.fork()) == 0:
+        try:
+            made[0].planes()
+        except softmrc.MrcError as error:
+            print(error, flush=True)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    made[0].close()
+"""
+
+
+def test_a_device_that_is_made_during_a_fork_is_the_parents() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(MEANWHILE)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and "does not survive a fork" in done.stdout, done.stdout + done.stderr
 
 
 def test_two_threads_that_fork_keep_what_they_hold() -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from softmrc import _core, leaving
 from softmrc.errors import RemoteError
-from softmrc.fork import a_lock, leave_to_parent
+from softmrc.fork import leave_to_parent
+from softmrc.threads import a_lock, has_begun
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group
@@ -86,9 +87,13 @@ class Herald:
         """Call `fn(work)` when it has ended."""
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="softmrc-callbacks", daemon=True)
-                thread.start()
-                self._thread = thread  # not one that could not be started
+                self._thread = thread = threading.Thread(target=self._run, name="softmrc-callbacks", daemon=True)
+                try:
+                    thread.start()
+                except BaseException:
+                    if not has_begun(thread):
+                        self._thread = None
+                    raise
         number = next(self._numbers)
         self._asked[number] = (work, fn)
         self._native.watch(work._native, number)

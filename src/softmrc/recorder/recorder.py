@@ -16,8 +16,8 @@ import numpy as np
 from softmrc import control
 from softmrc.engine import EvState
 from softmrc.errors import MrcError
-from softmrc.fork import a_lock
 from softmrc.recorder.tape import INTERVAL_S, MOST_PLANES, UNFINISHED, Note, Owner, Tape
+from softmrc.threads import a_lock
 
 if TYPE_CHECKING:
     from softmrc.collectives.group import Group

@@ -101,8 +101,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._courier.close()
         self._crew.close()
         self._streams = {}
-        with order.lock:
-            order.sweep()
+        order.sweep()
         self._group = Left(self._group)  # torch may keep us until the process ends; the device need not wait for that
 
     def abort(self) -> None:
@@ -242,6 +241,13 @@ class MixedGroup(Member):
         return self._others[device.type][1] if device.type in self._others else self
 
     get_backend = _get_backend
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        super().set_timeout(timeout)
+        for _, backend in self._others.values():
+            backend._set_default_timeout(timeout)
+
+    _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
         super().shutdown()

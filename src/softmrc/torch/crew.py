@@ -3,21 +3,24 @@
 What users hang on a future may do anything, even wait for another operation whose end this crew has to tell: so a job
 does not wait for a running one, a new thread takes it, until there are as many as the crew may have. A crew of one
 keeps jobs in order instead.
+
+A finalizer may give it a job, or close it, in the middle of anything: while the lock is held nothing is called but what
+numbers are made with, and the queue is one that bears it (docs/decisions/0173-locks-that-nobody-finds-shut.md).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from softmrc import leaving
-from softmrc.fork import a_lock
+from softmrc.threads import a_lock, has_begun
 
 Job = Callable[[], Any]
 JOIN_S = 5.0
@@ -30,77 +33,93 @@ class Crew:
     def __init__(self, name: str, most: int = 64) -> None:
         self.name = name
         self._most = most
-        self._jobs: deque[Job] = deque()
         self._lock = a_lock()
-        self._changed = threading.Condition(self._lock)
-        self._threads: list[threading.Thread] = []
-        self._hired = self._idle = 0
         self._closing = False
         _crews.add(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()  # None: look whether there is anything to do
+        self._due = 0  # jobs that are waiting, or being done
+        self._hired = 0
+        self._threads: list[threading.Thread] = []
 
     def submit(self, job: Job) -> None:
         """Run it soon; at once, here, where nobody else can: the system has no thread to give."""
+        is_short = False
         with self._lock:
-            self._jobs.append(job)
-            if len(self._jobs) <= self._idle:
-                self._changed.notify()
-            elif self._hired < self._most:
-                self._hire()
-            if self._hired:
-                return
-            self._jobs.pop()
-        job()
+            self._due += 1
+            if self._hired < self._most and self._hired < self._due:
+                self._hired += 1
+                is_short = True
+        self._jobs.put(job)
+        if is_short:
+            self._hire()
 
     @property
     def is_busy(self) -> bool:
-        with self._lock:
-            return bool(self._jobs) or self._idle < self._hired
+        return self._due > 0
 
     def _hire(self) -> None:
         # Daemons, so that the interpreter's end does not wait for a job before `atexit` has let us end it.
         thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-        with contextlib.suppress(RuntimeError):
+        self._threads.append(thread)
+        try:
             thread.start()
-            self._hired += 1
-            self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
+        except BaseException as error:
+            if not has_begun(thread):
+                with self._lock:
+                    self._hired -= 1
+                if not self._hired:
+                    self._do_all()
+            if not isinstance(error, RuntimeError):
+                raise
+
+    def _do_all(self) -> None:
+        """What nobody else would."""
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                return
+            self._do(job)
+
+    def _do(self, job: Job | None) -> None:
+        if job is None:
+            return
+        try:
+            job()
+        finally:
+            with self._lock:
+                self._due -= 1
 
     def _run(self) -> None:
-        try:
-            while (job := self._next()) is not None:
-                job()
-                del job  # it holds tensors
-        except BaseException:
+        is_needed = True
+        while is_needed:
+            try:
+                self._do(self._jobs.get())
+            except BaseException:  # a job tells whoever it is for what went wrong; this is something else
+                sys.excepthook(*sys.exc_info())
             with self._lock:
-                self._hired -= 1
-            raise
-
-    def _next(self) -> Job | None:
-        with self._lock:
-            self._idle += 1
-            while not self._jobs and not self._closing:
-                self._changed.wait()
-            self._idle -= 1
-            if self._jobs:
-                return self._jobs.popleft()
-            self._hired -= 1
-            return None
+                is_needed = bool(self._due) or not self._closing
+                self._hired -= not is_needed
+        if self._hired:
+            self._jobs.put(None)
 
     def close(self) -> None:
         """Let what is there run to its end, and join."""
-        with self._lock:
-            self._closing = True
-            self._changed.notify_all()
+        self._closing = True
+        self._jobs.put(None)
         until = time.monotonic() + JOIN_S
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
 
 
 def _forget_threads() -> None:
     """A forked child has none of them."""
     for crew in list(_crews):
-        crew._changed, crew._threads, crew._hired, crew._idle = threading.Condition(crew._lock), [], 0, 0
-        crew._jobs.clear()
+        crew._begin()
 
 
 os.register_at_fork(after_in_child=_forget_threads)

@@ -103,20 +103,34 @@ class Issuer:
         range = ranges.Range(f"mrc:{call.title or call.name}", shown) if ranges.is_on() else None
         try:
             with order.lock:
-                number = self._collectives if is_collective else self._messages
+                number = self._next_number(is_collective)
                 name = f"{call.name} {call.peers}" if call.peers else call.name
-                record = Record(name, number + 1, is_collective, shown, outputs or inputs, range)
-                work = begin(record)
-                if is_collective:
-                    self._collectives += 1
-                else:
-                    self._messages += 1
+                record = Record(name, number, is_collective, shown, outputs or inputs, range)
+                try:
+                    work = begin(record)
+                except BaseException:
+                    self._take_back(number, is_collective)
+                    raise
         except BaseException:
             if range:
                 range.end()
             raise
         recorder.add(record, self._origin())
         return handle_of(work)
+
+    def _next_number(self, is_collective: bool) -> int:
+        if is_collective:
+            self._collectives += 1
+            return self._collectives
+        self._messages += 1
+        return self._messages
+
+    def _take_back(self, number: int, is_collective: bool) -> None:
+        """What was refused has none, unless a finalizer has issued the next one already."""
+        if is_collective:
+            self._collectives -= self._collectives == number
+        else:
+            self._messages -= self._messages == number
 
     def _start(self, before: list[Flight], steps: list[Step], is_collective: bool) -> Any:
         def ready() -> None:

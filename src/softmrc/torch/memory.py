@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from softmrc.errors import ConfigError
-from softmrc.fork import a_lock
+from softmrc.threads import a_lock
 from softmrc.torch.staging import Slot
 
 SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from softmrc.fork import a_lock
+from softmrc.threads import a_lock
 
 _numbers = itertools.count()
 _open: dict[int, Any] = {}

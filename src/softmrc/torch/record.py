@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from softmrc.fork import a_lock
+from softmrc.threads import a_lock
 from softmrc.torch.ranges import Range
 
 DEFAULT_ENTRIES = 2000

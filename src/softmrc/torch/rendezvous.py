@@ -12,7 +12,7 @@ from softmrc.collectives.group import made_for
 from softmrc.collectives.offer import MOST_STRANDS, Greeting
 from softmrc.collectives.rendezvous import Elsewhere, Meeting, cores_to_share, excuse_to_others
 from softmrc.collectives.table import Table
-from softmrc.fork import a_lock
+from softmrc.threads import a_lock
 from softmrc.torch import settings
 from softmrc.verbs import Device
 
@@ -92,10 +92,14 @@ class Membership:
 
 def _take(key: Key, routes: Any, size: int, why: str) -> Device:
     with _lock:
-        if key not in _devices:
-            _devices[key] = _Shared(made_for(key[1], key[2], size, routes=routes, why=why))
-        _devices[key].users += 1
-        return _devices[key].device
+        shared = _devices.get(key)
+        if shared is None:
+            made = _Shared(made_for(key[1], key[2], size, routes=routes, why=why))
+            shared = _devices.setdefault(key, made)
+            if shared is not made:  # a finalizer was faster
+                made.device.close()
+        shared.users += 1
+        return shared.device
 
 
 def _give_back(key: Key) -> None:
