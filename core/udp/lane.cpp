@@ -146,8 +146,9 @@ void Lane::cut_short() {
   kick();
 }
 
-// No lock: the thread that held it at the fork does not exist here.
+// No lock: the thread that held it at the fork does not exist here. If it was about to close sockets, who knows which are left.
 void Lane::abandon() {
+  if (lets_sockets_go_) return;
   for (const Plane& plane : planes_)
     for (const Socket& socket : plane.sockets) ::close(socket.fd());
 }
@@ -467,6 +468,7 @@ void Lane::live() {
     owner_.on_failure();
     lock.lock();
   }
+  lets_sockets_go_ = true;
   for (Plane& plane : planes_) plane.sockets.clear();
   close_descriptors();  // callers may keep what is over for as long as they like
   is_over_ = true;

@@ -261,6 +261,7 @@ class Lane final : public proto::Driver {
   Turns turns_;
   Spin spin_;
   std::atomic<bool> closed_{false};
+  std::atomic<bool> lets_sockets_go_{false};  // or has
   std::atomic<bool> is_over_{false};
   bool is_cut_short_ = false;
   bool owes_ = false;                // the last driver left without sending
