@@ -30,25 +30,33 @@ BEGIN = """
 """
 
 FORKED = """
+    from contextlib import ExitStack
+    from softmrc import threads
+
     alone()
-    x = torch.ones(8)
-    stop = threading.Event()
+    dist.all_reduce(torch.ones(8), async_op=True).get_future().then(lambda done: None).wait()
+    are_held, are_free = threading.Event(), threading.Event()
 
-    def work():
-        mine = torch.ones(8)
-        while not stop.is_set():
-            dist.all_reduce(mine)
+    def hold():
+        with ExitStack() as stack:
+            print(len([stack.enter_context(lock) for lock in threads._locks]), "locks", flush=True)
+            are_held.set()
+            are_free.wait()
 
-    threading.Thread(target=work, daemon=True).start()
-    for _ in range(8):
-        if (pid := os.fork()) == 0:
-            dist.destroy_process_group()
-            alone()
-            dist.all_reduce(x)
-            dist.destroy_process_group()
-            sys.exit(0)
-        assert (status := ended(pid)) == 0, status
-    stop.set()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    are_held.wait()
+    if (pid := os.fork()) == 0:
+        dist.destroy_process_group()
+        alone()
+        x = torch.ones(8)
+        dist.all_reduce(x)
+        dist.destroy_process_group()
+        sys.exit(0)
+    status = ended(pid)
+    are_free.set()
+    holder.join()
+    assert status == 0, status
 """
 
 OWN = """
