@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import ipaddress
 import reprlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from softmrc.verbs import MOST_SOCKETS, PeerPlane
+if TYPE_CHECKING:
+    from softmrc.verbs import PeerPlane
 
 MOST_PLANES = 16
 # Nobody's, or everybody's: unspecified, multicast, reserved, broadcast; then all that an IPv6 address may hide IPv4 in.
@@ -75,6 +76,8 @@ def _address(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, 
 
 def plane(name: str, value: object) -> PeerPlane:
     """Where a peer is on one plane."""
+    from softmrc.verbs import MOST_SOCKETS, PeerPlane  # imports NumPy, which `softmrc key` does not need
+
     if not isinstance(value, dict):
         raise Nonsense(name, value, "an address, a port and source ports")
     port = whole(f"{name}.port", value.get("port"), 1, 0xFFFF)

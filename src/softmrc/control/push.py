@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softmrc.control.client import Node
 from softmrc.errors import UsageError
-from softmrc.fabric import AddressPlan
-from softmrc.fabric.denylist import Denylist
+
+if TYPE_CHECKING:
+    from softmrc.fabric import AddressPlan
+    from softmrc.fabric.denylist import Denylist
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 from ipaddress import IPv6Address, IPv6Network
 from itertools import pairwise
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from softmrc.errors import ConfigError
 from softmrc.fabric.description import Addressing
 from softmrc.fabric.shape import Node, Shape, Tier
 from softmrc.wire.srv6 import MAX_USIDS, Path, PathTemplate, Srh
 from softmrc.wire.srv6 import carrier as build_carrier
+
+if TYPE_CHECKING:
+    import numpy as np
 
 T0_USID, T1_USID, T2_USID, DOWNLINK_USID = 0x0100, 0x0300, 0x0500, 0x1000
 MAX_T0, MAX_T1, MAX_T2 = 0x200, 0x200, 0x400  # of a plane
@@ -279,7 +281,8 @@ class AddressPlan:
         """The number of a port on its node: downlinks first, then uplinks."""
         return (self.shape.downlinks(node) + self.shape.uplinks(node)).index(link)
 
-    # The same as arrays, for a driver that keeps one address per EV.
+    # The same as arrays, for a driver that keeps one address per EV. NumPy is imported here only: most commands do not
+    # need it.
 
     def carriers(self, source: int, destination: int) -> np.ndarray:
         """The checksum-neutral carrier of every EV of a pair: (EVs, 16) bytes, in the order of EVs."""
@@ -293,10 +296,14 @@ class AddressPlan:
 
     def planes_of_evs(self, source: int, destination: int) -> np.ndarray:
         """The plane, which is the port, of every EV of a pair."""
+        import numpy as np
+
         return np.arange(self.evs(source, destination)) % self.shape.planes
 
     @staticmethod
     def _packed(addresses: list[IPv6Address]) -> np.ndarray:
+        import numpy as np
+
         return np.frombuffer(b"".join(a.packed for a in addresses), dtype=np.uint8).reshape(-1, 16)
 
 

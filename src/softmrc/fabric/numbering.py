@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeVar
 
 from softmrc.errors import ConfigError
 
-Index = TypeVar("Index", int, np.ndarray)
+if TYPE_CHECKING:
+    import numpy as np
+
+Index = TypeVar("Index", int, "np.ndarray")
 
 
 class Tier(IntEnum):
