@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softmrc import shipped
 from softmrc.errors import ConfigError, DeviceError, UsageError
-from softmrc.fabric import load
 from softmrc.files import read_text
-from softmrc.lab import Lab
-from softmrc.mapper import Mapper
-from softmrc.mapper.kernel import LabFabric, lab_settings
 
 if TYPE_CHECKING:
     from softmrc.agent.guard import Listen
@@ -62,6 +57,9 @@ def dash(
 @contextmanager
 def _watched_lab(name: str) -> Iterator[FabricWatch]:
     from softmrc.agent.watch import FabricWatch, MapperSource
+    from softmrc.lab import Lab
+    from softmrc.mapper import Mapper
+    from softmrc.mapper.kernel import LabFabric, lab_settings
 
     lab = Lab.find(name or None)
     with LabFabric(lab) as fabric:
@@ -74,7 +72,9 @@ def _watched_lab(name: str) -> Iterator[FabricWatch]:
 
 @contextmanager
 def _watched_file(fabric: Path, denylist: Path) -> Iterator[FabricWatch]:
+    from softmrc import shipped
     from softmrc.agent.watch import DenylistSource, FabricWatch
+    from softmrc.fabric import load
 
     description = load(shipped.find(fabric, shipped.FABRICS, "fabric"))
     watch = FabricWatch(description.name, description.fabric, DenylistSource(denylist))

@@ -1,21 +1,21 @@
-"""`softmrc bench NAME`: measure a claim."""
+"""`softmrc bench NAME`: measure a claim. Each command imports its own benchmark only."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from softmrc.bench import allreduce, assess, engine, failover, nccl, operate, sealed, setup, sim, udp
-from softmrc.bench import lab as lab_bench
-from softmrc.bench.figures import Figure
 from softmrc.cli.terminal import check_mark, terminal
 from softmrc.errors import DeviceError
+
+if TYPE_CHECKING:
+    from softmrc.bench.figures import Figure
 
 benches = typer.Typer(help="Measure what SoftMRC claims.", no_args_is_help=True)
 
@@ -46,6 +46,8 @@ def bench_engine(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """Packets per second, bytes per queue pair, and round trips to leave a dead path."""
+    from softmrc.bench import engine
+
     figures = engine.measure(quick)
     if as_json:
         print(json.dumps({key: float(value) for key, value in figures.items()}, indent=2))
@@ -59,6 +61,8 @@ def bench_udp(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """Goodput and latency over real sockets, beside TCP and plain UDP in the same run."""
+    from softmrc.bench import udp
+
     figures = udp.measure(quick)
     if as_json:
         print(json.dumps(figures, indent=2))
@@ -72,6 +76,8 @@ def bench_sealed(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """Sealed packets: what they cost, and what strangers, forgers and somebody on the wire can do."""
+    from softmrc.bench import sealed
+
     figures = sealed.measure(quick)
     if as_json:
         print(json.dumps(figures, indent=2))
@@ -85,6 +91,8 @@ def bench_failover(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """A plane dies under load: time to recover, beside MPTCP. Needs root: it makes network namespaces."""
+    from softmrc.bench import failover
+
     figures = failover.measure(quick)
     if as_json:
         print(json.dumps(figures, indent=2))
@@ -98,6 +106,8 @@ def bench_allreduce(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """All-reduces beside Gloo's in the same run, and through the death of a plane; as root also over shaped links."""
+    from softmrc.bench import allreduce
+
     figures = allreduce.measure(quick)
     if as_json:
         print(json.dumps(figures, indent=2))
@@ -116,6 +126,8 @@ def bench_join(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """How long 2 to 16 ranks of torch take to join, and to make a second group, beside Gloo in turns. Needs torch."""
+    from softmrc.bench import allreduce, setup
+
     if not allreduce.has_gloo():
         raise DeviceError(allreduce.NO_TORCH)
     figures = setup.measure(3 if quick else 15)
@@ -131,6 +143,8 @@ def bench_nccl(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """NCCL's all-reduces over our plugin and over its own sockets, two processes on one GPU. Needs torch with CUDA."""
+    from softmrc.bench import nccl
+
     nccl.check_gpu()
     figures = nccl.measure(quick)
     for name, why in figures["failed"].items():
@@ -148,6 +162,8 @@ def bench_sim(
     full: bool = typer.Option(False, "--full", help="Also 1 MiB, and part of an all-to-all, on 131 072 NICs: minutes."),
 ) -> None:
     """Agreement with a public reference, speed, cores, 131 072 NICs, and failover in simulated time."""
+    from softmrc.bench import sim
+
     figures = sim.measure(quick, full)
     if as_json:
         print(json.dumps(figures, indent=2))
@@ -172,6 +188,8 @@ def bench_operate(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """What the mapper names in a simulated fabric of 512 hosts, and what flight recorders say of broken jobs."""
+    from softmrc.bench import operate
+
     figures = operate.measure(quick)
     if as_json:
         print(json.dumps(figures, indent=2))
@@ -185,6 +203,8 @@ def bench_assess(
     quick: bool = typer.Option(False, help="A quick look; not for the record."),
 ) -> None:
     """The closed forms of `softmrc assess` beside drawn months, for eight fabrics, and beside simulated packets."""
+    from softmrc.bench import assess
+
     figures = assess.measure(quick)
     if as_json:
         print(json.dumps(figures, indent=2))
@@ -199,14 +219,16 @@ def bench_lab(
     mptcp: bool = typer.Option(True, help="Also Multipath TCP on the same lab."),
 ) -> None:
     """A lab of 8 hosts × 4 planes × (4 + 4) switches: building it, its paths, and traffic while it breaks (root)."""
-    figures = lab_bench.measure(quick, mptcp)
+    from softmrc.bench import lab
+
+    figures = lab.measure(quick, mptcp)
     if as_json:
         print(json.dumps(figures, indent=2))
         return
     table = Table(title="A lab of 8 hosts × 4 planes × (4 + 4) switches", title_justify="left")
     for head in ("figure", "measured", "must be", ""):
         table.add_column(head, justify="right" if head in ("measured", "must be") else "left")
-    for figure in lab_bench.FIGURES:
+    for figure in lab.FIGURES:
         value = figures[figure.key]
         shown = "not measured" if value is None else f"{value:.3g} {figure.unit}".strip()
         verdict = "" if value is None else check_mark(figure.holds(value))

@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,11 +17,11 @@ from softmrc import control, shipped
 from softmrc.cli.terminal import a_number, terminal
 from softmrc.errors import ConfigError, UsageError
 from softmrc.fabric import Shape, load
-from softmrc.lab import Lab
 from softmrc.mapper import Finding, Mapper, Settings, State, Things, denylist_of, ecmp
-from softmrc.mapper.kernel import LabFabric, lab_settings
-from softmrc.mapper.simulated import SimulatedFabric
 from softmrc.units import as_duration_ns, as_share, share_text
+
+if TYPE_CHECKING:
+    from softmrc.mapper.simulated import SimulatedFabric
 
 mapper_app = typer.Typer(help="Find what is broken in a fabric: packets over every path.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a verdict.")]
@@ -44,6 +44,9 @@ def lab(
     as_json: AsJson = False,
 ) -> None:
     """Map a lab with real packets through the kernel's SRv6 (needs root)."""
+    from softmrc.lab import Lab
+    from softmrc.mapper.kernel import LabFabric, lab_settings
+
     found = Lab.find(name)
     settings = lab_settings(found, lanes)
     with LabFabric(found) as fabric:
@@ -66,6 +69,8 @@ def sim(
     as_json: AsJson = False,
 ) -> None:
     """Map a simulated fabric that you break, to see what the mapper would say."""
+    from softmrc.mapper.simulated import SimulatedFabric
+
     description = load(shipped.find(file, shipped.FABRICS, "file"))
     fabric = SimulatedFabric(description.fabric, seed)
     things = Things(description.fabric, lanes)
