@@ -1,8 +1,8 @@
 """Where the `softmrc` command begins.
 
-Its modules take a second or so to import, and Ctrl-C during that time is nobody's error: until they are there it ends
-the process as it ends any other. Then there are the commands to put together and the arguments to read, where it ends
-the process without a word as well; what it means to a command that runs is that command's.
+Ctrl-C while modules are imported kills the process without a message, as SIGINT does by default: while `softmrc.cli` is
+imported, and while `softmrc.cli.lazy` imports the command that was asked for. While the arguments are parsed, Ctrl-C
+exits with 130, also without a message. What it means to a running command is that command's.
 """
 
 from __future__ import annotations

@@ -1,42 +1,67 @@
-"""The `softmrc` command. Each verb lives in a module of its own; this file only puts them side by side."""
+"""The `softmrc` command: a table of its commands. Each is imported when it is first used."""
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
+import platform
 import sys
 from typing import Annotated
 
 import typer
 
-from softmrc.cli import (
-    agent,
-    bench,
-    capture,
-    ctl,
-    demo,
-    dissect,
-    examples,
-    explain,
-    fabric,
-    info,
-    key,
-    lab,
-    mapper,
-    nccl,
-    perf,
-    ping,
-    profiles,
-    retries,
-    sim,
-    study,
-    top,
-)
+import softmrc
+from softmrc.cli.lazy import Entry, group_of
+from softmrc.cli.plainer import PLAINER
 from softmrc.errors import MrcError, words_of
+
+COMMANDS = (
+    Entry("demo", "softmrc.cli.demo", "demo",
+          "Train a small transformer on 4 ranks over 4 planes while they break: same pace, same bits."),
+    Entry("info", "softmrc.cli.info", "info",
+          "Show what SoftMRC finds on this machine, what is missing, and the command that mends it."),
+    Entry("examples", "softmrc.cli.examples", "examples",
+          "List the scenarios and examples that come with SoftMRC, or print one: softmrc examples ddp.py > ddp.py"),
+    Entry("dissect", "softmrc.cli.dissect", "dissect",
+          "Print a capture, one line a packet: time, plane, addresses, EV, path, meaning, ICRC or seal."),
+    Entry("capture", "softmrc.cli.capture", "capture",
+          "Write the UDP packets that pass an interface to a file, both directions. Needs root."),
+    Entry("ping", "softmrc.cli.ping", "ping",
+          "Probe every path to a node: round trip, loss, and whether it answers. Exits with 0 if every probe "
+          "of every path was answered, else with 1."),
+    Entry("perf", "softmrc.cli.perf", "perf",
+          "Measure bandwidth and latency between two nodes: a server here, a client there."),
+    Entry("top", "softmrc.cli.top", "top",
+          "Watch running devices live: planes, the state of every path, retransmissions."),
+    Entry("sim", "softmrc.cli.sim", "sim", "Run a scenario, and what it is compared with."),
+    Entry("explain", "softmrc.cli.explain", "explain",
+          "Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a "
+          "burst of a running NCCL job."),
+    Entry("agent", "softmrc.cli.agent", "agent", "Serve this host's devices to Prometheus at /metrics, until Ctrl-C."),
+    Entry("dash", "softmrc.cli.agent", "dash", "A page about this host's devices, and about a fabric; until Ctrl-C."),
+    Entry("sweep", "softmrc.cli.sim", "sweep", "Run a scenario over a range of values and seeds."),
+    Entry("retries", "softmrc.cli.retries", "retries",
+          "What retries cost a training job: of bandwidth, time, a step and money, for MRC and RoCE, fault by fault."),
+    Entry("nccl-plugin", "softmrc.cli.nccl", "nccl_plugin",
+          "Print the path of NCCL's network plugin: "
+          "NCCL_NET_PLUGIN=$(softmrc nccl-plugin) NCCL_NET=SoftMRC torchrun ..."),
+    Entry("plan", "softmrc.cli.design", "plan",
+          "Compare designs: planes, tiers, switches, optics, what a failure costs, what it all costs."),
+    Entry("assess", "softmrc.cli.design", "assess",
+          "Judge a fabric: path diversity, failure domains, and what failures cost a job, with MRC and with RoCE."),
+    Entry("study", "softmrc.cli.study", "study",
+          "Explore designs by arithmetic, confirm the best with packets, and say why the others are out."),
+    Entry("fabric", "softmrc.cli.fabric", "fabric_app", "Configure, draw and trace a fabric."),
+    Entry("ctl", "softmrc.cli.ctl", "ctl_app", "Ask and tell running devices of this user."),
+    Entry("key", "softmrc.cli.key", "key_app", "Keys by which ends know each other, instead of a shared secret."),
+    Entry("lab", "softmrc.cli.lab", "lab_app", "A fabric of network namespaces on this machine (needs root)."),
+    Entry("mapper", "softmrc.cli.mapper", "mapper_app", "Find what is broken in a fabric: packets over every path."),
+    Entry("bench", "softmrc.cli.bench", "benches", "Measure what SoftMRC claims."),
+)  # fmt: skip
 
 app = typer.Typer(
     name="softmrc",
+    cls=group_of(*COMMANDS),
     help="MRC (Multipath Reliable Connection) in software.",
     no_args_is_help=True,
     add_completion=False,
@@ -44,53 +69,19 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"softmrc {softmrc.__version__} (Python {platform.python_version()}, {platform.machine()})")
+        sys.exit(0)
+
+
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=info.version, help="Print the version and leave.")
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and leave.")
     ] = False,
 ) -> None:
     """MRC (Multipath Reliable Connection) in software."""
-
-
-app.command("demo")(demo.demo)
-app.command("info")(info.info)
-app.command("examples")(examples.examples)
-app.command("dissect")(dissect.dissect)
-app.command("capture")(capture.capture)
-app.command("ping")(ping.ping)
-app.command("perf")(perf.perf)
-app.command("top")(top.top)
-app.command("sim")(sim.sim)
-app.command("explain")(explain.explain)
-app.command("agent")(agent.agent)
-app.command("dash")(agent.dash)
-app.command("sweep")(sim.sweep)
-app.command("retries")(retries.retries)
-app.command("nccl-plugin")(nccl.nccl_plugin)
-app.command("plan")(fabric.plan)
-app.command("assess")(fabric.assess)
-app.command("study")(study.study)
-app.add_typer(fabric.fabric_app, name="fabric")
-ctl.ctl_app.add_typer(profiles.profile_app, name="profile")
-app.add_typer(ctl.ctl_app, name="ctl")
-app.add_typer(key.key_app, name="key")
-app.add_typer(lab.lab_app, name="lab")
-app.add_typer(mapper.mapper_app, name="mapper")
-app.add_typer(bench.benches, name="bench")
-
-
-def _unfold_help(of: typer.Typer) -> None:
-    """A docstring's lines end where the source's do; those of a help text where the terminal's do."""
-    for command in of.registered_commands:
-        text = command.help or inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
-    for group in of.registered_groups:
-        if group.typer_instance is not None:
-            _unfold_help(group.typer_instance)
-
-
-_unfold_help(app)
 
 
 def main() -> None:
@@ -98,7 +89,7 @@ def main() -> None:
     peer that takes too long."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="softmrc-plainer")  # names of files may be no text, and no marks in ASCII
+            stream.reconfigure(errors=PLAINER)  # names of files may be no text, and no marks in ASCII
     try:
         app()
     except BrokenPipeError:  # `softmrc … | head`: who read has what it wanted

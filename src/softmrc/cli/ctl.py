@@ -10,20 +10,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from softmrc import control, shipped
+from softmrc import control
+from softmrc._core import EvState
+from softmrc.cli.lazy import Entry, group_of
 from softmrc.cli.terminal import MARKS, Grid, a_number, terminal
-from softmrc.engine import EvState
 from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError, printable
-from softmrc.fabric import AddressPlan, load
-from softmrc.fabric.denylist import Denylist
 from softmrc.units import as_duration_ns, ev_text, qpn_text
 
-ctl_app = typer.Typer(help="Ask and tell running devices of this user.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from softmrc.fabric import AddressPlan
+    from softmrc.fabric.denylist import Denylist
+
+GROUPS = (
+    Entry("profile", "softmrc.cli.profiles", "profile_app",
+          "Profiles that queue pairs are given: formats, EVs, congestion control."),
+)  # fmt: skip
+ctl_app = typer.Typer(cls=group_of(*GROUPS), help="Ask and tell running devices of this user.", no_args_is_help=True)
 Device = Annotated[str | None, typer.Option("--device", "-d", help="4711-0, or 4711 if that process has one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
 Watch = Annotated[
@@ -377,6 +384,10 @@ def push(
 ) -> None:
     """Bring every running device in line with a denylist: deny what it names, allow again what it no longer does.
     Exit status 1 if one did not do all of it; the others have."""
+    from softmrc import shipped
+    from softmrc.fabric import AddressPlan, load
+    from softmrc.fabric.denylist import Denylist
+
     found, description = Denylist.load(denylist), load(shipped.find(fabric, shipped.FABRICS, "fabric"))
     plan = AddressPlan(description.fabric, description.addressing)
     found.links(description.fabric)

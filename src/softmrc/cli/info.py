@@ -171,10 +171,3 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON ob
         console.print(table)
         if fact.mend:  # as one line, however narrow the terminal: it is there to be copied
             console.print(f"   {'':{width}} {fact.mend}", highlight=False, soft_wrap=True)
-
-
-def version(wanted: bool) -> None:
-    """For `softmrc --version`."""
-    if wanted:
-        print(f"softmrc {softmrc.__version__} (Python {platform.python_version()}, {platform.machine()})")
-        sys.exit(0)

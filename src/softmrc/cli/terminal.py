@@ -6,7 +6,6 @@ is a `Text`, or a whole line with a `style`.
 
 from __future__ import annotations
 
-import codecs
 import math
 import os
 import re
@@ -18,7 +17,7 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-from softmrc.engine import EvState
+from softmrc._core import EvState
 
 PAPER = 10_000  # columns: more than anybody fills
 LEAST_FOLDED = 16
@@ -35,19 +34,6 @@ LEGENDS = {
     EvState.ASSUMED_BAD: "assumed bad",
     EvState.DENIED: "denied",
 }
-PLAINER = {"●": "*", "◐": "/", "○": "o", "·": ".", "✓": "+", "✗": "x", "–": "-", "—": "-", "−": "-", "×": "x", "µ": "u"}
-PLAINER |= {"…": "...", "→": "->", "≥": ">=", "≤": "<="}
-
-
-def plainer(error: UnicodeError) -> tuple[str | bytes, int]:
-    """What a stream cannot express, in letters that it can; names of files that are no text, by their numbers."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    letters = error.object[error.start : error.end]
-    return "".join(PLAINER.get(c) or c.encode("ascii", "backslashreplace").decode() for c in letters), error.end
-
-
-codecs.register_error("softmrc-plainer", plainer)
 
 
 def terminal(stderr: bool = False) -> Console:

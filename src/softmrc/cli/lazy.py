@@ -1,0 +1,120 @@
+"""Command groups that import a command when it is first used.
+
+Importing all commands takes most of a second. A group therefore has a table: each command's name, module, attribute and
+help line. `--help` of the group prints the help lines without importing the commands. A help line equals the first
+paragraph of the command's own help; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import signal
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class Entry(NamedTuple):
+    """A row of the table: a command or a subgroup that is not imported yet."""
+
+    name: str
+    module: str
+    attribute: str  # a function or a typer.Typer
+    help: str
+
+    def load(self) -> Any:
+        """Import the command and convert it to a Click command."""
+        with _default_sigint():
+            found = getattr(importlib.import_module(self.module), self.attribute)
+        holder = typer.Typer(add_completion=False)
+        holder.callback()(lambda: None)  # without a callback, Typer makes no group for a single command
+        if isinstance(found, typer.Typer):
+            holder.add_typer(found, name=self.name)
+        else:
+            holder.command(self.name)(found)
+        unfold_help(holder)
+        group: Any = typer.main.get_command(holder)
+        return group.commands[self.name]
+
+
+@contextmanager
+def _default_sigint() -> Iterator[None]:
+    """Let SIGINT kill the process during an import, as `softmrc.__main__` does while it imports `softmrc.cli`. A
+    KeyboardInterrupt could be raised in a weak reference's callback, where Python prints it and goes on."""
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def unfold_help(of: typer.Typer) -> None:
+    """Remove the line breaks of docstrings, so that a help text wraps at the width of the terminal."""
+    for command in of.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for group in of.registered_groups:
+        if group.typer_instance is not None:
+            unfold_help(group.typer_instance)
+
+
+class Commands(MutableMapping[str, Any]):
+    """The commands of a group, by name. Looking a command up imports it; iterating over the names does not."""
+
+    def __init__(self, loaded: Mapping[str, Any], table: Sequence[Entry] = ()) -> None:
+        self._all: dict[str, Any] = {**loaded, **{entry.name: entry for entry in table}}
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._all[name]
+        if isinstance(found, Entry):
+            found = self._all[name] = found.load()
+        return found
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._all[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all
+
+    def listed(self) -> Commands:
+        """For `--help` of the group: what is not imported is a placeholder with a name and a help line only."""
+        found = {n: TyperCommand(n, help=one.help) if isinstance(one, Entry) else one for n, one in self._all.items()}
+        return Commands(found)
+
+
+def group_of(*table: Entry) -> type[TyperGroup]:
+    """A `cls` for typer.Typer. The commands of the table follow those that are registered in the usual way."""
+
+    class Group(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.commands = self._table = Commands(self.commands, table)
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(self.commands)
+
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            listed: Any = copy.copy(self)
+            listed.commands = self._table.listed()
+            super(Group, listed).format_help(ctx, formatter)
+
+    return Group
