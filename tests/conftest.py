@@ -1,23 +1,43 @@
-"""What holds for every test: its children import nothing from the folder they are started in, and nobody beside it
-(an agent of another test, say) finds its devices' control sockets. What every run ends with: the names of the tests
-that did not run, and why."""
+"""What holds for every test: its child processes import nothing from the folder they are started in, and no other test
+(one with an agent, say) finds its devices' control sockets. A run ends with a line for each reason why tests were
+skipped; in CI a program that is not installed is a failure."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
+
+import needs
 
 os.environ["PYTHONSAFEPATH"] = "1"
 _runtime = tempfile.TemporaryDirectory(prefix="softmrc-tests-")  # each process that runs tests has its own
 os.environ["XDG_RUNTIME_DIR"] = _runtime.name
 
 
+def why_skipped(report: Any) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: Any = yield
+    if report.skipped and os.environ.get("CI") and why_skipped(report).startswith(needs.NOT_INSTALLED):
+        report.outcome, report.longrepr = "failed", f"{why_skipped(report)}: CI must have it"
+    return report  # type: ignore[return-value]
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    skipped = terminalreporter.stats.get("skipped", [])
-    if not skipped:
+    reasons = Counter(map(why_skipped, terminalreporter.stats.get("skipped", [])))
+    if not reasons:
         return
-    terminalreporter.section("not run", sep="-")
-    for report in sorted(skipped, key=lambda r: r.nodeid):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        terminalreporter.write_line(f"{report.nodeid}: {reason.removeprefix('Skipped: ')}")
+    terminalreporter.section("skipped", sep="-")
+    for reason, count in sorted(reasons.items(), key=lambda one: (-one[1], one[0])):
+        terminalreporter.write_line(f"{count:5} test{'s' if count > 1 else ' '}  {reason}")
+    if any(reason.startswith(needs.NOT_INSTALLED) for reason in reasons):
+        terminalreporter.write_line("`make tools` installs all of these on Debian.")

@@ -14,13 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+import needs
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 RULES = Path(__file__).parents[2] / "contrib" / "prometheus" / "softmrc.rules.yml"
-NEEDS_PROMETHEUS = pytest.mark.skipif(
-    PROMETHEUS is None, reason="prometheus is not installed (Debian: apt install prometheus)"
-)
+NEEDS_PROMETHEUS = needs.tools("prometheus")
 Ask = Callable[[str], Any]
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from tests.agent.prometheus import NEEDS_PROMETHEUS, a_prometheus, until
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, SMALL, a_lab
+from tests.lab.labs import SMALL, a_lab
 
+import needs
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
 from softmrc.verbs import Device
 
-pytestmark = [pytest.mark.slow, NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF, NEEDS_PROMETHEUS]
+pytestmark = [*needs.LAB, needs.BPF, NEEDS_PROMETHEUS]
 TOKEN = secrets.token_hex(16)
 HERE, THERE = 0, 3
 

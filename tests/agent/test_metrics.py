@@ -16,6 +16,7 @@ from tests.agent.prometheus import NEEDS_PROMETHEUS, PROMTOOL, RULES, a_promethe
 from tests.agent.sites import a_site, get
 from tests.control.pretended import Pretended, a_device, device, home
 
+import needs
 from softmrc import control, counters
 from softmrc.agent.collect import Asked, Collector, Rates
 from softmrc.agent.metrics import MOST_PEERS, WORST_PATHS, metric_name, text_of
@@ -188,7 +189,7 @@ def test_a_prometheus_scrapes_two_hosts(home: Path, tmp_path: Path, monkeypatch:
     assert rules and all(rule["health"] in ("ok", "unknown") for group in rules for rule in group["rules"])
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: apt install prometheus)")
+@needs.tools("promtool")
 def test_the_alert_rules_fire_when_they_should_and_not_before() -> None:
     assert PROMTOOL is not None
     for words in (["check", "rules", str(RULES)], ["test", "rules", str(RULES.with_name("softmrc.rules.test.yml"))]):

@@ -10,19 +10,20 @@ from pathlib import Path
 
 import pytest
 from tests.control.pretended import Pretended, a_device
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, a_lab, wait_for_quiet
+from tests.lab.labs import a_lab, wait_for_quiet
 
+import needs
 from softmrc import _core
 from softmrc.agent.watch import FabricWatch
 from softmrc.bench import operate, page
-from softmrc.bench.browser import CHROMIUM, Browser
+from softmrc.bench.browser import Browser
 from softmrc.bench.page import FABRIC, VERDICT, a_mapped_lab
 from softmrc.bench.page import a_page as open_page
 from softmrc.fabric import Shape
 from softmrc.fabric.host import FabricHost
 from softmrc.verbs import Device
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = needs.tools("chromium")
 SHAPE = Shape(planes=2, hosts=8, hosts_per_leaf=4, spines=2)
 PICTURES = os.environ.get("SOFTMRC_PICTURES")  # a folder for what the page looks like
 
@@ -131,9 +132,8 @@ def test_512_peers_are_shown(tmp_path: Path, device: Pretended) -> None:
 
 
 @pytest.mark.slow
-@NEEDS_ROOT
-@NEEDS_TOOLS
-@NEEDS_BPF
+@needs.lab
+@needs.BPF
 def test_a_cable_that_is_pulled_in_a_lab_shows_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with a_lab(FABRIC) as lab:
@@ -156,9 +156,8 @@ def test_how_long_the_page_takes_is_measured_where_it_can_be(monkeypatch: pytest
 
 
 @pytest.mark.slow
-@NEEDS_ROOT
-@NEEDS_TOOLS
-@NEEDS_BPF
+@needs.lab
+@needs.BPF
 def test_the_time_that_the_page_takes_is_that_of_every_pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     found = page.page_seconds(2)
@@ -166,9 +165,8 @@ def test_the_time_that_the_page_takes_is_that_of_every_pull(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-@NEEDS_ROOT
-@NEEDS_TOOLS
-@NEEDS_BPF
+@needs.lab
+@needs.BPF
 @pytest.mark.skipif(not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets")
 def test_a_devices_own_cable_that_is_pulled_shows_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real devices on two hosts of a lab; the plane whose cable goes is down on the page, and comes back."""

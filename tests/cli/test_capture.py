@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import needs
 from softmrc import wire
 from softmrc.cli.capture import is_udp
 from softmrc.connection import connect, listen
@@ -51,7 +50,7 @@ def test_our_own_captures_are_read_in_both_directions(tmp_path: Path) -> None:
     assert {"WRITE_LAST_IMM", "WRITE_ONLY_IMM"} <= set(" ".join(lines).split()), "what came, and what went"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
+@needs.ROOT
 def test_an_interface_is_captured(tmp_path: Path) -> None:
     file = tmp_path / "lo.pcapng"
     command = ["unshare", "-n", "sh", "-c", f"ip link set lo up; {sys.executable} {tmp_path / 'both.py'}"]

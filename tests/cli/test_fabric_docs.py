@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from softmrc.fabric import parse
-from softmrc.lab import bpf
 
 ROOT = Path(__file__).parents[2]
 FABRIC, LAB, STUDY = (ROOT / "docs" / name for name in ("fabric.md", "lab.md", "study.md"))
-IS_ROOT = os.geteuid() == 0
 
 
 def sessions(text: str) -> list[tuple[str, str]]:
@@ -73,8 +72,8 @@ def steady(text: str) -> str:
     return re.sub(r"(│ [du]\d +│ \w+ +│ \w+ +│) .*", r"\1", text)
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="a lab needs root")
-@pytest.mark.skipif(bpf.missing() is not None, reason=f"no ECN and trimming here: {bpf.missing()}")
+@needs.lab
+@needs.BPF
 def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
     """With a lab of another name, so that it may run beside one that is up."""
     name = f"doc{os.getpid()}"
@@ -115,7 +114,7 @@ def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="a lab needs root")
+@needs.lab
 def test_the_example_proves_every_path() -> None:
     printed = next(out for command, out in sessions(LAB.read_text()) if "lab_paths.py" in command)
     found = run("python examples/lab_paths.py")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ import numpy as np
 import pytest
 from ranks import ranks, values_of
 
+import needs
+import parts
 from softmrc import _core
 from softmrc.collectives import DirectoryStore, Group, neighbours
 from softmrc.config import DeviceConfig
@@ -59,7 +60,7 @@ def test_results_are_those_of_the_wire(monkeypatch: pytest.MonkeyPatch, lanes: i
 
 @pytest.mark.usefixtures("through_memory")
 def test_all_kinds_with_more_than_a_pipe_holds() -> None:
-    many = 3 * _core.parts.Pipe.CAPACITY // 8
+    many = 3 * parts.Pipe.CAPACITY // 8
 
     def work(group: Group) -> None:
         values = np.full(many, group.rank, np.float64)
@@ -92,7 +93,8 @@ with Group.join(DirectoryStore(sys.argv[2]), rank, 2, planes=["127.0.0.1"]) as g
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes a namespace of processes")
+@needs.ROOT
+@needs.tools("unshare")
 def test_who_cannot_see_the_other_process_uses_the_wire(tmp_path: Path) -> None:
     """They take each other for neighbours, but the numbers of processes mean others there."""
     command = [sys.executable, "-c", MISTAKEN]

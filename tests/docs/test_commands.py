@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+import needs
 from softmrc.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +81,7 @@ BEFORE = {
 }
 ENDLESS = ("softmrc perf --port", "softmrc agent")  # until Ctrl-C, after the first line
 NEEDS_JOB = ("softmrc ctl", "softmrc top", "softmrc explain", "from softmrc import control")
-NEEDS_ROOT = ("from softmrc.lab", "from softmrc.fabric.host")
+NEEDS_LAB = ("from softmrc.lab", "from softmrc.fabric.host")
 
 # One device that has a queue pair and a recorder's tape, and another in a folder of its own; until its input ends.
 JOB = """
@@ -245,8 +246,8 @@ def run(world: World, text: str, is_python: bool) -> None:
 @pytest.mark.parametrize("code", [one for one in CODE if one.to_run()], ids=lambda one: f"{one.page}:{one.line}")
 def test_it_runs(code: Code, world: World) -> None:
     parts = code.to_run()
-    if parts[0].startswith(NEEDS_ROOT) and os.geteuid() != 0:
-        pytest.skip("a lab needs root")
+    if parts[0].startswith(NEEDS_LAB) and (skip := needs.LAB[1]).args[0]:
+        pytest.skip(skip.kwargs["reason"])
     if parts[0].startswith(NEEDS_JOB):
         world.run_job()
     for part in parts:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces")
+import needs
+
+pytestmark = needs.NAMESPACES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "examples" / "two_hosts.md").read_text()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import socket
 import subprocess
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from liar import LIMIT_S, heard, is_left_as_it_was, visit
 
+import needs
 from softmrc import _core, identity
 from softmrc.connection import Connection, Listener, connect, listen
 from softmrc.connection.arrange import knowledge_of, proof_by
@@ -404,7 +404,7 @@ def test_files_that_others_can_get_at(people: People, name: str, mode: int, word
         Identity(a)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@needs.ROOT
 def test_files_that_are_anothers(people: People) -> None:
     a = people("a", a=HOST)
     os.chown(a / KEY, 12345, 12345)
@@ -462,7 +462,7 @@ def test_where_nothing_can_be_signed_nothing_is_made(tmp_path: Path, monkeypatch
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="asks the openssl command")
+@needs.tools("openssl")
 def test_openssl_reads_our_keys_and_we_read_its(people: People) -> None:
     a = people("a")
     command = ["openssl", "pkey", "-in", str(a / KEY), "-pubout", "-outform", "DER"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -11,11 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from softmrc.lab import Lab, bpf
-
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
-NEEDS_TOOLS = pytest.mark.skipif(not (shutil.which("ip") and shutil.which("tc")), reason="iproute2 is not installed")
-NEEDS_BPF = pytest.mark.skipif(bpf.missing() is not None, reason=f"no ECN and trimming here: {bpf.missing()}")
+from softmrc.lab import Lab
 
 SMALL = """
 [fabric]

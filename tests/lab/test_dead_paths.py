@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS
 
+import needs
 from softmrc.fabric import host as fabric_host
 from softmrc.lab import Lab
 
-pytestmark = [NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF]
+pytestmark = [*needs.LAB, needs.BPF]
 SOFTMRC = [sys.executable, "-P", "-c", "from softmrc.cli import main; main()"]
 
 

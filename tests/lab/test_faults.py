@@ -6,14 +6,15 @@ import re
 import time
 
 import pytest
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, bound, drain
+from tests.lab.labs import bound, drain
 from typer.testing import CliRunner
 
+import needs
 from softmrc.cli import app
 from softmrc.errors import ConfigError, UsageError
 from softmrc.lab import Lab, faults, kernel, record
 
-pytestmark = [NEEDS_ROOT, NEEDS_TOOLS]
+pytestmark = needs.LAB
 SOURCE, DESTINATION = 0, 3
 
 
@@ -39,7 +40,7 @@ def crossing(lab: Lab, cable: str) -> set[int]:
     return {ev for link in (up, down) for ev in lab.plan.evs_over(link, SOURCE, DESTINATION)}
 
 
-@pytest.fixture(params=["plain", pytest.param("acting", marks=NEEDS_BPF)])
+@pytest.fixture(params=["plain", pytest.param("acting", marks=needs.BPF)])
 def lab(request: pytest.FixtureRequest) -> Lab:
     found: Lab = request.getfixturevalue(request.param)
     assert becomes(found, set(range(4)))

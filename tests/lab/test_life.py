@@ -8,9 +8,10 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS, SMALL
+from tests.lab.labs import SMALL
 from typer.testing import CliRunner
 
+import needs
 from softmrc.cli import app
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.lab import Lab, bpf, kernel, record
@@ -46,8 +47,7 @@ def test_a_typo_names_the_key_and_the_nearest_one(monkeypatch: pytest.MonkeyPatc
         Lab.up("[fabric]\nhosts = 2048\nhosts_per_leaf = 4\n")
 
 
-@NEEDS_ROOT
-@NEEDS_TOOLS
+@needs.lab
 class TestLife:
     def test_up_is_idempotent_and_down_leaves_nothing(self, name: str) -> None:
         before = namespaces()
@@ -125,8 +125,7 @@ class TestLife:
                 lab.execute("host7", ["true"])
 
 
-@NEEDS_ROOT
-@NEEDS_TOOLS
+@needs.lab
 def test_what_runs_in_a_lab_ends_with_it() -> None:
     with Lab.up(TINY, f"ends{os.getpid()}") as lab:
         with lab.inside("host0"):

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 import time
 
 import pytest
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS
 
+import needs
 from softmrc.connection import connect, listen
 from softmrc.fabric.host import FabricHost
 from softmrc.lab import Lab
 from softmrc.verbs import Device
 
-HAS_DRIVER = importlib.util.find_spec("softmrc.verbs") is not None
-pytestmark = [
-    NEEDS_ROOT,
-    NEEDS_TOOLS,
-    NEEDS_BPF,
-    pytest.mark.skipif(not HAS_DRIVER, reason="there is no driver for UDP sockets in this version"),
-]
+pytestmark = [*needs.LAB, needs.BPF]
 
 
 def wait_for_progress(traffic: object, hosts: range, least: int, patience_s: float = 10.0) -> None:

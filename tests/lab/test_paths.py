@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS, SMALL, a_lab, bound, drain, wait_for_quiet
+from tests.lab.labs import SMALL, a_lab, bound, drain, wait_for_quiet
 
+import needs
 from softmrc.fabric import AddressPlan, Tier, link_name
 from softmrc.fabric.config.linux import text
 from softmrc.lab import Lab
 
-pytestmark = [NEEDS_ROOT, NEEDS_TOOLS]
+pytestmark = needs.LAB
 COUNT = 4
 
 

@@ -6,13 +6,14 @@ import socket
 from collections import Counter
 
 import pytest
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, bound, drain
+from tests.lab.labs import bound, drain
 
+import needs
 from softmrc import wire
 from softmrc.lab import Lab
 from softmrc.wire.frame import DscpMap
 
-pytestmark = [NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF]
+pytestmark = [*needs.LAB, needs.BPF]
 DSCP = DscpMap()
 UDP_NO_CHECK6_RX, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 102, 32, 33
 PAYLOAD = bytes(range(256)) * 4

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, a_lab, wait_for_quiet
+from tests.lab.labs import a_lab, wait_for_quiet
 from typer.testing import CliRunner
 
+import needs
 from softmrc.cli import app
 from softmrc.engine import EvState
 from softmrc.errors import ConfigError
@@ -20,7 +21,7 @@ from softmrc.mapper import Mapper
 from softmrc.mapper.kernel import LabFabric, lab_settings
 from softmrc.verbs import Device
 
-pytestmark = [NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF]
+pytestmark = [*needs.LAB, needs.BPF]
 TEXT = """
 [fabric]
 planes = 2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.lab.labs import NEEDS_BPF, NEEDS_ROOT, NEEDS_TOOLS, a_lab, wait_for_quiet
+from tests.lab.labs import a_lab, wait_for_quiet
 
+import needs
 from softmrc.fabric.denylist import Denylist, Entry
 from softmrc.fabric.numbering import Node, Tier
 from softmrc.lab import Lab
@@ -19,7 +20,7 @@ spines = 2
 host_link_bps = "1G"
 fabric_link_bps = "1G"
 """
-pytestmark = [NEEDS_ROOT, NEEDS_TOOLS, NEEDS_BPF]
+pytestmark = [*needs.LAB, needs.BPF]
 
 
 def carried(harness, lab: Lab, **more: str) -> dict[int, int]:

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from tests.sim.small import table
 
+import needs
 from softmrc import sim
-from softmrc.bench.browser import CHROMIUM, Browser, a_browser
+from softmrc.bench.browser import Browser, a_browser
 from softmrc.fabric import Description, Shape
 from softmrc.fabric import assess as judge
 from softmrc.fabric.plan import Prices, Question, compare
 from softmrc.fabric.report import assess_html, plan_html
 from softmrc.sim import report
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+pytestmark = needs.tools("chromium")
 FAULT = {"kind": "down", "link": {"plane": 0, "leaf": 1, "spine": 2}, "at_us": 5.0, "for_us": 5.0, "label": "a cable"}
 LEAST_TEXT_PX = 8.0
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.lab.labs import NEEDS_ROOT, NEEDS_TOOLS
 
+import needs
 from softmrc.demo.script import FLAP_S, Director, Fault
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +82,7 @@ def test_the_demo_in_a_lab_needs_root() -> None:
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "root" in done.stderr
 
 
-@NEEDS_ROOT
-@NEEDS_TOOLS
+@needs.lab
 def test_the_demo_in_a_lab(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = subprocess.run(

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
+import needs
 from softmrc.bench.veth import Lab, address_of, link_of, planes_of, veth_planes
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces")
+pytestmark = needs.NAMESPACES
 
 # A device that does what it is told on its standard input, and answers with the state of its planes.
 DEVICE = """

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 
+import needs
 from softmrc.bench import failover
 from softmrc.bench.plug import Plug
 from softmrc.bench.veth import link_of, veth_planes
 from softmrc.errors import DeviceError
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces")
+pytestmark = needs.NAMESPACES
 
 
 def trials(holes: int, downs: int) -> dict[str, Any]:

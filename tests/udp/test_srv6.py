@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import needs
 from softmrc.config import EvFormat, EvMode, EvProfile
 from softmrc.errors import ConfigError
 from softmrc.verbs import Device
@@ -27,7 +27,7 @@ def found() -> dict[str, dict[str, Any]]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a network namespace")
+@needs.in_namespaces
 @pytest.mark.parametrize("kind", ["explicit", "expanded"])
 # spec: ev-modes
 def test_packets_leave_along_the_values_of_the_profile(kind: str) -> None:
@@ -36,7 +36,7 @@ def test_packets_leave_along_the_values_of_the_profile(kind: str) -> None:
     assert run["new"] in run["after"] and run["old"] not in run["after"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a network namespace")
+@needs.in_namespaces
 def test_a_path_that_sockets_cannot_send_along_is_refused() -> None:
     too_long, crooked = found()["explicit"]["errors"]
     assert "segment routing header" in too_long and "checksum" in crooked

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import needs
 from softmrc import reach
 from softmrc.bench.plug import Plug
 from softmrc.bench.veth import Lab, address_of, link_of, planes_of, veth_planes
@@ -29,8 +30,6 @@ from softmrc.connection.ways import Way, ways_to
 from softmrc.errors import DeviceError, RemoteError
 from softmrc.planes import LocalPlane, resolve
 from softmrc.verbs import Peer, PeerPlane
-
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for network namespaces")
 
 
 @contextmanager
@@ -180,7 +179,7 @@ def connected(lab: Lab, host: str, planes: list[str]) -> subprocess.CompletedPro
     return subprocess.run(program(lab, 0, CONNECT, host, planes), capture_output=True, text=True, timeout=60)
 
 
-@NEEDS_ROOT
+@needs.in_namespaces
 @pytest.mark.parametrize("dead", [0, 1])
 @pytest.mark.parametrize("names", ["one address", "all addresses"])
 def test_one_dead_cable_does_not_stop_a_connection_from_being_made(dead: int, names: str) -> None:
@@ -193,7 +192,7 @@ def test_one_dead_cable_does_not_stop_a_connection_from_being_made(dead: int, na
         assert len(warnings) == 1 and f"plane {dead} (10.77.{dead}.1" in warnings[0], done.stderr
 
 
-@NEEDS_ROOT
+@needs.in_namespaces
 def test_a_peer_that_is_never_reached_is_told_from_one_that_is_lost() -> None:
     with veth_planes(2) as lab, listening(lab, planes_of(1, 2), is_deaf=True):
         done = connected(lab, address_of(1, 0), planes_of(0, 2))
@@ -202,7 +201,7 @@ def test_a_peer_that_is_never_reached_is_told_from_one_that_is_lost() -> None:
         assert re.search(r"plane 0 \(10\.77\.0\.1%p0a → 10\.77\.0\.2 UDP port \d+\), plane 1", done.stdout)
 
 
-@NEEDS_ROOT
+@needs.in_namespaces
 def test_planes_in_another_order_are_recognised() -> None:
     with veth_planes(2) as lab, listening(lab, planes_of(1, 2)[::-1]):
         done = connected(lab, address_of(1, 0), planes_of(0, 2))

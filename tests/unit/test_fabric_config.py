@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import needs
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric import AddressPlan, Description, Node, Shape, Tier, parse, table_of
 from softmrc.fabric.config import TARGETS, files, write
@@ -107,7 +107,7 @@ def test_sonic_marks_inside_the_fabric_only_and_trims_everywhere() -> None:
     assert tables["DEVICE_NEIGHBOR"]["Ethernet2"] == {"name": "p0.spine0", "port": "Ethernet0"}
 
 
-@pytest.mark.skipif(shutil.which("vtysh") is None, reason="vtysh (FRRouting) is not installed")
+@needs.tools("vtysh")
 @pytest.mark.parametrize("description", ALL, ids=["two tiers", "three tiers", "plane in every uSID"])
 def test_frr_understands_what_its_version_can(description: Description, tmp_path: Path) -> None:
     """Debian 12 has FRR 8.4, which knows no static SIDs: what it refuses must be those lines and no others."""

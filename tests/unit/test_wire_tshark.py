@@ -6,12 +6,11 @@ import shutil
 import subprocess
 from pathlib import Path as File
 
-import pytest
-
+import needs
 from softmrc.wire import Frame, Outer, Packet, Path, PcapngWriter, read_pcapng, seal
 
 TSHARK = shutil.which("tshark")
-pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed; it is the independent reader here")
+pytestmark = needs.tools("tshark")
 
 BLOCK = 0xFCBBBB00
 WRITE = Packet(

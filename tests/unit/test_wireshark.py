@@ -10,13 +10,14 @@ from pathlib import Path as File
 
 import pytest
 
+import needs
 from softmrc import wire
 from softmrc.wire import Frame, Opcode, Outer, Packet, Path, PcapngWriter
 from softmrc.wire import headers as h
 from softmrc.wire.wireshark import dissector, install_wireshark
 
 TSHARK = shutil.which("tshark")
-pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed; it is what the dissector is for")
+pytestmark = needs.tools("tshark")
 BLOCK = 0xFCBBBB00
 BODIES = (h.Write, h.Ack, h.Sack, h.Nack, h.Probe, h.EndpointRequest, h.EndpointResponse)
 OWN = {"payload", "trimmed", "timestamp", "cc"}  # told under other names
