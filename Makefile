@@ -9,10 +9,14 @@ SEED    ?= 1
 SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
+DEV     := build/dev
+# The first tier: no test that starts processes, builds networks, or takes seconds. The marks are explained in pyproject.toml.
+QUICK   := not (process or lab or docs or slow or nightly)
+TOOLS   := binutils chromium clang ethtool frr iproute2 nftables openssl prometheus tshark
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
-.PHONY: help demo demo-lab demo-gpu test test-again torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
+.PHONY: help demo demo-lab demo-gpu test test-rest test-all test-nightly test-programs tools torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -27,11 +31,27 @@ demo-lab: $(VENV)/.torch ## The same over a kernel SRv6 fabric whose spine reboo
 demo-gpu: build ## Train with NCCL on a GPU over our plugin while its planes break (torch with CUDA in .venv)
 	@$(BIN)/softmrc demo --gpu
 
-test: $(VENV)/.test ## Run every test
-	$(BIN)/python -m pytest -n $(JOBS)
+test: test-programs ## Run the tests that need no other processes: on every change
+	$(BIN)/python -m pytest -n $(JOBS) -m '$(QUICK)'
 
-test-again: ## Run those that failed once more, one by one
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -x
+test-rest: test-programs ## Run what `make test` leaves out: processes, namespaces, pages, models
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not nightly and not ($(QUICK))'
+
+test-all: test test-rest ## Run both: before merging
+
+test-nightly: test-all build/plain/trace ## Run everything: many seeds, sanitizers, fuzzers, other versions of torch, soak, aarch64, wheels
+	SOFTMRC_SWARM_SEEDS=4000 SOFTMRC_GROUP_SEEDS=1500 $(BIN)/python -m pytest -n $(JOBS) -m nightly tests
+	SOFTMRC_SWARM_SEEDS=4000 SOFTMRC_GROUP_SEEDS=1500 $(BIN)/python -m pytest -n $(JOBS) tests/swarm
+	$(MAKE) sanitize sanitize-threads fuzz
+	$(BIN)/python tools/torch_versions.py
+	$(MAKE) soak arm64 wheel wheel-arm64
+
+test-programs: $(VENV)/.test ## Build the C++ programs that tests run
+	@$(BIN)/cmake --build $(DEV) --target test_programs -j $(JOBS) | tail -n 1
+
+tools: ## Install the programs that some tests and commands need (Debian, root)
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(TOOLS)
 
 torch-suite: $(VENV)/.test ## Run torch's own distributed tests on our backend and on Gloo, and compare
 	$(BIN)/python -m tests.torch_suite.suite
@@ -110,6 +130,7 @@ clean: ## Remove everything that make made
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "SoftMRC needs Python 3.11 or newer: install it, or name it with PYTHON=/path/to/python3."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install python3-venv (on Debian: apt install python3-venv)."; exit 1; }
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "SoftMRC needs a C++ compiler: install g++ 11 or newer, or clang 14 or newer (on Debian: apt install g++)."; exit 1; }
 	@echo "Making a virtual environment in $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
@@ -119,7 +140,7 @@ $(VENV)/.made:
 # Without build isolation the build directory is reused, so that a change costs seconds.
 $(VENV)/.built: $(VENV)/.made $(NATIVE) $(OPENSSL)
 	@echo "Building the extension ..."
-	@PATH="$(abspath $(BIN)):$$PATH" $(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(PIP) install --no-build-isolation -e .
+	@PATH="$(abspath $(BIN)):$$PATH" $(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(PIP) install --no-build-isolation -C build-dir=$(DEV) -e .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.built

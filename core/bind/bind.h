@@ -24,10 +24,6 @@ void bind_network(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
 void bind_collectives(nanobind::module_& m);
 void bind_seal(nanobind::module_& m);        // before bind_device
-void bind_seal_parts(nanobind::module_& m);
-void bind_parts(nanobind::module_& m);
-void bind_sim_parts(nanobind::module_& m);   // in the same module as bind_parts
-void bind_face(nanobind::module_& m);        // likewise
 void bind_types(nanobind::module_& m);       // Python classes that Python cannot make
 
 // Runs what may lose the GIL. A daemon thread that wants it back when the interpreter is gone is ended by CPython (before
@@ -55,6 +51,9 @@ class WithoutGil {
  private:
   PyThreadState* state_;
 };
+
+// Has failed checks and devices of C++ raise softmrc's exceptions, in an extension that calls it.
+void translate_errors();
 
 // Raises the Python exception that a refused request deserves: ConfigError for a value, UsageError for a moment.
 void raise_if(const proto::Verdict& verdict);

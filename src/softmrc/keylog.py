@@ -14,8 +14,7 @@ import re
 from dataclasses import dataclass, field
 
 from softmrc import wire
-from softmrc._core import Cipher
-from softmrc._core.parts import Inbound, Opened
+from softmrc._core import Cipher, Inbound, Opened
 from softmrc.errors import ConfigError, DeviceError
 
 KEYLOG = "SOFTMRC_KEYLOG"

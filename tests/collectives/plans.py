@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Sequence
@@ -15,21 +13,10 @@ import numpy as np
 from softmrc import _core
 from softmrc.collectives.block import DType, Kind, ReduceOp
 
-ROOT = Path(__file__).parents[2]
-CORE = ROOT / "core" / "collectives"
-PARTS = ["cost", "draft", "direct", "rounds", "doubling", "ring", "trees", "plan"]
-PARTS += ["reduce", "reduce_plain", "reduce_avx2"]
-COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 ALGORITHMS = ("direct", "gathered", "doubling", "rounds", "ring", "binomial", "binary", "chain", "grid")
 UNIT = 8 * 4096
 CASE = struct.Struct("=IIIIiiIIQd")
 Arrays = list[list[np.ndarray]]  # by rank, by part
-
-
-def build(program: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    sources = [str(Path(__file__).parent / "native" / "plans.cpp"), *(str(CORE / f"{part}.cpp") for part in PARTS)]
-    command = [str(COMPILER), "-std=c++20", "-O1", "-g", "-ffp-contract=off", f"-I{ROOT / 'core'}", *flags]
-    return subprocess.run([*command, *sources, "-o", str(program)], capture_output=True, text=True, check=False)
 
 
 @dataclass

@@ -4,17 +4,15 @@ that is promised, with no more peers, steps and bytes than it is chosen for."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from collectives.plans import ALGORITHMS, COMPILER, Asked, Outcome, Plans, build
-from sanitizers import NOT_UNDER_SANITIZERS
+import programs
+from collectives.plans import ALGORITHMS, Asked, Outcome, Plans
 from softmrc import _core
 from softmrc.collectives.block import Kind, ReduceOp
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 SMALL_GROUPS = range(1, 34)
 LARGE_GROUPS = [48, 64, 100, 128, 1000]
 PAIRWISE = (Kind.ALL_TO_ALL, Kind.GATHER, Kind.SCATTER)  # each pair has data of its own
@@ -24,11 +22,8 @@ TRIP_S = 35e-6  # latency and message of the model
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plans]:
-    program = tmp_path_factory.mktemp("plans") / "plans"
-    built = build(program)
-    assert built.returncode == 0, built.stderr
-    made = Plans(program)
+def plans() -> Iterator[Plans]:
+    made = Plans(programs.path("plans"))
     yield made
     made.close()
 
@@ -401,18 +396,3 @@ def test_what_is_chosen_by_size_and_ranks() -> None:
     assert set(ALGORITHMS) == {
         name for kind in Kind for size in (8, 1 << 20) for name in _core.collective_times(kind, 4, size)
     }
-
-
-@NOT_UNDER_SANITIZERS
-def test_plans_stay_within_their_memory(tmp_path: Path) -> None:
-    """The same program with every access checked."""
-    program = tmp_path / "plans"
-    built = build(program, "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-    if built.returncode:
-        pytest.skip("this compiler has no address sanitizer")
-    plans = Plans(program)
-    for n in (1, 2, 3, 5, 8, 13):
-        for kind in Kind:
-            for count in (0, 1, 37, EAGER + 1, 5 * EAGER) if kind != Kind.BARRIER else (0,):
-                try_all(plans, ask(kind, n, count, n), seed=n)
-    plans.close()

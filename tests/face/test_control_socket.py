@@ -18,8 +18,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import parts
 from asking import Client
-from softmrc._core import parts
 from softmrc.errors import ConfigError
 from softmrc.verbs import Device, QueuePair
 from softmrc.wire import read_pcapng

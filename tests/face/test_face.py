@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import parts
 from softmrc import planes, written
-from softmrc._core import parts
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 from softmrc.fabric.denylist import Denylist, Entry

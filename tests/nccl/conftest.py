@@ -1,21 +1,17 @@
-"""A program that plays NCCL, built once for a run of tests, with the sanitizer that the plugin has."""
+"""A program that plays NCCL, with the sanitizer that the plugin has."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import programs
 from softmrc.nccl import plugin_path
 
-ROOT = Path(__file__).parents[2]
-SOURCES = sorted((Path(__file__).parent / "native").glob("*.cpp"))
-COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 SANITIZER = os.environ.get("SOFTMRC_SANITIZER", "")
 PLANES = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4"
 LONGEST_S = 120
@@ -44,33 +40,8 @@ class Story:
         return self.process.returncode, said, wrong
 
 
-def built(made: Path) -> None:
-    flags = ["-g", f"-fsanitize={SANITIZER}"] if SANITIZER else []
-    command = [str(COMPILER), "-std=c++20", "-O1", "-pthread", f"-I{ROOT / 'core'}", *flags, *map(str, SOURCES)]
-    clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    done = subprocess.run(
-        [*command, "-ldl", "-o", str(made)], capture_output=True, text=True, check=False, env=clean, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if COMPILER is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # which all workers have
-    made = folder / "nccl-harness"
-    with open(folder / "nccl-harness.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            built(made)
-    return made
-
-
 @pytest.fixture
-def play(program: Path, tmp_path: Path) -> Play:
+def play(tmp_path: Path) -> Play:
     """Begin a story; the environment of its processes may have more, and a table [device] of settings."""
 
     def begin(version: int, processes: int, story: str, *numbers: int, device: str = "", **more: str) -> Story:
@@ -82,7 +53,14 @@ def play(program: Path, tmp_path: Path) -> Play:
             environment["SOFTMRC_SANITIZER"] = SANITIZER
             # Before version 11 nobody says when it is over, and threads are left to the end of the process.
             environment["TSAN_OPTIONS"] = os.environ.get("TSAN_OPTIONS", "") + ":report_thread_leaks=0"
-        command = [str(program), str(plugin_path()), str(version), str(processes), story, *map(str, numbers)]
+        command = [
+            str(programs.path("nccl_harness")),
+            str(plugin_path()),
+            str(version),
+            str(processes),
+            story,
+            *map(str, numbers),
+        ]
         return Story(command, environment)
 
     return begin

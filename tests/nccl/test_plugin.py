@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import resource
-import shutil
 import socket
 import subprocess
 import threading
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import needs
+import parts
 from asking import Client
 from sanitizers import NOT_UNDER_SANITIZERS
-from softmrc._core import parts
 from softmrc.nccl import plugin_path
 from softmrc.wire import read_pcapng
 
@@ -217,7 +217,7 @@ def test_a_running_plugin_is_asked_and_told(play, tmp_path: Path) -> None:
         with Client(sockets[0]) as one:
             info = one.ask("info")
             assert (info["kind"], info["lanes"], len(info["planes"])) == ("nccl", 3, 4)
-            assert info["program"].split()[0].endswith("nccl-harness") and info["settings"]["lanes"] == 3
+            assert info["program"].split()[0].endswith("nccl_harness") and info["settings"]["lanes"] == 3
             while len(pairs := [pair for pair in one.ask("qps")["qps"] if pair["state"] == "rts"]) < 6:
                 assert time.monotonic() < deadline
             assert {pair["lane"] for pair in pairs} == {0, 1, 2} and all(len(pair["evs"]) == 16 for pair in pairs)
@@ -243,7 +243,7 @@ def test_what_passes_can_be_captured(harness, tmp_path: Path) -> None:
     assert len(packets) > 500
 
 
-@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
+@needs.tools("nm")
 def test_it_shows_its_tables_and_nothing_else() -> None:
     listed = subprocess.run(["nm", "-D", "--defined-only", plugin_path()], capture_output=True, text=True, check=True)
     names = {line.split()[-1] for line in listed.stdout.splitlines()}
@@ -251,7 +251,7 @@ def test_it_shows_its_tables_and_nothing_else() -> None:
         assert names == {f"ncclNetPlugin_v{version}" for version in VERSIONS}
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf")
+@needs.tools("readelf")
 def test_it_stays_once_it_is_loaded_and_needs_only_the_c_library() -> None:
     listed = subprocess.run(["readelf", "-d", plugin_path()], capture_output=True, text=True, check=True).stdout
     assert "NODELETE" in listed

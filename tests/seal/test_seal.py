@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sealed_packets import QPN, SECRET, WRITES, heard, inbound, numbered, of_every_opcode, outbound
 
+import parts
 from softmrc import _core
-from softmrc._core import Cipher, parts
-from softmrc._core.parts import Opened
+from softmrc._core import Cipher, Opened
 from softmrc.errors import ConfigError, InternalError
 from softmrc.sealing import Share, Told
 

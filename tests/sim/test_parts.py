@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import parts
 from softmrc import _core
 from softmrc.errors import InternalError
 
-parts = _core.parts
 FaultKind = _core.FaultKind
 MTU = 1000
 PS_PER_BYTE = 80  # at 100 Gb/s

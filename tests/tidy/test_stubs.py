@@ -14,7 +14,6 @@ from softmrc import _core, _yardstick
 HERE = Path(softmrc.__file__).parent
 STUBS = {
     "_core/__init__": _core,
-    "_core/parts": _core.parts,
     "_core/wire": _core.wire,
     "_yardstick": _yardstick,
 }

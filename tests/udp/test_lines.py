@@ -3,8 +3,6 @@ what a capture holds is what was on the network."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,11 +14,10 @@ import numpy as np
 import pytest
 from loopback import connect, drain, eventually
 
+import programs
 from softmrc.verbs import Device, QueuePair
 from softmrc.wire import read_pcapng
 
-ROOT = Path(__file__).parents[2]
-COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 SIZE = 400_000
 HOUR_US = 3.6e9
 
@@ -199,15 +196,6 @@ def test_a_capture_is_at_the_sockets_inside_of_the_weather(tmp_path: Path) -> No
         assert packets(file, port, to=True).total() > 10
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_lines_by_themselves_do_what_the_seed_says(tmp_path: Path) -> None:
-    core, program = ROOT / "core", tmp_path / "lines"
-    udp = ("line", "foul_line", "tapped_line", "plane", "receiver", "socket", "capture")
-    sources = [f"udp/{name}.cpp" for name in udp]
-    sources += [f"wire/{name}.cpp" for name in ("packet", "frame", "icrc", "srv6", "entropy", "pcapng")]
-    command = [str(COMPILER), "-std=c++20", "-O1", "-g", f"-I{core}", str(ROOT / "tests/udp/native/lines.cpp")]
-    command += [*(str(core / source) for source in sources), "-o", str(program)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=120, check=False)
+def test_lines_by_themselves_do_what_the_seed_says() -> None:
+    ran = subprocess.run([programs.path("lines")], capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0 and "all holds" in ran.stdout, ran.stdout + ran.stderr

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import Counter
 
 import packer
+import parts
 from rig import QPN, US, Rig, data
 from softmrc import _core
 from softmrc.config import CcProfile, EvProfile, to_native
 
-parts = _core.parts
 RTT = 8 * US
 SPAN = 5 * RTT
 ALL = 0xFFFF
 
 
-def make(count: int = 8, ports: int = 1) -> _core.parts.EvSet:
+def make(count: int = 8, ports: int = 1) -> parts.EvSet:
     return parts.EvSet(to_native(EvProfile(count=count)), ports, 3)
 
 
-def picked(evs: _core.parts.EvSet, now: int, count: int = 64) -> Counter[int]:
+def picked(evs: parts.EvSet, now: int, count: int = 64) -> Counter[int]:
     return Counter(evs.pick(ALL, parts.NO_EV, now) for _ in range(count))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import parts
 from softmrc import _core
 from softmrc.config import CcProfile, DeviceConfig, EndpointConfig, to_native
 from softmrc.engine import Endpoint
@@ -21,7 +22,7 @@ NAMES = _core.controllers()
 
 
 def controller(name: str, **settings: Any) -> Any:
-    return _core.parts.Controller(to_native(CcProfile(algorithm=name, **settings)), MTU)
+    return parts.Controller(to_native(CcProfile(algorithm=name, **settings)), MTU)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 
+import parts
 from softmrc import _core
 from softmrc.config import EvProfile, to_native
 
-parts = _core.parts
 RTT = 8_000_000
 PORT_0, PORT_1, BOTH = 1, 2, 3
 
 
-def make(per_port: int = 8, ports: int = 2) -> _core.parts.EvSet:
+def make(per_port: int = 8, ports: int = 2) -> parts.EvSet:
     return parts.EvSet(to_native(EvProfile(count=per_port * ports)), ports, 7)
 
 
-def evs_of(evs: _core.parts.EvSet, port: int) -> list[int]:
+def evs_of(evs: parts.EvSet, port: int) -> list[int]:
     return [i for i, row in enumerate(evs.rows()) if row[1] == port]
 
 
-def withdraw(evs: _core.parts.EvSet, ev: int) -> None:
+def withdraw(evs: parts.EvSet, ev: int) -> None:
     evs.on_sent(ev, 0)
     evs.on_loss(ev, 0, 100 * RTT, 3 * RTT)
     assert evs.rows()[ev][2] == _core.EvState.ASSUMED_BAD

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from softmrc import _core
+import parts
 from softmrc.config import CcProfile, EndpointConfig, to_native
 from softmrc.pair import Pair, PairConfig
 
@@ -16,7 +16,7 @@ ANY = 0xFFFF
 
 
 def prober(**config: Any) -> Any:
-    return _core.parts.EvProbe(to_native(EndpointConfig(**config)))
+    return parts.EvProbe(to_native(EndpointConfig(**config)))
 
 
 def probe_times(p: Any, until: int) -> list[int]:

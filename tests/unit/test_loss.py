@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import parts
 from softmrc import _core
 from softmrc.config import CcProfile, EvProfile
 from softmrc.pair import Pair, PairConfig
@@ -17,7 +18,7 @@ MOST = TARGET + RTT // 4
 
 def warm(spread: int = 0) -> Any:
     """Watched for long enough, with one packet acknowledged `spread` behind its successors each epoch."""
-    loss = _core.parts.Loss()
+    loss = parts.Loss()
     now = 0
     for _ in range(4):
         now += 9 * RTT
@@ -42,7 +43,7 @@ def test_where_endpoints_are_processes_it_has_a_least_length() -> None:
 
 
 def test_the_window_is_at_its_widest_until_the_spread_is_known() -> None:
-    assert _core.parts.Loss().reorder_window(RTT, RTT, TARGET) == MOST
+    assert parts.Loss().reorder_window(RTT, RTT, TARGET) == MOST
 
 
 def test_without_spread_it_is_a_quarter_round_trip() -> None:
@@ -67,7 +68,7 @@ def test_an_undone_verdict_widens_it_at_once_and_calm_narrows_it_again() -> None
 
 
 def test_an_answered_probe_is_as_good_as_a_packet() -> None:
-    loss = _core.parts.Loss()
+    loss = parts.Loss()
     loss.on_probe_answered(42)
     loss.on_probe_answered(41)
     assert loss.latest_acked_sent == 42

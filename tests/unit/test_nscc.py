@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softmrc import _core
+import parts
 from softmrc.config import CcProfile, to_native
 
 US = 1_000_000
@@ -146,7 +146,7 @@ class Both:
     """The engine's controller and the model, fed the same facts."""
 
     def __init__(self, **profile: Any) -> None:
-        self.real = _core.parts.Controller(to_native(CcProfile(**profile)), MTU)
+        self.real = parts.Controller(to_native(CcProfile(**profile)), MTU)
         self.model = Model(trimming=profile.get("trimming", True), gate=profile.get("qa_gate", 3))
         self.now = 0
 
@@ -296,7 +296,7 @@ def test_the_receivers_penalty_takes_and_restore_gives_back() -> None:
 
 
 def test_the_window_follows_the_smallest_round_trip() -> None:
-    real = _core.parts.Controller(to_native(CcProfile()), MTU)
+    real = parts.Controller(to_native(CcProfile()), MTU)
     real.on_ack(US, R // 2, MTU, False, 0, 0)
     assert real.window == pytest.approx(1.5 * 400e9 / 8 * 4e-6)
 

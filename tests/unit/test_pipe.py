@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softmrc._core import parts
+import parts
 
 CAPACITY = parts.Pipe.CAPACITY
 NUMBER = struct.Struct("=Q")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from softmrc import _core
+import parts
 from softmrc.config import CcProfile, DeviceConfig, EndpointConfig, EvProfile, RtrAttributes, RtsAttributes, to_native
 from softmrc.pair import Pair, PairConfig, ProcessConfig
 
@@ -141,7 +141,7 @@ def test_a_way_that_becomes_longer_is_no_queue() -> None:
 def test_a_window_that_has_no_room_for_another_packet_grows(tenths: int, is_first: bool) -> None:
     """However small it is: of 2.9 packets' worth two are less than three quarters."""
     start = MTU * tenths // 10 * (1 if is_first else 2)
-    one = _core.parts.Controller(to_native(CcProfile("queue_delay", start_bytes=start, target_delay_us=1e6)), MTU)
+    one = parts.Controller(to_native(CcProfile("queue_delay", start_bytes=start, target_delay_us=1e6)), MTU)
     now = 0
     if not is_first:
         one.on_loss(now, MTU, 0)  # that ends the start, by half
@@ -160,7 +160,7 @@ def test_a_window_that_has_no_room_for_another_packet_grows(tenths: int, is_firs
 def test_after_a_pause_no_more_is_sent_at_once_than_a_queue_takes() -> None:
     """Ten milliseconds of distance and a target of one: a window of eleven, of which one goes at once."""
     profile = DeviceConfig().cc_profile([0])
-    one = _core.parts.Controller(to_native(profile), MTU)
+    one = parts.Controller(to_native(profile), MTU)
     now, base_rtt = 0, 10 * MS
     while one.window < 500_000:
         now += base_rtt
@@ -192,7 +192,7 @@ def test_two_connections_share_a_link() -> None:
 
 def test_packets_a_little_shorter_than_full_ones_fill_a_window() -> None:
     """Two packets for each that arrives, though only one arrives at a time and the next may be longer by a header."""
-    one = _core.parts.Controller(to_native(DeviceConfig().cc_profile([0])), MTU)
+    one = parts.Controller(to_native(DeviceConfig().cc_profile([0])), MTU)
     now, rtt, short = 0, 10 * MS, MTU - 4
     one.on_loss(now, 64 * MTU, 0)
     in_flight = 2

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from softmrc import _core
+import parts
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_the_list_that_a_plain_model_keeps(seed: int) -> None:
     rng = Random(seed)
-    queue = _core.parts.SendQueue()
+    queue = parts.SendQueue()
     model: deque[list[int]] = deque()  # wr_id, MSN, RQMSN, packets left, packets, has an immediate
     msn = rqmsn = psn = 0
     for step in range(4_000):
@@ -47,7 +47,7 @@ def test_it_is_the_list_that_a_plain_model_keeps(seed: int) -> None:
 
 
 def test_numbers_of_messages_wrap() -> None:
-    queue = _core.parts.SendQueue()
+    queue = parts.SendQueue()
     for number in range(70_000):
         queue.push(number, 1, True)
         queue.cut(number & 0xFFFFFF)

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from softmrc import _core
+import parts
 from softmrc.config import RETRY_FOREVER, RtsAttributes, to_native
 
-parts = _core.parts
 Wish, Due = parts.Wish, parts.Due
 SPAN = 10_000_000  # ps: how long silence may last before it means something
 TICK = 1_024_000  # ps

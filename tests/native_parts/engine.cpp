@@ -1,4 +1,4 @@
-// Parts of the engine by themselves, for tests that put one of them next to a plain model: `_core.parts`.
+// Parts of the engine by themselves, for tests that put one of them next to a plain model: the extension `_parts`.
 // Times are picoseconds.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
+#include "parts.h"
 #include "collectives/pipe.h"
 #include "proto/congestion/controller.h"
 #include "proto/ev_probe.h"

@@ -1,4 +1,4 @@
-// Parts of the simulator by themselves, for tests that put one of them next to a plain model: `_core.parts`.
+// Parts of the simulator by themselves, for tests that put one of them next to a plain model: the extension `_parts`.
 // Times are picoseconds.
 #include <algorithm>
 
@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
+#include "parts.h"
 #include "sim/checker.h"
 #include "sim/links.h"
 #include "sim/recovery.h"

@@ -1,4 +1,4 @@
-// What C faces share, by itself, for tests that put it next to its twin in Python: in `_core.parts`.
+// What C faces share, by itself, for tests that put it next to its twin in Python.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -7,6 +7,7 @@
 #include <map>
 
 #include "bind/bind.h"
+#include "parts.h"
 #include "face/denylist.h"
 #include "face/door.h"
 #include "face/exchange.h"
