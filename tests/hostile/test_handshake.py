@@ -24,6 +24,7 @@ from liar import (
     answer_to,
     changed_plane,
     close,
+    eventually,
     heard,
     hello,
     honest,
@@ -412,6 +413,8 @@ def test_a_dripping_visitor_is_shown_out_and_delays_nobody(monkeypatch: pytest.M
     """The time is for the whole handshake: nobody stays by sending a little now and then."""
     monkeypatch.setattr(reception_module, "HANDSHAKE_S", 0.6)
     with listen(memory=bytearray(64)) as listener, visit(listener) as sock:
+        assert eventually(lambda: len(listener._reception._visitors) == 1)
+        listener._reception.handshake_s = LIMIT_S  # for who comes later
         is_out = threading.Event()
         dripped = bytearray()
 
