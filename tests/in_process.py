@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +54,14 @@ def softmrc_here(*arguments: str | Path, cwd: Path | None = None, **env: str) ->
         except SystemExit as leaving:
             status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         return Done(status, _text(out), _text(err), heard[0] if heard else None)
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Devices that are made meanwhile have no control socket: `softmrc top` looks for the one of its own process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTMRC_CONTROL", "0")
+        yield
 
 
 def _text(stream: object) -> str:
