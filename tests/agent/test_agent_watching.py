@@ -1,22 +1,59 @@
-"""What watching costs can be measured: the figure, and that the device was watched at all."""
+"""A real device that is busy while a collector asks it: its counters arrive, none runs backwards, and in the end they
+are the connection's own."""
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from softmrc import _core
-from softmrc.bench import operate, watching
+from softmrc.agent import collect
+from softmrc.connection import connect, listen
+
+LOOKS = 20  # between which the device sent something
+LIMIT_S = 120.0
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets")
-def test_the_cost_of_watching_is_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "ROUND_S", 0.3)
-    found = watching.watch_cost(1)
-    assert 0 <= found["watch_cost"] <= 1 and found["watched_bps"] > 0 and found["unwatched_bps"] > 0
+def test_what_a_busy_device_is_asked_for_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(collect, "LEAST_AGE_S", 0.0)
+    monkeypatch.setattr(collect, "PATIENCE_S", LIMIT_S)
+    ends, until = threading.Event(), time.monotonic() + LIMIT_S
+    with (
+        listen(memory=bytearray(1 << 20)) as listener,
+        connect("127.0.0.1", listener.port) as connection,
+        listener.accept(LIMIT_S),
+    ):
+        name = Path(connection.device.control).stem
+        collector = collect.Collector()
 
+        def counted() -> tuple[int, int]:
+            """Bytes of messages that its queue pair has sent, and bytes that its planes have."""
+            (seen,) = [one for one in collector.look() if one.name == name]
+            (queue_pair,) = seen.queue_pairs
+            return queue_pair["stats"]["bytes_sent"], sum(plane["bytes_sent"] for plane in seen.stats["planes"])
 
-def test_every_figure_has_a_bound() -> None:
-    keys = {figure.key for figure in operate.FIGURES}
-    wanted = {"watch_cost", "mapper_precision", "mapper_recall", "mapper_seconds", "explained"}
-    assert wanted <= keys and all(figure.bound for figure in operate.FIGURES)
+        def write() -> None:
+            while not ends.is_set():
+                connection.write(connection.remote[0], 0, bytes(1 << 18))
+
+        writer = threading.Thread(target=write)
+        found: list[Any] = [counted()]
+        writer.start()
+        try:
+            while len(found) < LOOKS and writer.is_alive() and time.monotonic() < until:
+                if (now := counted()) != found[-1]:
+                    found.append(now)
+        finally:
+            ends.set()
+            writer.join(LIMIT_S)
+        last = counted()
+        collector.close()
+        assert len(found) == LOOKS and found[0][0] == 0
+        for sent in zip(*found, last, strict=True):
+            assert list(sent) == sorted(sent), "a counter ran backwards"
+        assert last[0] == connection.qp.stats()["bytes_sent"] <= last[1]
+        assert collector.failures == 0

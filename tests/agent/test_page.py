@@ -13,7 +13,6 @@ from tests.control.pretended import Pretended, a_device
 from tests.lab.labs import a_lab, wait_for_quiet
 
 import needs
-from softmrc import _core
 from softmrc.agent.watch import FabricWatch
 from softmrc.bench import operate, page
 from softmrc.bench.browser import Browser
@@ -167,7 +166,6 @@ def test_the_time_that_the_page_takes_is_that_of_every_pull(tmp_path: Path, monk
 @pytest.mark.slow
 @needs.lab
 @needs.BPF
-@pytest.mark.skipif(not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets")
 def test_a_devices_own_cable_that_is_pulled_shows_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real devices on two hosts of a lab; the plane whose cable goes is down on the page, and comes back."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

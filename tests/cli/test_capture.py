@@ -7,23 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import needs
+from in_process import softmrc_here as softmrc
 from softmrc import wire
 from softmrc.cli.capture import is_udp
 from softmrc.connection import connect, listen
 from softmrc.fabric import AddressPlan, parse
 
-COMMAND = [sys.executable, "-c", "from softmrc.cli import main; main()"]
 FABRIC = parse("[fabric]\nplanes = 2\nhosts = 8\nhosts_per_leaf = 2\nspines = 4\n", "x")
 PLAN = AddressPlan(FABRIC.fabric, FABRIC.addressing)
 WRITE = wire.Packet("write_only", dqp=0x11, psn=5, va=0x1000, rkey=7, payload=b"hello")
-
-
-def softmrc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
 
 
 def exchange(file: Path) -> int:
@@ -50,7 +47,9 @@ def test_our_own_captures_are_read_in_both_directions(tmp_path: Path) -> None:
     assert {"WRITE_LAST_IMM", "WRITE_ONLY_IMM"} <= set(" ".join(lines).split()), "what came, and what went"
 
 
-@needs.ROOT
+# Real processes: one that captures and one that sends, in a network namespace of their own.
+@pytest.mark.process
+@needs.in_namespaces
 def test_an_interface_is_captured(tmp_path: Path) -> None:
     file = tmp_path / "lo.pcapng"
     command = ["unshare", "-n", "sh", "-c", f"ip link set lo up; {sys.executable} {tmp_path / 'both.py'}"]

@@ -1,25 +1,19 @@
-"""`softmrc dissect` as a person meets it: a process, its output, its exit code."""
+"""`softmrc dissect` as a person meets it: its output, its exit code."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path as File
 
 import pytest
 
+from in_process import softmrc_here as softmrc
 from softmrc import wire
 from softmrc.verbs import Device
 from softmrc.wire import CcState, Frame, Outer, Packet, Path, PcapngWriter
 from udp.loopback import connect, drain
 
 START = 1_700_000_000_000_000_000
-
-
-def softmrc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = "from softmrc.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
 
 
 def frame_of(packet: Packet, **others: object) -> Frame:

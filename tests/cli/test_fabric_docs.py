@@ -9,10 +9,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import needs
+from in_process import softmrc_here
 from softmrc.fabric import parse
 
 ROOT = Path(__file__).parents[2]
@@ -38,9 +40,12 @@ def begin(command: str) -> tuple[subprocess.Popen[str], str]:
 
 def run(command: str, **others: str) -> str:
     program, *arguments = shlex.split(command.removeprefix("sudo "))
-    start = [sys.executable, "-c", "from softmrc.cli import main; main()"] if program == "softmrc" else [sys.executable]
-    env = os.environ | {"COLUMNS": "80"} | others
-    done = subprocess.run([*start, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, env=env)
+    env = {"COLUMNS": "80"} | others
+    if program == "softmrc":
+        done: Any = softmrc_here(*arguments, cwd=ROOT, **env)
+    else:
+        example = [sys.executable, *arguments]
+        done = subprocess.run(example, cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ | env)
     is_refused = done.stdout.rstrip().endswith("No design that was asked for can be built.")
     assert (done.returncode, done.stderr) == (int(is_refused), "")
     return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
@@ -72,6 +77,8 @@ def steady(text: str) -> str:
     return re.sub(r"(│ [du]\d +│ \w+ +│ \w+ +│) .*", r"\1", text)
 
 
+# A real process: a command of the session goes on behind the others.
+@pytest.mark.process
 @needs.lab
 @needs.BPF
 def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
@@ -108,12 +115,11 @@ def test_the_session_in_a_lab_is_real(tmp_path: Path) -> None:
         for process in behind:
             process.kill()
             process.communicate()
-        subprocess.run(
-            [sys.executable, "-c", "from softmrc.cli import main; main()", "lab", "down", "--lab", name],
-            capture_output=True, timeout=60, check=False,
-        )  # fmt: skip
+        softmrc_here("lab", "down", "--lab", name)
 
 
+# A real process: it is a program of the examples.
+@pytest.mark.process
 @needs.lab
 def test_the_example_proves_every_path() -> None:
     printed = next(out for command, out in sessions(LAB.read_text()) if "lab_paths.py" in command)

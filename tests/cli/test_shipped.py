@@ -14,16 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 import softmrc
+from in_process import softmrc_here as run
 from softmrc import shipped
 from softmrc.cli import app
 from softmrc.cli import info as info_command
 from softmrc.errors import ConfigError
-
-COMMAND = [sys.executable, "-P", "-c", "from softmrc.cli import main; main()"]
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, cwd=cwd)
 
 
 def test_scenarios_are_found_by_name_wherever_one_stands(tmp_path: Path) -> None:
@@ -104,6 +99,8 @@ def test_what_most_programs_need_is_in_the_package_with_words() -> None:
         softmrc.nothing  # noqa: B018
 
 
+# A real process: it is what a fresh interpreter imports.
+@pytest.mark.process
 def test_importing_the_package_imports_nothing_heavy() -> None:
     program = "import sys, softmrc; print(sorted(m for m in sys.modules if m.startswith(('softmrc', 'numpy'))))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.sim.small import table
 
+from in_process import Done, softmrc_here
 from softmrc import shipped, sim
 from softmrc.errors import ConfigError
 from softmrc.sim.sweep import heads, read_vary
@@ -41,10 +39,8 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
-def softmrc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from softmrc.cli import main; main()", *map(str, arguments)]
-    env = os.environ | {"COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
+def softmrc(*arguments: str | Path) -> Done:
+    return softmrc_here(*arguments, COLUMNS="200")
 
 
 def test_sim_answers_in_a_table(scenario: Path) -> None:

@@ -10,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from in_process import softmrc_here
 from softmrc import control
 from softmrc.cli import agent, capture, info
 from softmrc.cli.terminal import MARKS, Grid, terminal
@@ -32,11 +35,8 @@ COMMAND = [sys.executable, "-P", "-m", "softmrc"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def softmrc(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    told = {**os.environ, **env}
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, env=told)
-
-
+# A real process: SIGINT ends it.
+@pytest.mark.process
 def test_ctrl_c_while_the_command_is_imported_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -45,10 +45,12 @@ def test_ctrl_c_while_the_command_is_imported_is_no_error(tmp_path: Path) -> Non
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGINT and said == ""
 
 
+# A real process: SIGINT ends it.
+@pytest.mark.process
 def test_ctrl_c_while_the_command_is_put_together_is_no_error() -> None:
     program = "import os, signal, typer, softmrc.__main__ as first; typer.main.get_command = " + (
         "lambda app: os.kill(os.getpid(), signal.SIGINT); first.main()"
@@ -57,6 +59,8 @@ def test_ctrl_c_while_the_command_is_put_together_is_no_error() -> None:
     assert done.returncode == 128 + signal.SIGINT and (done.stdout, done.stderr) == ("", "")
 
 
+# A real process: SIGINT ends it.
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["agent", "dash"])
 @pytest.mark.parametrize("wait_s", [0.0, 0.02, 1.0])
 def test_ctrl_c_ends_an_agent_without_a_word(command: str, wait_s: float) -> None:
@@ -69,7 +73,7 @@ def test_ctrl_c_ends_an_agent_without_a_word(command: str, wait_s: float) -> Non
         assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d+/(metrics)?\n", process.stdout.readline())
         time.sleep(wait_s)
         process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=30)
+        out, said = process.communicate(timeout=120)
     assert process.returncode == 0 and (out, said) == ("", "")
 
 
@@ -77,13 +81,16 @@ def test_an_agent_names_no_address_that_it_does_not_have() -> None:
     pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = softmrc("agent", "--listen", where)
+        done = softmrc_here("agent", "--listen", where)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == f"softmrc: cannot listen on {where}: Address already in use\n"
 
 
+# A real process: its streams have another encoding.
+@pytest.mark.process
 def test_marks_are_told_apart_where_there_is_only_ascii() -> None:
-    done = softmrc("info", PYTHONIOENCODING="ascii")
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*COMMAND, "info"], capture_output=True, text=True, timeout=120, env=env)
     assert done.returncode == 0 and "\n+  Python " in done.stdout and "\\u" not in done.stdout
     marks = [mark.plain for mark in MARKS.values()]
     plain = "".join(marks).encode("ascii", "softmrc-plainer")
@@ -91,7 +98,9 @@ def test_marks_are_told_apart_where_there_is_only_ascii() -> None:
     assert "a\udcffµü".encode("ascii", "softmrc-plainer") == b"a\\udcffu\\xfc"
 
 
-def test_what_opens_no_device_is_said_with_what_helps() -> None:
+# A real process: it has few descriptors.
+@pytest.mark.process
+def test_a_device_that_needs_more_files_says_so_with_what_helps() -> None:
     planes = [word for i in range(1, 5) for word in ("--plane", f"127.0.0.{i}")]
     few = subprocess.run(
         ["bash", "-c", 'ulimit -n 20; exec "$@"', "bash", *COMMAND, "perf", "--port", "0", *planes],
@@ -99,13 +108,16 @@ def test_what_opens_no_device_is_said_with_what_helps() -> None:
     )  # fmt: skip
     assert few.returncode == 1 and "Too many open files; this device alone needs" in few.stderr, few.stderr
     assert "a process may have 20 files: raise `ulimit -n`" in few.stderr and few.stderr.count("\n") == 1
-    elsewhere = softmrc("perf", "--port", "0", SOFTMRC_PLANES="127.0.0.1,192.0.2.7")
+
+
+def test_planes_that_are_not_here_are_said_with_who_named_them() -> None:
+    elsewhere = softmrc_here("perf", "--port", "0", SOFTMRC_PLANES="127.0.0.1,192.0.2.7")
     assert elsewhere.returncode == 1 and "192.0.2.7" in elsewhere.stderr and "SOFTMRC_PLANES" in elsewhere.stderr
 
 
 def test_what_the_system_refuses_is_told_in_words_and_not_in_numbers() -> None:
     with listen("127.0.0.1", memory=bytearray(64)) as listener:
-        done = softmrc("perf", "--port", str(listener.port))
+        done = softmrc_here("perf", "--port", str(listener.port))
     assert done.stderr == f"softmrc: cannot listen on 127.0.0.1 port {listener.port}: Address already in use\n"
     assert words_of(OSError(28, "No space left on device", "x y")) == "x y: No space left on device"
     assert words_of(ValueError("[Errno 1] said by a peer")) == "[Errno 1] said by a peer"
@@ -149,13 +161,7 @@ def test_a_host_without_a_network_is_said_in_words() -> None:
 
 
 def test_the_mapper_takes_what_is_shipped_by_its_name(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "mapper", "sim", "lab", "--seconds", "0.2"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = softmrc_here("mapper", "sim", "lab", "--seconds", "0.2", cwd=tmp_path)
     assert done.returncode == 0 and "nothing is broken" in done.stdout, done.stderr
 
 
@@ -168,6 +174,8 @@ def test_commands_to_copy_are_on_one_line(capsys: pytest.CaptureFixture[str], mo
     assert shown[-1].strip() == mend and len(shown) > 3  # the rest is folded
 
 
+# A real process: what is copied into a shell starts one.
+@pytest.mark.process
 @pytest.mark.parametrize("as_module", [True, False])
 def test_a_command_to_copy_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_module: bool) -> None:
     script = tmp_path / "soft mrc"
@@ -204,9 +212,9 @@ def drawn(grid: Grid, width: int) -> list[str]:
 
 @pytest.mark.parametrize("columns", ["50", "60", "80", "200"])
 def test_a_plan_has_all_its_figures_however_narrow_the_terminal(columns: str) -> None:
-    done = softmrc("plan", "--gpus", "131072", COLUMNS=columns)
+    done = softmrc_here("plan", "--gpus", "131072", COLUMNS=columns)
     assert done.returncode == 0 and max(map(len, done.stdout.splitlines())) <= int(columns)
-    whole = softmrc("plan", "--gpus", "131072")
+    whole = softmrc_here("plan", "--gpus", "131072")
     assert "…" not in done.stdout
     figures = re.compile(r"\d{1,3}(?:,\d{3})+")
     assert set(figures.findall(done.stdout)) == set(figures.findall(whole.stdout)) != set()
@@ -235,7 +243,7 @@ def test_nothing_is_folded_where_nobody_looks(monkeypatch: pytest.MonkeyPatch, t
         patch.setattr(sys, "stdout", file)
         terminal().print("word " * 100)
     assert (tmp_path / "out").read_text().count("\n") == 1
-    listed = softmrc("examples").stdout
+    listed = softmrc_here("examples").stdout
     assert "…" not in listed and re.search(r"^  t1-reboot +A T1 switch dies .* for how long\?$", listed, re.MULTILINE)
 
 
@@ -255,28 +263,35 @@ def a_busy_connection(folder: Path) -> Iterator[Connection]:
 
 def test_top_finds_running_devices_and_changes_nothing(tmp_path: Path) -> None:
     with a_busy_connection(tmp_path) as connection:
-        with subprocess.Popen(
-            [*COMMAND, "top", "--seconds", "2", "--interval-s", "0.2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
-        ) as top:  # fmt: skip
-            while top.poll() is None:
+        has_seen = threading.Event()
+
+        def write() -> None:
+            while not has_seen.is_set():
                 connection.write(connection.remote[0], 0, bytes(1 << 20))
-            out, said = top.communicate(timeout=30)
+
+        with ThreadPoolExecutor(1) as beside:
+            writes = beside.submit(write)
+            try:
+                top = softmrc_here("top", "--seconds", "2", "--interval-s", "0.2")
+            finally:
+                has_seen.set()
+            writes.result()
+        out = top.stdout
         names = [node.name for node in control.devices()]
-        assert top.returncode == 0, said
+        assert top.returncode == 0, top.stderr
         assert len(names) == 2 and all(name in out for name in names)
         busy = [float(rate) for rate in re.findall(r"│ \d 127\.0\.0\.\d │ up +│ +([\d.]+)", out)]
         assert len(busy) == 4 and max(busy) > 0, out
         assert out.count("●●●●") == 4 and "● good" in out and "sent again" in out and out.endswith("\n")
-        one = softmrc("top", "-d", names[0], "--seconds", "0.3", XDG_RUNTIME_DIR=str(tmp_path))
+        one = softmrc_here("top", "-d", names[0], "--seconds", "0.3")
         assert names[0] in one.stdout and names[1] not in one.stdout
-        narrow = softmrc("top", "--seconds", "0.3", XDG_RUNTIME_DIR=str(tmp_path), COLUMNS="48").stdout
+        narrow = softmrc_here("top", "--seconds", "0.3", COLUMNS="48").stdout
         assert "127.0.0.2" in narrow and "…" not in narrow and max(map(len, narrow.splitlines())) <= 48
 
 
 def test_top_without_anybody_says_how_to_have_a_load(tmp_path: Path) -> None:
-    done = softmrc("top", "--seconds", "1", XDG_RUNTIME_DIR=str(tmp_path))
+    done = softmrc_here("top", "--seconds", "1", XDG_RUNTIME_DIR=str(tmp_path))
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "--load HOST:PORT" in done.stderr
     for more in (["--plane", "lo"], ["--loss", "0.1"], ["--secret", "x"]):
-        done = softmrc("top", *more, XDG_RUNTIME_DIR=str(tmp_path))
+        done = softmrc_here("top", *more, XDG_RUNTIME_DIR=str(tmp_path))
         assert done.returncode == 1 and "beside --load" in done.stderr

@@ -1,28 +1,52 @@
-"""ping, perf and top, as a user runs them: a server here, a client there, on loopback."""
+"""ping, perf and top: a server here, a client there, on loopback."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
+from rich.console import Console
 
+from in_process import softmrc_here, unseen
+from softmrc.cli import perf
 from softmrc.cli.ping import seen
 from softmrc.connection import listen
 from softmrc.engine import EvState
+from softmrc.errors import MrcError
 
-COMMAND = [sys.executable, "-c", "from softmrc.cli import main; main()"]
 PLANES = ["--plane", "127.0.0.1", "--plane", "127.0.0.2"]
 
 
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a `softmrc perf` that a thread of this process runs."""
+    with unseen():
+        listener = listen(memory=bytearray(perf.MEMORY), planes=PLANES[1::2])
+    monkeypatch.setattr(perf, "listen", lambda *_, **__: listener)
+
+    def serve() -> None:
+        with suppress(MrcError):  # it is closed in the end
+            perf.serve("127.0.0.1", 0, False, Console(file=io.StringIO()))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"127.0.0.1:{listener.port}"
+    listener.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 @contextmanager
-def server() -> Iterator[str]:
-    """The address of a running `softmrc perf`."""
-    process = subprocess.Popen([*COMMAND, "perf", "--port", "0", *PLANES], stdout=subprocess.PIPE, text=True)
+def a_server_process() -> Iterator[str]:
+    command = [sys.executable, "-m", "softmrc", "perf", "--port", "0", *PLANES]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         found = re.search(r"port (\d+)", process.stdout.readline())
@@ -30,48 +54,58 @@ def server() -> Iterator[str]:
         yield f"127.0.0.1:{found[1]}"
     finally:
         process.terminate()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        process.communicate()
 
 
-def softmrc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
+# Real processes: it is between two that they measure.
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ping", "--count", "2", "--interval-ms", "20"),
+        ("perf", "--seconds", "0.05", "--size", "64"),
+        ("top", "--seconds", "0.5", "--load"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_server_and_a_client_are_two_processes(words: tuple[str, ...]) -> None:
+    with a_server_process() as address:
+        command = [sys.executable, "-m", "softmrc", *words, address, *PLANES]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stderr == "" and "127.0.0.2" in done.stdout, done
 
 
-def test_ping_perf_and_top() -> None:
-    with server() as address:
-        ping = softmrc("ping", address, *PLANES, "--count", "3", "--interval-ms", "20")
-        assert ping.returncode == 0, ping.stderr
-        assert "8 paths" in ping.stdout and ping.stdout.count("answers") == 8
-        assert ping.stdout.count(" 0%") == 8
-        perf = softmrc("perf", address, *PLANES, "--seconds", "0.05")
-        assert perf.returncode == 0, perf.stderr
-        assert "16,777,216" in perf.stdout
-        assert max(map(len, perf.stdout.splitlines())) <= 80
-        rows = softmrc("perf", address, *PLANES, "--seconds", "0.05", "--size", "1000", "--size", "64", "--json")
-        assert [json.loads(line)["bytes"] for line in rows.stdout.splitlines()] == [1000, 64], rows
-        wide = softmrc("perf", address, *PLANES, "--seconds", "0.05", "--lanes", "3")
-        assert wide.returncode == 0, wide.stderr
-        assert "16,777,216" in wide.stdout
-        top = softmrc("top", "--load", address, *PLANES, "--seconds", "1", "--loss", "0.01")
-        assert top.returncode == 0, top.stderr
-        assert "127.0.0.2" in top.stdout and "window" in top.stdout and "● good" in top.stdout
+def test_ping_perf_and_top(server: str) -> None:
+    ping = softmrc_here("ping", server, *PLANES, "--count", "3", "--interval-ms", "20")
+    assert ping.returncode == 0, ping
+    assert "8 paths" in ping.stdout and ping.stdout.count("answers") == 8
+    assert ping.stdout.count(" 0%") == 8
+    found = softmrc_here("perf", server, *PLANES, "--seconds", "0.05")
+    assert found.returncode == 0, found
+    assert "16,777,216" in found.stdout
+    assert max(map(len, found.stdout.splitlines())) <= 80
+    rows = softmrc_here("perf", server, *PLANES, "--seconds", "0.05", "--size", "1000", "--size", "64", "--json")
+    assert [json.loads(line)["bytes"] for line in rows.stdout.splitlines()] == [1000, 64], rows
+    wide = softmrc_here("perf", server, *PLANES, "--seconds", "0.05", "--lanes", "3", "--size", "16777216")
+    assert wide.returncode == 0, wide
+    assert "16,777,216" in wide.stdout
+    top = softmrc_here("top", "--load", server, *PLANES, "--seconds", "1", "--loss", "0.01")
+    assert top.returncode == 0, top
+    assert "127.0.0.2" in top.stdout and "window" in top.stdout and "● good" in top.stdout
 
 
-def test_the_commands_honour_the_planes_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with server() as address:
-        monkeypatch.setenv("SOFTMRC_PLANES", "127.0.0.1,127.0.0.2")
-        done = softmrc("ping", address, "--count", "2", "--interval-ms", "20", "--json")
-        paths = json.loads(done.stdout)["paths"]
-        assert done.returncode == 0 and {path["plane"] for path in paths} == {0, 1}
-        assert all(path["answered"] == path["sent"] == 2 and path["median_us"] > 0 for path in paths)
+def test_the_commands_honour_the_planes_of_the_environment(server: str) -> None:
+    planes = "127.0.0.1,127.0.0.2"
+    done = softmrc_here("ping", server, "--count", "2", "--interval-ms", "20", "--json", SOFTMRC_PLANES=planes)
+    paths = json.loads(done.stdout)["paths"]
+    assert done.returncode == 0 and {path["plane"] for path in paths} == {0, 1}
+    assert all(path["answered"] == path["sent"] == 2 and path["median_us"] > 0 for path in paths)
 
 
 def test_ping_tells_by_its_status_that_a_path_loses() -> None:
     with listen(memory=bytearray(64), planes=PLANES[1::2]) as listener:
         listener.device.set_faults(1, drop=0.5)
-        done = softmrc("ping", f"127.0.0.1:{listener.port}", *PLANES, "--count", "40", "--interval-ms", "2")
+        done = softmrc_here("ping", f"127.0.0.1:{listener.port}", *PLANES, "--count", "40", "--interval-ms", "2")
     assert done.returncode == 1 and "loses" in done.stdout and done.stdout.count("answers") == 4, done
 
 
@@ -91,6 +125,6 @@ def test_a_mistake_is_one_line() -> None:
         (("perf", "--host", "0.0.0.0", "--port", "0"), "secret"),
         (("perf", "--plane", "nosuch0"), "no interface nosuch0"),
     ):
-        done = softmrc(*arguments)
+        done = softmrc_here(*arguments)
         assert done.returncode == 1 and words in done.stderr, done
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -6,10 +6,12 @@ import doctest
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import softmrc.wire
+from in_process import softmrc_here
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "wire.md"
@@ -23,16 +25,18 @@ def session(text: str) -> dict[str, str]:
     return {command: output for command, _, output in commands}
 
 
+# A real process: one of the commands runs a program of the examples.
+@pytest.mark.process
 def test_the_session_is_real(tmp_path: Path) -> None:
     printed = session(DOCS.read_text())
     assert len(printed) == 3
     for command, expected in printed.items():
         program, *arguments = command.split()
         if program == "python":
-            start = [sys.executable, str(ROOT / arguments.pop(0))]
+            example = [sys.executable, str(ROOT / arguments.pop(0)), *arguments]
+            done: Any = subprocess.run(example, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         else:
-            start = [sys.executable, "-c", "from softmrc.cli import main; main()"]
-        done = subprocess.run([*start, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+            done = softmrc_here(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.rstrip("\n") == expected.rstrip("\n")
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from softmrc import _core, control
+from softmrc import control
 from softmrc.cli import app
 from softmrc.collectives import DirectoryStore, Group
 from softmrc.config import DeviceConfig
@@ -24,10 +24,6 @@ from softmrc.connection import Connection, connect, listen
 from softmrc.errors import UsageError
 from softmrc.units import ev_text, qpn_text
 from softmrc.wire import EndpointRequest, EndpointResponse, read_pcapng
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(_core, "open_control"), reason="the devices of this build have no control sockets"
-)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from in_process import softmrc_here, unseen
 from softmrc import wire
 from softmrc.cli import perf
 from softmrc.cli.perf import ECHO, MEMORY
@@ -47,7 +47,7 @@ class Server:
 
     def line(self) -> str:
         found = self.output.readline()
-        assert found, f"the server ended with {self.process.wait(10)}"
+        assert found, f"the server ended with {self.process.wait(60)}"
         return found
 
     def text_until(self, words: str) -> str:
@@ -75,6 +75,8 @@ def is_served(server: Server) -> bool:
         return connection.recv(30).imm == ECHO
 
 
+# A real process: it is one that must not end.
+@pytest.mark.process
 def test_a_stranger_cannot_end_a_server_or_write_on_its_terminal() -> None:
     with perf_server() as server:
         for said in SAID:
@@ -106,14 +108,10 @@ def fake_listener(about: dict[str, Any]) -> Iterator[int]:
         thread.join(30)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
-
-
 @pytest.mark.parametrize("said", SAID, ids=lambda said: repr(said)[:20])
 def test_a_fake_listener_gets_one_line(said: Any) -> None:
     with fake_listener({"error": said}) as port:
-        done = run("ping", f"127.0.0.1:{port}")
+        done = softmrc_here("ping", f"127.0.0.1:{port}")
     assert done.returncode == 1
     assert is_fit_for_a_terminal(done.stderr) and len(done.stderr.splitlines()) == 1, done.stderr[:1000]
 
@@ -137,13 +135,13 @@ def test_a_listener_with_a_poisonous_address_gets_one_line(command: str, monkeyp
 
     def poisoned(self: Connection) -> dict[str, Any]:
         offer = honest(self)
-        for plane in offer["planes"]:
+        for plane in offer["planes"] if self.device is listener.device else ():
             plane["address"] += "%[red]x\x1b[2J"
         return offer
 
     monkeypatch.setattr(Connection, "_offer", poisoned)
     with listen("::1", memory=bytearray(64)) as listener:
-        done = run(*asked(command), f"[::1]:{listener.port}")
+        done = softmrc_here(*asked(command), f"[::1]:{listener.port}")
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "[red]" in done.stderr and is_fit_for_a_terminal(done.stdout + done.stderr)
 
@@ -154,7 +152,7 @@ def test_a_capture_cannot_write_on_the_terminal(tmp_path: Path) -> None:
         plane = capture.add_interface("\x1b[2Jeth0\nx")
         capture.write(plane, time_ns=1_000, frame=bytes(60), comment="\x1b]0;x\x07\nmore")
     for more in ((), ("--count",)):
-        done = run("dissect", str(file), *more)
+        done = softmrc_here("dissect", file, *more)
         assert done.returncode == 0 and is_fit_for_a_terminal(done.stdout) and "eth0" in done.stdout
 
 
@@ -163,7 +161,7 @@ def test_a_listener_without_memory_is_an_error_of_one_line() -> None:
         with listen("127.0.0.1") as listener:
             thread = threading.Thread(target=lambda listener=listener: listener.accept(30).close())
             thread.start()
-            done = run(*asked(command), f"127.0.0.1:{listener.port}")
+            done = softmrc_here(*asked(command), f"127.0.0.1:{listener.port}")
             thread.join(30)
         assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
         assert "no memory" in done.stderr
@@ -203,10 +201,12 @@ def take_back(connection: Connection) -> None:
 @pytest.mark.parametrize(("kind", "command"), [(kind, command) for kind in OTHERS for command in OTHERS[kind][2]])
 def test_a_server_that_is_not_perf_is_told_from_it_in_one_line(kind: str, command: str) -> None:
     memory, serve, words = OTHERS[kind]
-    with listen("127.0.0.1", memory=bytearray(memory)) as listener:
+    with unseen():
+        listener = listen("127.0.0.1", memory=bytearray(memory))
+    with listener:
         thread = threading.Thread(target=served_by(serve), args=(listener,))
         thread.start()
-        done = run(*asked(command), f"127.0.0.1:{listener.port}")
+        done = softmrc_here(*asked(command), f"127.0.0.1:{listener.port}")
         listener.device.close()
         thread.join(30)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
@@ -224,6 +224,8 @@ def test_a_server_that_returns_nothing_is_not_waited_for_for_ever(monkeypatch: p
         perf.latency_us(client, 64, 1)
 
 
+# A real process: the server of a user.
+@pytest.mark.process
 def test_a_client_that_does_nothing_keeps_nobody_from_being_served() -> None:
     with perf_server() as server, ExitStack() as stack:
         for _ in range(3):
@@ -232,28 +234,26 @@ def test_a_client_that_does_nothing_keeps_nobody_from_being_served() -> None:
 
 
 def test_a_client_that_does_nothing_is_shown_out_and_one_that_writes_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perf, "IDLE_S", 0.3)
     with listen(memory=bytearray(64)) as listener, connect("127.0.0.1", listener.port) as client:
-        connection = listener.accept(30)
-        source = listener.device.register(bytearray(64))
-        ends: list[BaseException] = []
+        connection, waits = listener.accept(60), 0
 
-        def serve() -> None:
-            try:
-                perf.echo(connection, source)
-            except RemoteError as error:
-                ends.append(error)
+        def in_vain(limit_s: float) -> None:
+            """The time passes without a message; the first three times with a write."""
+            nonlocal waits
+            assert limit_s == perf.IDLE_S
+            waits += 1
+            if waits <= 3:
+                client.write(client.remote[0], 0, b"x")
+            raise TimeoutError
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        for _ in range(20):
-            client.write(client.remote[0], 0, b"x")
-            time.sleep(0.05)
-        assert thread.is_alive()
-        thread.join(30)
-        assert len(ends) == 1 and "has sent nothing for 0.3 s" in str(ends[0])
+        monkeypatch.setattr(connection, "recv", in_vain)
+        with pytest.raises(RemoteError, match="has sent nothing for 60 s"):
+            perf.echo(connection, listener.device.register(bytearray(64)))
+        assert waits == 4
 
 
+# A real process: it is one that must not end.
+@pytest.mark.process
 def test_a_client_that_asks_for_too_much_is_refused_and_the_next_is_served() -> None:
     with perf_server() as server:
         with connect("127.0.0.1", server.port, memory=bytearray(64)) as greedy:
@@ -269,12 +269,14 @@ def test_a_client_that_asks_for_too_much_is_refused_and_the_next_is_served() -> 
         assert is_served(server)
 
 
+# A real process: it is one that ends.
+@pytest.mark.process
 def test_a_server_for_one_client_stays_when_somebody_has_only_looked() -> None:
     with perf_server("--once") as server:
-        done = run("ping", f"127.0.0.1:{server.port}", "--count", "2", "--interval-ms", "10")
+        done = softmrc_here("ping", f"127.0.0.1:{server.port}", "--count", "2", "--interval-ms", "10")
         assert done.returncode == 0, done.stderr
         assert is_served(server)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(120) == 0
 
 
 LEAVING = """
@@ -290,6 +292,8 @@ threading.Thread(target=lambda: (time.sleep(1.0), os.kill(os.getpid(), signal.SI
 """
 
 
+# A real process: SIGINT ends it.
+@pytest.mark.process
 def test_a_second_ctrl_c_ends_a_goodbye_without_a_word() -> None:
     """The first has ended the program; the second meets what is said in the end."""
     done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=60, check=False)

@@ -12,6 +12,7 @@ import pytest
 
 from sanitizers import NOT_UNDER_SANITIZERS
 
+pytestmark = pytest.mark.process  # real processes: how they end is what is tested
 START = """
     import socket, sys, tempfile, threading, time
     from softmrc.connection import connect, listen

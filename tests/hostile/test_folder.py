@@ -18,6 +18,7 @@ from softmrc.bench.udp import sink
 from softmrc.child import command_of
 from softmrc.demo.ranks import Ranks as DemoRanks
 
+pytestmark = pytest.mark.process  # real processes: what a child imports is what is tested
 SOURCES = Path(__file__).parents[2] / "src" / "softmrc"
 # Names that a child of ours imports before it could know better.
 POISON = ("softmrc", "json", "torch", "numpy", "multiprocessing", "pickle", "struct", "socket", "subprocess")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.sim.small import REFERENCE, THREE_TIERS, scenario, table
 
-from softmrc import _core, sim
+from softmrc import sim
 from softmrc.sim.run import Run
 from softmrc.sim.scenario import merge
 
@@ -143,12 +143,6 @@ def test_variants_run_side_by_side() -> None:
     assert [one.name for one in results] == ["MRC", "no trimming", "one plane"]
     assert all(one.verdict for one in results)
     assert results[2].goodput_bps.shape[0] == 1
-
-
-@pytest.mark.skipif(hasattr(_core, "RoceConfig"), reason="this build has the baseline")
-def test_without_a_baseline_roce_is_refused_before_anything_runs() -> None:
-    with pytest.raises(sim.scenario.ConfigError, match=r"small.toml: transport.kind = 'roce' .*no RoCE baseline"):
-        sim.run_all(sim.parse(table(compare=[{"name": "RoCE", "transport": {"kind": "roce"}}]), "small.toml"))
 
 
 def test_interrupting_keeps_what_was_found() -> None:

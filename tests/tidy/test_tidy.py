@@ -1,16 +1,20 @@
-"""The tree's own rules: who may depend on whom, how long a file may be, and what is not left lying about."""
+"""The tree's own rules: who may depend on whom, how long a file may be, and what is not left lying about.
+
+A rule is one test over all files. It fails with every fault of the tree, so that one run is enough to mend them.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 CORE = sorted(path for suffix in ("*.h", "*.cpp") for path in (ROOT / "core").rglob(suffix))
 FUZZ = sorted((ROOT / "fuzz").glob("*.cpp")) + sorted((ROOT / "tests").rglob("*.cpp"))
+PACKAGE = ROOT / "src" / "softmrc"
 PYTHON = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
@@ -38,12 +42,25 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text()
+
+
+def check(paths: Iterable[Path], faults_of: Callable[[Path], list[str]], advice: str = "see below") -> None:
+    """Fails with the faults of all these files, one a line."""
+    faults = [f"{name(path)}: {fault}" for path in paths for fault in faults_of(path)]
+    assert not faults, "\n".join([f"faults: {len(faults)}; {advice}", *faults])
+
+
 def includes(text: str) -> list[str]:
     return [match[2] for match in INCLUDE.finditer(text)]
 
 
 def include_faults(room: str, text: str) -> list[str]:
     """What a file of this room includes although it may not."""
+    if room not in MAY_INCLUDE:
+        return [f"{room} is no room of core/"]
     faults = []
     for target in includes(text):
         first = target.split("/")[0]
@@ -60,15 +77,12 @@ def test_the_check_of_includes_can_fail() -> None:
     assert include_faults("collectives", '#include "udp/lane.h"\n')
     assert include_faults("udp", '#include "collectives/plan.h"\n')
     assert include_faults("proto", "#include <nanobind/nanobind.h>\n")
+    assert include_faults("elsewhere", "") == ["elsewhere is no room of core/"]
     assert not include_faults("bind", '#include <nanobind/nanobind.h>\n#include "sim/link.h"\n')
 
 
-@pytest.mark.parametrize("path", CORE, ids=name)
-def test_includes_point_one_way(path: Path) -> None:
-    room = path.relative_to(ROOT / "core").parts[0]
-    assert room in MAY_INCLUDE, f"{name(path)}: {room} is no room of core/"
-    faults = include_faults(room, path.read_text())
-    assert not faults, f"{name(path)} includes {'; '.join(faults)}"
+def test_includes_point_one_way() -> None:
+    check(CORE, lambda path: include_faults(path.relative_to(ROOT / "core").parts[0], text_of(path)))
 
 
 def imports(tree: ast.AST) -> list[str]:
@@ -109,10 +123,8 @@ def test_the_check_of_imports_can_fail() -> None:
     assert not import_faults(("sim", "x.py"), ast.parse("from softmrc import client"))
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=name)
-def test_imports_point_one_way(path: Path) -> None:
-    faults = import_faults(path.relative_to(ROOT / "src" / "softmrc").parts, ast.parse(path.read_text()))
-    assert not faults, f"{name(path)} imports {'; '.join(faults)}"
+def test_imports_point_one_way() -> None:
+    check(PYTHON, lambda path: import_faults(path.relative_to(PACKAGE).parts, ast.parse(text_of(path))))
 
 
 def terminal_faults(module: str, text: str) -> list[str]:
@@ -129,15 +141,20 @@ def test_the_check_of_terminals_can_fail() -> None:
     assert not terminal_faults("cli/x.py", "terminal().print(name)\ndef f(console: Console): ...\nLive(console=c)")
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=name)
-def test_only_one_file_makes_terminals(path: Path) -> None:
-    faults = terminal_faults("/".join(path.relative_to(ROOT / "src" / "softmrc").parts), path.read_text())
-    assert not faults, f"{name(path)}: {faults}; softmrc.cli.terminal makes one that reads no markup"
+def test_only_one_file_makes_terminals() -> None:
+    check(
+        PYTHON,
+        lambda path: terminal_faults(path.relative_to(PACKAGE).as_posix(), text_of(path)),
+        "softmrc.cli.terminal makes one that reads no markup",
+    )
 
 
-@pytest.mark.parametrize("path", [path for path in CORE if path.parent.name == "bind"], ids=name)
-def test_the_gil_is_let_go_of_in_one_way(path: Path) -> None:
-    assert "gil_scoped_release" not in path.read_text(), f"{name(path)}: WithoutGil (bind.h) survives the end of Python"
+def test_the_gil_is_let_go_of_in_one_way() -> None:
+    check(
+        [path for path in CORE if path.parent.name == "bind"],
+        lambda path: re.findall("gil_scoped_release", text_of(path)),
+        "WithoutGil (bind.h) survives the end of Python",
+    )
 
 
 # A heuristic, not a compiler: at namespace scope our code is not indented, and what is not const there is one of a few
@@ -170,42 +187,33 @@ def mutable_globals(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "int counter = 0;",
-        "static int counter;",
-        "std::vector<int> seen;",
-        "inline std::map<int, int> table{};",
-        "thread_local int depth = 0;",
-        "void f() {\n  static int calls = 0;\n}",
-    ],
+STATE = (
+    "int counter = 0;",
+    "static int counter;",
+    "std::vector<int> seen;",
+    "inline std::map<int, int> table{};",
+    "thread_local int depth = 0;",
+    "void f() {\n  static int calls = 0;\n}",
 )
-def test_the_check_of_globals_can_fail(code: str) -> None:
-    assert mutable_globals(code)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "constexpr int size = 4;",
-        "const Table table = make();",
-        "static int f(int x);",
-        "struct A {\n  static constexpr int n = 1;\n  int x = 0;\n  static A parse(const char* p) {\n  }\n};",
-        "using Bytes = std::span<int>;",
-        "std::string name_of(Opcode opcode);",
-        "enum class A : int { a, b };",
-        "  static_assert(sizeof(int) == 4);",
-    ],
+NO_STATE = (
+    "constexpr int size = 4;",
+    "const Table table = make();",
+    "static int f(int x);",
+    "struct A {\n  static constexpr int n = 1;\n  int x = 0;\n  static A parse(const char* p) {\n  }\n};",
+    "using Bytes = std::span<int>;",
+    "std::string name_of(Opcode opcode);",
+    "enum class A : int { a, b };",
+    "  static_assert(sizeof(int) == 4);",
 )
-def test_the_check_of_globals_lets_the_rest_pass(code: str) -> None:
-    assert not mutable_globals(code)
 
 
-@pytest.mark.parametrize("path", CORE, ids=name)
-def test_core_has_no_mutable_globals(path: Path) -> None:
-    found = mutable_globals(path.read_text())
-    assert not found, f"{name(path)}:{'; '.join(found)}"
+def test_the_check_of_globals_can_fail_and_lets_the_rest_pass() -> None:
+    assert [code for code in STATE if not mutable_globals(code)] == []
+    assert [code for code in NO_STATE if mutable_globals(code)] == []
+
+
+def test_core_has_no_mutable_globals() -> None:
+    check(CORE, lambda path: mutable_globals(text_of(path)))
 
 
 # Names that only compilers for x86 know, and conditions under which they may stand.
@@ -235,33 +243,53 @@ def test_the_check_of_x86_can_fail() -> None:
     assert not unguarded_x86("#if defined(__x86_64__)\n#if 1\n__m128i x;\n#endif\n#endif\nint m1;")
 
 
-@pytest.mark.parametrize("path", CORE, ids=name)
-def test_core_compiles_for_other_processors(path: Path) -> None:
-    found = unguarded_x86(path.read_text())
-    assert not found, f"{name(path)}:{'; '.join(found)}"
+def test_core_compiles_for_other_processors() -> None:
+    check(CORE, lambda path: unguarded_x86(text_of(path)))
 
 
-@pytest.mark.parametrize("path", CORE + FUZZ + PYTHON + TESTS + TEXTS, ids=name)
-def test_files_are_short_and_clean(path: Path) -> None:
-    text = path.read_text()
-    lines = text.splitlines()
-    limit = MAX_LINES if path.suffix in (".h", ".cpp", ".py") else None
-    assert limit is None or len(lines) <= limit, f"{name(path)} has {len(lines)} lines; split it, {limit} is the most"
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+
+
+def file_faults(suffix: str, text: str) -> list[str]:
+    """What is wrong with the form of a file of this kind."""
+    lines, faults = text.splitlines(), []
+    if suffix == ".h" and "#pragma once" not in text:
+        faults.append("no #pragma once")
+    if suffix == ".h" and not text.startswith("//"):
+        faults.append("does not open with a sentence about itself")
+    if suffix in (".h", ".cpp", ".py") and len(lines) > MAX_LINES:
+        faults.append(f"{len(lines)} lines; split it, {MAX_LINES} is the most")
     for number, line in enumerate(lines, 1):
-        assert line == line.rstrip(), f"{name(path)}:{number}: trailing whitespace"
-        assert "\t" not in line, f"{name(path)}:{number}: a tab"
-        unfinished = re.search(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b", line)
-        assert not unfinished, f"{name(path)}:{number}: {unfinished and unfinished[0]}; finish it or drop it"
-    assert text == "" or text.endswith("\n"), f"{name(path)} does not end with a newline"
+        if line != line.rstrip():
+            faults.append(f"{number}: trailing whitespace")
+        if "\t" in line:
+            faults.append(f"{number}: a tab")
+        if unfinished := UNFINISHED.search(line):
+            faults.append(f"{number}: {unfinished[0]}; finish it or drop it")
+    if text and not text.endswith("\n"):
+        faults.append("does not end with a newline")
+    return faults
 
 
-@pytest.mark.parametrize("path", CORE, ids=name)
-def test_headers_are_guarded_and_say_what_they_decide(path: Path) -> None:
-    text = path.read_text()
-    if path.suffix == ".h":
-        assert "#pragma once" in text, f"{name(path)} has no #pragma once"
-        assert text.startswith("//"), f"{name(path)} does not open with a sentence about itself"
+def test_the_check_of_files_can_fail() -> None:
+    for suffix, first in ((".h", "// F.\n#pragma once\n"), (".cpp", "x\nx\n"), (".py", "x\nx\n")):
+        assert not file_faults(suffix, first + "x\n" * (MAX_LINES - 2))
+        (fault,) = file_faults(suffix, first + "x\n" * (MAX_LINES - 1))
+        assert fault == f"{MAX_LINES + 1} lines; split it, {MAX_LINES} is the most"
+    assert not file_faults(".md", "x\n" * (MAX_LINES + 1)) and not file_faults(".py", "")
+    assert file_faults(".md", "x \n\ty\nz: TODO") == [
+        "1: trailing whitespace",
+        "2: a tab",
+        "3: TODO; finish it or drop it",
+        "does not end with a newline",
+    ]
+    assert file_faults(".h", "int f();\n") == ["no #pragma once", "does not open with a sentence about itself"]
+
+
+def test_files_are_short_and_clean_and_headers_guarded() -> None:
+    check(CORE + FUZZ + PYTHON + TESTS + TEXTS, lambda path: file_faults(path.suffix, text_of(path)))
 
 
 def test_the_rooms_are_found_at_all() -> None:
     assert len(CORE) > 20 and len(PYTHON) > 10, "the globs above found too little; has a folder moved?"
+    assert min(map(len, (FUZZ, TESTS, TEXTS))) > 5

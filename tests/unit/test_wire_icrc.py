@@ -61,10 +61,11 @@ def test_with_a_path_the_inner_header_is_what_counts() -> None:
         assert bytes(tunnelled)[-4:] == bytes(plain)[-4:]
 
 
-@pytest.mark.parametrize("size", [*range(300), 1023, 1024, 4096, 9001])
-def test_every_length_both_ways(size: int) -> None:
-    data = bytes((i * 7919 + size) & 0xFF for i in range(size))
-    assert {wire.crc32(data, method=m) for m in CrcMethod} == {zlib.crc32(data)}
+def test_every_length_both_ways() -> None:
+    for size in (*range(300), 1023, 1024, 4096, 9001):
+        data = bytes((i * 7919 + size) & 0xFF for i in range(size))
+        wanted = zlib.crc32(data)
+        assert {m: wire.crc32(data, method=m) for m in CrcMethod} == dict.fromkeys(CrcMethod, wanted), f"{size} bytes"
 
 
 def test_alignment_does_not_matter() -> None:

@@ -1,13 +1,12 @@
 """Traffic for a lab to be measured under: every host sends to one other, as fast as it can.
 
 A kind of traffic is four calls (`Traffic`). Multipath TCP is here as the neighbour to compare with: one connection a
-pair of hosts, one subflow a plane, each over its own SRv6 path. MRC comes by `mrc`, once a driver carries it.
+pair of hosts, one subflow a plane, each over its own SRv6 path. MRC comes by `mrc`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import socket
 import threading
 from collections.abc import Callable
@@ -41,8 +40,6 @@ def permutation(hosts: int, hosts_per_leaf: int) -> dict[int, int]:
 
 def mrc(lab: Lab) -> Traffic:
     """Queue pairs over the lab's SRv6 paths."""
-    if importlib.util.find_spec("softmrc.verbs") is None:
-        raise NotHere("needs a driver that carries MRC over UDP sockets, which this version does not have")
     from softmrc.bench.mrc_traffic import Mrc
 
     return Mrc(lab)

@@ -135,13 +135,10 @@ def _forwarding(s: Scenario) -> Any:
 
 
 def _use_roce(s: Scenario, config: Any) -> None:
-    if not hasattr(_core, "RoceConfig"):
-        raise refuse(s.source, "transport.kind", "roce", "'mrc': this build has no RoCE baseline")
     roce = _core.RoceConfig()
     roce.qps_per_pair = s.transport.qps_per_pair
     roce.dcqcn = s.transport.dcqcn
     roce.pfc = s.transport.pfc
-    if hasattr(roce, "line_rate_bps"):
-        roce.line_rate_bps = s.fabric.host_link_bps
+    roce.line_rate_bps = s.fabric.host_link_bps
     config.transport = _core.Transport.ROCE
     config.roce = roce
