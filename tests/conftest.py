@@ -1,4 +1,4 @@
-"""What holds for every test: its child processes import nothing from the folder they are started in, and no other test
+"""What holds for every test: its child processes import nothing from the folder they are started in, and no other module
 (one with an agent, say) finds its devices' control sockets. A run ends with a line for each reason why tests were
 skipped; in CI a program that is not installed is a failure."""
 
@@ -15,8 +15,14 @@ import pytest
 import needs
 
 os.environ["PYTHONSAFEPATH"] = "1"
-_runtime = tempfile.TemporaryDirectory(prefix="softmrc-tests-")  # each process that runs tests has its own
-os.environ["XDG_RUNTIME_DIR"] = _runtime.name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _control_sockets_of_the_module() -> Iterator[None]:
+    """Commands that look for running devices find those of their own module: others may not be collected yet."""
+    with tempfile.TemporaryDirectory(prefix="softmrc-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
 
 
 def why_skipped(report: Any) -> str:

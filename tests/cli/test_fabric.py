@@ -113,6 +113,7 @@ def test_help_shows_brackets() -> None:
     assert "Run the [[compare]]" in " ".join(run("sweep", "--help").split())
 
 
+@pytest.mark.slow
 def test_assess_prints_reports_and_json(tmp_path: Path) -> None:
     text = run("assess", LARGE, "--trials", "1", "--report", str(tmp_path / "x.html"))
     assert "2,048" in text and "131,072" in text and "With MRC" in text and "loses less" in text

@@ -21,6 +21,7 @@ from softmrc.cli import info as info_command
 from softmrc.errors import ConfigError
 
 
+@pytest.mark.process
 def test_scenarios_are_found_by_name_wherever_one_stands(tmp_path: Path) -> None:
     for name in ("slow-link", "slow-link.toml", "scenarios/slow-link.toml"):
         done = run("sim", name, "--quiet", "--json", cwd=tmp_path)

@@ -103,6 +103,7 @@ def rows_of(text: str, name: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if name in line and ":" not in line]
 
 
+@pytest.mark.slow
 def test_a_run_that_did_not_finish_has_no_figures(scenario: Path, tmp_path: Path) -> None:
     """What arrived before it stopped was quick, and looked better than the run that finished."""
     scenario.write_text(STUCK)
@@ -117,6 +118,7 @@ def test_a_run_that_did_not_finish_has_no_figures(scenario: Path, tmp_path: Path
     assert "MRC finishes nowhere (stuck). no trimming: the last flow is done after" in swept
 
 
+@pytest.mark.slow
 def test_several_seeds_are_a_table_of_medians(scenario: Path) -> None:
     text = softmrc("sim", scenario, "--seeds", "3").stdout
     row = rows_of(text, "MRC")[0]
@@ -230,6 +232,7 @@ def planned(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t1-reboot", "slow-link", "how-many-planes", "dead-links", "paper/transceiver-flaps"])
 def test_scenarios_run_on_a_small_planned_fabric(planned: Path, name: str) -> None:
     """Their parts were beyond it: faults.events[0].index = 3."""
@@ -251,6 +254,7 @@ def test_every_disturbed_scenario_has_an_undisturbed_run_beside_it() -> None:
         assert calm == {(v.scenario.transport.kind, v.scenario.fabric.planes) for v in variants}
 
 
+@pytest.mark.slow
 def test_a_sweep_over_transports_tells_both(scenario: Path) -> None:
     """RoCE's rows were left out of the answer: they had another name."""
     text = softmrc("sweep", scenario, "--vary", "transport.kind=mrc,roce").stdout
@@ -264,6 +268,7 @@ def test_columns_are_what_they_are_called(scenario: Path) -> None:
         assert "lost: packets that faults took or full queues dropped" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_scenarios_on_a_single_switch_run_or_say_what_is_not_there(tmp_path: Path) -> None:
     file = tmp_path / "single.toml"
     assert softmrc("plan", "--gpus", "8", "--planes", "2", "--write", file).returncode == 0

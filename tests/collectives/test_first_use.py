@@ -241,6 +241,7 @@ with Group.join(DirectoryStore(sys.argv[1]), 3, 6, planes=["127.0.0.1", "127.0.0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_rank_that_dies_before_anybody_spoke_to_it(how: signal.Signals, waits: bool) -> None:

@@ -64,6 +64,7 @@ def test_every_algorithm_over_sockets(eleven: Ranks, algorithm: str | None) -> N
             assert np.array_equal(told, each[7])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["doubling", "rounds", "ring", "grid"])
 def test_who_stays_away_is_named_by_all(algorithm: str) -> None:
     """Most ranks wait for others who wait for it, and must not blame those."""
@@ -81,6 +82,7 @@ def test_who_stays_away_is_named_by_all(algorithm: str) -> None:
             assert "within 0.4 s: rank 5 did not take part" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["doubling", "rounds"])
 def test_who_stays_away_from_several_is_named_by_all(algorithm: str) -> None:
     """Whoever waits in one operation is known to wait in the others, too."""

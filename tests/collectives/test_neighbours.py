@@ -39,6 +39,7 @@ def sums(group: Group) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("seal", ["off", "on"])
 def test_results_are_those_of_the_wire(monkeypatch: pytest.MonkeyPatch, lanes: int, seal: str) -> None:

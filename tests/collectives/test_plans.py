@@ -14,7 +14,7 @@ from softmrc import _core
 from softmrc.collectives.block import Kind, ReduceOp
 
 SMALL_GROUPS = range(1, 34)
-LARGE_GROUPS = [48, 64, 100, 128, 1000]
+LARGE_GROUPS = [48, 64, 100, 128, pytest.param(1000, marks=pytest.mark.slow)]
 PAIRWISE = (Kind.ALL_TO_ALL, Kind.GATHER, Kind.SCATTER)  # each pair has data of its own
 ROOTED = (Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER)
 EAGER = 2048  # int32 that travel in one message
@@ -196,7 +196,7 @@ def test_many_ranks(plans: Plans, n: int) -> None:
             try_all(plans, ask(kind, n, count, n), seed=n)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 16])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (13, 16))])
 def test_several_slices(plans: Plans, n: int) -> None:
     """Large enough that every part is cut."""
     for kind in (Kind.ALL_REDUCE, Kind.BROADCAST, Kind.REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER):

@@ -9,6 +9,8 @@ import pytest
 
 from collectives.lives import MORE, WHOLE, Crash, Life, World, check_safety
 
+pytestmark = pytest.mark.slow
+
 SEEDS = int(os.environ.get("SOFTMRC_GROUP_SEEDS", "60"))
 HOW = (WHOLE, MORE, "either")
 

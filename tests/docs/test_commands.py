@@ -23,6 +23,8 @@ from typer.testing import CliRunner
 import needs
 from softmrc.cli import app
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 SHOWN = re.compile(r"^(?:[a-z]*\$ +)?((?:[A-Z_]+=\S+ +)*(?:sudo (?:-E )?)?softmrc [a-z-].*)$")

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -206,7 +207,8 @@ def test_a_server_that_is_not_perf_is_told_from_it_in_one_line(kind: str, comman
     with listener:
         thread = threading.Thread(target=served_by(serve), args=(listener,))
         thread.start()
-        done = softmrc_here(*asked(command), f"127.0.0.1:{listener.port}")
+        with tempfile.TemporaryDirectory() as own:  # where no device of an earlier test is found
+            done = softmrc_here(*asked(command), f"127.0.0.1:{listener.port}", XDG_RUNTIME_DIR=own)
         listener.device.close()
         thread.join(30)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr

@@ -16,7 +16,7 @@ from softmrc.connection import Connection, connect, listen
 from softmrc.errors import MrcError, RemoteError
 from softmrc.handshake import CONNECTOR, LISTENER, Channel, Proof, framed
 
-pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")]
 
 LIMIT_S = 20.0
 SECRET = {"secret": "open sesame", "seal": "on"}

@@ -23,7 +23,7 @@ from softmrc.connection import Listener, connect, listen
 from softmrc.errors import RemoteError
 from softmrc.verbs import Device
 
-pytestmark = NOT_UNDER_SANITIZERS
+pytestmark = [pytest.mark.slow, NOT_UNDER_SANITIZERS]
 
 CYCLES = int(os.environ.get("SOFTMRC_CYCLES", "300"))
 FIRST_CYCLES = max(

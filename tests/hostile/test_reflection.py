@@ -230,6 +230,7 @@ def bystander() -> Any:
     one.socket.close()
 
 
+@pytest.mark.slow
 def test_over_sockets_a_bystander_gets_questions_and_no_data(bystander: Bystander) -> None:
     with Device() as device:
         qp = device.create_qp(device.create_cq())

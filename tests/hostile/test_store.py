@@ -210,6 +210,7 @@ def joined(folder: Path, damage: Damage, timeout_s: float = 20.0) -> list[Any]:
     return outcomes(live)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: ".".join(map(str, field)))
 def test_every_field_of_an_offer(tmp_path: Path, field: tuple[Any, ...]) -> None:
     values = [value for value in JUNK if value not in MEANT.get(field, ())]
@@ -318,6 +319,7 @@ def member(store: Any, timeout_s: float) -> Any:
     return backend.Member(options)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", TORCH_SAYS)
 def test_a_rank_of_torch_that_finds_no_entry(name: str) -> None:
     import torch.distributed as dist
@@ -329,6 +331,7 @@ def test_a_rank_of_torch_that_finds_no_entry(name: str) -> None:
     check(raised.value, "rank 1 did not join the group of 2", "softmrc/mrc/")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("offer", ["", "no JSON", "[]", "{}", '{"version": 1}', '{"version": 3, "strands": 7}'])
 def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
     import torch.distributed as dist
@@ -348,6 +351,7 @@ def test_a_rank_of_torch_that_finds_an_offer_that_is_none(offer: str) -> None:
     check(raised.value, "rank 1", "softmrc/mrc/places/")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("greeting", ["", "elsewhere", "[]", "{}", '{"version": 1}'])
 def test_a_rank_of_torch_that_is_greeted_with_something_else(greeting: str) -> None:
     import torch.distributed as dist

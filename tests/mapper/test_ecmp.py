@@ -97,6 +97,7 @@ def test_a_healthy_fabric_with_a_few_losses_is_left_alone() -> None:
     assert judge([]) == [] and judge([Cell("a", "b", 0, 1, 0, 0)]) == []
 
 
+@pytest.mark.slow
 def test_the_command_with_a_path_that_is_silent(home: Path, tmp_path: Path) -> None:
     device = Pretended()
     device.silent_evs = {50_001}

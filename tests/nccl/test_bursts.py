@@ -18,6 +18,8 @@ from softmrc.errors import UsageError
 from softmrc.recorder.explain import AROUND_S
 from softmrc.verbs import Device
 
+pytestmark = pytest.mark.process
+
 BURSTS, MESSAGES, LATE_ONE, LATE_MS = 40, 4, 20, 400
 LIMIT_S = 60.0
 

@@ -16,6 +16,8 @@ from softmrc.cli.bench import flat
 from softmrc.demo import gpu
 from softmrc.errors import DeviceError
 
+pytestmark = pytest.mark.process
+
 # Carries out orders as `softmrc.torch.nccl_rank` does, and is as fast as its network's name says.
 RANK = """
 import json, os, signal, sys, time

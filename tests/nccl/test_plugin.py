@@ -34,6 +34,7 @@ def test_messages_arrive_whole_and_in_order(harness, version: int, processes: in
     harness(version, processes, "traffic", connections, 40, version, device=WIDE if processes == 2 else "")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "weather",
     [
@@ -48,6 +49,7 @@ def test_whatever_the_weather(harness, weather: str) -> None:
     harness(11, 2, "traffic", 2, 40, 5, device=SMALL_PACKETS, SOFTMRC_FAULTS=weather)
 
 
+@pytest.mark.process
 def test_planes_that_break_and_heal_on_the_way(harness, tmp_path: Path) -> None:
     weather = tmp_path / "weather"
     is_over = threading.Event()
@@ -67,6 +69,7 @@ def test_planes_that_break_and_heal_on_the_way(harness, tmp_path: Path) -> None:
         breaker.join()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(OF_THREADS, reason="it reads what is being written, on purpose, as a GPU does")
 @pytest.mark.parametrize(
     ("messages", "words"), [(100, 8192), (20, 65_536)]
@@ -75,18 +78,21 @@ def test_no_word_is_ever_seen_torn(harness, messages: int, words: int) -> None:
     harness(11, 2, "words", messages, words, device=SMALL_PACKETS, SOFTMRC_FAULTS="reorder=0.3,drop=0.01")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("version", [8, 12])
 def test_lanes_wake_up_for_every_message(harness, version: int) -> None:
     harness(version, 2, "many", 60, 15_000, device="spin_us = 0")
     harness(version, 2, "many", 400, 0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("story", ["abort_receive", "abort_send"])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_memory_is_let_go_of_with_requests_pending(harness, story: str, processes: int) -> None:
     harness(11, processes, story, device=WIDE, SOFTMRC_FAULTS="delay_us=5000")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("version", [8, 11])
 @pytest.mark.parametrize("size", [1000, 300_000])
 def test_who_leaves_first_is_still_heard(harness, version: int, size: int) -> None:
@@ -94,6 +100,7 @@ def test_who_leaves_first_is_still_heard(harness, version: int, size: int) -> No
         harness(version, 2, "last_word", size, SOFTMRC_FAULTS="drop=0.1")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("story", ["killed_sender", "killed_receiver"])
 def test_a_killed_peer_is_noticed_by_who_waits_for_it(harness, story: str) -> None:
     harness(11, 2, story)
@@ -108,20 +115,24 @@ def test_what_is_too_long_is_told_to_both(harness) -> None:
     harness(11, 2, "too_long")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_forked_child_disturbs_nothing(harness, processes: int) -> None:
     harness(11, processes, "fork")
 
 
+@pytest.mark.process
 def test_nothing_grows(harness) -> None:
     harness(11, 1, "cycle", 100, 10)
     harness(8, 1, "cycle", 50, 5)
 
 
+@pytest.mark.process
 def test_strangers_hold_up_nobody(harness) -> None:
     harness(11, 1, "strangers")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("ours", "theirs", "word"),
     [
@@ -187,6 +198,7 @@ def test_a_listener_without_descriptors_says_so(play) -> None:
     assert code == 0 and "all holds" in said, wrong
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("polls", [1, 2])
 def test_who_is_held_up_after_its_offer_is_connected_all_the_same(harness, polls: int) -> None:
     harness(11, 1, "held_up", polls)
@@ -200,12 +212,14 @@ BOUNDS = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "value"), BOUNDS)
 def test_the_least_and_the_most_of_a_setting_work_or_are_refused_by_name(play, name: str, value: float) -> None:
     code, said, wrong = play(11, 2, "traffic", 1, 8, 3, device=f"{name} = {value}").end()
     assert (code == 0 and "all holds" in said) or ("init gave 2" in wrong and name in wrong), f"{code} {said}{wrong}"
 
 
+@pytest.mark.process
 def test_a_running_plugin_is_asked_and_told(play, tmp_path: Path) -> None:
     until, folder = tmp_path / "until", tmp_path / "softmrc"
     story = play(11, 2, "tarry", device=WIDE, XDG_RUNTIME_DIR=str(tmp_path), HARNESS_UNTIL=str(until))

@@ -14,6 +14,8 @@ from softmrc.recorder.explain import Cause
 from softmrc.recorder.recorder import MOST_TAPES, _forget_old
 from softmrc.recorder.tape import UNFINISHED, read
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)

@@ -181,6 +181,7 @@ def test_what_is_wrong_with_the_files_is_named(tmp_path: Path) -> None:
         sim.run(scenario(tmp_path, [], path="empty"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["et", "json"])
 def test_mutations_of_a_trace_are_read_or_refused_in_a_sentence(tmp_path: Path, ending: str) -> None:
     """Bits, cuts, copies and numbers at random: nothing but nodes or a ConfigError ever comes of it."""

@@ -63,6 +63,7 @@ def test_a_large_all_reduce_sends_no_byte_too_many(ranks: int) -> None:
     assert 0.5 < result.ideal_us[0] / result.call_us[0] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "size"), [(64, 16 << 20), (96, 16 << 20)])
 def test_many_ranks_use_their_links(ranks: int, size: int) -> None:
     """Where a ring has too many steps, and each round waits for the slowest of the one before."""
@@ -70,6 +71,7 @@ def test_many_ranks_use_their_links(ranks: int, size: int) -> None:
     assert ideal_us / took_us > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [4, 8, 16, 24])
 @pytest.mark.parametrize("size", [1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20])
 def test_what_is_chosen_is_near_the_best(ranks: int, size: int) -> None:

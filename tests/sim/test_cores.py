@@ -66,7 +66,7 @@ def found(one: sim.Scenario, seed: int, cores: int) -> tuple[Run, sim.Result]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_cores_change_nothing(name: str, seed: int) -> None:
     one = scenario(**RUNS[name])
     alone, expected = found(one, seed, 1)
@@ -83,6 +83,7 @@ def test_cores_change_nothing(name: str, seed: int) -> None:
             assert np.array_equal(getattr(result, key), getattr(expected, key), equal_nan=True), key
 
 
+@pytest.mark.slow
 def test_how_a_run_is_cut_changes_nothing() -> None:
     """Slices that end in the middle of a window, on some cores sooner than on others."""
     one = scenario(**RUNS["faults"])

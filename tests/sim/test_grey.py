@@ -18,6 +18,7 @@ def slowed(share: float, **keys: Any) -> sim.Scenario:
 
 
 # spec: ev-barred ev-share-in-flight loss-holes
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "most"), [(0.25, 1.10), (0.1, 1.15), (0.5, 1.15)])
 @pytest.mark.parametrize("queues", ["kept", "scaled"])
 def test_a_spine_at_a_part_of_its_rate_hardly_delays_the_last_message(share: float, most: float, queues: str) -> None:

@@ -259,6 +259,7 @@ def test_programs_that_do_not_fit_are_refused() -> None:
             lay(*ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_any_job_that_is_accepted_ends_and_its_parts_add_up(seed: int) -> None:
     draw = random.Random(f"jobs {seed}")
@@ -281,6 +282,7 @@ def test_any_job_that_is_accepted_ends_and_its_parts_add_up(seed: int) -> None:
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "jobs.md"
 
 
+@pytest.mark.slow
 def test_the_page_says_what_comes_out() -> None:
     """Of the worked example its first run; the others take longer."""
     page = " ".join(PAGE.read_text(encoding="utf-8").split())

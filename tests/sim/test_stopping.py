@@ -16,6 +16,8 @@ from softmrc.sim import retries
 from softmrc.sim.result import Verdict
 from softmrc.sim.sweep import plan_sweep, running
 
+pytestmark = pytest.mark.process
+
 
 def test_a_sweep_that_nobody_looks_at_any_more_ends_its_workers() -> None:
     bytes_each = [10_000, 500_000_000, 500_000_001]

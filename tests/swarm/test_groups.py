@@ -10,7 +10,7 @@ import pytest
 from .groups import play_groups
 
 CHUNK = 25
-SEEDS = int(os.environ.get("SOFTMRC_GROUP_SEEDS", "250"))
+SEEDS = int(os.environ.get("SOFTMRC_GROUP_SEEDS", "50"))
 # What a seed found once. A change of what a seed draws makes these numbers mean something else; look for new ones on
 # the code from before the fix.
 KNOWN = {

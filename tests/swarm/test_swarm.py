@@ -11,7 +11,7 @@ from .draw import BARE, LINKED, STEERED
 from .swarm import run_guarded, run_seeds
 
 CHUNK = 50
-SEEDS = int(os.environ.get("SOFTMRC_SWARM_SEEDS", "4000"))
+SEEDS = int(os.environ.get("SOFTMRC_SWARM_SEEDS", "400"))
 
 KNOWN = [
     int(line.split()[0])

@@ -30,6 +30,8 @@ from softmrc.torch.memory import Step
 from softmrc.torch.passage import Passage, Rivals
 from softmrc.torch.staging import Slot
 
+pytestmark = pytest.mark.process
+
 CELL, CELLS = 4096, 3
 
 

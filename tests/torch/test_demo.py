@@ -15,6 +15,8 @@ import pytest
 import needs
 from softmrc.demo.script import FLAP_S, Director, Fault
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "from softmrc.__main__ import main; main()", "demo"]
 

@@ -22,6 +22,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from softmrc.errors import ConfigError
 from softmrc.torch import device_of
 
+pytestmark = pytest.mark.process
+
 
 def failing(work: object) -> str:
     """What a call raises, which must be a RuntimeError."""

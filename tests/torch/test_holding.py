@@ -16,6 +16,8 @@ from tests.torch.world import Rank, World
 from torch._C._distributed_c10d import _register_work
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+pytestmark = pytest.mark.process
+
 
 class Litter:
     """Collects garbage all the time, so that what nobody holds is gone at once."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from tests.torch.world import Rank, World
 
 from softmrc.torch import group_of
+
+pytestmark = pytest.mark.process
 
 
 def beside_gloo(here: Rank) -> tuple[int, int]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 FORKING = """
     import os, sys, torch, torch.distributed as dist
     from torch.utils.data import DataLoader

@@ -9,6 +9,8 @@ import threading
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 BEGIN = """
     import gc, os, signal, sys, threading, time
     import torch, torch.distributed as dist

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from softmrc.torch import device_of
 
+pytestmark = pytest.mark.process
+
 STEPS = 9
 PLANES = 4
 Turn = Callable[[int], None]  # called before every step

@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from softmrc.torch import device_of
 
+pytestmark = pytest.mark.process
+
 STEPS = 50
 
 

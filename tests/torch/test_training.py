@@ -13,6 +13,8 @@ import torch.nn as nn
 from tests.torch.world import Rank, World
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+pytestmark = pytest.mark.process
+
 
 def model(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)

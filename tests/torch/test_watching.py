@@ -20,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from softmrc.torch import dump_flight_recorder
 
+pytestmark = pytest.mark.process
+
 
 def shown(profile: Any) -> list[Any]:
     return [one for one in profile.events() if one.name.startswith("mrc:")]

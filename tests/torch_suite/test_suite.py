@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.torch_suite import suite
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("expecttest", reason="torch's own tests need it")
 
 # One of each kind, a second or so each.

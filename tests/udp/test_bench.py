@@ -15,6 +15,8 @@ from softmrc.connection.reception import MOST_FROM_ONE_ADDRESS
 from softmrc.engine import COMPLETION
 from softmrc.errors import InternalError
 
+pytestmark = pytest.mark.process
+
 
 class Queue:
     """A queue pair and its completion queue: what is posted completes when asked for, so many at a time."""

@@ -23,6 +23,8 @@ from softmrc.engine import CompletionStatus, QpState
 from softmrc.errors import RemoteError
 from softmrc.verbs import Device, PeerPlane, QueuePair
 
+pytestmark = pytest.mark.process
+
 # README's two programs; the first tells its port, and FAULTS stands for what is done to its device.
 RECEIVER = """
 from softmrc.connection import connect, listen

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 # Has the kernel answer epoll_pwait2 (number 441 everywhere) with an error, for this process and for good.
 FILTER = """
 import ctypes, struct

@@ -6,6 +6,8 @@ import pytest
 
 from softmrc.soak import soak
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_short_soak(seed: int) -> None:

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from loopback import drain, pair
 
 from softmrc.errors import UsageError
+
+pytestmark = pytest.mark.slow
 
 
 def test_everything_may_be_asked_while_packets_fly() -> None:

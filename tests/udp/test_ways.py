@@ -192,6 +192,7 @@ def test_one_dead_cable_does_not_stop_a_connection_from_being_made(dead: int, na
         assert len(warnings) == 1 and f"plane {dead} (10.77.{dead}.1" in warnings[0], done.stderr
 
 
+@pytest.mark.slow
 @needs.in_namespaces
 def test_a_peer_that_is_never_reached_is_told_from_one_that_is_lost() -> None:
     with veth_planes(2) as lab, listening(lab, planes_of(1, 2), is_deaf=True):
@@ -201,6 +202,7 @@ def test_a_peer_that_is_never_reached_is_told_from_one_that_is_lost() -> None:
         assert re.search(r"plane 0 \(10\.77\.0\.1%p0a → 10\.77\.0\.2 UDP port \d+\), plane 1", done.stdout)
 
 
+@pytest.mark.slow
 @needs.in_namespaces
 def test_planes_in_another_order_are_recognised() -> None:
     with veth_planes(2) as lab, listening(lab, planes_of(1, 2)[::-1]):

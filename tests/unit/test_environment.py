@@ -69,6 +69,7 @@ Device(["127.0.0.1", "127.0.0.2"], why="because").close()
 """
 
 
+@pytest.mark.process
 def test_debug_tells_which_planes_and_why() -> None:
     """And without it nothing is said."""
     for value, words in (("1", ["planes 0 127.0.0.1, 1 127.0.0.2 (because)", "payload", "lane"]), ("", [])):

@@ -85,6 +85,7 @@ def test_links_name_exactly_the_evs_that_cross_them(name: str) -> None:
             assert sorted(plan.evs_over(link, source, destination)) == crossing.get(link, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [LARGEST, LARGE_TREE], ids=["131072 hosts", "three tiers"])
 def test_a_sample_of_a_large_fabric(shape: Shape) -> None:
     """Hosts under a few leaves, the first and the last among them, so that a few tables serve many walks."""

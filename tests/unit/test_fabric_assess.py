@@ -103,6 +103,7 @@ def test_recovery_is_the_first_hundred_milliseconds_at_the_threshold(rates: list
     assert found == seconds if seconds is None else found == pytest.approx(seconds)
 
 
+@pytest.mark.slow
 def test_a_published_rate_is_not_called_assumed() -> None:
     found = judge.assess(Description(fabric=LAB, failures=Failures(optic_per_year=0.5)), trials=1)
     origins = {key: who for key, _, who in findings.assumption_rows(found)}
@@ -131,6 +132,7 @@ def test_what_hits_a_job_that_is_down_is_not_called_ridden_out() -> None:
     assert lab.ridden_out("roce") == pytest.approx(above) and lab.ridden_out("mrc") == pytest.approx(above + below)
 
 
+@pytest.mark.slow
 def test_roce_is_also_judged_on_the_planes_that_it_would_have() -> None:
     """Its loss on eight planes, of which each port stops its job, was all that was said."""
     shape = Shape(planes=8, hosts=8192, hosts_per_leaf=256, spines=256)
@@ -146,6 +148,7 @@ def test_roce_is_also_judged_on_the_planes_that_it_would_have() -> None:
     assert alone.roce_elsewhere.is_here
 
 
+@pytest.mark.slow
 def test_lean_uplinks_are_said_and_charged_as_a_study_charges_them() -> None:
     lean = Shape(planes=2, hosts=48, hosts_per_leaf=12, spines=4)
     found = judge.assess(Description(fabric=lean), trials=1)
@@ -165,6 +168,7 @@ def test_pods_may_have_less_above_them_than_leaves() -> None:
     assert replace(LAB, fabric_link_bps=LAB.host_link_bps // 4).oversubscription == 2
 
 
+@pytest.mark.slow
 def test_what_no_packet_crosses_does_not_slow_a_job() -> None:
     """Spines above a single leaf failed, and took capacity that nobody had."""
     alone = Shape(planes=2, hosts=8, hosts_per_leaf=8, spines=0)

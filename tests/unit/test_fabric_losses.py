@@ -189,6 +189,7 @@ def test_restarting_does_not_beat_riding_it_out_by_free_spares(planes: int, host
         assert best["roce"] - best["mrc"] < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("shape", [LAB, TREE, THICK, ALONE], ids=["lab", "tree", "thick", "alone"])
@@ -277,6 +278,7 @@ def test_rates_that_cannot_be_drawn_are_refused() -> None:
         months.draw(Description(fabric=wide, failures=Failures(link_per_year=1000.0)), "mrc", "swap", 1)
 
 
+@pytest.mark.slow
 def test_what_flips_the_answer_does() -> None:
     """Where a flip is said to be, the verdict is another one, and a little before it is not."""
     d = Description(fabric=Shape(planes=4, hosts=8192, hosts_per_leaf=128, spines=128))
@@ -295,6 +297,7 @@ def test_what_flips_the_answer_does() -> None:
         assert flip.changes_winner == (beyond.winner != now.winner)
 
 
+@pytest.mark.slow
 def test_no_change_of_the_winner_is_hidden_by_a_change_of_policy_or_by_whole_numbers() -> None:
     """It was said that no assumption changes who loses less, where MRC's policy changed first, or where the number of
     planes that share a cable did."""
@@ -316,6 +319,7 @@ def test_no_change_of_the_winner_is_hidden_by_a_change_of_policy_or_by_whole_num
     assert flipped <= said
 
 
+@pytest.mark.slow
 def test_an_assumption_is_moved_as_far_as_crews_can_mend_and_no_further() -> None:
     failures = Failures(crews=4, gpu_per_year=10.0, gpu_repair_h=100.0)
     found = find(Description(fabric=LAB, failures=failures))
@@ -324,6 +328,7 @@ def test_an_assumption_is_moved_as_far_as_crews_can_mend_and_no_further() -> Non
     assert 3.5 < busy < 4 and "failures.flap_s" not in found.ends
 
 
+@pytest.mark.slow
 def test_money_hours_and_watts_are_of_the_same_loss() -> None:
     d = Description(fabric=LAB, job=Job(gpus_per_host=8, gpu_hour_usd=2.0, gpu_w=1000.0))
     price = judge.assess(d, trials=1).price(0.1)

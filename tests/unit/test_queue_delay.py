@@ -69,6 +69,7 @@ class Links:
 
 
 # spec: queue-delay
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("mbps", [25, 100, 1_000, 10_000])
 def test_links_of_any_speed_are_filled_and_not_overrun(mbps: float, seed: int) -> None:
