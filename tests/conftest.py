@@ -1,6 +1,6 @@
-"""What holds for every test: its child processes import nothing from the folder they are started in, and no other module
-(one with an agent, say) finds its devices' control sockets. A run ends with a line for each reason why tests were
-skipped; in CI a program that is not installed is a failure."""
+"""What holds for every test: its child processes import nothing from the folder they are started in, and no other
+module (one with an agent, say) finds its devices' control sockets. A run ends with a line for each reason why tests
+were skipped; in CI a program that is not installed is a failure."""
 
 from __future__ import annotations
 

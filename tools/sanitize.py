@@ -36,7 +36,8 @@ def build(kind: str, folder: Path) -> None:
     options = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", f"-DSOFTMRC_SANITIZE={kind}"]
     configure = ["cmake", "-S", ROOT, "-B", folder, *options, f"-DPython_EXECUTABLE={sys.executable}"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    if run([*configure, "-Wno-dev", "--log-level=WARNING"], PATH=path) or run(["cmake", "--build", folder, "--target", "all", "test_programs"], PATH=path):
+    make = ["cmake", "--build", folder, "--target", "all", "test_programs"]
+    if run([*configure, "-Wno-dev", "--log-level=WARNING"], PATH=path) or run(make, PATH=path):
         sys.exit("the extensions could not be built")
     package = folder / "site" / "softmrc"
     shutil.rmtree(package.parent, ignore_errors=True)
