@@ -107,8 +107,9 @@ Lane& Device::open_to(std::uint32_t number) {
     for (PlanePlan& plane : plan.planes)
       if (plane.port) plane.port = static_cast<std::uint16_t>(plane.port + next);
     LaneOwner& owner = *this;
-    lanes_[next] = std::make_unique<Lane>(std::move(plan), clock_, owner, link_up_, std::move(links_));
-    Lane& lane = *lanes_[next];
+    // One that cannot begin goes at once: it holds ports that the next attempt needs.
+    auto opened = std::make_unique<Lane>(std::move(plan), clock_, owner, link_up_, std::move(links_));
+    Lane& lane = *opened;
     lane.with_engine([&](proto::Endpoint& engine, Time) {
       engine.allow_domains(last_domain_);
       for (const auto& [rkey, region] : regions_) engine.add_region(region);
@@ -117,6 +118,7 @@ Lane& Device::open_to(std::uint32_t number) {
     lane.set_capture(capture_);
     lane.set_event_fd(event_fd_);
     lane.begin();
+    lanes_[next] = std::move(opened);
     ++open_;
     lane.heed_ports_soon();  // what changed meanwhile was told to the others only
   }
