@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/check.h"
 #include "udp/lane_drive.h"
@@ -38,7 +39,11 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
 }
 
 void Lane::begin() {
-  thread_ = std::thread([this] { live(); });
+  try {
+    thread_ = std::thread([this] { live(); });
+  } catch (const std::system_error& error) {
+    throw DeviceFailure(error.code().value(), "cannot start a lane's thread: " + error.code().message());
+  }
 }
 
 Lane::~Lane() {
