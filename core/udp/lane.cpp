@@ -203,7 +203,7 @@ void Lane::expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t des
   const Turns::Visit visit(turns_);
   seals_.expect(qpn, place, dest_qpn, keys);
   const std::uint32_t peer = expected_[place].peer;
-  if (peer != proto::no_peer && !engine_.has_working_qp(peer)) seals_.admit(place, peer);
+  if (peer != proto::no_peer && !engine_.has_working_qp(peer)) seals_.admit(place, peer, false);
 }
 
 std::size_t Lane::expected_seals() {
@@ -314,12 +314,14 @@ void Lane::forget(std::uint32_t place) {
   forget_peers();
 }
 
-// For as long as it is expected it stays the same peer.
+// For as long as it is expected it stays the same peer. Where a plain queue pair to it works, a sealed one is refused when it
+// is connected; until then the plain one must go on, so the peer counts as sealed only where there is none.
 std::uint32_t Lane::admit(std::uint32_t place) {
   Expected& here = expected_[place];
   if (here.peer != proto::no_peer) return here.peer;
   if (introduce(places_.planes(place), here.peer)) return here.peer = proto::no_peer;
-  seals_.admit(place, here.peer);
+  const bool has_plain = seals_.is_to_be_sealed(place) && !seals_.is_sealed(here.peer) && engine_.has_working_qp(here.peer);
+  seals_.admit(place, here.peer, has_plain);
   return here.peer;
 }
 
