@@ -154,6 +154,7 @@ nb::list plane_rows(Device& device) {
       d["receive_buffer_bytes"] = view.receive_buffer_bytes;
       d["send_buffer_bytes"] = view.send_buffer_bytes;
       d["has_gro"] = view.has_gro;
+      d["has_gso"] = view.has_gso;
     }
     rows.append(d);
   }

@@ -69,8 +69,10 @@ class Plane final : public Line {
 
  private:
   // How many of them are settled: sent, or refused. The rest needs room, or has to go packet by packet.
-  std::size_t hand_over(std::uint32_t socket, std::span<const Train> trains);
-  std::size_t hand_over_some(std::uint32_t socket, std::span<const Train> trains);
+  std::size_t hand_over(Time now, std::uint32_t socket, std::span<const Train> trains);
+  std::size_t hand_over_some(Time now, std::uint32_t socket, std::span<const Train> trains);
+  void pause_gso(Time now);
+  void try_gso(Time now);
   void arrange();
 
   std::deque<KeptTrain> stash_;
@@ -81,3 +83,5 @@ class Plane final : public Line {
 };
 
 }  // namespace softmrc::udp
+  Time tries_gso_at_ = Time::never();
+  Duration gso_pause_{};        // the last one; none since a train was taken

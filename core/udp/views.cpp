@@ -11,6 +11,7 @@ void add(PlaneView& view, const Plane& plane) {
 #define X(name) view.faulted.name += faulted.name;
   SOFTMRC_FAULT_COUNTERS(X)
 #undef X
+  view.has_gso &= plane.has_gso;
   for (const Socket& socket : plane.sockets) view.source_ports.push_back(socket.port());
   if (plane.sockets.empty()) return;
   view.receive_buffer_bytes = plane.sockets[0].receive_buffer_bytes();
