@@ -38,6 +38,7 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
   }
 }
 
+// A system that has no thread to spare at this moment is no reason to end whoever asked for the lane.
 void Lane::begin() {
   try {
     thread_ = std::thread([this] { live(); });
@@ -85,10 +86,10 @@ std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
       socket.receives = false;
       socket.port = 0;
     }
-    const auto link_of = [](const PlanePlan& its) -> const std::string& { return its.interface.empty() ? its.link : its.interface; };
-    const std::string& link = link_of(plane.plan);
-    if (p > 0 && link == link_of(planes[p - 1].plan)) plane.link_index = planes[p - 1].link_index;  // as on loopback
+    const std::string& link = plane.link();
+    if (p > 0 && link == planes[p - 1].link()) plane.link_index = planes[p - 1].link_index;  // as on loopback
     else if (!link.empty()) plane.link_index = if_nametoindex(link.c_str());
+    plane.bound_index = plane.link_index;
     plane.set_up_weather(plan.engine.seed, plan.sender.dscp);
   }
   return planes;

@@ -1,5 +1,7 @@
 #include "udp/plane.h"
 
+#include <net/if.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -39,12 +41,12 @@ void describe(const Train& train, bool v4, const Socket& socket, Control& contro
   if (train.packets > 1) add_control(header, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(train.segment));
 }
 
-// A socket that hears of the network's errors reports them with the next thing it is asked to do, which is then not done.
-bool may_be_earlier(int error) {
 bool is_long(const Train& train) { return train.packets > 1; }
 
 constexpr Duration shortest_gso_pause = seconds(1), longest_gso_pause = seconds(64);
 
+// A socket that hears of the network's errors reports them with the next thing it is asked to do, which is then not done.
+bool may_be_earlier(int error) {
   return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == EPROTO || error == EACCES;
 }
 
@@ -109,9 +111,9 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
   while (settled < trains.size()) {
     const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(trains.size() - settled), MSG_DONTWAIT);
     if (sent > 0) {
+      if (gso_pause_.ps && std::ranges::any_of(trains.subspan(settled, static_cast<std::size_t>(sent)), is_long)) [[unlikely]] gso_pause_ = {};
       settled += static_cast<std::size_t>(sent);
       stats.sends += static_cast<std::uint64_t>(sent);
-      if (gso_pause_.ps && std::ranges::any_of(trains.subspan(settled, static_cast<std::size_t>(sent)), is_long)) [[unlikely]] gso_pause_ = {};
       is_second_try = false;
       continue;
     }
@@ -134,6 +136,14 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
     ++settled;
   }
   return settled;
+}
+
+void Plane::follow_interface() {
+  if (plan.interface.empty()) return;
+  const std::uint32_t index = if_nametoindex(plan.interface.c_str());
+  if (index == 0 || index == bound_index) return;
+  bound_index = index;
+  for (const Socket& socket : sockets) socket.bind_interface(plan.interface, plan.address.is_v4);
 }
 
 void Plane::set_faults(Time now, const Faults& faults) {
