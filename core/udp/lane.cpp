@@ -393,7 +393,7 @@ void Lane::notify() {
     make_readable(outlet.fd);
     outlet.bell->ring();
   }
-  if (turns_.has_followers()) turns_.wake_all();
+  turns_.wake_done();
 }
 
 // Whoever waits learns so that the lane is closed.
