@@ -276,6 +276,7 @@ class Meeting:
     def leave(self) -> None:
         """Give back what the device kept for this group, whose queue pairs are gone."""
         self.cq.destroy()
+        self.device._spin(self, is_wanted=True)
         self._forget()
 
     def _forget(self) -> None:
@@ -288,7 +289,7 @@ class Meeting:
         each, that of whoever else must run there. Two win by it."""
         cores = len(os.sched_getaffinity(0))
         if ranks_here * len(self.lanes) > cores or ranks_here >= max(cores, 3):
-            self.device._native.set_spin_us(0.0)
+            self.device._spin(self, is_wanted=False)
 
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
