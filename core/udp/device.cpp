@@ -473,7 +473,10 @@ Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
   peers_.emplace(peer, Peer{std::move(planes), {}});
   // Where there is no choice of lanes, it may as well be asked for signs of life now.
   std::uint32_t known_as = 0;
-  return plan_.lanes == 1 ? part_in(peer, 0, known_as) : std::nullopt;
+  if (plan_.lanes > 1) return std::nullopt;
+  auto refused = part_in(peer, 0, known_as);  // somebody may have come to be there since it was checked
+  if (refused) peers_.erase(peer);
+  return refused;
 }
 
 bool Device::remove_peer(std::uint32_t peer) {
