@@ -1,7 +1,7 @@
-// Time as the core knows it: a signed 64-bit count of picoseconds since the driver's own origin.
-// A picosecond is fine enough for one bit at 800 Gb/s to be a whole number of them, and 63 bits last 106 days.
-// Sums and differences of times end at the ends of that range: what never comes stays so whatever is added to it, and what was
-// long ago was so long before any time.
+// Time as the core knows it: a signed 64-bit count of picoseconds since the driver's own origin. A picosecond is fine
+// enough for one bit at 800 Gb/s to be a whole number of them, and 63 bits last 106 days. Sums and differences of
+// times end at the ends of that range: what never comes stays so whatever is added to it, and what was long ago was
+// so long before any time.
 #pragma once
 
 #include <compare>

@@ -40,8 +40,8 @@ constexpr std::uint64_t slice_for(std::uint64_t bytes, std::uint64_t unit) {
   return wanted < unit ? unit : wanted / unit * unit;
 }
 
-// A transfer, in slices. One of no bytes has a slice, too, which is a write of nothing: a rank that expects nothing from
-// a peer must still wait for it, or it could run ahead of the peer without limit.
+// A transfer, in slices. One of no bytes has a slice, too, which is a write of nothing: a rank that expects nothing
+// from a peer must still wait for it, or it could run ahead of the peer without limit.
 struct Slices {
   std::uint64_t size = 0;
   std::uint32_t count = 0;

@@ -115,9 +115,9 @@ class Silence {
   // nothing is sent for a while, twice as long each time until something gets through. This is no progress: the timeout and
   // the budget of retries run on.
   void on_not_taken(Time now, std::uint8_t tx_count, Duration span);
-  // A switch trimmed the packet, so the network answers, and the packet is sent again at once, as trimming is for. But what
-  // has been trimmed again and again, while nothing at all arrived for `span`, meets a queue that what is sent again keeps
-  // full: then nothing is sent for a while, as above. This is no progress either.
+  // A switch trimmed the packet, so the network answers, and the packet is sent again at once, as trimming is for.
+  // But what has been trimmed again and again, while nothing at all arrived for `span`, meets a queue that what is
+  // sent again keeps full: then nothing is sent for a while, as above. This is no progress either.
   void on_trimmed(Time now, std::uint8_t tx_count, Duration span);
   bool holds(Time now) const { return now < held_until_; }
 

@@ -1,9 +1,10 @@
 // The two directions of a sealed queue pair. One numbers packets and closes them; the other opens what the peer closed, each
 // number once. Bytes in, bytes out: whose packets they are, and by which way they go, is for others.
 //
-// Keys are replaced on the run: the sender begins with the next one when the old one has served long enough, and says so in
-// every packet; the receiver follows as soon as one is authentic, and takes the old one for a while yet. Then it replaces the
-// key of its own direction, too, which is how the sender learns that the new key has arrived: without that it keeps the key.
+// Keys are replaced on the run: the sender begins with the next one when the old one has served long enough, and says
+// so in every packet; the receiver follows as soon as one is authentic, and takes the old one for a while yet. Then
+// it replaces the key of its own direction, too, which is how the sender learns that the new key has arrived: without
+// that it keeps the key.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,9 @@
 
 namespace softmrc::seal {
 
-// When a key has served long enough: then the next one follows, if the peer is known to have this one. Where it is not, for as
-// long as an outage of one way takes, the receiver must not lose count of keys. But no key serves for more than `most`.
+// When a key has served long enough: then the next one follows, if the peer is known to have this one. Where it is
+// not, for as long as an outage of one way takes, the receiver must not lose count of keys. But no key serves for
+// more than `most`.
 struct Rekeying {
   std::uint64_t packets = std::uint64_t{1} << 36;
   Duration after = seconds(3600);
@@ -36,9 +38,9 @@ class Outbound {
   // something to hide, for that, and for the tag. Returns the size of all.
   std::size_t seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding);
 
-  // Something of the peer's was authentic, and this is the newest epoch that it has used. It replaces its key when it has
-  // seen a new one of ours, or when its own has served and it has seen ours of the same epoch: so neither end is ever more
-  // than one key ahead of what it has heard, nor more than two ahead of what the other has.
+  // Something of the peer's was authentic, and this is the newest epoch that it has used. It replaces its key when it
+  // has seen a new one of ours, or when its own has served and it has seen ours of the same epoch: so neither end is
+  // ever more than one key ahead of what it has heard, nor more than two ahead of what the other has.
   void on_heard(std::uint8_t epoch) {
     heard_ = epoch;
     is_heard_ = true;

@@ -400,7 +400,8 @@ std::size_t Device::take(Queue& queue, std::span<proto::Completion> out) {
       if (is_one && !has_more) quieten(fd);
     });
   }
-  // A second lane may have joined after the look at which there are, and what it told of is not to be lost with the rest.
+  // A second lane may have joined after the look at which there are, and what it told of is not to be lost with the
+  // rest.
   const bool has_grown = is_one && queue.state == QueueState::of_several;
   // That the device is closed stays to be read.
   if (is_closed() || (!is_one && has_more) || has_grown) make_readable(fd);

@@ -315,14 +315,14 @@ void Lane::forget(std::uint32_t place) {
   forget_peers();
 }
 
-// For as long as it is expected it stays the same peer. Where a plain queue pair to it works, a sealed one is refused when it
-// is connected; until then the plain one must go on, so the peer counts as sealed only where there is none.
+// For as long as it is expected it stays the same peer. Where a plain queue pair to it works, a sealed one is refused
+// when it is connected; until then the plain one must go on, so the peer counts as sealed only where there is none.
 std::uint32_t Lane::admit(std::uint32_t place) {
   Expected& here = expected_[place];
   if (here.peer != proto::no_peer) return here.peer;
   if (introduce(places_.planes(place), here.peer)) return here.peer = proto::no_peer;
-  const bool has_plain = seals_.is_to_be_sealed(place) && !seals_.is_sealed(here.peer) && engine_.has_working_qp(here.peer);
-  seals_.admit(place, here.peer, has_plain);
+  const bool is_plain = seals_.is_to_be_sealed(place) && !seals_.is_sealed(here.peer);
+  seals_.admit(place, here.peer, is_plain && engine_.has_working_qp(here.peer));
   return here.peer;
 }
 

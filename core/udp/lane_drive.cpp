@@ -193,8 +193,9 @@ bool is_link(std::uint32_t index) {
   return if_indextoname(index, name) != nullptr;
 }
 
-// A driver that was loaded anew makes an interface of the same name. It is the plane's only once the old one is gone, which may
-// merely have another name now. And an address that no socket is bound to an interface for may move to another one.
+// A driver that was loaded anew makes an interface of the same name. It is the plane's only once the old one is gone,
+// which may merely have another name now. And an address that no socket is bound to an interface for may move to
+// another one.
 bool is_now_of(const Plane& plane, const LinkState& change) {
   if (change.address) return plane.plan.interface.empty() && *change.address == plane.plan.address;
   return change.is_up && change.name == plane.link() && !is_link(plane.link_index);

@@ -26,7 +26,8 @@ void for_each_attribute(nlmsghdr& message, F f) {
   if (message.nlmsg_len < NLMSG_LENGTH(sizeof(Fixed))) return;
   auto left = static_cast<unsigned>(message.nlmsg_len - NLMSG_LENGTH(sizeof(Fixed)));
   auto* a = reinterpret_cast<rtattr*>(static_cast<std::uint8_t*>(NLMSG_DATA(&message)) + NLMSG_ALIGN(sizeof(Fixed)));
-  for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) f(a->rta_type, static_cast<const std::uint8_t*>(RTA_DATA(a)), RTA_PAYLOAD(a));
+  for (; RTA_OK(a, left); a = RTA_NEXT(a, left))
+    f(a->rta_type, static_cast<const std::uint8_t*>(RTA_DATA(a)), RTA_PAYLOAD(a));
 }
 
 LinkState link_in(nlmsghdr& message) {
@@ -35,7 +36,8 @@ LinkState link_in(nlmsghdr& message) {
   found.index = static_cast<std::uint32_t>(info->ifi_index);
   found.is_up = message.nlmsg_type == RTM_NEWLINK && is_running(info->ifi_flags);
   for_each_attribute<ifinfomsg>(message, [&](unsigned type, const std::uint8_t* bytes, std::size_t size) {
-    if (type == IFLA_IFNAME) found.name.assign(reinterpret_cast<const char*>(bytes), strnlen(reinterpret_cast<const char*>(bytes), size));
+    const char* const text = reinterpret_cast<const char*>(bytes);
+    if (type == IFLA_IFNAME) found.name.assign(text, strnlen(text, size));
   });
   return found;
 }

@@ -57,7 +57,8 @@ void Plane::send(Time now, std::uint32_t socket, std::span<const Train> trains) 
     stats.packets_sent += train.packets;
     stats.bytes_sent += train.bytes;
   }
-  const bool can_all = has_gso || std::ranges::none_of(trains, is_long);  // some may have been made before it was refused
+  // Some may have been made before it was refused.
+  const bool can_all = has_gso || std::ranges::none_of(trains, is_long);
   if (can_all && stash_.empty() && !is_blocked()) trains = trains.subspan(hand_over(now, socket, trains));
   for (const Train& train : trains) stash_.emplace_back(socket, train);
 }
@@ -111,7 +112,8 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
   while (settled < trains.size()) {
     const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(trains.size() - settled), MSG_DONTWAIT);
     if (sent > 0) {
-      if (gso_pause_.ps && std::ranges::any_of(trains.subspan(settled, static_cast<std::size_t>(sent)), is_long)) [[unlikely]] gso_pause_ = {};
+      const auto taken = trains.subspan(settled, static_cast<std::size_t>(sent));
+      if (gso_pause_.ps && std::ranges::any_of(taken, is_long)) [[unlikely]] gso_pause_ = {};
       settled += static_cast<std::size_t>(sent);
       stats.sends += static_cast<std::uint64_t>(sent);
       is_second_try = false;

@@ -83,7 +83,8 @@ Socket::Socket(const SocketPlan& plan) : tos_(plan.tos) {
   fd_ = socket(plan.address.is_v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd_ < 0) fail_with_errno("cannot open a UDP socket");
   try {
-    if (!plan.interface.empty() && !bind_interface(plan.interface, plan.address.is_v4)) fail_with_errno("cannot bind to interface " + plan.interface);
+    if (!plan.interface.empty() && !bind_interface(plan.interface, plan.address.is_v4))
+      fail_with_errno("cannot bind to interface " + plan.interface);
     set_buffers(plan);
     set_options(plan);
     bind_to(plan);
@@ -115,7 +116,8 @@ bool Socket::bind_interface(const std::string& name, bool v4) const {
   const unsigned index = if_nametoindex(name.c_str());
   if (index == 0) return false;
   if (setsockopt(fd_, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), static_cast<socklen_t>(name.size())) == 0) return true;
-  return set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_UNICAST_IF : IPV6_UNICAST_IF, static_cast<int>(htonl(index)));
+  const int outgoing = static_cast<int>(htonl(index));
+  return set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_UNICAST_IF : IPV6_UNICAST_IF, outgoing);
 }
 
 void Socket::set_buffers(const SocketPlan& plan) {

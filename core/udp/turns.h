@@ -99,8 +99,8 @@ class Turns {
     for (Follower* follower : followers_) follower->wakes.notify_one();
     over_.notify_all();
   }
-  // Those that have what they wait for. Whoever drives asks for them, since most of many have nothing after most turns, and to
-  // wake a thread costs more than the turn.
+  // Those that have what they wait for. Whoever drives asks for them, since most of many have nothing after most
+  // turns, and to wake a thread costs more than the turn.
   void wake_done() {
     for (Follower* follower : followers_)
       if (follower->is_done()) follower->wakes.notify_one();
@@ -126,7 +126,8 @@ class Turns {
   // A caller that waits while another drives. What it waits for is asked under the lock, by whoever has that.
   struct Follower {
     template <typename Done>
-    explicit Follower(Done& done) : what(std::addressof(done)), asks([](void* it) -> bool { return (*static_cast<Done*>(it))(); }) {}
+    explicit Follower(Done& done)
+        : what(std::addressof(done)), asks([](void* it) -> bool { return (*static_cast<Done*>(it))(); }) {}
     bool is_done() { return asks(what); }
 
     std::condition_variable wakes;

@@ -1,4 +1,5 @@
-"""Parts of no bytes are waited for like others, so that no rank gets further ahead of its peers than they have room for."""
+"""Parts of no bytes are waited for like others, so that no rank gets further ahead of its peers than they have room
+for."""
 
 from __future__ import annotations
 

@@ -275,7 +275,8 @@ class End:
 @pytest.mark.parametrize("how", [{"s": 60}, {"packets": 10}], ids=str)
 @pytest.mark.parametrize("deaf", [0, 1])
 def test_keys_do_not_run_away_in_an_outage_of_one_way(how: dict[str, int], deaf: int) -> None:  # spec: rekeying
-    """One end hears the other, and is not heard. When it is, what it says can still be opened, and keys are replaced again."""
+    """One end hears the other, and is not heard. When it is, what it says can still be opened, and keys are replaced
+    again."""
     first, second = bytes(range(32)), bytes(range(1, 33))
     ends = End(first, second, **how), End(second, first, **how)
     heard_end, deaf_end = ends[1 - deaf], ends[deaf]

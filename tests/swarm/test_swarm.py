@@ -33,8 +33,8 @@ def test_seeds(first: int) -> None:
     assert not failures, "\n" + "\n".join(failures)
 
 
-# In ps, of which 63 bits count 106 days. What has not happened yet is taken to have happened 2**61 before the beginning, so
-# on day 80 the time since then is longer than that.
+# In ps, of which 63 bits count 106 days. What has not happened yet is taken to have happened 2**61 before the
+# beginning, so on day 80 the time since then is longer than that.
 LATE = {"day 80": 2**63 - 2**61 + 10**9, "day 106": 2**63 - 300 * 10**12}
 
 

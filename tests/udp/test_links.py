@@ -146,7 +146,7 @@ def speaking(lab: Lab, side: int, program: str, *arguments: str) -> Iterator[tup
 
 
 def make_anew(lab: Lab, plane: int) -> None:
-    """As when a driver is loaded anew: the same names and addresses, other indexes, since the kernel gives none twice."""
+    """As when a driver is loaded anew: the same names and addresses, other indexes."""
     near, far = link_of(0, plane), link_of(1, plane)
     lab.ip(0, "link", "add", near, "type", "veth", "peer", "name", far, "netns", lab.names[1])
     for side in (0, 1):

@@ -214,8 +214,8 @@ def test_a_peer_that_takes_nothing_is_left_alone_twice_as_long_each_time(timeout
 
 # spec: nack-backoff
 def test_trims_are_answers_but_no_progress() -> None:
-    """What was asked in vain is asked anew; the timeout is counted from the last progress. A packet that was trimmed three
-    times goes again at once."""
+    """What was asked in vain is asked anew; the timeout is counted from the last progress. A packet that was trimmed
+    three times goes again at once."""
     one = silence()
     for at in (SPAN, 3 * SPAN):
         one.ask(at)

@@ -414,8 +414,8 @@ class Device:
             return QueuePair(self, qpn, *queues, inside)
 
     def _spin(self, who: object, *, is_wanted: bool) -> None:
-        """Idle threads look once more for `spin_us` before they sleep, unless one of those who share the device does not
-        want that."""
+        """Idle threads look once more for `spin_us` before they sleep, unless one of those who share the device does
+        not want that."""
         (self._sleepers.discard if is_wanted else self._sleepers.add)(id(who))
         self._native.set_spin_us(0.0 if self._sleepers else self.config.spin_us)
 

@@ -1,5 +1,5 @@
-// Loaded in front of the C library: calls that the system refuses for as long as it is told to. Whoever loads it sets the
-// variables below; each call counts how often it was refused.
+// Loaded in front of the C library: calls that the system refuses for as long as it is told to. Whoever loads it sets
+// the variables below; each call counts how often it was refused.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -30,7 +30,8 @@ extern "C" {
 std::atomic<int> refuse_threads{0}, threads_refused{0};
 std::atomic<int> refuse_trains{0}, trains_refused{0}, trains_sent{0};
 
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) noexcept {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+                   void* argument) noexcept {
   static auto* const real = next("pthread_create", &pthread_create);
   if (!refuse_threads) return real(thread, attributes, start, argument);
   ++threads_refused;
