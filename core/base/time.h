@@ -1,5 +1,7 @@
-// Time as the core knows it: a signed 64-bit count of picoseconds since the driver's own origin.
-// A picosecond is fine enough for one bit at 800 Gb/s to be a whole number of them, and 63 bits last 106 days.
+// Time as the core knows it: a signed 64-bit count of picoseconds since the driver's own origin. A picosecond is fine
+// enough for one bit at 800 Gb/s to be a whole number of them, and 63 bits last 106 days. Sums and differences of
+// times end at the ends of that range: what never comes stays so whatever is added to it, and what was long ago was
+// so long before any time.
 #pragma once
 
 #include <compare>
@@ -7,6 +9,17 @@
 #include <limits>
 
 namespace softmrc {
+
+constexpr std::int64_t saturated_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) [[likely]] return sum;
+  return b > 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
+}
+constexpr std::int64_t saturated_difference(std::int64_t a, std::int64_t b) {
+  std::int64_t difference = 0;
+  if (!__builtin_sub_overflow(a, b, &difference)) [[likely]] return difference;
+  return b < 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
+}
 
 struct Duration {
   std::int64_t ps = 0;
@@ -23,9 +36,9 @@ struct Time {
   std::int64_t ps = 0;
 
   constexpr auto operator<=>(const Time&) const = default;
-  constexpr Time operator+(Duration d) const { return {ps + d.ps}; }
-  constexpr Time operator-(Duration d) const { return {ps - d.ps}; }
-  constexpr Duration operator-(Time other) const { return {ps - other.ps}; }
+  constexpr Time operator+(Duration d) const { return {saturated_sum(ps, d.ps)}; }
+  constexpr Time operator-(Duration d) const { return {saturated_difference(ps, d.ps)}; }
+  constexpr Duration operator-(Time other) const { return {saturated_difference(ps, other.ps)}; }
 
   // The time that never comes: an unset deadline.
   static constexpr Time never() { return {std::numeric_limits<std::int64_t>::max()}; }

@@ -154,6 +154,7 @@ nb::list plane_rows(Device& device) {
       d["receive_buffer_bytes"] = view.receive_buffer_bytes;
       d["send_buffer_bytes"] = view.send_buffer_bytes;
       d["has_gro"] = view.has_gro;
+      d["has_gso"] = view.has_gso;
     }
     rows.append(d);
   }
@@ -401,6 +402,7 @@ void bind_device(nb::module_& m) {
       .def("emptiest_lane", &Device::emptiest_lane)
       .def("lane_ports", &lane_ports)
       .def_prop_ro("has_gso", [](Device& d) { return d.lane(0).has_gso(); })
+      .def_prop_ro("spin_us", [](Device& d) { return static_cast<double>(d.spin().ps) / 1e6; })
       .def("set_spin_us", [](Device& d, double us) { d.set_spin(Duration{static_cast<std::int64_t>(us * 1e6)}); })
       .def("add_peer", [](Device& d, const std::vector<PeerPlane>& planes) {
         std::uint32_t peer = 0;

@@ -74,6 +74,7 @@ void bind_mesh(nb::module_& m) {
       .def_rw("trim_above_bytes", &MeshConfig::trim_above_bytes)
       .def_rw("encode", &MeshConfig::encode)
       .def_rw("carry_payload", &MeshConfig::carry_payload);
+  def_us(config, "starts_at_us", &MeshConfig::starts_at);
   def_us(config, "one_way_delay_us", &MeshConfig::one_way_delay);
 
   nb::class_<ProcessConfig> process(m, "ProcessConfig");

@@ -40,14 +40,15 @@ constexpr std::uint64_t slice_for(std::uint64_t bytes, std::uint64_t unit) {
   return wanted < unit ? unit : wanted / unit * unit;
 }
 
-// A transfer, in slices.
+// A transfer, in slices. One of no bytes has a slice, too, which is a write of nothing: a rank that expects nothing
+// from a peer must still wait for it, or it could run ahead of the peer without limit.
 struct Slices {
   std::uint64_t size = 0;
   std::uint32_t count = 0;
 
   Slices() = default;
   Slices(std::uint64_t bytes, std::uint64_t unit)
-      : size(slice_for(bytes, unit)), count(static_cast<std::uint32_t>((bytes + size - 1) / size)) {}
+      : size(slice_for(bytes, unit)), count(bytes ? static_cast<std::uint32_t>((bytes + size - 1) / size) : 1) {}
 };
 
 // Where the i-th of so many parts of a buffer begins: as even as cuts at the ends of cache lines are.

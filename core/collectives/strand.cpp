@@ -306,7 +306,7 @@ void Strand::end_operations(Engine& engine) {
   for (const auto& op : operations_) {
     if (op->has_ended) continue;
     for (const Inbound& in : op->ins)
-      if (!in.has_ended && !in.is_eager && in.rkey) engine.remove_region(in.rkey);
+      if (!in.has_ended && !in.is_eager && in.rkey && in.bytes) engine.remove_region(in.rkey);
     op->has_ended = has_ended_some_ = true;
     owner_.on_ended(number_, *op, false);
   }

@@ -79,10 +79,7 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
     for (Inbound& in : op.ins) {
       if (in.peer != peer || in.is_eager) continue;
       in.rkey = next++;
-      if (in.bytes == 0) {
-        end_inbound(engine, in);
-        continue;
-      }
+      if (in.bytes == 0) continue;  // a write of nothing names no memory
       SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, domains_[peer]}));
     }
     stats_.bytes_granted += bytes;
@@ -165,11 +162,6 @@ void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) 
   if (out.is_eager) return say_eager(engine, now, op, index);
   const std::uint32_t rkey = op.granted[out.peer];
   if (rkey == 0 || out.has_ended) return;
-  if (out.bytes == 0) {
-    out.has_ended = true;
-    --op.open_outs;
-    return;
-  }
   const std::uint32_t ready = op.ready(out);
   while (out.posted < ready) {
     const std::uint64_t at = out.posted * out.slices.size;
@@ -216,7 +208,7 @@ void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uin
       if (in.peer != peer || in.is_eager || in.index != index_of(imm)) continue;
       if (in.has_ended) break;
       op->has_message[peer] = true;
-      if (length == 0 && !take_from_pipe(engine, now, in)) return;
+      if (length == 0 && in.bytes && !take_from_pipe(engine, now, in)) return;
       ++in.arrived;
       for (std::uint32_t out : in.feeds) post(engine, now, *op, out);
       if (in.arrived == in.slices.count) end_inbound(engine, in);

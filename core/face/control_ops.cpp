@@ -114,6 +114,7 @@ Json::List planes_of(udp::Device& device) {
     plane.emplace_back("is_admin_up", view.is_admin_up);
     plane.emplace_back("is_link_up", view.is_link_up);
     plane.emplace_back("link_mtu", view.link_index ? udp::link_mtu(view.link_index) : 0);
+    plane.emplace_back("has_gso", view.has_gso);
     plane.emplace_back("source_ports", Json::List(view.source_ports.begin(), view.source_ports.end()));
     plane.emplace_back("faulted", counters_of(view.faulted));
     planes.push_back(std::move(plane));

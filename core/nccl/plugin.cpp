@@ -143,6 +143,7 @@ std::shared_ptr<Station> Plugin::station(bool is_mirror) {
   if (station) return station;
   face::Settings settings = *settings_;
   if (is_mirror && !settings.capture.empty()) settings.capture += ".mirror";
+  if (is_mirror) settings.device.port = 0;  // that one is the first station's; no firewall is between the two
   station = std::make_shared<Station>(settings, planes_, lanes_, words_);
   words_.tell(log_init | log_net, station->node().control());
   return station;

@@ -285,7 +285,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
   declare_lost(now, psn, LossCause::nacked);
   if (is_trim) {
     report_trim(now, r.ev, r.sent_at, nack.reason, bytes);
-    silence_.on_progress(now);
+    silence_.on_trimmed(now, r.tx_count, silence_span());
   } else {
     silence_.on_not_taken(now, r.tx_count, silence_span());
     drain_ev_changes(now);

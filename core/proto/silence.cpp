@@ -70,7 +70,19 @@ std::optional<Silence::Probe> Silence::on_probe_answer(std::uint16_t id) {
 // spec: nack-backoff
 void Silence::on_not_taken(Time now, std::uint8_t tx_count, Duration span) {
   active_at_ = now;
-  if (tx_count == 1 || holds(now)) return;
+  if (tx_count > 1 && !holds(now)) hold(now, span);
+}
+
+// The network was heard: what was asked in vain is asked anew.
+// spec: nack-backoff
+void Silence::on_trimmed(Time now, std::uint8_t tx_count, Duration span) {
+  active_at_ = now;
+  questions_ = 0;
+  asked_ports_ = 0;
+  if (tx_count >= trims_in_a_row && now - progress_at_ > span && !holds(now)) hold(now, span);
+}
+
+void Silence::hold(Time now, Duration span) {
   held_until_ = now + std::min(span * (1 << std::min(holds_, 12u)), timeout(span));
   ++holds_;
 }

@@ -115,6 +115,10 @@ class Silence {
   // nothing is sent for a while, twice as long each time until something gets through. This is no progress: the timeout and
   // the budget of retries run on.
   void on_not_taken(Time now, std::uint8_t tx_count, Duration span);
+  // A switch trimmed the packet, so the network answers, and the packet is sent again at once, as trimming is for.
+  // But what has been trimmed again and again, while nothing at all arrived for `span`, meets a queue that what is
+  // sent again keeps full: then nothing is sent for a while, as above. This is no progress either.
+  void on_trimmed(Time now, std::uint8_t tx_count, Duration span);
   bool holds(Time now) const { return now < held_until_; }
 
   static constexpr Duration longest_guess = milliseconds(100);  // of a network's round trip
@@ -126,9 +130,11 @@ class Silence {
 
  private:
   static constexpr std::uint32_t most_questions = 3;
+  static constexpr std::uint8_t trims_in_a_row = 4;  // of one packet, before the sender holds back
   static constexpr std::uint32_t most_doublings = 16;
   static constexpr std::uint8_t bit(Wish wish) { return static_cast<std::uint8_t>(wish); }
 
+  void hold(Time now, Duration span);
   Time asks_at(Duration span, Time conclusive) const {
     const Time at = questions_ < most_questions ? active_at_ + span * (1 << questions_) : Time::never();
     // What was sent last asks for an answer, which may be all that is missing. And a span that is but a guess says nothing.

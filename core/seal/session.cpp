@@ -21,7 +21,9 @@ Outbound::Outbound(Cipher cipher, const Secret& secret, std::uint32_t to_qpn, co
 // spec: rekeying
 bool Outbound::is_due(Time now) const {
   const std::uint64_t served = number_ - began_at_;
-  return !replace_by_ || served >= rekeying_.most || (is_heard_ && (served >= rekeying_.packets || now >= *replace_by_));
+  if (!replace_by_ || served >= rekeying_.most) return true;
+  if (!is_heard_ || heard_ahead() < 0) return false;
+  return heard_ahead() > 0 || served >= rekeying_.packets || now >= *replace_by_;
 }
 
 void Outbound::replace_keys(Time now) {
@@ -30,7 +32,6 @@ void Outbound::replace_keys(Time now) {
     ++epoch_;
   }
   began_at_ = number_;
-  is_heard_ = false;
   replace_by_ = now + rekeying_.after;
 }
 

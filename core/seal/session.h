@@ -1,8 +1,10 @@
 // The two directions of a sealed queue pair. One numbers packets and closes them; the other opens what the peer closed, each
 // number once. Bytes in, bytes out: whose packets they are, and by which way they go, is for others.
 //
-// Keys are replaced on the run: the sender begins with the next one when the old one has served long enough, and says so in
-// every packet; the receiver follows as soon as one is authentic, and takes the old one for a while yet.
+// Keys are replaced on the run: the sender begins with the next one when the old one has served long enough, and says
+// so in every packet; the receiver follows as soon as one is authentic, and takes the old one for a while yet. Then
+// it replaces the key of its own direction, too, which is how the sender learns that the new key has arrived: without
+// that it keeps the key.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +21,9 @@
 
 namespace softmrc::seal {
 
-// When a key has served long enough: then the next one follows, as soon as the peer was heard under this one. Where it is
-// not, for as long as an outage takes, the receiver must not lose count of keys. But no key serves for more than `most`.
+// When a key has served long enough: then the next one follows, if the peer is known to have this one. Where it is
+// not, for as long as an outage of one way takes, the receiver must not lose count of keys. But no key serves for
+// more than `most`.
 struct Rekeying {
   std::uint64_t packets = std::uint64_t{1} << 36;
   Duration after = seconds(3600);
@@ -35,13 +38,20 @@ class Outbound {
   // something to hide, for that, and for the tag. Returns the size of all.
   std::size_t seal(Time now, std::uint8_t* packet, std::size_t clear, Bytes imm, Bytes payload, Bytes padding);
 
-  // Something of the peer's was authentic.
-  void on_heard() { is_heard_ = true; }
+  // Something of the peer's was authentic, and this is the newest epoch that it has used. It replaces its key when it
+  // has seen a new one of ours, or when its own has served and it has seen ours of the same epoch: so neither end is
+  // ever more than one key ahead of what it has heard, nor more than two ahead of what the other has.
+  void on_heard(std::uint8_t epoch) {
+    heard_ = epoch;
+    is_heard_ = true;
+  }
 
   std::uint8_t epoch() const { return epoch_; }
   std::uint64_t sealed() const { return number_; }
 
  private:
+  // How far the peer's epoch is ahead of this one; epochs are numbers modulo 256.
+  std::int8_t heard_ahead() const { return static_cast<std::int8_t>(heard_ - epoch_); }
   bool is_due(Time now) const;
   void replace_keys(Time now);
 
@@ -54,7 +64,8 @@ class Outbound {
   std::uint64_t number_ = 0;
   std::uint64_t began_at_ = 0;            // the first number under this key
   std::optional<Time> replace_by_;        // from the first packet on
-  bool is_heard_ = false;                 // since this key is in use
+  std::uint8_t heard_ = 0;                // the newest epoch of the peer's
+  bool is_heard_ = false;                 // the peer was, ever
 };
 
 enum class Opened : std::uint8_t {

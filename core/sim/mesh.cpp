@@ -25,7 +25,8 @@ wire::Route route(std::uint32_t sender, std::uint32_t receiver, std::uint8_t por
 }  // namespace
 
 Mesh::Mesh(const MeshConfig& config, const std::vector<proto::EndpointConfig>& sides)
-    : config_(config), links_(sides.size() * sides.size() * config.ports), prng_(config.seed, "pair") {
+    : config_(config), now_(Time{} + config.starts_at),
+      links_(sides.size() * sides.size() * config.ports), prng_(config.seed, "pair") {
   SOFTMRC_CHECK(sides.size() < 255);  // an address of their own for each
   for (std::uint32_t i = 0; i < sides.size(); ++i) sides_.emplace_back(*this, i);
   for (Side& side : sides_) equip(side, sides[side.number]);

@@ -43,6 +43,7 @@ struct Weather {
 struct MeshConfig {
   std::uint64_t seed = 1;
   std::uint32_t ports = 4;
+  Duration starts_at{0};                  // what every clock says when the run begins
   Duration one_way_delay = microseconds(4);
   std::uint64_t port_rate_bps = 0;        // 0: no serialisation delay and no queue
   std::uint32_t mark_above_bytes = 0;     // with a rate: queue length from which CE is set; 0: never

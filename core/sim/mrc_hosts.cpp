@@ -176,6 +176,7 @@ void MrcHosts::on(const proto::Event& event) {
     return;
   }
   const Connection& connection = connections_[event.qpn - first_qpn];
+  if (connection.carried == Carried::bulk && event.ev == 0) return;  // a write of nothing, which lands nowhere
   if (connection.carried == Carried::bulk)
     return place_.network.on_landed({connection.destination, event.code, hosts_[connection.destination].endpoint->region_number(event.code), event.value,
                                      event.ev, event.port, Recovery::key(event.qpn, event.psn)});

@@ -107,8 +107,9 @@ Lane& Device::open_to(std::uint32_t number) {
     for (PlanePlan& plane : plan.planes)
       if (plane.port) plane.port = static_cast<std::uint16_t>(plane.port + next);
     LaneOwner& owner = *this;
-    lanes_[next] = std::make_unique<Lane>(std::move(plan), clock_, owner, link_up_, std::move(links_));
-    Lane& lane = *lanes_[next];
+    // One that cannot begin goes at once: it holds ports that the next attempt needs.
+    auto opened = std::make_unique<Lane>(std::move(plan), clock_, owner, link_up_, std::move(links_));
+    Lane& lane = *opened;
     lane.with_engine([&](proto::Endpoint& engine, Time) {
       engine.allow_domains(last_domain_);
       for (const auto& [rkey, region] : regions_) engine.add_region(region);
@@ -117,6 +118,7 @@ Lane& Device::open_to(std::uint32_t number) {
     lane.set_capture(capture_);
     lane.set_event_fd(event_fd_);
     lane.begin();
+    lanes_[next] = std::move(opened);
     ++open_;
     lane.heed_ports_soon();  // what changed meanwhile was told to the others only
   }
@@ -398,8 +400,11 @@ std::size_t Device::take(Queue& queue, std::span<proto::Completion> out) {
       if (is_one && !has_more) quieten(fd);
     });
   }
+  // A second lane may have joined after the look at which there are, and what it told of is not to be lost with the
+  // rest.
+  const bool has_grown = is_one && queue.state == QueueState::of_several;
   // That the device is closed stays to be read.
-  if (is_closed() || (!is_one && has_more)) make_readable(fd);
+  if (is_closed() || (!is_one && has_more) || has_grown) make_readable(fd);
   return count;
 }
 
@@ -469,7 +474,10 @@ Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
   peers_.emplace(peer, Peer{std::move(planes), {}});
   // Where there is no choice of lanes, it may as well be asked for signs of life now.
   std::uint32_t known_as = 0;
-  return plan_.lanes == 1 ? part_in(peer, 0, known_as) : std::nullopt;
+  if (plan_.lanes > 1) return std::nullopt;
+  auto refused = part_in(peer, 0, known_as);  // somebody may have come to be there since it was checked
+  if (refused) peers_.erase(peer);
+  return refused;
 }
 
 bool Device::remove_peer(std::uint32_t peer) {

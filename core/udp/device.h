@@ -143,6 +143,10 @@ class Device final : private LaneOwner {
   void set_faults(std::uint32_t plane, const Faults& faults);
   Faults faults(std::uint32_t plane);
   void set_spin(Duration spin);
+  Duration spin() {
+    const std::lock_guard lock(mutex_);
+    return spin_;
+  }
   // One at a time.
   void start_capture(const std::string& path, std::uint64_t most_bytes);
   // How many packets the last one holds, whether it is ended by this or was when the device closed. Throws DeviceFailure where it

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/check.h"
 #include "udp/lane_drive.h"
@@ -37,8 +38,13 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
   }
 }
 
+// A system that has no thread to spare at this moment is no reason to end whoever asked for the lane.
 void Lane::begin() {
-  thread_ = std::thread([this] { live(); });
+  try {
+    thread_ = std::thread([this] { live(); });
+  } catch (const std::system_error& error) {
+    throw DeviceFailure(error.code().value(), "cannot start a lane's thread: " + error.code().message());
+  }
 }
 
 Lane::~Lane() {
@@ -80,10 +86,10 @@ std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
       socket.receives = false;
       socket.port = 0;
     }
-    const auto link_of = [](const PlanePlan& its) -> const std::string& { return its.interface.empty() ? its.link : its.interface; };
-    const std::string& link = link_of(plane.plan);
-    if (p > 0 && link == link_of(planes[p - 1].plan)) plane.link_index = planes[p - 1].link_index;  // as on loopback
+    const std::string& link = plane.link();
+    if (p > 0 && link == planes[p - 1].link()) plane.link_index = planes[p - 1].link_index;  // as on loopback
     else if (!link.empty()) plane.link_index = if_nametoindex(link.c_str());
+    plane.bound_index = plane.link_index;
     plane.set_up_weather(plan.engine.seed, plan.sender.dscp);
   }
   return planes;
@@ -198,7 +204,7 @@ void Lane::expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t des
   const Turns::Visit visit(turns_);
   seals_.expect(qpn, place, dest_qpn, keys);
   const std::uint32_t peer = expected_[place].peer;
-  if (peer != proto::no_peer && !engine_.has_working_qp(peer)) seals_.admit(place, peer);
+  if (peer != proto::no_peer && !engine_.has_working_qp(peer)) seals_.admit(place, peer, false);
 }
 
 std::size_t Lane::expected_seals() {
@@ -309,12 +315,14 @@ void Lane::forget(std::uint32_t place) {
   forget_peers();
 }
 
-// For as long as it is expected it stays the same peer.
+// For as long as it is expected it stays the same peer. Where a plain queue pair to it works, a sealed one is refused
+// when it is connected; until then the plain one must go on, so the peer counts as sealed only where there is none.
 std::uint32_t Lane::admit(std::uint32_t place) {
   Expected& here = expected_[place];
   if (here.peer != proto::no_peer) return here.peer;
   if (introduce(places_.planes(place), here.peer)) return here.peer = proto::no_peer;
-  seals_.admit(place, here.peer);
+  const bool is_plain = seals_.is_to_be_sealed(place) && !seals_.is_sealed(here.peer);
+  seals_.admit(place, here.peer, is_plain && engine_.has_working_qp(here.peer));
   return here.peer;
 }
 
@@ -385,7 +393,7 @@ void Lane::notify() {
     make_readable(outlet.fd);
     outlet.bell->ring();
   }
-  if (turns_.has_followers()) turns_.wake_all();
+  turns_.wake_done();
 }
 
 // Whoever waits learns so that the lane is closed.

@@ -62,7 +62,7 @@ class Lane final : public proto::Driver {
   // `links_up` is what was known before.
   Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links = nullptr);
   ~Lane() override;
-  // Starts the thread, when all is set: whoever still sets something would wait for it.
+  // Starts the thread, when all is set: whoever still sets something would wait for it. Throws DeviceFailure.
   void begin();
 
   // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the

@@ -1,6 +1,7 @@
 // What the driving thread does in one turn: receive, timers, send; and how it looks for work and sleeps.
 #include "udp/lane_drive.h"
 
+#include <net/if.h>
 #include <unistd.h>
 
 #include <array>
@@ -40,7 +41,10 @@ bool Lane::take_in() {
   }
   bool worked = ready_planes_ != 0 || rewritable_ != 0;
   if (links_ready_) [[unlikely]] read_links();
-  if (has_new_ports_.load(std::memory_order_relaxed)) [[unlikely]] apply_ports(clock_.now());
+  if (has_new_ports_.load(std::memory_order_relaxed)) [[unlikely]] {
+    for (Plane& plane : planes_) plane.follow_interface();
+    apply_ports(clock_.now());
+  }
   if (erring_) [[unlikely]] read_errors();
   for (std::uint32_t p = 0; rewritable_; ++p) {
     if (rewritable_ >> p & 1) {
@@ -182,19 +186,47 @@ void Lane::watch_room(std::uint32_t p) {
   plane.watched_socket = plane.blocked_socket;
 }
 
+namespace {
+
+bool is_link(std::uint32_t index) {
+  char name[IF_NAMESIZE];
+  return if_indextoname(index, name) != nullptr;
+}
+
+// A driver that was loaded anew makes an interface of the same name. It is the plane's only once the old one is gone,
+// which may merely have another name now. And an address that no socket is bound to an interface for may move to
+// another one.
+bool is_now_of(const Plane& plane, const LinkState& change) {
+  if (change.address) return plane.plan.interface.empty() && *change.address == plane.plan.address;
+  return change.is_up && change.name == plane.link() && !is_link(plane.link_index);
+}
+
+}  // namespace
+
 void Lane::read_links() {
   links_ready_ = false;
   link_changes_.clear();
   const bool is_whole = links_->read(link_changes_);
   std::uint32_t up = links_up_;
   const auto set = [&up](std::uint32_t p, bool is_up) { up = (up & ~(1u << p)) | static_cast<std::uint32_t>(is_up) << p; };
+  bool has_moved = false;
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
-    if (planes_[p].link_index == 0) continue;
-    for (const LinkState& change : link_changes_)
-      if (planes_[p].link_index == change.index) set(p, change.is_up);
-    if (!is_whole) set(p, is_link_up(planes_[p].link_index));
+    Plane& plane = planes_[p];
+    if (plane.link_index == 0) continue;
+    for (const LinkState& change : link_changes_) {
+      if (plane.link_index != change.index && !is_now_of(plane, change)) continue;
+      has_moved |= plane.link_index != change.index;
+      plane.link_index = change.index;
+      set(p, change.address ? is_link_up(change.index) : change.is_up);
+    }
+    if (is_whole) continue;
+    if (const std::uint32_t index = if_nametoindex(plane.link().c_str()); index && !is_link(plane.link_index)) {
+      has_moved = true;
+      plane.link_index = index;
+    }
+    set(p, is_link_up(plane.link_index));
   }
-  if (up == links_up_) return;
+  if (up == links_up_ && !has_moved) return;
   links_up_ = up;
   owner_.on_links(up);
 }

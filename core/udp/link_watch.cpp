@@ -20,6 +20,43 @@ namespace {
 
 bool is_running(unsigned flags) { return (flags & IFF_UP) && (flags & IFF_RUNNING); }
 
+// Calls back with each attribute behind a message's fixed part.
+template <typename Fixed, typename F>
+void for_each_attribute(nlmsghdr& message, F f) {
+  if (message.nlmsg_len < NLMSG_LENGTH(sizeof(Fixed))) return;
+  auto left = static_cast<unsigned>(message.nlmsg_len - NLMSG_LENGTH(sizeof(Fixed)));
+  auto* a = reinterpret_cast<rtattr*>(static_cast<std::uint8_t*>(NLMSG_DATA(&message)) + NLMSG_ALIGN(sizeof(Fixed)));
+  for (; RTA_OK(a, left); a = RTA_NEXT(a, left))
+    f(a->rta_type, static_cast<const std::uint8_t*>(RTA_DATA(a)), RTA_PAYLOAD(a));
+}
+
+LinkState link_in(nlmsghdr& message) {
+  const auto* info = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
+  LinkState found;
+  found.index = static_cast<std::uint32_t>(info->ifi_index);
+  found.is_up = message.nlmsg_type == RTM_NEWLINK && is_running(info->ifi_flags);
+  for_each_attribute<ifinfomsg>(message, [&](unsigned type, const std::uint8_t* bytes, std::size_t size) {
+    const char* const text = reinterpret_cast<const char*>(bytes);
+    if (type == IFLA_IFNAME) found.name.assign(text, strnlen(text, size));
+  });
+  return found;
+}
+
+// Of IPv4 the local address is an attribute of its own, besides that of the other end.
+LinkState address_in(nlmsghdr& message) {
+  const auto* info = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
+  const bool v4 = info->ifa_family == AF_INET;
+  LinkState found;
+  found.index = info->ifa_index;
+  for_each_attribute<ifaddrmsg>(message, [&](unsigned type, const std::uint8_t* bytes, std::size_t size) {
+    if (type != (v4 ? IFA_LOCAL : IFA_ADDRESS) || size != (v4 ? 4u : 16u)) return;
+    wire::Address& address = found.address.emplace();
+    address.is_v4 = v4;
+    std::memcpy(address.bytes.data(), bytes, size);
+  });
+  return found;
+}
+
 // Asks about links, whose name the question holds, through one socket for all of them.
 class Inquiry {
  public:
@@ -51,7 +88,7 @@ LinkWatch::LinkWatch() {
   if (fd_ < 0) return;
   sockaddr_nl here{};
   here.nl_family = AF_NETLINK;
-  here.nl_groups = RTMGRP_LINK;
+  here.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
   if (bind(fd_, reinterpret_cast<sockaddr*>(&here), sizeof here) == 0) return;
   close(fd_);
   fd_ = -1;
@@ -73,10 +110,8 @@ bool LinkWatch::read(std::vector<LinkState>& out) {
     if (got <= 0) break;
     auto left = static_cast<unsigned>(got);
     for (auto* m = reinterpret_cast<nlmsghdr*>(buffer.data()); NLMSG_OK(m, left); m = NLMSG_NEXT(m, left)) {
-      if (m->nlmsg_type != RTM_NEWLINK && m->nlmsg_type != RTM_DELLINK) continue;
-      const auto* info = static_cast<const ifinfomsg*>(NLMSG_DATA(m));
-      const bool is_up = m->nlmsg_type == RTM_NEWLINK && is_running(info->ifi_flags);
-      out.push_back({static_cast<std::uint32_t>(info->ifi_index), is_up});
+      if (m->nlmsg_type == RTM_NEWLINK || m->nlmsg_type == RTM_DELLINK) out.push_back(link_in(*m));
+      if (m->nlmsg_type == RTM_NEWADDR) out.push_back(address_in(*m));
     }
   }
   return is_whole;

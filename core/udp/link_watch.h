@@ -1,8 +1,9 @@
-// Is the cable in? Listens to the kernel's link messages, so that a port that goes down is left at once rather than
-// after packets were lost on it.
+// Is the cable in? Listens to the kernel's messages about links and addresses, so that a port that goes down is left
+// at once rather than after packets were lost on it, and one whose interface was made anew is found again.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,12 @@
 
 namespace softmrc::udp {
 
+// What a message said: of a link its name and state, or that a link has got an address.
 struct LinkState {
   std::uint32_t index = 0;
   bool is_up = false;
+  std::string name;
+  std::optional<wire::Address> address;
 };
 
 class LinkWatch {

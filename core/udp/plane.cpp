@@ -1,5 +1,7 @@
 #include "udp/plane.h"
 
+#include <net/if.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -39,6 +41,10 @@ void describe(const Train& train, bool v4, const Socket& socket, Control& contro
   if (train.packets > 1) add_control(header, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(train.segment));
 }
 
+bool is_long(const Train& train) { return train.packets > 1; }
+
+constexpr Duration shortest_gso_pause = seconds(1), longest_gso_pause = seconds(64);
+
 // A socket that hears of the network's errors reports them with the next thing it is asked to do, which is then not done.
 bool may_be_earlier(int error) {
   return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == EPROTO || error == EACCES;
@@ -46,39 +52,56 @@ bool may_be_earlier(int error) {
 
 }  // namespace
 
-void Plane::send(Time, std::uint32_t socket, std::span<const Train> trains) {
+void Plane::send(Time now, std::uint32_t socket, std::span<const Train> trains) {
   for (const Train& train : trains) {
     stats.packets_sent += train.packets;
     stats.bytes_sent += train.bytes;
   }
-  if (stash_.empty() && !is_blocked()) trains = trains.subspan(hand_over(socket, trains));
+  // Some may have been made before it was refused.
+  const bool can_all = has_gso || std::ranges::none_of(trains, is_long);
+  if (can_all && stash_.empty() && !is_blocked()) trains = trains.subspan(hand_over(now, socket, trains));
   for (const Train& train : trains) stash_.emplace_back(socket, train);
 }
 
-void Plane::send_held(Time) {
+void Plane::send_held(Time now) {
+  try_gso(now);
   std::vector<iovec> piece;
   while (!stash_.empty() && !is_blocked()) {
     KeptTrain& first = stash_.front();
     Train train = first.train();
     if (!has_gso) train = train.part(0, train.segment, piece);
-    if (hand_over_some(first.socket, {&train, 1}) == 0) continue;
+    if (hand_over_some(now, first.socket, {&train, 1}) == 0) continue;
     if (train.bytes == first.bytes.size()) stash_.pop_front();
     else first.bytes.erase(first.bytes.begin(), first.bytes.begin() + train.bytes);
   }
 }
 
-std::size_t Plane::hand_over(std::uint32_t socket, std::span<const Train> trains) {
+std::size_t Plane::hand_over(Time now, std::uint32_t socket, std::span<const Train> trains) {
   std::size_t settled = 0;
   while (settled < trains.size()) {
     const std::span<const Train> some = trains.subspan(settled, std::min(most_messages, trains.size() - settled));
-    const std::size_t count = hand_over_some(socket, some);
+    const std::size_t count = hand_over_some(now, socket, some);
     settled += count;
     if (count < some.size()) break;
   }
   return settled;
 }
 
-std::size_t Plane::hand_over_some(std::uint32_t number, std::span<const Train> trains) {
+// Twice as long each time, since on a kernel or an interface that never can every attempt costs a copy.
+void Plane::pause_gso(Time now) {
+  has_gso = false;
+  gso_pause_ = std::clamp(gso_pause_ * 2, shortest_gso_pause, longest_gso_pause);
+  tries_gso_at_ = now + gso_pause_;
+  ++stats.gso_refused;
+}
+
+void Plane::try_gso(Time now) {
+  if (now < tries_gso_at_) return;
+  has_gso = true;
+  tries_gso_at_ = Time::never();
+}
+
+std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<const Train> trains) {
   std::array<mmsghdr, most_messages> messages;
   std::array<Control, most_messages> controls;
   const Socket& socket = sockets[number];
@@ -89,6 +112,8 @@ std::size_t Plane::hand_over_some(std::uint32_t number, std::span<const Train> t
   while (settled < trains.size()) {
     const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(trains.size() - settled), MSG_DONTWAIT);
     if (sent > 0) {
+      const auto taken = trains.subspan(settled, static_cast<std::size_t>(sent));
+      if (gso_pause_.ps && std::ranges::any_of(taken, is_long)) [[unlikely]] gso_pause_ = {};
       settled += static_cast<std::size_t>(sent);
       stats.sends += static_cast<std::uint64_t>(sent);
       is_second_try = false;
@@ -105,14 +130,22 @@ std::size_t Plane::hand_over_some(std::uint32_t number, std::span<const Train> t
       ++stats.send_blocked;
       break;
     }
-    if (trains[settled].packets > 1 && (errno == EIO || errno == EINVAL || errno == EOPNOTSUPP)) {
-      has_gso = false;  // this kernel or interface cannot segment: from now on packet by packet
+    if (is_long(trains[settled]) && (errno == EIO || errno == EINVAL || errno == EOPNOTSUPP)) {
+      pause_gso(now);
       break;
     }
     ++stats.send_refused;
     ++settled;
   }
   return settled;
+}
+
+void Plane::follow_interface() {
+  if (plan.interface.empty()) return;
+  const std::uint32_t index = if_nametoindex(plan.interface.c_str());
+  if (index == 0 || index == bound_index) return;
+  bound_index = index;
+  for (const Socket& socket : sockets) socket.bind_interface(plan.interface, plan.address.is_v4);
 }
 
 void Plane::set_faults(Time now, const Faults& faults) {

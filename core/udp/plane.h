@@ -38,13 +38,20 @@ class Plane final : public Line {
   PlanePlan plan;
   std::uint32_t number = 0;
   std::vector<Socket> sockets;
-  std::uint32_t link_index = 0;
+  std::uint32_t link_index = 0; // whose state is watched
+  std::uint32_t bound_index = 0; // which the sockets are bound to
   int blocked_socket = -1;      // the one without room; the plane takes nothing until it has some
   int watched_socket = -1;      // the one whose room the driver waits for
   bool is_blocked() const { return blocked_socket >= 0; }
+  // Whether trains are given to the kernel whole. Not for a while after it refused one, and then they are tried
+  // again: what it refused may be a route that was gone for a moment, and not what the interface can do.
   bool has_gso = true;
   PlaneStats stats;
 
+  // The interface that its packets take, or that has its address. Empty: nobody named it.
+  const std::string& link() const { return plan.interface.empty() ? plan.link : plan.interface; }
+  // The interface was made anew under the same name: another index, to which the sockets have yet to be bound.
+  void follow_interface();
   // The socket that carries this EV: the one whose source port it names, or any fixed one.
   std::uint32_t socket_of(std::uint32_t entropy) const {
     const auto port = static_cast<std::uint16_t>(entropy);
@@ -69,11 +76,15 @@ class Plane final : public Line {
 
  private:
   // How many of them are settled: sent, or refused. The rest needs room, or has to go packet by packet.
-  std::size_t hand_over(std::uint32_t socket, std::span<const Train> trains);
-  std::size_t hand_over_some(std::uint32_t socket, std::span<const Train> trains);
+  std::size_t hand_over(Time now, std::uint32_t socket, std::span<const Train> trains);
+  std::size_t hand_over_some(Time now, std::uint32_t socket, std::span<const Train> trains);
+  void pause_gso(Time now);
+  void try_gso(Time now);
   void arrange();
 
   std::deque<KeptTrain> stash_;
+  Time tries_gso_at_ = Time::never();
+  Duration gso_pause_{};        // the last one; none since a train was taken
   bool is_foul_ = false;
   FoulLine foul_;
   TappedLine tapped_{*this};

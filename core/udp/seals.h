@@ -32,9 +32,11 @@ class Seals {
     if (sealed_places_.size() <= place) sealed_places_.resize(place + 1);
     sealed_places_[place] = true;
   }
-  void admit(std::uint32_t place, std::uint32_t peer) {
+  bool is_to_be_sealed(std::uint32_t place) const { return place < sealed_places_.size() && sealed_places_[place]; }
+  // `has_plain`: a queue pair to this peer works without a seal, and is not to be cut off.
+  void admit(std::uint32_t place, std::uint32_t peer, bool has_plain) {
     sessions_.place_is(place, peer);
-    if (place < sealed_places_.size() && sealed_places_[place]) mark(peer);
+    if (is_to_be_sealed(place) && !has_plain) mark(peer);
   }
   void forget_place(std::uint32_t place) {
     sessions_.place_is(place, proto::no_peer);

@@ -138,7 +138,7 @@ proto::Integrity SessionSeal::open(Time now, wire::MutableBytes& packet, std::ui
     case seal::Opened::replayed: return proto::Integrity::replayed;
   }
   session.heard_at = now;
-  session.out.on_heard();
+  session.out.on_heard(session.in.epoch());
   tidies_at_ = std::min(tidies_at_, session.in.old_until());
   opened_by = qpn;
   return proto::Integrity::verified;

@@ -83,7 +83,8 @@ Socket::Socket(const SocketPlan& plan) : tos_(plan.tos) {
   fd_ = socket(plan.address.is_v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd_ < 0) fail_with_errno("cannot open a UDP socket");
   try {
-    bind_interface(plan);
+    if (!plan.interface.empty() && !bind_interface(plan.interface, plan.address.is_v4))
+      fail_with_errno("cannot bind to interface " + plan.interface);
     set_buffers(plan);
     set_options(plan);
     bind_to(plan);
@@ -111,15 +112,12 @@ void Socket::bind_to(const SocketPlan& plan) {
 
 // Two NICs in one subnet: without this both planes would leave by whichever the routes prefer. Where the system does
 // not let us bind to a device, naming the outgoing interface does half of the job.
-void Socket::bind_interface(const SocketPlan& plan) {
-  if (plan.interface.empty()) return;
-  const unsigned index = if_nametoindex(plan.interface.c_str());
-  if (index == 0) fail_with_errno("no interface " + plan.interface);
-  const auto size = static_cast<socklen_t>(plan.interface.size());
-  if (setsockopt(fd_, SOL_SOCKET, SO_BINDTODEVICE, plan.interface.c_str(), size) == 0) return;
-  const bool v4 = plan.address.is_v4;
-  if (!set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_UNICAST_IF : IPV6_UNICAST_IF, static_cast<int>(htonl(index))))
-    fail_with_errno("cannot bind to interface " + plan.interface);
+bool Socket::bind_interface(const std::string& name, bool v4) const {
+  const unsigned index = if_nametoindex(name.c_str());
+  if (index == 0) return false;
+  if (setsockopt(fd_, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), static_cast<socklen_t>(name.size())) == 0) return true;
+  const int outgoing = static_cast<int>(htonl(index));
+  return set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_UNICAST_IF : IPV6_UNICAST_IF, outgoing);
 }
 
 void Socket::set_buffers(const SocketPlan& plan) {

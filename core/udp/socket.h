@@ -58,6 +58,8 @@ class Socket {
   std::uint32_t receive_buffer_bytes() const { return receive_buffer_bytes_; }
   std::uint32_t send_buffer_bytes() const { return send_buffer_bytes_; }
   bool has_gro() const { return has_gro_; }
+  // To the one that has this name now. False, with errno, where that is refused.
+  bool bind_interface(const std::string& name, bool v4) const;
   // The next such report. False when there is none left.
   bool next_error(SendError& out) const;
   // Bytes that were sent and have not left the machine, as the kernel accounts for them.
@@ -73,7 +75,6 @@ class Socket {
     std::swap(has_gro_, other.has_gro_);
   }
   void bind_to(const SocketPlan& plan);
-  void bind_interface(const SocketPlan& plan);
   void set_buffers(const SocketPlan& plan);
   void set_options(const SocketPlan& plan);
 

@@ -19,6 +19,7 @@ namespace softmrc::udp {
   X(truncated)           /* longer than any packet can be, dropped */                   \
   X(send_blocked)        /* times the socket had no room */                             \
   X(send_refused)        /* messages that the kernel would not send: counted as lost */ \
+  X(gso_refused)         /* times it would not cut a train: packets went one by one for a while */ \
   X(errors_reported)     /* by the network, of packets sent earlier */
 
 struct PlaneStats {

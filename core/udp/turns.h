@@ -9,8 +9,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/pause.h"
 #include "base/time.h"
@@ -46,21 +48,22 @@ class Turns {
         ++leads_;
         drive();
         is_driven_ = false;
-        if (is_over_) turn_.notify_all();
-        else if (followers_) turn_.notify_one();
+        if (is_over_) wake_all();
+        else wake_next();
         call_own_thread();
         continue;
       }
-      ++followers_;
+      Follower self(done);
+      followers_.push_back(&self);
       if (own_thread_drives_) kick();
-      if (until == Time::never()) turn_.wait(lock);
-      else turn_.wait_for(lock, nanoseconds_of(until - clock.now()));
-      --followers_;
-      if (is_over_) turn_.notify_all();
+      if (until == Time::never()) self.wakes.wait(lock);
+      else self.wakes.wait_for(lock, nanoseconds_of(until - clock.now()));
+      std::erase(followers_, &self);
+      if (is_over_) over_.notify_all();
     }
     // It may have been told of a turn that it no longer wants.
     if (is_driven_) return;
-    if (followers_) turn_.notify_one();
+    if (has_followers()) wake_next();
     else call_own_thread();
   }
 
@@ -71,7 +74,7 @@ class Turns {
   template <typename Drive>
   void serve(Lock& lock, Drive drive) {
     while (!is_over_) {
-      if (is_driven_ || followers_) {
+      if (is_driven_ || has_followers()) {
         is_parked_ = true;
         standby_.wait(lock, [this] { return !is_parked_ || is_over_; });
         is_parked_ = false;
@@ -81,9 +84,9 @@ class Turns {
       is_driven_ = own_thread_drives_ = true;
       drive();
       is_driven_ = own_thread_drives_ = false;
-      turn_.notify_one();
+      wake_next();
     }
-    turn_.wait(lock, [this] { return !is_driven_ && followers_ == 0; });
+    over_.wait(lock, [this] { return !is_driven_ && !has_followers(); });
   }
 
   // Nobody drives from here on, and whoever waits for a turn looks up.
@@ -92,15 +95,24 @@ class Turns {
     wake_all();
     standby_.notify_all();
   }
-  void wake_all() { turn_.notify_all(); }
+  void wake_all() {
+    for (Follower* follower : followers_) follower->wakes.notify_one();
+    over_.notify_all();
+  }
+  // Those that have what they wait for. Whoever drives asks for them, since most of many have nothing after most
+  // turns, and to wake a thread costs more than the turn.
+  void wake_done() {
+    for (Follower* follower : followers_)
+      if (follower->is_done()) follower->wakes.notify_one();
+  }
   bool is_driven() const { return is_driven_; }
   // Callers wait for their turn.
-  bool has_followers() const { return followers_ > 0; }
+  bool has_followers() const { return !followers_.empty(); }
   std::uint64_t leads() const { return leads_; }
 
   template <typename Done>
   bool wait_for(Lock& lock, Duration timeout, Done done) {
-    return turn_.wait_for(lock, nanoseconds_of(timeout), done);
+    return over_.wait_for(lock, nanoseconds_of(timeout), done);
   }
 
   void let_visitors_in(Lock& lock) {
@@ -111,6 +123,21 @@ class Turns {
   }
 
  private:
+  // A caller that waits while another drives. What it waits for is asked under the lock, by whoever has that.
+  struct Follower {
+    template <typename Done>
+    explicit Follower(Done& done)
+        : what(std::addressof(done)), asks([](void* it) -> bool { return (*static_cast<Done*>(it))(); }) {}
+    bool is_done() { return asks(what); }
+
+    std::condition_variable wakes;
+    void* const what;
+    bool (*const asks)(void*);
+  };
+  // The one that has waited longest: it drives, or passes that on.
+  void wake_next() {
+    if (has_followers()) followers_.front()->wakes.notify_one();
+  }
   // A caller that has just driven will most likely be back in a moment, and one that posts is about to wait: as long as
   // they keep coming, or have the lock, the own thread naps and does not ask for it. Who only posts never drives, so
   // posts are not waited for for long.
@@ -136,14 +163,14 @@ class Turns {
   static std::chrono::nanoseconds nanoseconds_of(Duration d) { return std::chrono::nanoseconds(d.ps / 1'000 + 1); }
 
   std::mutex mutex_;
-  std::condition_variable turn_;     // for callers that wait while another drives
+  std::condition_variable over_;     // for who waits for the end
   std::condition_variable standby_;  // for the lane's own thread
   std::atomic<int> knocking_{0};
   bool is_driven_ = false;
   bool own_thread_drives_ = false;
   bool is_parked_ = false;           // the own thread sleeps until told
   std::atomic<bool> is_over_{false};
-  std::uint32_t followers_ = 0;      // callers that wait their turn to drive
+  std::vector<Follower*> followers_; // callers that wait their turn to drive, in the order in which they came
   // How often callers have driven, and given something to send. Written under the lock.
   std::atomic<std::uint64_t> leads_{0};
   std::atomic<std::uint64_t> posts_{0};

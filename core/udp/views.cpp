@@ -11,6 +11,7 @@ void add(PlaneView& view, const Plane& plane) {
 #define X(name) view.faulted.name += faulted.name;
   SOFTMRC_FAULT_COUNTERS(X)
 #undef X
+  view.has_gso &= plane.has_gso;
   for (const Socket& socket : plane.sockets) view.source_ports.push_back(socket.port());
   if (plane.sockets.empty()) return;
   view.receive_buffer_bytes = plane.sockets[0].receive_buffer_bytes();
@@ -42,14 +43,16 @@ std::vector<PlaneView> view_planes(Device& device) {
     view.is_link_up = device.link_up() >> p & 1;
     view.interface = plan.interface.empty() ? plan.link : plan.interface;
   }
+  bool is_first = true;  // the one that reads the link watch
   device.for_each_lane([&](Lane& lane) {
     lane.with_engine([&](proto::Endpoint& e, Time) {
       for (std::size_t p = 0; p < views.size(); ++p) {
         add(views[p], lane.planes()[p]);
         views[p].is_up = e.up_ports() >> p & 1;
-        views[p].link_index = lane.planes()[p].link_index;
+        if (is_first) views[p].link_index = lane.planes()[p].link_index;
       }
     });
+    is_first = false;
   });
   return views;
 }

@@ -23,6 +23,7 @@ struct PlaneView {
   int receive_buffer_bytes = 0;
   int send_buffer_bytes = 0;
   bool has_gro = false;
+  bool has_gso = true;  // in every lane, at this moment
 };
 std::vector<PlaneView> view_planes(Device& device);
 

@@ -84,6 +84,7 @@ PLANE: dict[str, str] = {
     "truncated": "longer than any packet can be, dropped",
     "send_blocked": "times the socket had no room",
     "send_refused": "messages that the kernel would not send: counted as lost",
+    "gso_refused": "times it would not cut a train: packets went one by one for a while",
     "errors_reported": "by the network, of packets sent earlier",
 }
 

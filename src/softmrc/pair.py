@@ -39,6 +39,7 @@ class PairConfig:
 
     seed: int = 1
     ports: int = 4
+    starts_at_us: float = 0.0  # what every clock says when the run begins
     one_way_delay_us: float = 4.0
     port_rate_bps: int = 0  # 0: no serialisation delay, no queue
     mark_above_bytes: int = 0
@@ -86,6 +87,7 @@ class Pair:
         self._profiles = (ev_profile, cc_profile)
         self.planes = planes
         self._native = _core.Mesh(to_native(network, _core.MeshConfig()), [*map(to_native, self._configs)])
+        self._starts_at_ps: int = self._native.now_ps
         self._recorders: dict[int, Any] = {}
         self.a, self.b = self._equip(0), self._equip(1)
         for side, process in enumerate(processes or ()):
@@ -147,7 +149,8 @@ class Pair:
 
     @property
     def now_us(self) -> float:
-        return self._native.now_ps / PS_PER_US
+        """Since the run began."""
+        return (self._native.now_ps - self._starts_at_ps) / PS_PER_US
 
     def weather(self, sender: int, plane: int) -> Any:
         """What this direction of this plane does to packets; set its attributes at any time."""

@@ -264,3 +264,21 @@ def test_a_rank_that_dies_before_anybody_spoke_to_it(how: signal.Signals, waits:
         finally:
             process.kill()
             process.communicate()
+
+
+def test_a_shared_device_spins_again_when_the_last_group_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ranks share cores a group has its device's idle threads sleep at once. That ends with the group."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    with Device(PLANES, lanes=1) as a, Device(PLANES, lanes=1) as b, ThreadPoolExecutor(2) as pool:
+        usual = a._native.spin_us
+        assert usual > 0
+        with tempfile.TemporaryDirectory() as folder:
+
+            def join(rank: int, name: str) -> Group:
+                return Group.join(DirectoryStore(folder), rank, 2, device=(a, b)[rank], name=name)
+
+            pairs = [list(pool.map(join, range(2), [name] * 2)) for name in ("one", "two")]
+        assert a._native.spin_us == b._native.spin_us == 0
+        for pair, expected in zip(pairs, (0, usual), strict=True):
+            list(pool.map(Group.close, pair))
+            assert a._native.spin_us == b._native.spin_us == expected

@@ -19,7 +19,7 @@ from softmrc.collectives import CollectiveError, DirectoryStore, Group, rendezvo
 from softmrc.config import DeviceConfig
 from softmrc.errors import ConfigError
 from softmrc.verbs import Device
-from udp.loopback import eventually
+from udp.loopback import connect, drain, eventually
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
@@ -65,6 +65,38 @@ def test_packets_that_leave_the_machine_unsealed_are_said_to_once(
         with ranks(2, device_config=DeviceConfig(seal=seal)):
             pass
     assert [one.levelname for one in caplog.records if "unsealed" in one.message] == ["WARNING"] * count
+
+
+def test_a_plain_queue_pair_goes_on_where_a_sealed_group_is_refused() -> None:  # spec: seal-agreed
+    """To one peer all queue pairs are sealed or none is; what works is not to be cut off."""
+    with Device(PLANES, lanes=1, seal="on") as a, Device(PLANES, lanes=1, seal="on") as b:
+        near, far = connect(a, b)
+        source, target = a.register(bytearray(b"x" * 100)), b.register(bytearray(100), remote_write=True)
+
+        def write() -> bool:
+            near.post_write(source, 0, 100, remote_va=0, rkey=target.rkey)
+            return [one.ok for one in drain(near.send_cq, 1, PATIENCE_S)] == [True]
+
+        def use(rank: int) -> str:
+            try:
+                with Group.join(store, rank, 2, device=(a, b)[rank], timeout_s=PATIENCE_S) as group:
+                    group.barrier().wait()
+            except CollectiveError as error:
+                return str(error)
+            return ""
+
+        assert write()
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+            store = DirectoryStore(folder)
+            errors = list(pool.map(use, range(2)))
+        assert all("cannot be reached" in error for error in errors), errors
+        assert write()
+        assert not any(row["keyless"] for device in (a, b) for row in device.planes())
+        for qp in (near, far):
+            qp.destroy()
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+            store = DirectoryStore(folder)
+            assert list(pool.map(use, range(2))) == ["", ""], "without the plain one it works"
 
 
 class Seen:

@@ -251,6 +251,9 @@ void bind_silence(nb::module_& m) {
       .def("unasked", &Silence::unasked)
       .def("on_asked", [](Silence& s, std::uint8_t port) { s.on_asked(port); })
       .def("on_not_taken", [](Silence& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) { s.on_not_taken(Time{now}, tx_count, Duration{span}); })
+      .def("on_trimmed", [](Silence& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) {
+        s.on_trimmed(Time{now}, tx_count, Duration{span});
+      })
       .def("holds", [](const Silence& s, std::int64_t now) { return s.holds(Time{now}); })
       .def_prop_ro("is_any", &Silence::is_any)
       .def_prop_ro("is_long", &Silence::is_long)

@@ -75,7 +75,7 @@ void bind_seal_parts(nb::module_& m) {
         check_available();
         new (self) Outbound(cipher, secret_of(secret, "secret"), to_qpn, {rekey_packets, seconds(rekey_s), most}, std::make_shared<ForkGuard>());
       }, nb::arg("cipher"), nb::arg("secret"), nb::arg("to_qpn"), nb::arg("rekey_packets"), nb::arg("rekey_s"), nb::arg("most") = Rekeying{}.most)
-      .def("on_heard", &Outbound::on_heard)
+      .def("on_heard", &Outbound::on_heard, nb::arg("epoch"))
       .def("seal", &seal_packet, nb::arg("now_ps"), nb::arg("packet"))
       .def_prop_ro("epoch", &Outbound::epoch);
 }

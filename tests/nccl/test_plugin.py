@@ -186,6 +186,22 @@ def test_a_device_whose_second_lane_does_not_open_is_refused(harness) -> None:
         harness(11, 1, "unopened", device=f"lanes = 2\nport = {port}", HARNESS_WORD="in use")
 
 
+def free_port() -> int:
+    """Of UDP, at the addresses of all planes."""
+    for port in range(20_000, 32_000):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for plane in range(4):
+                taken = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                taken.bind((f"127.0.0.{1 + plane}", port))
+            return port
+    raise AssertionError("no port is free")
+
+
+def test_two_communicators_of_a_process_share_a_fixed_port(harness) -> None:
+    """The second station, for what the process says to itself, has ports of its own."""
+    harness(11, 1, "traffic", 1, 20, 11, device=f"port = {free_port()}")
+
+
 @NOT_UNDER_SANITIZERS  # one that has no descriptor for a look at memory takes it for gone
 def test_a_listener_without_descriptors_says_so(play) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -37,8 +37,8 @@ def outbound(
 
 
 def heard(out: Outbound) -> Outbound:
-    """One whose peer was heard from, so that its keys may be replaced."""
-    out.on_heard()
+    """One whose peer has shown that it has this key, so that it may be replaced."""
+    out.on_heard(out.epoch)
     return out
 
 

@@ -255,6 +255,50 @@ def test_an_outage_of_many_lifetimes_is_survived() -> None:  # spec: rekeying
         assert out.epoch == before + 1, "who is heard again is given the next"
 
 
+class End:
+    """Both directions of a sealed queue pair, at one end."""
+
+    def __init__(self, sends: bytes, receives: bytes, **how: int) -> None:
+        self.out, self.into = outbound(secret=sends, **how), inbound(secret=receives)
+
+    def tell(self, other: End, now: int) -> bool:
+        """Whether the other end could open it."""
+        return other.hear(self.out.seal(now, of_every_opcode(1)["write_only"]), now)
+
+    def hear(self, packet: bytes, now: int) -> bool:
+        if self.into.open(now, packet, False)[0] != Opened.FRESH:
+            return False
+        self.out.on_heard(self.into.epoch)
+        return True
+
+
+@pytest.mark.parametrize("how", [{"s": 60}, {"packets": 10}], ids=str)
+@pytest.mark.parametrize("deaf", [0, 1])
+def test_keys_do_not_run_away_in_an_outage_of_one_way(how: dict[str, int], deaf: int) -> None:  # spec: rekeying
+    """One end hears the other, and is not heard. When it is, what it says can still be opened, and keys are replaced
+    again."""
+    first, second = bytes(range(32)), bytes(range(1, 33))
+    ends = End(first, second, **how), End(second, first, **how)
+    heard_end, deaf_end = ends[1 - deaf], ends[deaf]
+    minute = 60 * SECOND_PS
+    for now in range(0, 1000 * minute, minute):
+        assert deaf_end.tell(heard_end, now)
+        heard_end.out.seal(now, of_every_opcode(1)["write_only"])  # and this is lost
+    assert max(end.out.epoch for end in ends) <= 2
+    for now in range(1000 * minute, 1100 * minute, minute):
+        assert heard_end.tell(deaf_end, now) and deaf_end.tell(heard_end, now)
+    assert min(end.out.epoch for end in ends) > 5
+
+
+def test_the_peer_replaces_its_key_when_it_has_seen_a_new_one() -> None:  # spec: rekeying
+    first, second = bytes(range(32)), bytes(range(1, 33))
+    ends = End(first, second, packets=10), End(second, first)
+    for count in range(600):
+        assert ends[0].tell(ends[1], 0) and ends[1].tell(ends[0], 0)
+        assert abs(ends[0].out.epoch - ends[1].out.epoch) <= 1, count
+    assert ends[0].out.epoch >= 40, "the one whose keys do not last has them replaced"
+
+
 def test_no_key_serves_for_more_than_its_most() -> None:
     packet = of_every_opcode()["write_only"]
     out = outbound(packets=10, most=50)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .draw import BARE, LINKED, STEERED
-from .swarm import run_guarded, run_seeds
+from .swarm import guarded, run_guarded, run_seed, run_seeds
 
 CHUNK = 50
 SEEDS = int(os.environ.get("SOFTMRC_SWARM_SEEDS", "400"))
@@ -31,6 +31,19 @@ FIRSTS = [
 def test_seeds(first: int) -> None:
     failures = run_seeds(range(first, first + CHUNK))
     assert not failures, "\n" + "\n".join(failures)
+
+
+# In ps, of which 63 bits count 106 days. What has not happened yet is taken to have happened 2**61 before the
+# beginning, so on day 80 the time since then is longer than that.
+LATE = {"day 80": 2**63 - 2**61 + 10**9, "day 106": 2**63 - 300 * 10**12}
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("first", range(0, max(SEEDS // 16, 1), CHUNK))
+def test_seeds_on_clocks_that_have_run_for_long(first: int, late: str) -> None:
+    for seed in range(first, first + CHUNK):
+        with guarded(f"seed {seed} from {late} on"):
+            run_seed(seed, starts_at_us=LATE[late] / 1e6)
 
 
 @pytest.mark.parametrize("seed", KNOWN)

@@ -55,9 +55,10 @@ class Far:
 
 
 @contextmanager
-def device() -> Iterator[tuple[Lab, Far]]:
+def device(planes: list[str] | None = None) -> Iterator[tuple[Lab, Far]]:
     with veth_planes(2) as lab:
-        command = ["ip", "netns", "exec", lab.names[0], sys.executable, "-c", DEVICE, json.dumps(planes_of(0, 2))]
+        where = json.dumps(planes or planes_of(0, 2))
+        command = ["ip", "netns", "exec", lab.names[0], sys.executable, "-c", DEVICE, where]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "open\n"
@@ -104,6 +105,95 @@ def test_an_interface_that_is_gone_is_down() -> None:
     with device() as (lab, far):
         lab.ip(0, "link", "del", link_of(0, 1))
         assert far.planes([UP, DOWN]) == [UP, DOWN]
+
+
+# One end of a connection. Told of a plane, it writes until packets have come in by that one, too.
+LISTENING = """
+import json, sys
+from softmrc.connection import listen
+
+with listen(sys.argv[1], memory=bytearray(1 << 20), planes=json.loads(sys.argv[2]), secret="links") as listener:
+    print(listener.port, flush=True)
+    with listener.accept(60):
+        sys.stdin.read()
+"""
+WRITING = """
+import json, sys, time
+from softmrc.connection import connect
+
+with connect(sys.argv[1], int(sys.argv[2]), planes=json.loads(sys.argv[3]), secret="links") as connection:
+    print("open", flush=True)
+    for line in sys.stdin:
+        plane, until = int(line), time.monotonic() + 60
+        before = connection.device.planes()[plane]["packets_received"]
+        while connection.device.planes()[plane]["packets_received"] < before + 20 and time.monotonic() < until:
+            connection.write(connection.remote[0], 0, bytes(1 << 16))
+        print(connection.device.planes()[plane]["packets_received"] - before >= 20, flush=True)
+"""
+
+
+@contextmanager
+def speaking(lab: Lab, side: int, program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A program in a namespace, and the first thing that it says."""
+    command = ["ip", "netns", "exec", lab.names[side], sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.stdin.close()  # type: ignore[union-attr]
+
+
+def make_anew(lab: Lab, plane: int) -> None:
+    """As when a driver is loaded anew: the same names and addresses, other indexes."""
+    near, far = link_of(0, plane), link_of(1, plane)
+    lab.ip(0, "link", "add", near, "type", "veth", "peer", "name", far, "netns", lab.names[1])
+    for side in (0, 1):
+        lab.ip(side, "addr", "add", f"{address_of(side, plane)}/24", "dev", link_of(side, plane))
+        lab.ip(side, "link", "set", link_of(side, plane), "up")
+
+
+def test_an_interface_that_is_made_anew_is_found_again() -> None:
+    with device() as (lab, far):
+        lab.ip(0, "link", "del", link_of(0, 1))
+        assert far.planes([UP, DOWN]) == [UP, DOWN]
+        make_anew(lab, 1)
+        assert far.planes([UP, UP], wait_s=60) == [UP, UP]
+        lab.set_link(0, 1, False)
+        assert far.planes([UP, DOWN], wait_s=60) == [UP, DOWN]
+
+
+def test_an_address_that_moves_to_another_interface_takes_the_plane_along() -> None:
+    with device([address_of(0, 0), address_of(0, 1)]) as (lab, far):
+        assert far.planes([UP, UP]) == [UP, UP]
+        lab.ip(0, "addr", "del", f"{address_of(0, 1)}/24", "dev", link_of(0, 1))
+        lab.ip(0, "addr", "add", f"{address_of(0, 1)}/24", "dev", link_of(0, 0))
+        lab.set_link(0, 1, False)
+        lab.set_link(0, 0, False)
+        assert far.planes([DOWN, DOWN], wait_s=60) == [DOWN, DOWN]
+        lab.set_link(0, 0, True)
+        assert far.planes([UP, UP], wait_s=60) == [UP, UP], "though the other link is still down"
+
+
+def test_a_connection_uses_an_interface_that_was_made_anew() -> None:
+    with (
+        veth_planes(2) as lab,
+        speaking(lab, 1, LISTENING, address_of(1, 0), json.dumps(planes_of(1, 2))) as (_, port),
+        speaking(lab, 0, WRITING, address_of(1, 0), port, json.dumps(planes_of(0, 2))) as (writer, said),
+    ):
+        assert said == "open" and writer.stdin is not None and writer.stdout is not None
+
+        def carries(plane: int) -> bool:
+            assert writer.stdin is not None and writer.stdout is not None
+            writer.stdin.write(f"{plane}\n")
+            writer.stdin.flush()
+            return writer.stdout.readline() == "True\n"
+
+        assert carries(0) and carries(1)
+        lab.ip(0, "link", "del", link_of(0, 1))
+        assert carries(0)
+        make_anew(lab, 1)
+        assert carries(1)
 
 
 SHRINKING = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import threading
@@ -10,9 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from loopback import drain, pair
+from loopback import connect, drain, pair
 
 from softmrc.errors import UsageError
+from softmrc.verbs import CompletionQueue, Device
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +97,33 @@ print("all answered")
 def test_nothing_of_pythons_is_made_while_the_engine_is_held() -> None:
     done = subprocess.run([sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "all answered\n", done.stderr
+
+
+def test_threads_that_wait_for_something_else_sleep_on() -> None:
+    """On one lane one drives. Whoever waits for what has not come is not woken whenever something else has."""
+    idle, messages = 16, 2000
+    switches: list[int] = []
+    with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
+        busy, *others = [connect(a, b)[0] for _ in range(1 + idle)]
+        source, target = a.register(bytearray(64)), b.register(bytearray(64), remote_write=True)
+        ready, is_over = threading.Barrier(idle + 1), threading.Event()
+
+        def wait(queue: CompletionQueue) -> None:
+            ready.wait()
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+            while not is_over.is_set():
+                queue.wait(0.5)
+            switches.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+
+        threads = [threading.Thread(target=wait, args=(qp.recv_cq,)) for qp in others]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        for _ in range(messages):
+            busy.post_write(source, 0, 64, remote_va=0, rkey=target.rkey)
+            assert [c.ok for c in drain(busy.send_cq, 1, 60)] == [True]
+        is_over.set()
+        for thread in threads:
+            thread.join(60)
+    assert len(switches) == idle
+    assert sum(switches) < idle * messages / 4, switches

@@ -250,6 +250,39 @@ def test_a_peer_that_never_takes_a_packet_is_asked_ever_more_seldom(reason: int)
 
 
 # spec: nack-backoff
+@pytest.mark.parametrize("reason", [packer.TRIMMED, packer.TRIMMED_LAST_HOP])
+def test_what_is_always_trimmed_is_sent_ever_more_seldom_and_its_retries_are_counted(reason: int) -> None:
+    rig = Rig(rts={"timeout": 4, "retry_linear": 2, "retry_exponential": 3})
+    sent = data(rig.post(3 * 1024))
+    tries = 0
+    for _ in range(20_000):
+        if rig.qp.state == QpState.ERROR:
+            break
+        tries += len(sent)
+        rig.now += 2 * US
+        nacks = [packer.nack(QPN, packet.psn, reason, ticks=packet.ticks) for packet in sent]
+        again = [packet for nack in nacks for packet in data(rig.receive(nack))]
+        sent = again or data(rig.advance(1))
+    assert rig.qp.state == QpState.ERROR
+    assert rig.sends()["status"][0] == CompletionStatus.RETRY_EXCEEDED.value
+    assert tries < 200, f"{tries} packets into a queue that trims them all"
+
+
+def test_what_is_trimmed_a_few_times_is_sent_again_at_once() -> None:
+    """Which is what trimming is for."""
+    rig = Rig(rts={"timeout": 16})
+    for psn in range(20):
+        (packet,) = data(rig.post(100))
+        for _ in range(3):
+            rig.now += 5 * US
+            (packet,) = data(rig.receive(packer.nack(QPN, psn, packer.TRIMMED, ticks=packet.ticks)))
+            assert packet.psn == psn and packet.rtx
+        rig.now += 5 * US
+        rig.receive(packer.sack(QPN, psn, ack_psn=psn, ticks=packet.ticks, rcvd_bytes=200 * psn))
+        rig.receive(packer.ack(QPN, psn, psn))
+
+
+# spec: nack-backoff
 def test_a_wait_grows_while_it_is_in_vain_and_ends_with_progress() -> None:
     rig = Rig(rts={"timeout": 20})
 

@@ -211,6 +211,30 @@ def test_a_peer_that_takes_nothing_is_left_alone_twice_as_long_each_time(timeout
     assert one.holds(now + SPAN - 1) and not one.holds(now + SPAN)
 
 
+# spec: nack-backoff
+def test_trims_are_answers_but_no_progress() -> None:
+    """What was asked in vain is asked anew; the timeout is counted from the last progress. A packet that was trimmed
+    three times goes again at once."""
+    one = silence()
+    for at in (SPAN, 3 * SPAN):
+        one.ask(at)
+    one.on_trimmed(4 * SPAN, 3, SPAN)
+    assert not one.is_any and not one.holds(4 * SPAN)
+    assert wait(one, 4 * SPAN) == (5 * SPAN, Due.QUESTION)
+    one.on_trimmed(5 * SPAN, 4, SPAN)
+    assert one.holds(6 * SPAN - 1) and not one.holds(6 * SPAN)
+    one.on_trimmed(6 * SPAN, 5, SPAN)
+    assert one.holds(8 * SPAN - 1) and not one.holds(8 * SPAN)
+    for at in range(7 * SPAN, TICK << 8, SPAN // 2):
+        one.on_trimmed(at, 9, SPAN)
+    assert one.due(TICK << 8, SPAN) == Due.TIMEOUT
+    one.on_progress(TICK << 8)
+    one.on_trimmed((TICK << 8) + SPAN, 9, SPAN)
+    assert not one.holds((TICK << 8) + SPAN), "not where something arrives in between"
+    one.on_trimmed((TICK << 8) + SPAN + 1, 9, SPAN)
+    assert one.holds((TICK << 8) + SPAN + 1)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_after_progress_nothing_of_the_silence_is_left(seed: int) -> None:
     """Whatever happened, progress puts clocks, retries, ports and holds where they were at first."""
@@ -225,6 +249,7 @@ def test_after_progress_nothing_of_the_silence_is_left(seed: int) -> None:
             (one.on_sent, now),
             (one.on_asked, rng.randrange(16)),
             (one.on_not_taken, now, rng.randrange(1, 4), SPAN),
+            (one.on_trimmed, now, rng.randrange(1, 8), SPAN),
             (one.on_probe_sent, now, rng.randrange(8)),
         ]
         happens, *arguments = rng.choice(happenings)

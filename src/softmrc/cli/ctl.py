@@ -130,13 +130,15 @@ def _planes(node: control.Node, as_json: bool) -> None:
     rows = [{"plane": i} | row for i, row in enumerate(node.stats()["planes"])]
 
     def table() -> Grid:
-        heads = ("plane", "state", "admin", "link", "packets sent", "packets received", "bad ICRC")
+        heads = ("plane", "state", "admin", "link", "GSO", "packets sent", "packets received", "bad ICRC")
         shown = Grid(*heads, spare=("bad ICRC", "link", "admin", "packets received"))
         for row in rows:
             state = Text("up", "green") if row["is_up"] else Text("down", "red")
             words = ["up" if row.get(key, row["is_up"]) else "down" for key in ("is_admin_up", "is_link_up")]
+            # Of a device that does not say, nothing is known.
+            gso = {True: Text("on"), False: Text("off", "red")}.get(row.get("has_gso", ""), Text(""))
             counts = [f"{row.get(key, 0):,}" for key in ("packets_sent", "packets_received", "bad_icrc")]
-            shown.add_row(str(row["plane"]), state, *words, *counts)
+            shown.add_row(str(row["plane"]), state, *words, gso, *counts)
         return shown
 
     say_rows(as_json, rows, table)

@@ -50,6 +50,7 @@ from softmrc.verbs.width import cores, processes_here
 
 log = logging.getLogger(__name__)
 SEEN_EVERY_S = 0.005
+UNREACHED = "another is where it said to be, or only one of its other connections and this group is encrypted"
 SET_BY = {"sealed": f"{SECRET} and `seal`", "number of planes": "SOFTMRC_PLANES", "planes of IP": "SOFTMRC_PLANES"}
 Found = dict[int, tuple[Offer, list[Strand]]]  # by rank, how the others are reached
 
@@ -256,7 +257,7 @@ class Meeting:
             return
         pairs = self.pairs_of(native, peer)
         if not pairs:
-            raise CollectiveError(native.error or f"rank {peer} cannot be reached: another is where it said to be")
+            raise CollectiveError(native.error or f"rank {peer} cannot be reached: {UNREACHED}")
         pair = pairs[0].messages
         for pause_s in reach.pauses([pair], min(reach.SILENT_S, self._timeout_s)):
             time.sleep(pause_s)
@@ -275,6 +276,7 @@ class Meeting:
     def leave(self) -> None:
         """Give back what the device kept for this group, whose queue pairs are gone."""
         self.cq.destroy()
+        self.device._spin(self, is_wanted=True)
         self._forget()
 
     def _forget(self) -> None:
@@ -287,7 +289,7 @@ class Meeting:
         each, that of whoever else must run there. Two win by it."""
         cores = len(os.sched_getaffinity(0))
         if ranks_here * len(self.lanes) > cores or ranks_here >= max(cores, 3):
-            self.device._native.set_spin_us(0.0)
+            self.device._spin(self, is_wanted=False)
 
     def _others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]

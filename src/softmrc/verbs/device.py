@@ -191,6 +191,7 @@ class Device:
         self.known_silent: set[int] = set()  # planes of which it was said that some peer does not answer there
         self._told_of_end: Census[Any] = Census()
         self._groups: Census[Any] = Census()  # leave before this device does
+        self._sleepers: set[int] = set()  # those of its users, by id, who want its threads to sleep at once
         if self.config.port:
             leaving.hurry(self.config.port)
         plan = self._plan()
@@ -411,6 +412,12 @@ class Device:
             for queue in queues:
                 queue._used_by.add(qpn)
             return QueuePair(self, qpn, *queues, inside)
+
+    def _spin(self, who: object, *, is_wanted: bool) -> None:
+        """Idle threads look once more for `spin_us` before they sleep, unless one of those who share the device does
+        not want that."""
+        (self._sleepers.discard if is_wanted else self._sleepers.add)(id(who))
+        self._native.set_spin_us(0.0 if self._sleepers else self.config.spin_us)
 
     def _deny_listed(self, qp: QueuePair) -> None:
         """Keep a queue pair off what the node's denylist names: its paths have the numbers that the fabric knows."""

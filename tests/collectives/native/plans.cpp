@@ -138,7 +138,6 @@ class Run {
       rank.peers.insert(in.peer);
       if (in.is_eager) continue;
       grants[in.peer] += in.bytes;
-      in.has_ended = in.bytes == 0;
     }
     for (const auto& [peer, bytes] : grants) say(r, peer, {true, 0, bytes, {}, 0});
     for (Copy& copy : rank.op->copies)
@@ -247,7 +246,7 @@ class Run {
     slice.has_landed = true;
     const std::uint64_t bytes = slice.seen.size();
     if (slice.at + bytes > in->bytes) return fail("a slice beyond its transfer");
-    if (std::memcmp(slice.from, slice.seen.data(), bytes) != 0) return fail("memory changed while it was sent");
+    if (bytes && std::memcmp(slice.from, slice.seen.data(), bytes) != 0) return fail("memory changed while it was sent");
     std::vector<std::uint64_t> starts;
     for (std::uint64_t at = 0; at < bytes; at += 4096) starts.push_back(at);
     for (std::size_t i = starts.size(); i > 0; --i) {

@@ -53,6 +53,7 @@ struct Kernel {
   bool segments = true;
   bool spoke = false;  // of an earlier error, and does not do so twice in a row
   std::uint64_t refusals = 0;
+  std::uint64_t trains_tried = 0;
   std::vector<Packet> sent;
 };
 Kernel kernel;
@@ -347,6 +348,50 @@ void a_plane_sends_all_once_and_in_order(std::uint64_t seed) {
   require(plane.has_gso == kernel.segments, "it knows whether trains are of use");
 }
 
+// A route that is gone for a moment refuses trains like an interface that cannot cut them. Which it was, time tells.
+void a_plane_tries_trains_again_after_ever_longer_waits() {
+  kernel = Kernel{};
+  kernel.segments = false;
+  Memory memory;
+  Load load(5, memory);
+  udp::Plane plane;
+  plane.plan.address = wire::Ipv4{127, 0, 0, 1};
+  plane.sockets.resize(1);
+  const auto send_all = [&](Time now) {
+    kernel.sent.clear();
+    plane.line().send(now, 0, load.trains);
+    for (int i = 0; i < 10'000 && kernel.sent.size() < load.packets.size(); ++i) {
+      plane.blocked_socket = -1;
+      plane.line().send_held(now);
+    }
+    require(kernel.sent == load.packets, "all are sent, trains or not");
+  };
+  std::vector<std::int64_t> tried;  // in quarters of a second
+  std::int64_t at = 0;
+  for (; at < 4 * 400; ++at) {
+    const std::uint64_t before = kernel.trains_tried;
+    send_all(Time{} + milliseconds(250) * at);
+    if (kernel.trains_tried > before) tried.push_back(at);
+  }
+  for (std::size_t i = 0; i + 1 < tried.size(); ++i)
+    require(tried[i + 1] - tried[i] == std::min(4 << i, 4 * 64), "after a second, two, four, and so on up to 64");
+  require(tried.size() > 8 && plane.stats.gso_refused == tried.size(), "each is counted");
+  kernel.segments = true;
+  const auto is_whole = [&] {
+    send_all(Time{} + milliseconds(250) * ++at);
+    return plane.has_gso;
+  };
+  while (!is_whole()) require(at < 4 * 600, "what can be cut again is sent whole again");
+  send_all(Time{} + milliseconds(250) * ++at);
+  kernel.segments = false;
+  send_all(Time{} + milliseconds(250) * at);
+  const std::uint64_t before = kernel.trains_tried;
+  for (const std::int64_t until = at + 3; at < until;) send_all(Time{} + milliseconds(250) * ++at);
+  require(kernel.trains_tried == before, "the next wait is a second again");
+  send_all(Time{} + milliseconds(250) * ++at);
+  require(kernel.trains_tried > before, "and no longer");
+}
+
 }  // namespace
 
 extern "C" int sendmmsg(int, mmsghdr* messages, unsigned count, int) {
@@ -358,6 +403,7 @@ extern "C" int sendmmsg(int, mmsghdr* messages, unsigned count, int) {
   for (const unsigned room = 1 + kernel.prng.below(count); done < room; ++done) {
     msghdr& header = messages[done].msg_hdr;
     const std::uint16_t segment = segment_of(header);
+    kernel.trains_tried += segment != 0;
     if (segment && !kernel.segments) break;
     const Packet bytes = joined(header.msg_iov, header.msg_iovlen);
     const std::size_t step = segment ? segment : bytes.size();
@@ -373,6 +419,7 @@ int main() {
     a_storm_adds_up(seed);
     a_plane_sends_all_once_and_in_order(seed);
   }
+  a_plane_tries_trains_again_after_ever_longer_waits();
   the_seed_decides();
   what_is_held_can_be_let_go();
   what_comes_in_is_thinned();

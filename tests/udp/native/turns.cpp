@@ -225,6 +225,58 @@ void a_caller_that_gives_up_leaves_the_lane_to_its_own_thread() {
   own.join();
 }
 
+// What most callers wait for has not come after most turns: those sleep on, and the others are woken.
+void only_those_are_woken_that_have_what_they_wait_for() {
+  constexpr int idle = 20;
+  constexpr std::uint64_t rounds = 2'000;
+  Turns turns;
+  udp::Clock clock;
+  std::uint64_t wanted = 0, given = 0;
+  bool is_over = false;
+  std::atomic<std::uint64_t> looks{0};
+  std::vector<std::thread> threads;
+  const auto nap = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+  // One drives and gives, one takes, all others wait for the end.
+  std::thread driver([&] {
+    Turns::Lock lock = turns.enter();
+    turns.lead(lock, clock, Time::never(), [&] { return is_over; }, [&] {
+      while (!is_over) {
+        if (given < wanted) ++given;
+        turns.wake_done();
+        lock.unlock();
+        std::this_thread::yield();
+        lock.lock();
+      }
+    }, [] {});
+  });
+  nap(50);
+  for (int i = 0; i < idle; ++i) {
+    threads.emplace_back([&] {
+      const std::thread::id here = std::this_thread::get_id();
+      Turns::Lock lock = turns.enter();
+      turns.lead(lock, clock, Time::never(), [&] {
+        looks += std::this_thread::get_id() == here;
+        return is_over;
+      }, [] {}, [] {});
+    });
+  }
+  nap(50);
+  const std::uint64_t before = looks;
+  for (std::uint64_t i = 0; i < rounds; ++i) {
+    Turns::Lock lock = turns.enter();
+    const std::uint64_t mine = ++wanted;
+    turns.lead(lock, clock, Time::never(), [&] { return given >= mine; }, [] {}, [] {});
+  }
+  require(looks - before < rounds, "who waits for something else sleeps on");
+  {
+    Turns::Lock lock = turns.enter();
+    is_over = true;
+    turns.wake_all();
+  }
+  driver.join();
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Who posts and never waits must not keep everybody from driving.
 void posts_are_not_waited_for_for_ever() {
   Lane lane;
@@ -283,6 +335,7 @@ int main() {
   the_own_thread_works_alone();
   a_turn_that_nobody_wants_is_passed_on();
   a_caller_that_gives_up_leaves_the_lane_to_its_own_thread();
+  only_those_are_woken_that_have_what_they_wait_for();
   posts_are_not_waited_for_for_ever();
   spinning_ends();
   std::puts("all holds");
