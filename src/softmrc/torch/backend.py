@@ -80,8 +80,10 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._is_detailed = dist.get_debug_level() == dist.DebugLevel.DETAIL
         self._from: Origin | None = None
         self._watches = self._splits = 0
+        # Torch's name for the group, which is also what its keys in the store begin with: alike on all its ranks.
+        self._scope = f"{getattr(options, 'group_id', '')} {','.join(map(str, self._ranks))}"
         self._membership: Membership | None = Membership(
-            options.store, options.group_rank, options.group_size, limits.of_group(options.timeout)
+            options.store, options.group_rank, options.group_size, limits.of_group(options.timeout), self._scope
         )
         self._group = self._membership.group
         self._crew = Crew("mrc-done")
@@ -148,6 +150,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
                 store=dist.PrefixStore(place, self._store),
                 group_rank=list(ranks).index(self.rank()),
                 group_size=len(ranks),
+                group_id=f"{self._scope}/{place}",
                 timeout=timeout or timedelta(seconds=self._group.timeout_s),
                 global_ranks_in_group=[self._ranks[rank] for rank in ranks],
             )
