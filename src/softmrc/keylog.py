@@ -19,6 +19,7 @@ from softmrc._core.parts import Inbound, Opened
 from softmrc.errors import ConfigError, DeviceError
 
 KEYLOG = "SOFTMRC_KEYLOG"
+LATEST_PS = 1 << 62  # a moment of the core's; a damaged capture may have later ones
 LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
 
 
@@ -80,7 +81,7 @@ class Keys:
             return None
         if self._began_ns is None:
             self._began_ns = record.time_ns
-        since_ps = max(0, record.time_ns - self._began_ns) * 1000
+        since_ps = min(max(0, record.time_ns - self._began_ns) * 1000, LATEST_PS)
         for number, (cipher, secret) in enumerate(self._known.get(frame.sealed.qpn, ())):
             place = frame.sealed.qpn, number
             if place not in self._open:
