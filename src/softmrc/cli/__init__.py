@@ -33,7 +33,7 @@ from softmrc.cli import (
     study,
     top,
 )
-from softmrc.errors import MrcError, words_of
+from softmrc.errors import MrcError, on_terminal, words_of
 
 app = typer.Typer(
     name="softmrc",
@@ -105,5 +105,5 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (MrcError, OSError) as error:
-        print(f"softmrc: {words_of(error)}", file=sys.stderr)
+        print(f"softmrc: {on_terminal(words_of(error))}", file=sys.stderr)
         sys.exit(1)
