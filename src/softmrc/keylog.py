@@ -9,8 +9,10 @@ Who has this file can read what was captured, and write in the name of either en
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 
 from softmrc import wire
@@ -24,8 +26,18 @@ LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
 
 
 def _append(path: str, line: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """To a file that nobody else can read, or has put there: not through a symbolic link either."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
+        handle = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PermissionError(errno.EPERM, "it is a symbolic link") from None
+        raise
+    try:
+        about = os.fstat(handle)
+        if stat.S_ISREG(about.st_mode) and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
+            raise PermissionError(errno.EPERM, "it is another user's, or others may open it: chmod 600")
         os.write(handle, line)
     finally:
         os.close(handle)
