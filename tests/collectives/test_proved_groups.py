@@ -1,5 +1,6 @@
-"""With a secret, whoever can read and write the store but does not know it cannot be a rank: neither by writing records,
-nor by putting back what ranks wrote before. Addresses are on loopback, where packets are not encrypted by default."""
+"""With a secret, whoever can read and write the store but does not know it cannot be a rank: neither by writing
+records, nor by putting back what ranks wrote before. Addresses are on loopback, where packets are not encrypted by
+default."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from softmrc.collectives.table import Table, _name_of
 
 SECRET, KNOWN = "SOFTMRC_SECRET", b"what all ranks know"
 PATIENCE_S = 60.0
+BOTH = [["place of 0", "place of 1"]] * 2  # what each of two ranks is told
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ def outcomes(*lives: Callable[[], Any]) -> list[Any]:
 def test_ranks_that_share_a_secret_meet(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     for _ in range(2):
-        assert outcomes(*(lambda rank=rank: sit(store, rank) for rank in range(2))) == [["place of 0", "place of 1"]] * 2
+        assert outcomes(*(lambda rank=rank: sit(store, rank) for rank in range(2))) == BOTH
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_who_comes_late_replaces_what_was_not_proved(tmp_path: Path) -> None:
         time.sleep(0.2)
         return sit(store, 1)
 
-    assert outcomes(lambda: sit(store, 0), late) == [["place of 0", "place of 1"]] * 2
+    assert outcomes(lambda: sit(store, 0), late) == BOTH
 
 
 def test_a_record_that_was_replaced_is_set_again(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_a_record_that_was_replaced_is_set_again(tmp_path: Path) -> None:
         time.sleep(0.3)
         return sit(store, 0)
 
-    assert outcomes(late, lambda: sit(store, 1), replaces)[:2] == [["place of 0", "place of 1"]] * 2
+    assert outcomes(late, lambda: sit(store, 1), replaces)[:2] == BOTH
 
 
 class Forged:
@@ -127,14 +129,14 @@ def test_a_forged_excuse_is_ignored(tmp_path: Path) -> None:
         time.sleep(0.5)  # the other one waits, and looks for excuses meanwhile
         return sit(stores[1], 1)
 
-    assert outcomes(lambda: sit(stores[0], 0), late) == [["place of 0", "place of 1"]] * 2
+    assert outcomes(lambda: sit(stores[0], 0), late) == BOTH
 
 
 @pytest.mark.parametrize("acts_at_once", [False, True])
 def test_a_whole_run_that_is_put_back_makes_no_rank(tmp_path: Path, acts_at_once: bool) -> None:
     """Its first record has a valid MAC. Signs of today have not."""
     store = DirectoryStore(tmp_path)
-    assert outcomes(*(lambda rank=rank: sit(store, rank) for rank in range(2))) == [["place of 0", "place of 1"]] * 2
+    assert outcomes(*(lambda rank=rank: sit(store, rank) for rank in range(2))) == BOTH
     victim = Table(Forged(store, absent=1), "table", 0, 2, 1.0, KNOWN)
 
     def join() -> None:
@@ -152,7 +154,7 @@ def test_a_whole_run_that_is_put_back_makes_no_rank(tmp_path: Path, acts_at_once
 
 def test_signs_of_another_meeting_are_none_of_this(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    assert outcomes(*(lambda rank=rank: sit(store, rank) for rank in range(2))) == [["place of 0", "place of 1"]] * 2
+    assert outcomes(*(lambda rank=rank: sit(store, rank) for rank in range(2))) == BOTH
     said = [store.get(f"softmrc/table/says/{rank}").decode().split(" ", 1)[1].partition(" ") for rank in range(2)]
     sign = store.get(f"softmrc/table/heard/{_name_of(said)}/1")
     assert sign.startswith(b"proof:")

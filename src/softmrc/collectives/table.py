@@ -14,8 +14,8 @@ then the rank is named, the key, and what was found there.
 Each time a rank speaks once, and reads all others in one go, where the store can do that. Of signs it is enough that
 they are there.
 
-With a secret every record carries a MAC: of its key, which names the rank and what all have heard so far, of the size of
-the group, of its scope and of what it holds. A record without a valid MAC counts as absent: signs and excuses are
+With a secret every record carries a MAC: of its key, which names the rank and what all have heard so far, of the size
+of the group, of its scope and of what it holds. A record without a valid MAC counts as absent: signs and excuses are
 ignored, and a rank whose first record stays that way is refused after `UNPROVED_S`. An old record with a valid MAC
 can be put back, but it brings a token that nobody signs today. So with a secret nobody may act on what was heard before
 `confirm`.
