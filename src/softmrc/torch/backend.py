@@ -23,6 +23,7 @@ from softmrc.torch.crew import Crew
 from softmrc.torch.memory import order
 from softmrc.torch.ops import Ops
 from softmrc.torch.record import Origin, recorder
+from softmrc.torch.refused import runtime_errors
 from softmrc.torch.rendezvous import Membership
 from softmrc.torch.watch import meet
 from softmrc.torch.work import renewed
@@ -82,9 +83,10 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._watches = self._splits = 0
         # Torch's name for the group, which is also what its keys in the store begin with: alike on all its ranks.
         self._scope = f"{getattr(options, 'group_id', '')} {','.join(map(str, self._ranks))}"
-        self._membership: Membership | None = Membership(
-            options.store, options.group_rank, options.group_size, limits.of_group(options.timeout), self._scope
-        )
+        with runtime_errors():
+            self._membership: Membership | None = Membership(
+                options.store, options.group_rank, options.group_size, limits.of_group(options.timeout), self._scope
+            )
         self._group = self._membership.group
         self._crew = Crew("mrc-done")
         self._starter = Crew("mrc-start", most=1)
