@@ -30,7 +30,7 @@ class ConfigError(MrcError, ValueError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         said = "is missing" if value is MISSING else f"= {value!r} is not allowed"
-        super().__init__(f"{field} {said}: {allowed}")
+        super().__init__(on_terminal(f"{field} {said}: {allowed}"))  # names of fields may be from a file
         self.field = field
         self.value = value
         self.allowed = allowed
@@ -52,11 +52,18 @@ class DeviceError(MrcError, OSError):
 
 
 LONGEST_SAYING = 500  # characters
+SPACES = "\u00a0\u202f"  # which do not break, and are not printable to Python
 
 
 def printable(text: str) -> str:
     """What a stranger wrote, on one line and without commands to a terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in SPACES else repr(c)[1:-1] for c in text)
+
+
+def on_terminal(text: str) -> str:
+    """What may go to a terminal of a text in which there are words from elsewhere: files, peers, devices. Its lines
+    stay, and nothing else that moves a cursor. Commands print such text by `cli.terminal`, which asks this."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 class RemoteError(MrcError, ConnectionError):

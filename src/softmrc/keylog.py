@@ -9,8 +9,10 @@ Who has this file can read what was captured, and write in the name of either en
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 
 from softmrc import wire
@@ -18,12 +20,23 @@ from softmrc._core import Cipher, Inbound, Opened
 from softmrc.errors import ConfigError, DeviceError
 
 KEYLOG = "SOFTMRC_KEYLOG"
+LATEST_PS = 1 << 62  # a moment of the core's; a damaged capture may have later ones
 LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
 
 
 def _append(path: str, line: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """To a file that nobody else can read, or has put there: not through a symbolic link either."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
+        handle = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PermissionError(errno.EPERM, "it is a symbolic link") from None
+        raise
+    try:
+        about = os.fstat(handle)
+        if stat.S_ISREG(about.st_mode) and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
+            raise PermissionError(errno.EPERM, "it is another user's, or others may open it: chmod 600")
         os.write(handle, line)
     finally:
         os.close(handle)
@@ -79,7 +92,7 @@ class Keys:
             return None
         if self._began_ns is None:
             self._began_ns = record.time_ns
-        since_ps = max(0, record.time_ns - self._began_ns) * 1000
+        since_ps = min(max(0, record.time_ns - self._began_ns) * 1000, LATEST_PS)
         for number, (cipher, secret) in enumerate(self._known.get(frame.sealed.qpn, ())):
             place = frame.sealed.qpn, number
             if place not in self._open:

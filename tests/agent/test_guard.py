@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import socket
 import threading
 import time
@@ -16,7 +17,7 @@ import pytest
 import uvicorn
 from tests.agent.sites import a_site, get
 
-from softmrc.agent import server
+from softmrc.agent import server, web
 from softmrc.agent.guard import MOST_A_SECOND, Guard, Listen
 from softmrc.errors import ConfigError
 
@@ -173,6 +174,37 @@ def test_a_page_that_looks_on_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -
             more = one.recv(1 << 16)
             assert more
             heard += more
+
+
+def test_no_more_pages_look_on_than_may_though_all_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    state_of, all_asked = web.state_of, threading.Event()
+
+    def late(*arguments: Any) -> Any:
+        all_asked.wait(20)  # nobody has a first line before all have asked
+        return state_of(*arguments)
+
+    monkeypatch.setattr(web, "state_of", late)
+    request = b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    def statuses(port: int, count: int) -> list[bytes]:
+        with silent_ones(port, count, request) as asking:
+            for one in asking:
+                one.settimeout(60)
+            return sorted(one.recv(12)[9:] for one in asking if not all_asked.set())
+
+    with a_site(page=True) as port:
+        assert statuses(port, 2 * web.MOST_STREAMS) == [b"200"] * web.MOST_STREAMS + [b"503"] * web.MOST_STREAMS
+        until = time.monotonic() + 60
+        while statuses(port, web.MOST_STREAMS) != [b"200"] * web.MOST_STREAMS:  # when those have been seen to leave
+            assert time.monotonic() < until
+            time.sleep(0.5)
+
+
+def test_half_a_character_in_what_a_device_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "state_of", lambda *_: {"text": "\ud800"})
+    with a_site(page=True) as port:
+        status, text = get(port, "/api/state")
+        assert status == 200 and json.loads(text) == {"text": "\ud800"}
 
 
 def test_who_takes_an_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

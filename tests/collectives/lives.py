@@ -58,6 +58,7 @@ class World:
 
     def __init__(self, seed: int, size: int) -> None:
         self.random, self.size = random.Random(seed), size
+        self.shared_secret = b"what all lives know" if seed % 2 else None
         self.now = 0.0
         self.held: dict[str, bytes] = {}
         self.takes_several = self.random.random() < 0.5
@@ -105,7 +106,7 @@ class World:
 
     def _join(self, life: Life) -> None:
         """As `Meeting` does: at once where all have said all; else they agree first, and say the rest."""
-        sits = Table(Steps(self, life), "table", life.rank, self.size, TIMEOUT_S)
+        sits = Table(Steps(self, life), "table", life.rank, self.size, TIMEOUT_S, self.shared_secret)
         sits.hear(life.words)
         while True:
             self.step()

@@ -144,32 +144,27 @@ def test_a_mismatch_is_said_on_both_sides() -> None:  # spec: seal-agreed
             assert "does not seal its packets" in str(error) and "set SOFTMRC_SECRET and `seal` alike" in str(error)
 
 
-def words_changed(change: Any) -> Any:
-    def changed(data: bytes) -> bytes:
-        said = json.loads(data[1:])
-        change(said)
-        return b"+" + json.dumps(said).encode()
-
-    return changed
+def without_proof(found: bytes) -> bytes:
+    return found[found.index(b" ") + 1 :]
 
 
-def without_proof(said: dict[str, Any]) -> None:
-    words = json.loads(said.pop("words"))
-    said.pop("proof")
-    said.update(words, is_proved=True)
+def with_another_proof(found: bytes) -> bytes:
+    return b"proof:" + b"0" * 64 + b" " + without_proof(found)
 
 
-def with_another_share(said: dict[str, Any]) -> None:
-    words = json.loads(said["words"])
-    words["seal"]["share"] = _core.x25519_public(bytes(range(32))).hex()
-    said["words"] = json.dumps(words)
+def with_another_share(found: bytes) -> bytes:
+    proof, _, words = found.decode().partition(" ")
+    offer = json.loads(words[1:])
+    offer["seal"]["share"] = _core.x25519_public(bytes(range(32))).hex()
+    return f"{proof} +{json.dumps(offer)}".encode()
 
 
-@pytest.mark.parametrize("change", [without_proof, with_another_share, lambda said: said.update(proof="0" * 64)])
+@pytest.mark.parametrize("change", [without_proof, with_another_share, with_another_proof])
 def test_who_writes_to_the_store_without_the_secret_is_refused(change: Any) -> None:
-    first, _ = outcomes([{"seal": "on"}, {"seal": "on"}], words_changed(change))
+    first, _ = outcomes([{"seal": "on"}, {"seal": "on"}], change)
     assert isinstance(first, CollectiveError)
-    assert "does not know the secret" in str(first) or "a proof of them" in str(first), first
+    assert "rank 1 did not get ready" in str(first) and "/places/" in str(first), first
+    assert "the secret" in str(first) or "another secret" in str(first), first
 
 
 def test_it_takes_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +243,7 @@ def test_who_has_not_the_keys_makes_nobody_speak(pretended: int) -> None:
         assert eventually(lambda: sorted(victim.pairs) == [1, 5])
         told = [bytes.fromhex(path.stem).decode() for path in six.store.path.iterdir() if not path.suffix]
         (key,) = [one for one in told if one.startswith("softmrc/group/places/") and one.endswith("/0")]
-        first, stride = json.loads(json.loads(six.store.get(key)[1:])["words"])["strands"][0]["pairs"]
+        first, stride = json.loads(six.store.get(key).partition(b" +")[2])["strands"][0]["pairs"]
         device = liar.device
         pair = device.create_qp(device.create_cq())
         pair.init()

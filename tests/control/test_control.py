@@ -248,7 +248,7 @@ def test_answers_that_are_none_are_one_sentence(home: Path, answer: object, word
 
 def test_lists_that_are_none_and_other_protocols_are_refused(home: Path) -> None:
     with a_device(home, lambda _: {"ok": True, "qps": 7, "protocol": 2}), control.the_device() as node:
-        with pytest.raises(RemoteError, match="without a list of qps"):
+        with pytest.raises(RemoteError, match="qps is 7, and no list"):
             node.queue_pairs()
         with pytest.raises(RemoteError, match="speaks protocol 2"):
             node.info()

@@ -166,6 +166,15 @@ def test_a_slow_plane(job: Job, is_left: bool) -> None:
     assert (verdict.cause, verdict.plane) == (Cause.SLOW, 1)
 
 
+def test_a_plane_that_no_tape_names_is_not_named(job: Job) -> None:
+    """Packets were sent again in vain, and nothing was noted of the paths."""
+    job.longer = 0.02
+    job.samples[1] = {"resent": 50, "twice": 45}
+    verdict = job.write().explain()
+    assert (verdict.cause, verdict.rank, verdict.plane) == (Cause.SLOW, 1, -1)
+    assert "a plane from rank 1 answered late" in str(verdict) and "-1" not in str(verdict)
+
+
 def test_what_the_tapes_do_not_explain_is_said_to_be_unknown(job: Job) -> None:
     job.longer = 0.05
     assert job.write().explain().cause is Cause.UNKNOWN

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from typer.testing import CliRunner
 from softmrc import _core, wire
 from softmrc.cli import app
 from softmrc.connection import connect, listen
+from softmrc.errors import MrcError
+from softmrc.keylog import Keys
 
 pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
 
@@ -99,3 +104,27 @@ def test_frames_that_are_sealed_are_trimmed_behind_the_tag_of_their_headers(capt
         assert left is not None and left[42:] == record.udp_payload[: clear + 20]
         again = wire.Frame.parse(left, udp_port=None)
         assert again.trimmed and again.sealed == frame.sealed
+
+
+def test_times_that_jump_are_read_all_the_same(capture: tuple[Path, Path]) -> None:
+    file, log = capture
+    records = list(wire.read_pcapng(file))
+    for times in ((0, (1 << 64) - 1), ((1 << 64) - 1, 0), (0, 1 << 63, 0, (1 << 63) // 1000)):
+        keys = Keys.read(log)
+        opened = 0
+        for record, time_ns in zip(records, itertools.cycle(times), strict=False):
+            moved = replace(record, time_ns=time_ns)
+            opened += keys.packet(moved, moved.parse()) is not None
+        assert opened > 0
+
+
+def test_damaged_captures_are_read_or_refused(capture: tuple[Path, Path], tmp_path: Path) -> None:
+    file, log = capture
+    data, damaged, chance = file.read_bytes(), tmp_path / "damaged.pcapng", random.Random(1)
+    for _ in range(300):
+        bad = bytearray(data)
+        for _ in range(chance.choice((1, 2, 8, 64))):
+            bad[chance.randrange(len(bad))] = chance.randrange(256)
+        damaged.write_bytes(bad)
+        found = CliRunner().invoke(app, ["dissect", "--keys", str(log), str(damaged)])
+        assert found.exception is None or isinstance(found.exception, SystemExit | MrcError), found.exception

@@ -277,7 +277,7 @@ def test_the_check_of_files_can_fail() -> None:
         (fault,) = file_faults(suffix, first + "x\n" * (MAX_LINES - 1))
         assert fault == f"{MAX_LINES + 1} lines; split it, {MAX_LINES} is the most"
     assert not file_faults(".md", "x\n" * (MAX_LINES + 1)) and not file_faults(".py", "")
-    unfinished = "TODO"  # in two parts, or this file were one of them
+    unfinished = "TO" + "DO"  # in two parts, or this file were one of them
     assert file_faults(".md", "x \n\ty\nz: " + unfinished) == [
         "1: trailing whitespace",
         "2: a tab",

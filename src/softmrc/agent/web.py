@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from importlib import resources
 from typing import Any
 
@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from softmrc.agent.collect import Collector
 from softmrc.agent.guard import Guard, Listen
@@ -32,6 +33,27 @@ HEADERS = {
     "content-security-policy": POLICY,
     "referrer-policy": "no-referrer",
 }
+
+
+class Stream(StreamingResponse):
+    """Server-sent events. Says when it has ended, however it did, also before its first line."""
+
+    def __init__(self, lines: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
+        super().__init__(lines, headers=HEADERS, media_type="text/event-stream")
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+
+
+class Answer(JSONResponse):
+    """In ASCII: what devices say may have halves of characters in it, which no encoding takes."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Site:
@@ -62,22 +84,22 @@ class Site:
         return PlainTextResponse(f"ok, {words}\n", headers=HEADERS)
 
     async def _state(self, _: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(state_of, self.collector, self.watch), headers=HEADERS)
+        return Answer(await run_in_threadpool(state_of, self.collector, self.watch), headers=HEADERS)
 
     async def _stream(self, request: Request) -> Response:
         if self._streams >= MOST_STREAMS:
             return PlainTextResponse(f"{MOST_STREAMS} pages look already\n", status_code=503, headers=HEADERS)
-        return StreamingResponse(self._lines(request), headers=HEADERS, media_type="text/event-stream")
+        self._streams += 1  # before anybody else is asked whether there is room; given back when the answer has ended
+        return Stream(self._lines(request), self._leave)
+
+    def _leave(self) -> None:
+        self._streams -= 1
 
     async def _lines(self, request: Request) -> AsyncIterator[bytes]:
-        self._streams += 1
-        try:
-            while not await request.is_disconnected():
-                state: dict[str, Any] = await run_in_threadpool(state_of, self.collector, self.watch)
-                yield b"data: " + json.dumps(state, separators=(",", ":")).encode() + b"\n\n"
-                await asyncio.sleep(EVERY_S)
-        finally:
-            self._streams -= 1
+        while not await request.is_disconnected():
+            state: dict[str, Any] = await run_in_threadpool(state_of, self.collector, self.watch)
+            yield b"data: " + json.dumps(state, separators=(",", ":")).encode() + b"\n\n"
+            await asyncio.sleep(EVERY_S)
 
     async def _page(self, _: Request) -> Response:
         text = (resources.files(__package__) / "page.html").read_text(encoding="utf-8")

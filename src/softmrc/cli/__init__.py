@@ -13,7 +13,7 @@ import typer
 import softmrc
 from softmrc.cli.lazy import Entry, group_of
 from softmrc.cli.plainer import PLAINER
-from softmrc.errors import MrcError, words_of
+from softmrc.errors import MrcError, on_terminal, words_of
 
 COMMANDS = (
     Entry("demo", "softmrc.cli.demo", "demo",
@@ -96,5 +96,5 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (MrcError, OSError) as error:
-        print(f"softmrc: {words_of(error)}", file=sys.stderr)
+        print(f"softmrc: {on_terminal(words_of(error))}", file=sys.stderr)
         sys.exit(1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softmrc.cli.terminal import say
 from softmrc.errors import ConfigError, DeviceError, UsageError
 from softmrc.files import read_text
 
@@ -86,7 +87,12 @@ def _watched_file(fabric: Path, denylist: Path) -> Iterator[FabricWatch]:
 
 def token_of(file: Path | None) -> str:
     """The token, from a file or the environment; never from the command line, which others can read."""
-    return (read_text(file, "token-file") if file is not None else os.environ.get(TOKEN, "")).strip()
+    if file is None:
+        return os.environ.get(TOKEN, "").strip()
+    text = read_text(file, "token-file")
+    if file.stat().st_mode & 0o004:
+        say(f"softmrc: every user of this machine can read the token in {file}: chmod o-r {file}", stderr=True)
+    return text.strip()
 
 
 def _serve(where: str, token_file: Path | None, watch: FabricWatch | None, page: bool) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 from softmrc import control
 from softmrc._core import EvState
 from softmrc.cli.lazy import Entry, group_of
-from softmrc.cli.terminal import MARKS, Grid, a_number, terminal
+from softmrc.cli.terminal import MARKS, Grid, a_number, say, terminal
 from softmrc.errors import ConfigError, MrcError, RemoteError, UsageError, printable
 from softmrc.units import as_duration_ns, ev_text, qpn_text
 
@@ -111,7 +111,7 @@ def _devices(as_json: bool) -> None:
     def table() -> Grid:
         shown = Grid("device", "kind", "planes", "program", spare=("kind", "planes"), folds="program")
         for row in rows:
-            planes = ", ".join(str(plane.get("address", "?")) for plane in row.get("planes", []))
+            planes = ", ".join(str(plane.get("address", "?")) for plane in row.get("planes") or [])
             program = printable(str(row.get("program", row.get("error", ""))))[:60]
             shown.add_row(row["device"], str(row.get("kind", "?")), planes, program)
         return shown
@@ -137,7 +137,7 @@ def _planes(node: control.Node, as_json: bool) -> None:
             words = ["up" if row.get(key, row["is_up"]) else "down" for key in ("is_admin_up", "is_link_up")]
             # Of a device that does not say, nothing is known.
             gso = {True: Text("on"), False: Text("off", "red")}.get(row.get("has_gso", ""), Text(""))
-            counts = [f"{row.get(key, 0):,}" for key in ("packets_sent", "packets_received", "bad_icrc")]
+            counts = [f"{row.get(key) or 0:,}" for key in ("packets_sent", "packets_received", "bad_icrc")]
             shown.add_row(str(row["plane"]), state, *words, gso, *counts)
         return shown
 
@@ -158,10 +158,10 @@ def _queue_pairs(node: control.Node, qpn: int | None, as_json: bool) -> None:
         heads = ("qpn", "state", "peer", "in flight, B", "round trip, µs", "sent again", "paths")
         shown = Grid(*heads, spare=("in flight, B", "round trip, µs", "peer", "sent again"), folds="paths")
         for row in rows:
-            peer = ", ".join((row.get("peer") or {}).get("planes", [])[:1])
-            marks = Text("").join(MARKS[getattr(EvState, one["state"].upper())] for one in row.get("evs", [])[:64])
-            again = row.get("stats", {}).get("packets_retransmitted", 0)
-            flight, trip = row.get("bytes_in_flight", 0), row.get("smoothed_rtt_us", 0)
+            peer = ", ".join(((row.get("peer") or {}).get("planes") or [])[:1])
+            marks = Text("").join(MARKS[getattr(EvState, one["state"].upper())] for one in (row.get("evs") or [])[:64])
+            again = (row.get("stats") or {}).get("packets_retransmitted", 0)
+            flight, trip = row.get("bytes_in_flight") or 0, row.get("smoothed_rtt_us") or 0
             shown.add_row(qpn_text(row["qpn"]), row["state"], peer, f"{flight:,}", f"{trip:,.0f}", f"{again:,}", marks)
         return shown
 
@@ -179,13 +179,13 @@ def evs(
 
 
 def _evs(node: control.Node, qpn: int, as_json: bool) -> None:
-    rows = [one for qp in node.queue_pairs(qpn) for one in qp.get("evs", [])]
+    rows = [one for qp in node.queue_pairs(qpn) for one in qp.get("evs") or []]
 
     def table() -> Grid:
         shown = Grid("ev", "value", "plane", "state", "packets lost")
         for row in rows:
             state = row["state"] + (" (spare)" if row.get("is_spare") else "")
-            shown.add_row(str(row["ev"]), ev_text(row["value"]), str(row["plane"]), state, str(row.get("drops", 0)))
+            shown.add_row(str(row["ev"]), ev_text(row["value"]), str(row["plane"]), state, str(row.get("drops") or 0))
         return shown
 
     say_rows(as_json, rows, table)
@@ -232,7 +232,7 @@ def _tell(batch: control.Batch, word: str, as_json: bool) -> None:
         print(f"{batch.done} {word}")
         for one in batch.failed:
             whose = f"profile {one.profile}" if one.profile else f"queue pair {qpn_text(one.qpn)}"
-            print(f"{whose}, EV {one.ev}: {one.error}")
+            say(f"{whose}, EV {one.ev}: {one.error}")
     if batch.failed:
         raise typer.Exit(1)
 
@@ -316,7 +316,7 @@ def capture(
         raise UsageError("either the name of a file to capture into, or --stop")
     with control.the_device(device) as node:
         found = node.capture(None if file is None else str(file.absolute()))
-    print(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
+    say(f"{found['packets']:,} packets in {found['path']}" if stop else f"capturing to {found['path']}")
 
 
 @ctl_app.command("probe")
@@ -375,7 +375,7 @@ def _events(node: control.Node, types: list[str], as_json: bool) -> None:
             print(json.dumps(one), flush=True)
             continue
         clock = time.strftime("%H:%M:%S", time.localtime(one["at"])) + f"{one['at'] % 1:.6f}"[1:]
-        print(f"{clock} {one['type']:<15} {printable(str(one.get('text', '')))}", flush=True)
+        say(f"{clock} {one['type']:<15} {printable(str(one.get('text', '')))}")
 
 
 @ctl_app.command("push")

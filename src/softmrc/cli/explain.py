@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from softmrc import control
+from softmrc.cli.terminal import say
 from softmrc.errors import ConfigError, UsageError, printable
 from softmrc.recorder.bursts import BurstExplainer
 from softmrc.recorder.explain import Cause, Explainer, Verdict
@@ -38,7 +38,7 @@ def explain(
     """Say why an operation was slow, from the flight recorders of its ranks (SOFTMRC_RECORD=1), or a burst of a running
     NCCL job."""
     if groups:
-        print("\n".join(map(str, _groups(_in_folder(control.folder())))) or "no group: no tape is to be found")
+        say("\n".join(map(str, _groups(_in_folder(control.folder())))) or "no group: no tape is to be found")
         return
     explainer = _bursts_of(device) if device else Explainer(_tapes(tape, group))
     found = explainer.slow() if every else [explainer.explain(number)]
@@ -46,7 +46,7 @@ def explain(
         print("no operation took longer than usual")
         return
     for verdict in found:
-        print(json.dumps(_as_json(verdict)) if as_json else str(verdict))
+        say(json.dumps(_as_json(verdict)) if as_json else verdict)
 
 
 def _bursts_of(device: str) -> BurstExplainer:
@@ -67,7 +67,7 @@ def _tapes(named: list[Path] | None, group: str | None) -> list[Recording]:
     of_the_job = [one for one in wanted if one.pids & newest.pids]
     chosen = max(of_the_job, key=lambda one: one.operations)
     if len(of_the_job) > 1:
-        print(f"softmrc: of {chosen}; `softmrc explain --groups` lists the others", file=sys.stderr)
+        say(f"softmrc: of {chosen}; `softmrc explain --groups` lists the others", stderr=True)
     return list(chosen.tapes.values())
 
 
@@ -119,7 +119,7 @@ def _in_folder(where: Path) -> list[Recording]:
             refused.append(error)
     if refused:
         more = f"; so are {len(refused) - 1} more" if len(refused) > 1 else ""
-        print(f"softmrc: passed over: {refused[-1]}{more}", file=sys.stderr)
+        say(f"softmrc: passed over: {refused[-1]}{more}", stderr=True)
     return found
 
 

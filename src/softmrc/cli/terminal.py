@@ -1,7 +1,8 @@
-"""What commands write to: a terminal on which square brackets are square brackets.
+"""What commands write to: a terminal on which square brackets are square brackets, and nothing that was said elsewhere
+moves the cursor.
 
-Names, paths and errors come from peers, files and callers, so markup is off. What we ourselves want to be bold or green
-is a `Text`, or a whole line with a `style`.
+Names, paths and errors come from peers, files and callers, so markup is off and control characters are shown. What we
+ourselves want to be bold or green is a `Text`, or a whole line with a `style`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from softmrc._core import EvState
+from softmrc.errors import on_terminal
 
 PAPER = 10_000  # columns: more than anybody fills
 LEAST_FOLDED = 16
@@ -36,9 +40,23 @@ LEGENDS = {
 }
 
 
+class Terminal(Console):
+    """Text that is drawn has no commands to the terminal in it; rich keeps those in segments of their own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            is_clean = one.control is not None or one.text.isprintable()
+            yield one if is_clean else one._replace(text=on_terminal(one.text))
+
+
+def say(text: object, stderr: bool = False) -> None:
+    """A line of plain text, whatever words from elsewhere are in it, and at once."""
+    print(on_terminal(str(text)), file=sys.stderr if stderr else sys.stdout, flush=True)
+
+
 def terminal(stderr: bool = False) -> Console:
     """Where nobody's screen is at the other end (a pipe, a file), lines are as long as they are."""
-    console = Console(markup=False, emoji=False, stderr=stderr)
+    console = Terminal(markup=False, emoji=False, stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PAPER
     return console

@@ -62,15 +62,15 @@ class Sight:
         before, self._before = self._before, now
         span_s = max(now["at"] - before["at"], 1e-3)
         grid = Grid(*HEADS, spare=("packets/s", "window, B", "in, Gb/s", "state"), folds="paths")
-        for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=True)):
+        for number, (old, new) in enumerate(zip(before["planes"], now["planes"], strict=False)):
             grid.add_row(
                 *self._row(number, old, new, span_s), window_of(now["qps"], number), paths_of(now["qps"], number)
             )
         return Group(self._head(now["qps"]), grid, changes(before["qps"], now["qps"], span_s))
 
     def _head(self, qps: list[dict[str, Any]]) -> Text:
-        flight = sum(qp.get("bytes_in_flight", 0) for qp in qps)
-        trips = [qp["smoothed_rtt_us"] for qp in qps if qp.get("stats", {}).get("packets_sent")]
+        flight = sum(qp.get("bytes_in_flight") or 0 for qp in qps)
+        trips = [qp.get("smoothed_rtt_us") or 0 for qp in qps if (qp.get("stats") or {}).get("packets_sent")]
         trip = f", round trip {max(trips):,.0f} µs at most" if trips else ""
         many = f"{len(qps)} queue pair{'s' * (len(qps) != 1)}"
         program = printable(str(self._info.get("program", "")))
@@ -80,7 +80,8 @@ class Sight:
         def rate(name: str) -> float:
             return (new[name] - old[name]) / span_s
 
-        plane = self._info["planes"][number]
+        planes = self._info.get("planes") or []
+        plane = planes[number] if number < len(planes) else {}
         where = plane.get("interface") or plane.get("address", "?")
         state = Text("up", "green") if new["is_up"] else Text("down", "red")
         speeds = [f"{rate(name) * 8e-9:.3f}" for name in ("bytes_sent", "bytes_received")]
@@ -89,14 +90,14 @@ class Sight:
 
 def window_of(qps: list[dict[str, Any]], plane: int) -> str:
     """How much all queue pairs together may have in flight there; empty where their windows know no planes."""
-    windows = [qp["port_window_bytes"][plane] for qp in qps if len(qp.get("port_window_bytes", [])) > plane]
+    windows = [qp["port_window_bytes"][plane] for qp in qps if len(qp.get("port_window_bytes") or ()) > plane]
     return f"{sum(windows):,}" if windows else ""
 
 
 def paths_of(qps: list[dict[str, Any]], plane: int) -> Text:
     """The paths of a plane, of all queue pairs, in their order; where those are many, how many are in which state."""
     states = [
-        getattr(EvState, one["state"].upper()) for qp in qps for one in qp.get("evs", []) if one["plane"] == plane
+        getattr(EvState, one["state"].upper()) for qp in qps for one in qp.get("evs") or () if one["plane"] == plane
     ]
     if len(states) <= MOST_MARKS:
         return Text("").join(MARKS[state] for state in states)
@@ -106,8 +107,8 @@ def paths_of(qps: list[dict[str, Any]], plane: int) -> Text:
 
 def changes(before: list[dict[str, Any]], now: list[dict[str, Any]], span_s: float) -> Text:
     """What happened to packets and paths, a second; queue pairs that came or went in between do not count."""
-    old = {qp["qpn"]: qp.get("stats", {}) for qp in before}
-    new = {qp["qpn"]: qp.get("stats", {}) for qp in now if qp["qpn"] in old}
+    old = {qp["qpn"]: qp.get("stats") or {} for qp in before}
+    new = {qp["qpn"]: qp.get("stats") or {} for qp in now if qp["qpn"] in old}
     grown = {name: sum(new[qpn].get(name, 0) - old[qpn].get(name, 0) for qpn in new) for name in COUNTS}
     return Text("  ".join(f"{words} {max(grown[name], 0) / span_s:,.0f}/s" for name, words in COUNTS.items()))
 

@@ -16,6 +16,7 @@ from softmrc.collectives.rendezvous import Meeting, Pairs, excuse_to_others
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, Work, herald, quietly
 from softmrc.config import DeviceConfig
+from softmrc.connection.arrange import secret_of
 from softmrc.errors import ConfigError
 from softmrc.fork import leave_to_parent
 from softmrc.planes import LocalPlane, resolve_all
@@ -85,7 +86,7 @@ class Group:
         _positive("timeout_s", timeout_s)
         if lanes is not None and not 1 <= whole("lanes", lanes, 32) <= MOST_STRANDS:
             raise ConfigError("lanes", lanes, f"1 to {MOST_STRANDS}, or None: by processors and ranks")
-        table = Table(store, name, rank, size, timeout_s)
+        table = Table(store, name, rank, size, timeout_s, secret_of(None))
         config = device_config or DeviceConfig()
         try:
             made = device or made_for(planes or DEFAULT_PLANES, config, size, lanes)

@@ -1,5 +1,6 @@
-"""What a rank may say of itself in the store. Whoever can write there is trusted, but may be mistaken: entries of
-another version, of another group or another rank are refused in words, before anything is made of them."""
+"""What a rank may say of itself in the store. Whoever can write there (with a secret: and knows it) is trusted, but may
+be mistaken: entries of another version, of another group or another rank are refused in words, before anything is made
+of them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from softmrc.planes import namespace
 from softmrc.said import Nonsense
 from softmrc.verbs import PeerPlane
 
-VERSION = 7
+VERSION = 8
 Offer = dict[str, Any]
 LIMITS = {
     "mtu": bounds(RtrAttributes, "mtu"),

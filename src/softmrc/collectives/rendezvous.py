@@ -4,16 +4,16 @@ Nobody is connected to but the next rank, to see whether planes work. Everybody 
 to rings, and says which; with what all have in common both ends of a connection can work out the rest when one of them
 first speaks (`core/collectives/roll.h`). So a rank costs another an entry in a book until then.
 
-Whoever can write to the store is trusted, as torch trusts its own: it hands out memory keys. What is kept is drawn at
-random, and the rest follows from tokens that are, so that nobody else can guess them. Where there is a secret
-(SOFTMRC_SECRET) and packets leave the machine, they are sealed: each rank says its share of the keys, and proves with
-the secret what it says; then whoever can only read or write the store, or the wire, is not trusted.
+Without a secret whoever can write to the store is trusted, as torch trusts its own: it hands out memory keys. What is
+kept is drawn at random, and the rest follows from tokens that are, so that nobody else can guess them. With a secret
+(SOFTMRC_SECRET) each rank proves with it whatever it says, wherever the ranks are: who can only read or write the store
+cannot be one of them, nor have them take each other to be on one host. Where packets leave the machine they are sealed
+as well, and each rank says its share of the keys; then whoever can read or write the wire is not trusted either.
 """
 
 from __future__ import annotations
 
 import functools
-import hmac
 import ipaddress
 import json
 import logging
@@ -41,10 +41,10 @@ from softmrc.collectives.offer import (
 from softmrc.collectives.table import Table
 from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
-from softmrc.connection.arrange import SECRET, secret_of
+from softmrc.connection.arrange import SECRET
 from softmrc.errors import ConfigError
 from softmrc.said import Nonsense, ends_of
-from softmrc.sealing import Share, Told, proof_of
+from softmrc.sealing import Share, Told
 from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
 from softmrc.verbs.width import cores, processes_here
 
@@ -120,7 +120,7 @@ class Meeting:
         self._timeout_s = timeout_s
         self._most_lanes = lanes
         self._is_guess = is_guess
-        self._secret = secret_of(None)
+        self._secret = table.shared_secret
         self._share = Share() if sealing.is_wanted(device, self._secret is not None) else None
         self._cores = cores_to_share(is_firm)
         self._memory = neighbours.memory_of_this_process() if neighbours.is_wanted(device) else ""
@@ -178,7 +178,8 @@ class Meeting:
         kept = zip(self.lanes, native.reserve(), strict=True)
         mine = [Strand(self.device.reached_at(lane), *numbers) for lane, numbers in kept]
         if not self.table.said:
-            offer = self._offer(mine) if self._share is None else None  # what is sealed is proved for those who agreed
+            # An old record can be put back, MAC and all: with a secret, offers are for those who agreed.
+            offer = self._offer(mine) if self._secret is None else None
             lanes = 0 if self._is_guess and self._cores else self._most_lanes  # another device may have others
             is_sure = self.device.stays_here and not self.device.weather and self._share is None
             greeting = Greeting.own(self._cores, lanes, is_guess=self._is_guess, is_sure=is_sure, offer=offer)
@@ -330,33 +331,14 @@ class Meeting:
 
     def _exchange(self, mine: list[Strand]) -> Found:
         """How each of the others is reached, of ranks that have agreed."""
-        where = self.table.told_at(self.rank)
-        told = self.table.tell(self._proved(json.dumps(self._offer(mine)), where))
-        found = {peer: self._parsed(peer, self._opened(peer, told[peer])) for peer in self._others()}
+        told = self.table.tell(json.dumps(self._offer(mine)))
+        found = {peer: self._parsed(peer, self._read(peer, told[peer])) for peer in self._others()}
         self._check_places({self.rank: mine, **{peer: strands for peer, (_, strands) in found.items()}})
         return found
 
-    def _proved(self, words: str, where: str) -> str:
-        """What we say there, and with it that we know the secret, where packets are sealed."""
-        if self._share is None or self._secret is None:
-            return words
-        about = f"{where} of {self.size}"
-        return json.dumps({"proof": proof_of(self._secret, about, words), "words": words})
-
-    def _opened(self, peer: int, text: str) -> Offer:
-        """What a rank tells. Who seals proves it; who does not, says so, and that is compared."""
-        where = self._where(peer)
+    def _read(self, peer: int, text: str) -> Offer:
         try:
-            offer = read(text)
-            words, proof = offer.get("words"), offer.get("proof")
-            if self._share is None or self._secret is None:
-                return read(words) if isinstance(words, str) else offer
-            if not isinstance(words, str) or not isinstance(proof, str) or not proof.isascii():
-                self._compare(peer, offer, {"sealed": True}, where)
-                raise Nonsense("the offer", text, "words, and a proof of them")
-            if not hmac.compare_digest(proof, proof_of(self._secret, f"{where} of {self.size}", words)):
-                raise CollectiveError(f"rank {peer} does not know the secret; set {SECRET} alike ({where})")
-            return read(words)
+            return read(text)
         except Nonsense as error:
             raise self._makes_no_sense(peer, error) from None
 

@@ -13,12 +13,19 @@ then the rank is named, the key, and what was found there.
 
 Each time a rank speaks once, and reads all others in one go, where the store can do that. Of signs it is enough that
 they are there.
+
+With a secret every record carries a MAC: of its key, which names the rank and what all have heard so far, of the size
+of the group, of its scope and of what it holds. A record without a valid MAC counts as absent: signs and excuses are
+ignored, and a rank whose first record stays that way is refused after `UNPROVED_S`. An old record with a valid MAC
+can be put back, but it brings a token that nobody signs today. So with a secret nobody may act on what was heard before
+`confirm`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import re
 import secrets
 import time
@@ -27,26 +34,46 @@ from typing import Any
 
 from softmrc.collectives.work import CollectiveError
 from softmrc.errors import ConfigError
+from softmrc.sealing import proof_of
 
 LAST_LOOK_S, PATIENT_LOOK_S = 0.01, 1.0
 LOOK_AGAIN_S = 0.005
 FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.1, 0.5  # how long signs are waited for before looking elsewhere
 ABOUT_S = 1.0
 EXCUSE_S = 3.0  # how long whoever cannot join waits for those whom it should tell
+UNPROVED_S = 10.0  # how long a first record without a valid MAC may be of the past: its rank may come and replace it
 LONGEST_S = 1e8  # stores count in types that overflow
 LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
 LONGEST_REASON = 300
 TOKEN = re.compile("[0-9a-f]{16}")
+PROOF = re.compile("proof:([0-9a-f]{64}) ")  # how a record begins that carries a MAC
+SET_ALIKE = "set SOFTMRC_SECRET alike for all ranks"
 WELL, FAILED = "+", "-"  # how what is told begins
 Words = tuple[str, str, str]  # what a rank says: token, space and text
+
+
+class Unproved(ValueError):
+    """A record that was not written by anybody who shares our secret, or our lack of one."""
 
 
 class Table:
     """One rank at a table with the others. Whoever does not come in time is named in the error."""
 
-    def __init__(self, store: Any, name: str, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        store: Any,
+        name: str,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        shared_secret: bytes | None = None,
+        scope: str = "",
+    ) -> None:
+        """With a shared secret every record is proved with it. `scope` is what tells this group from others that have
+        the same secret, names and size: their records are not valid here."""
         if size < 1 or not 0 <= rank < size:
             raise ConfigError("rank", rank, f"0 to {size - 1}")
+        self.shared_secret, self._scope = shared_secret, scope
         self._store, self.name, self._rank, self._size = store, name, rank, size
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
@@ -59,6 +86,7 @@ class Table:
         self.has_told = False
         self._has_given_up = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
+        self._unproved: dict[int, tuple[float, str]] = {}  # by rank: since when its first record is not proved, and why
 
     def agree(self, text: str) -> list[str]:
         """What each rank says, by rank, and that it is there."""
@@ -68,7 +96,8 @@ class Table:
         return self.said
 
     def hear(self, text: str) -> list[str]:
-        """What each rank says, by rank; it may be of an earlier run, until all have confirmed it, or are ready."""
+        """What each rank says, by rank; it may be of an earlier run, until all have confirmed it, or are ready. Even
+        with a secret: whoever can write to the store can put back what a rank said then."""
         self._mine = f"{secrets.token_hex(8)} {text}"
         self._set(self._own("says"), self._mine)
         self._listen()
@@ -89,7 +118,10 @@ class Table:
     def _sit_with(self, words: list[Words]) -> None:
         self._tokens, self.said = [token for token, _, _ in words], [text for _, _, text in words]
         self.sitting = _name_of(words)
-        self.secret = hashlib.sha256("\n".join(" ".join(one) for one in words).encode()).digest()
+        said = "\n".join(" ".join(one) for one in words).encode()
+        self.secret = hashlib.sha256(said).digest()
+        if self.shared_secret is not None:  # then who can read the store does not know it either
+            self.secret = hmac.digest(self.shared_secret, b"softmrc group\0" + self.secret, hashlib.sha256)
 
     def confirm(self) -> bool:
         """True when everybody has heard the same as this rank; False where something new was said, which is in `said`
@@ -133,12 +165,15 @@ class Table:
         return self._are_set([self.key(f"ready/{self.sitting}", rank) for rank in ranks])
 
     def _has_seen(self, rank: int, sitting: str) -> bool:
-        return self._refused([self.key(f"seen/{sitting}", rank)], LAST_LOOK_S) is None
+        keys = [self.key(f"seen/{sitting}", rank)]
+        return self._refused(keys, LAST_LOOK_S) is None and not self._not_proved(keys)
 
     def _said(self, mine: str) -> dict[int, Words]:
         """Token, space and words of every rank that has said something. Ours must be there as we said it."""
         texts = self._all("says", "join")
-        if texts.get(self._rank) != mine:
+        if self.shared_secret is not None and self._rank in self._unproved:
+            self._set(self._own("says"), mine)  # whoever replaced it does not count; the others look again, as we do
+        elif texts.get(self._rank) != mine:
             raise CollectiveError(
                 f"{self.key('says', self._rank)} does not hold what rank {self._rank} said:"
                 f" another process takes itself for rank {self._rank}, or the store is damaged"
@@ -215,7 +250,9 @@ class Table:
         if self._refused([key], LAST_LOOK_S):
             return ""
         try:
-            return _text(self._store.get(key))[: 2 * LONGEST_REASON] or f"nothing is under {key}"
+            return self._opened(key, self._store.get(key))[: 2 * LONGEST_REASON] or f"nothing is under {key}"
+        except Unproved:
+            return ""
         except ValueError as error:
             return f"{key} holds {error}"
 
@@ -237,7 +274,41 @@ class Table:
         self._set(self._own(f"{what}/{sitting or self.sitting}"), WELL)
 
     def _set(self, key: str, text: str) -> None:
+        if self.shared_secret is not None:
+            text = f"proof:{self._proof(self.shared_secret, key, text)} {text}"
         self._store.set(key, text.encode())
+
+    def _proof(self, shared_secret: bytes, key: str, text: str) -> str:
+        return proof_of(shared_secret, f"{key} of {self._size} in {self._scope}", text)
+
+    def _opened(self, key: str, data: object) -> str:
+        """The text of a record, if it was written by somebody who knows the secret where there is one."""
+        text = _text(data)
+        proof = PROOF.match(text)
+        if self.shared_secret is None:
+            if proof:
+                raise Unproved("a record proved with a secret, which this rank does not have")
+            return text
+        words = text[proof.end() :] if proof else text
+        if not proof or not hmac.compare_digest(proof[1], self._proof(self.shared_secret, key, words)):
+            raise Unproved(f"a record {'proved with another secret' if proof else 'not proved with the secret'}")
+        return words
+
+    def _not_proved(self, keys: list[str]) -> list[str]:
+        """Those of these keys, all of which are set, whose records do not count."""
+        if self.shared_secret is None:
+            return []
+        try:
+            values = _values(self._store, keys)
+        except Exception as error:
+            raise self._store_failed(keys, error) from error
+        bad = []
+        for key, value in zip(keys, values, strict=True):
+            try:
+                self._opened(key, value)
+            except ValueError:
+                bad.append(key)
+        return bad
 
     def _keys(self, what: str) -> list[str]:
         return [self.key(what, rank) for rank in range(self._size)]
@@ -248,14 +319,18 @@ class Table:
         patience_s = min(glance_s, max(self._until - start, LAST_LOOK_S))
         error = self._refused(keys, patience_s)
         if error is None:
-            return True
-        if time.monotonic() - start < patience_s / 2:  # that was no timeout
+            if not self._not_proved(keys):
+                return True
+            time.sleep(LOOK_AGAIN_S)  # the store does not wait for what is set
+        elif time.monotonic() - start < patience_s / 2:  # that was no timeout
             raise self._store_failed(keys, error)
         if time.monotonic() < self._until:
             return False
         for rank, key in enumerate(keys):
             if self._refused([key], LAST_LOOK_S):
                 self._faults[rank] = f"nothing is under {key}; what it said before may be of an earlier run"
+            elif self._not_proved([key]):
+                self._faults[rank] = f"{key} holds a record not proved with the secret; {SET_ALIKE}"
         return not self._faults
 
     def _refused(self, keys: list[str], seconds: float) -> Exception | None:
@@ -271,13 +346,13 @@ class Table:
         start = time.monotonic()
         try:
             if check := getattr(self._store, "check", None):
-                return bool(check(keys))
+                return bool(check(keys)) and not self._not_proved(keys)
         except Exception as error:
             raise self._store_failed(keys, error) from error
         refusal = self._refused(keys, PATIENT_LOOK_S)
         if refusal and time.monotonic() - start < PATIENT_LOOK_S / 2:  # that was no timeout
             raise self._store_failed(keys, refusal)
-        return refusal is None
+        return refusal is None and not self._not_proved(keys)
 
     def _store_failed(self, keys: list[str], error: Exception) -> CollectiveError:
         return CollectiveError(
@@ -288,10 +363,15 @@ class Table:
         """What every rank said, by rank; those are not in it of whom the store holds no text."""
         texts: dict[int, str] = {}
         for rank, data in self._read(what).items():
+            key = self.key(what, rank)
             try:
-                texts[rank] = _text(data)
+                texts[rank] = self._opened(key, data)
+                self._unproved.pop(rank, None)
             except ValueError as error:
-                self._faults[rank] = f"{self.key(what, rank)} holds {error}"
+                self._faults[rank] = f"{key} holds {error}"
+                if isinstance(error, Unproved):
+                    self._faults[rank] += f"; {SET_ALIKE}"
+                    self._unproved.setdefault(rank, (time.monotonic(), self._faults[rank]))
         if self._faults:
             self._check_time(did)
         return texts
@@ -329,6 +409,9 @@ class Table:
         return timedelta(seconds=min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S))
 
     def _check_time(self, did: str) -> None:
+        for rank, (since, fault) in self._unproved.items():
+            if time.monotonic() >= since + UNPROVED_S:
+                raise CollectiveError(f"rank {rank} is refused: {fault}")
         if self._faults and time.monotonic() >= self._until:
             names = ", ".join(f"rank {rank}" for rank in sorted(self._faults))
             faults = "; ".join(self._faults[rank] for rank in sorted(self._faults))

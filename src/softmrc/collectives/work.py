@@ -102,10 +102,10 @@ class Herald:
         while numbers := self._native.take():
             for number in numbers:
                 work, fn = self._asked.pop(number)
-                work._group._release(work._native)
                 try:
+                    work._group._release(work._native)
                     fn(work)
-                except Exception:
+                except BaseException:  # CancelledError and SystemExit, too: others wait for their callbacks
                     quietly(lambda: traceback.print_exc(file=sys.stderr))
                 del work, fn
 

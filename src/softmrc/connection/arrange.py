@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +19,8 @@ from softmrc.planes import LocalPlane, resolve
 from softmrc.verbs import Device
 from softmrc.verbs.bounds import instance
 
+log = logging.getLogger(__name__)
+SHORT = 8  # characters of a secret, below which it is as good as none against who records a handshake
 Folder = str | os.PathLike[str]
 Knowledge = bytes | Identity | None  # a secret, or a key of its own; None: nothing
 
@@ -45,11 +49,22 @@ def tcp_port(port: int, least: int) -> int:
     return port
 
 
+@functools.lru_cache(1)
+def _say_short() -> None:
+    """Once. It stays allowed: on loopback it may be no more than a name."""
+    log.warning(
+        "the shared secret has less than %d characters: whoever records one handshake can find it by trying; "
+        "`openssl rand -hex 16` makes one", SHORT,
+    )  # fmt: skip
+
+
 def secret_of(given: str | bytes | None) -> bytes | None:
     """The secret that both sides share: as given, or from the environment, where others do not see it."""
     secret = given if given is not None else os.environ.get(SECRET) or None
     if secret is not None and (not isinstance(secret, str | bytes) or not secret):
         raise ConfigError("secret", secret, f"at least one character, or None: {SECRET}, or no secret on loopback")
+    if secret is not None and len(secret) < SHORT:
+        _say_short()
     try:
         return secret.encode() if isinstance(secret, str) else secret
     except UnicodeError:

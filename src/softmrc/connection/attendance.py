@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from softmrc.threads import a_lock
 from softmrc.verbs import Completion, CompletionQueue
 
 Note = Callable[[list[Completion]], None]
@@ -16,22 +17,33 @@ Question = Callable[[], bool]
 class Attendance:
     """Whoever took a completion that is another's would leave the other asleep, so only one takes at a time: the
     attendant. What it takes is noted before anybody is told; `note` is given with each call and not kept, since it
-    is a method of who keeps this."""
+    is a method of who keeps this.
+
+    Ctrl-C may come after any call. So a call becomes the attendant by one assignment inside its `try`, and stops being
+    it by one, before it calls anything else; and the lock is not the condition's, which takes it in a method."""
 
     def __init__(self, queue: CompletionQueue) -> None:
         self._queue = queue
-        self._changed = threading.Condition()
-        self._is_attended = False
+        self._lock = a_lock()
+        self._changed = threading.Condition(self._lock)
+        self._attendant: object = None  # a token of the call that takes what comes
 
     def wait(self, is_done: Question, note: Note, timeout_s: float) -> bool:
         """Until something was noted, by this thread or another; False when the time is up."""
-        with self._changed:
-            if is_done():
-                return True
-            if self._is_attended:
-                return self._changed.wait_for(lambda: is_done() or not self._is_attended, timeout_s)
-            self._is_attended = True
-        return self._attend(lambda: self._queue.wait(timeout_s), note)
+        token = object()
+        try:
+            with self._lock:
+                if is_done():
+                    return True
+                if self._attendant is not None:
+                    return self._changed.wait_for(lambda: is_done() or self._attendant is None, timeout_s)
+                self._attendant = token
+            note(found := self._queue.wait(timeout_s))
+            return bool(found)
+        finally:
+            if self._attendant is token:
+                self._attendant = None
+                self._tell()
 
     async def wait_async(self, is_done: Question, note: Note, timeout_s: float) -> bool:
         """The same for a task, which never attends for longer than a moment."""
@@ -47,19 +59,21 @@ class Attendance:
 
     def look(self, note: Note) -> bool:
         """Have noted what is there now; False if that was nothing."""
-        with self._changed:
-            if self._is_attended:
-                return True  # who knows: another is about to say
-            self._is_attended = True
-        return self._attend(self._queue.poll, note)
-
-    def _attend(self, take: Callable[[], list[Completion]], note: Note) -> bool:
+        token = object()
         try:
-            found = take()
-            note(found)
+            with self._lock:
+                if self._attendant is not None:
+                    return True  # who knows: another is about to say
+                self._attendant = token
+            note(found := self._queue.poll())
+            return bool(found)
         finally:
-            with self._changed:
-                self._is_attended = False
-                self._changed.notify_all()
-            self._queue.wake()
-        return bool(found)
+            if self._attendant is token:
+                self._attendant = None
+                self._tell()
+
+    def _tell(self) -> None:
+        """That nobody is the attendant. Who is not told looks again when its time is up."""
+        with self._lock:
+            self._changed.notify_all()
+        self._queue.wake()

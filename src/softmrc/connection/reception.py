@@ -28,7 +28,7 @@ from softmrc.connection.arrange import Knowledge, proof_by
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
-from softmrc.errors import DeviceError, MrcError, UsageError
+from softmrc.errors import MrcError, UsageError
 from softmrc.fork import no_survivor
 from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
 from softmrc.verbs import Device
@@ -174,8 +174,9 @@ class Reception:
 
     def _open_doors(self) -> None:
         for sock in self._sockets:
-            sock.setblocking(False)
-            self._selector.register(sock, selectors.EVENT_READ, partial(self._admit, sock))
+            if sock not in self._selector.get_map():
+                sock.setblocking(False)
+                self._selector.register(sock, selectors.EVENT_READ, partial(self._admit, sock))
 
     # What callers ask.
 
@@ -268,7 +269,10 @@ class Reception:
             self._turn_away(first, Refusal("did not finish the handshake in time", "you took too long"))
         if self._resumes_at is not None and self._resumes_at <= now:
             self._resumes_at = None
-            self._open_doors()
+            try:
+                self._open_doors()
+            except OSError:  # the kernel is still short of memory
+                self._resumes_at = now + PAUSE_S
 
     def _admit(self, door: socket.socket) -> None:
         for _ in range(ADMITTED_AT_ONCE):
@@ -278,10 +282,15 @@ class Reception:
                 if error.errno in OUT_OF_DESCRIPTORS:
                     self._out_of_descriptors()
                 return
-            sock.setblocking(False)
-            visitor = Visitor(sock, _origin(address[0]), self._knowledge, self)
+            try:
+                sock.setblocking(False)
+                visitor = Visitor(sock, _origin(address[0]), self._knowledge, self)
+                self._selector.register(sock, selectors.EVENT_READ, partial(self._attend, visitor))
+            except Exception as error:  # ours, and it may pass: the thread goes on for whoever comes next
+                self._count(f"{address[0]} could not be received: {error}", is_busy=True)
+                sock.close()
+                continue
             self._visitors[sock] = visitor
-            self._selector.register(sock, selectors.EVENT_READ, partial(self._attend, visitor))
             self._make_room_for(visitor)
 
     def _make_room_for(self, newest: Visitor) -> None:
@@ -308,7 +317,8 @@ class Reception:
             self._evict(_oldest([one for one in visitors if one.connection is None] or visitors))
             return
         for sock in self._sockets:
-            self._selector.unregister(sock)
+            if sock in self._selector.get_map():  # or another socket was short of descriptors a moment ago
+                self._selector.unregister(sock)
         self._resumes_at = time.monotonic() + PAUSE_S
 
     def _attend(self, visitor: Visitor) -> None:
@@ -317,18 +327,18 @@ class Reception:
         had_proved = visitor.connection is not None
         try:
             visitor.attend()
+            if not visitor.is_finished:
+                self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
         except Refusal as refusal:
             self._turn_away(visitor, refusal)
-        except MrcError as error:  # ours: it is no fault of the visitor's, nor a reason to receive nobody else
-            is_short = isinstance(error, DeviceError) and error.errno in OUT_OF_DESCRIPTORS
+        except Exception as error:  # ours: it is no fault of the visitor's, nor a reason to receive nobody else
+            is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) in OUT_OF_DESCRIPTORS
             told = SHORT if is_short else "something went wrong at this side"
             self._turn_away(visitor, Refusal(f"could not be connected: {error}", told, busy=is_short))
         else:
             if visitor.is_finished:
                 self._finish(visitor)
-                return
-            self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
-            if visitor.connection is not None and not had_proved:
+            elif visitor.connection is not None and not had_proved:
                 self._make_room_for(visitor)
 
     def _finish(self, visitor: Visitor) -> None:
@@ -346,11 +356,14 @@ class Reception:
         connection.close(0.0)
 
     def _turn_away(self, visitor: Visitor, refusal: Refusal) -> None:
+        self._count(f"{visitor.channel.peer_name} {refusal}", refusal.busy)
+        self._dismiss(visitor, refusal)
+
+    def _count(self, reason: str, is_busy: bool) -> None:
         with self._changed:
             self._refused += 1
-            self._told_to_come_again += refusal.busy
-            self._reasons.append(f"{visitor.channel.peer_name} {refusal}")
-        self._dismiss(visitor, refusal)
+            self._told_to_come_again += is_busy
+            self._reasons.append(reason)
 
     def _dismiss(self, visitor: Visitor, refusal: Refusal) -> None:
         self._selector.unregister(visitor.channel.socket)

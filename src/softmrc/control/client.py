@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from softmrc.control import shape
 from softmrc.errors import ConfigError, RemoteError, UsageError, did_you_mean
 
 PROTOCOL = 1
@@ -121,7 +122,7 @@ class Node:
             most = f"a device takes {MOST_ASKED_BYTES:,} at most"
             raise UsageError(f"device {self.name} was not asked: {op} has {len(line) + 1:,} bytes, and {most}")
         try:
-            answer = json.loads(self._answer(line + b"\n"))
+            answer = shape.parse(self._answer(line + b"\n"))
         except TimeoutError:
             raise Silent(f"device {self.name} does not answer {op} within {self._patience_s:g} s") from None
         except RemoteError:
@@ -135,6 +136,10 @@ class Node:
         if not answer["ok"]:
             refusal = RemoteError(str(answer.get("error", "no reason given")))  # on one line, printable
             raise UsageError(f"device {self.name} refuses {op}: {refusal}")
+        try:
+            shape.check(op, answer)
+        except shape.Misshapen as error:
+            raise RemoteError(f"device {self.name} answers {op} with something that makes no sense: {error}") from None
         return answer
 
     def _answer(self, line: bytes) -> bytes:
@@ -294,10 +299,10 @@ def _paths(where: Path) -> Iterator[Path]:
 
 def devices(where: Path | None = None, besides: Container[str] = ()) -> list[Node]:
     """Every device of this user that can be asked, besides those of some names. What a killed process left behind is
-    passed over."""
+    passed over, and so is one that lets nobody in: the others are not to be missed for it."""
     found = []
     for path in _paths(where or folder()):
-        with suppress(UsageError):
+        with suppress(UsageError, Silent):
             if path.stem not in besides:
                 found.append(Node(path))
     return found

@@ -208,7 +208,8 @@ class Explainer:
             rank, peer, plane = _most(lost) if lost else (max(resent, key=lambda one: resent[one]), -1, -1)
             if waits[starved] >= max(NEARLY_ALL * excess, STARVED_S):
                 return self._starved(starved, waits[starved])
-            words = f"plane {plane} from rank {rank} answered late, {again}, {twice:,} had arrived all the same"
+            which = f"plane {plane} from" if lost else "a plane from"  # a retransmission is counted, and not by which
+            words = f"{which} rank {rank} answered late, {again}, {twice:,} had arrived all the same"
             return Cause.SLOW, words, (rank, plane, peer)
         if total and lost:
             rank, peer, plane = _most(lost)

@@ -23,6 +23,7 @@ from softmrc.torch.crew import Crew
 from softmrc.torch.memory import order
 from softmrc.torch.ops import Ops
 from softmrc.torch.record import Origin, recorder
+from softmrc.torch.refused import runtime_errors
 from softmrc.torch.rendezvous import Membership
 from softmrc.torch.watch import meet
 from softmrc.torch.work import renewed
@@ -80,9 +81,12 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
         self._is_detailed = dist.get_debug_level() == dist.DebugLevel.DETAIL
         self._from: Origin | None = None
         self._watches = self._splits = 0
-        self._membership: Membership | None = Membership(
-            options.store, options.group_rank, options.group_size, limits.of_group(options.timeout)
-        )
+        # Torch's name for the group, which is also what its keys in the store begin with: alike on all its ranks.
+        self._scope = f"{getattr(options, 'group_id', '')} {','.join(map(str, self._ranks))}"
+        with runtime_errors():
+            self._membership: Membership | None = Membership(
+                options.store, options.group_rank, options.group_size, limits.of_group(options.timeout), self._scope
+            )
         self._group = self._membership.group
         self._crew = Crew("mrc-done")
         self._starter = Crew("mrc-start", most=1)
@@ -148,6 +152,7 @@ class Member(Ops, dist.ProcessGroup):  # type: ignore[misc]
                 store=dist.PrefixStore(place, self._store),
                 group_rank=list(ranks).index(self.rank()),
                 group_size=len(ranks),
+                group_id=f"{self._scope}/{place}",
                 timeout=timeout or timedelta(seconds=self._group.timeout_s),
                 global_ranks_in_group=[self._ranks[rank] for rank in ranks],
             )

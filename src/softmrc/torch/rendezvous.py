@@ -12,6 +12,7 @@ from softmrc.collectives.group import made_for
 from softmrc.collectives.offer import MOST_STRANDS, Greeting
 from softmrc.collectives.rendezvous import Elsewhere, Meeting, cores_to_share, excuse_to_others
 from softmrc.collectives.table import Table
+from softmrc.connection.arrange import secret_of
 from softmrc.threads import a_lock
 from softmrc.torch import settings
 from softmrc.verbs import Device
@@ -32,10 +33,12 @@ _lock = a_lock()
 class Membership:
     """This process in one group, from joining to leaving."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float, scope: str = "") -> None:
+        """`scope` names the group among those whose stores have the same root: torch's groups differ by a prefix that
+        we do not see."""
         self._timeout_s = timeout_s
         self._rank, self._size = rank, size
-        table = Table(store, "mrc", rank, size, timeout_s)
+        table = Table(store, "mrc", rank, size, timeout_s, secret_of(None), scope)
         try:
             self._wanted = settings.of_process()
             self.group = self._joined(table)
