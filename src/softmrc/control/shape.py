@@ -11,7 +11,7 @@ import math
 import reprlib
 from typing import Any, Final, NoReturn
 
-from softmrc.engine import EvState
+from softmrc._core import EvState
 
 Spec = Any  # a type below, a set of words, a dictionary of fields, or a list with what each of its entries is
 FLAG: Final = "true or false"
