@@ -134,13 +134,22 @@ def _agent() -> Fact:
 
 
 def _lab() -> Fact:
-    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    packages = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables"}
+    missing = [tool for tool in packages if shutil.which(tool) is None]
     if missing:
-        return Fact("lab", f"needs {' and '.join(missing)}", False, f"{_sudo()}apt install iproute2")
+        needed = " ".join(dict.fromkeys(packages[tool] for tool in missing))
+        return Fact("lab", f"needs {' and '.join(missing)}", False, f"{_sudo()}apt install {needed}")
     if os.geteuid() != 0:
         return Fact("lab", "needs root, for `softmrc lab` only", False, _as_root("lab", "up", "lab"))
     without = bpf.missing()
     return Fact("lab", f"without ECN and trimming: {without}" if without else "possible, with ECN and trimming")
+
+
+def _tshark() -> Fact:
+    if shutil.which("tshark"):
+        return Fact("tshark", "installed; `softmrc dissect --install-wireshark` teaches it MRC")
+    return Fact("tshark", "not installed; needed to read captures with Wireshark's dissectors only", False,
+                f"{_sudo()}apt install tshark")  # fmt: skip
 
 
 def facts() -> list[Fact]:
@@ -148,7 +157,7 @@ def facts() -> list[Fact]:
     cores = len(os.sched_getaffinity(0))
     python = f"{platform.python_version()} on {platform.machine()}, {cores} cores"
     found = [Fact("softmrc", f"{softmrc.__version__}, in {Path(softmrc.__file__).parent}"), Fact("Python", python)]
-    found += [*_planes(), _buffers(), *_kernel(), _sealing(), _torch(), _gpu(), _agent(), _lab()]
+    found += [*_planes(), _buffers(), *_kernel(), _sealing(), _torch(), _gpu(), _agent(), _lab(), _tshark()]
     found += [Fact("environment", words, False) for words in environment.oddities(os.environ)]
     return found
 
