@@ -112,7 +112,7 @@ LISTENING = """
 import json, sys
 from softmrc.connection import listen
 
-with listen(sys.argv[1], memory=bytearray(1 << 20), planes=json.loads(sys.argv[2]), secret="links") as listener:
+with listen(sys.argv[1], memory=bytearray(1 << 20), planes=json.loads(sys.argv[2]), secret="of links") as listener:
     print(listener.port, flush=True)
     with listener.accept(60):
         sys.stdin.read()
@@ -121,7 +121,7 @@ WRITING = """
 import json, sys, time
 from softmrc.connection import connect
 
-with connect(sys.argv[1], int(sys.argv[2]), planes=json.loads(sys.argv[3]), secret="links") as connection:
+with connect(sys.argv[1], int(sys.argv[2]), planes=json.loads(sys.argv[3]), secret="of links") as connection:
     print("open", flush=True)
     for line in sys.stdin:
         plane, until = int(line), time.monotonic() + 60

@@ -124,7 +124,7 @@ LISTEN = """
 import json, sys
 from softmrc.connection import listen
 host, planes, is_deaf = json.loads(sys.argv[1])
-with listen(host, 7000, planes=planes, memory=bytearray(64), secret="s") as listener:
+with listen(host, 7000, planes=planes, memory=bytearray(64), secret="of the ways") as listener:
     listener.device.set_faults(black_hole=is_deaf)
     print("open", flush=True)
     with listener.accept(60) as connection:
@@ -138,7 +138,7 @@ logging.basicConfig(format="%(levelname)s %(message)s")
 host, planes = json.loads(sys.argv[1])
 start = time.monotonic()
 try:
-    with connect(host, 7000, planes=planes, secret="s") as connection:
+    with connect(host, 7000, planes=planes, secret="of the ways") as connection:
         print("connected", flush=True)
         connection.write(connection.remote[0], 0, b"x", imm=9)
         print("written", flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from softmrc.bench.allocations import allocations
+from softmrc.bench.allocations import allocations, are_counted
 from softmrc.bench.figures import Figure
 from softmrc.config import (
     CcProfile,
@@ -201,9 +201,9 @@ def measure(quick: bool = False) -> dict[str, Any]:
         "packets_per_s": statistics.median(clean),
         "packets_per_s_loss": statistics.median(lossy),
         "loss_ratio": statistics.median(b / a for a, b in zip(clean, lossy, strict=True)),
-        "qp_bytes_idle": qp_bytes(0),
-        "qp_bytes_active": qp_bytes(64),
-        "qp_bytes_full": qp_bytes(1024, count=16),
+        "qp_bytes_idle": qp_bytes(0) if are_counted() else None,
+        "qp_bytes_active": qp_bytes(64) if are_counted() else None,
+        "qp_bytes_full": qp_bytes(1024, count=16) if are_counted() else None,
         "bypass_rtt": max(ev_bypass),
         "bypass_rtt_median": statistics.median(ev_bypass),
         "plane_bypass_rtt": max(plane_bypass),

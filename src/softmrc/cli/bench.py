@@ -50,7 +50,7 @@ def bench_engine(
 
     figures = engine.measure(quick)
     if as_json:
-        print(json.dumps({key: float(value) for key, value in figures.items()}, indent=2))
+        print(json.dumps({key: value if value is None else float(value) for key, value in figures.items()}, indent=2))
         return
     _show("The engine, on one core", engine.FIGURES, figures)
 
