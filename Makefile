@@ -140,7 +140,7 @@ $(VENV)/.made:
 # Without build isolation the build directory is reused, so that a change costs seconds.
 $(VENV)/.built: $(VENV)/.made $(NATIVE) $(OPENSSL)
 	@echo "Building the extension ..."
-	@PATH="$(abspath $(BIN)):$$PATH" $(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(PIP) install --no-build-isolation -C build-dir=$(DEV) -e .
+	@PATH="$(abspath $(BIN)):$$PATH" $(if $(OPENSSL),SKBUILD_CMAKE_DEFINE="SOFTMRC_OPENSSL=$(file <$(OPENSSL))") $(PIP) install --no-build-isolation --config-settings=build-dir=$(DEV) -e .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.built
