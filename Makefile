@@ -131,6 +131,7 @@ clean: ## Remove everything that make made
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "SoftMRC needs Python 3.11 or newer: install it, or name it with PYTHON=/path/to/python3."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install python3-venv (on Debian: apt install python3-venv)."; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || { echo "$(PYTHON) has no headers: install python3-dev (on Debian: apt install python3-dev)."; exit 1; }
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "SoftMRC needs a C++ compiler: install g++ 11 or newer, or clang 14 or newer (on Debian: apt install g++)."; exit 1; }
 	@echo "Making a virtual environment in $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
