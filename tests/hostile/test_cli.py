@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import needs
 from in_process import softmrc_here, unseen
 from softmrc import wire
 from softmrc.cli import perf
@@ -129,6 +130,7 @@ def asked(command: str) -> list[str]:
     return [command, "--seconds", "30", "--load"] if command == "top" else [command]
 
 
+@needs.IPV6
 @pytest.mark.parametrize("command", ["ping", "perf", "top"])
 def test_a_listener_with_a_poisonous_address_gets_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An IPv6 address may carry a zone, and a zone any text."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import needs
 import packer
 from packer import Parsed
 from rig import RKEY, US, Rig, data, only
@@ -299,6 +300,7 @@ def test_only_the_address_of_one_node_is_taken(address: str) -> None:
         device.add_peer([PeerPlane(ipaddress.ip_address(address), 4791, (4791,))])
 
 
+@needs.IPV6
 @pytest.mark.parametrize("address", ["ff02::1", "::", "::ffff:10.0.0.1", "::7f00:1"])
 def test_only_the_address_of_one_node_is_taken_of_version_6(address: str) -> None:
     with Device(["::1"]) as device:

@@ -17,7 +17,7 @@ from softmrc.bench.figures import Figure
 from softmrc.bench.udp import HOT, LOOPBACK, Flow, mrc_latencies_us, sink
 from softmrc.errors import ConfigError
 
-SECRET = "bench"
+SECRET = "of the benchmark"
 PLAIN = {"secret": SECRET, "seal": "off"}
 SEALED = {"secret": SECRET, "seal": "on"}
 ATTACKS = 1_000_000
