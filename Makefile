@@ -47,7 +47,7 @@ test-nightly: test-all build/plain/trace ## Run everything: many seeds, sanitize
 	$(MAKE) soak arm64 wheel wheel-arm64
 
 test-programs: $(VENV)/.test ## Build the C++ programs that tests run
-	@$(BIN)/cmake --build $(DEV) --target test_programs -j $(JOBS) | tail -n 1
+	@$(BIN)/cmake --build $(DEV) --target test_programs -j $(JOBS) > $(DEV)/test_programs.log 2>&1 || { cat $(DEV)/test_programs.log; exit 1; }
 
 tools: ## Install the programs that some tests and commands need (Debian, root)
 	apt-get update -qq
