@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 import needs
 
 os.environ["PYTHONSAFEPATH"] = "1"
+hypothesis.settings.register_profile("on any machine", deadline=None)  # a busy one takes its time
+hypothesis.settings.load_profile("on any machine")
 
 
 @pytest.fixture(scope="module", autouse=True)

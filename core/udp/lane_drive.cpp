@@ -161,6 +161,9 @@ void Lane::transmit() {
     gather(now);
     if (sender_.empty()) break;
     sender_.flush(now);
+    // What the kernel refused as a train waits to go packet by packet, and this may have been the last batch.
+    if (batches + 1 == most_batches)
+      for (Plane& plane : planes_) plane.line().send_held(now);
     // Not scheduled for a while, in the midst of sending.
     if (const Time after = clock_.now(); after - now > proto::held_up_after) {
       ++stats_.hold_ups;
@@ -193,11 +196,18 @@ bool is_link(std::uint32_t index) {
   return if_indextoname(index, name) != nullptr;
 }
 
+bool has_address(std::uint32_t index, const wire::Address& address) {
+  char name[IF_NAMESIZE];
+  return if_indextoname(index, name) &&
+         std::ranges::any_of(local_addresses(), [&](const LocalAddress& one) { return one.interface == name && one.address == address; });
+}
+
 // A driver that was loaded anew makes an interface of the same name. It is the plane's only once the old one is gone,
 // which may merely have another name now. And an address that no socket is bound to an interface for may move to
-// another one.
+// another one; while the old one has it still, it was only given to both.
 bool is_now_of(const Plane& plane, const LinkState& change) {
-  if (change.address) return plane.plan.interface.empty() && *change.address == plane.plan.address;
+  if (change.address)
+    return plane.plan.interface.empty() && *change.address == plane.plan.address && !has_address(plane.link_index, plane.plan.address);
   return change.is_up && change.name == plane.link() && !is_link(plane.link_index);
 }
 
@@ -219,12 +229,14 @@ void Lane::read_links() {
       plane.link_index = change.index;
       set(p, change.address ? is_link_up(change.index) : change.is_up);
     }
-    if (is_whole) continue;
-    if (const std::uint32_t index = if_nametoindex(plane.link().c_str()); index && !is_link(plane.link_index)) {
-      has_moved = true;
-      plane.link_index = index;
+    if (!is_whole) {
+      if (const std::uint32_t index = if_nametoindex(plane.link().c_str()); index && !is_link(plane.link_index)) {
+        has_moved = true;
+        plane.link_index = index;
+      }
+      set(p, is_link_up(plane.link_index));
     }
-    set(p, is_link_up(plane.link_index));
+    if (!plane.follow_interface()) set(p, false);
   }
   if (up == links_up_ && !has_moved) return;
   links_up_ = up;

@@ -140,12 +140,13 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
   return settled;
 }
 
-void Plane::follow_interface() {
-  if (plan.interface.empty()) return;
+bool Plane::follow_interface() {
+  if (plan.interface.empty()) return true;
   const std::uint32_t index = if_nametoindex(plan.interface.c_str());
-  if (index == 0 || index == bound_index) return;
-  bound_index = index;
-  for (const Socket& socket : sockets) socket.bind_interface(plan.interface, plan.address.is_v4);
+  if (index == 0 || index == bound_index) return true;
+  const bool is_bound = std::ranges::all_of(sockets, [&](const Socket& socket) { return socket.bind_interface(plan.interface, plan.address.is_v4); });
+  if (is_bound) bound_index = index;
+  return is_bound;
 }
 
 void Plane::set_faults(Time now, const Faults& faults) {

@@ -25,8 +25,10 @@ LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
 
 
 def _append(path: str, line: bytes) -> None:
-    """To a file that nobody else can read, or has put there: not through a symbolic link either."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    """To a file that nobody else can read, or has put there: not through a symbolic link either, but for those of the
+    system, as /dev/stderr is one."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    flags |= 0 if path.startswith(("/dev/", "/proc/self/fd/")) else os.O_NOFOLLOW
     try:
         handle = os.open(path, flags, 0o600)
     except OSError as error:
@@ -35,8 +37,10 @@ def _append(path: str, line: bytes) -> None:
         raise
     try:
         about = os.fstat(handle)
-        if stat.S_ISREG(about.st_mode) and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
-            raise PermissionError(errno.EPERM, "it is another user's, or others may open it: chmod 600")
+        # A terminal, or a pipe that was handed to this process, has no name that others could open.
+        is_named = os.O_NOFOLLOW & flags or path.startswith("/dev/shm/")
+        if is_named and (not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077):
+            raise PermissionError(errno.EPERM, "it is no file, another user's, or others may open it: chmod 600")
         os.write(handle, line)
     finally:
         os.close(handle)

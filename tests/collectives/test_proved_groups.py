@@ -62,6 +62,7 @@ def test_who_proves_nothing_is_refused_by_name(
 ) -> None:
     """Before the time is up, which may be half an hour; and on both sides."""
     monkeypatch.setattr(table, "UNPROVED_S", 0.2)
+    monkeypatch.setattr(table, "OLDER_UNPROVED_S", 0.4)
     store = DirectoryStore(tmp_path)
     first, second = outcomes(lambda: sit(store, 0, timeout_s=1e4), lambda: sit(store, 1, *theirs, timeout_s=1e4))
     assert isinstance(first, CollectiveError), first
@@ -76,6 +77,19 @@ def test_who_comes_late_replaces_what_was_not_proved(tmp_path: Path) -> None:
 
     def late() -> Any:
         time.sleep(0.2)
+        return sit(store, 1)
+
+    assert outcomes(lambda: sit(store, 0), late) == BOTH
+
+
+def test_what_was_there_before_is_waited_for_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run of three with the same store: its records are proved, but not for a group of two."""
+    monkeypatch.setattr(table, "UNPROVED_S", 0.2)
+    store = DirectoryStore(tmp_path)
+    assert len(outcomes(*(lambda rank=rank: sit(store, rank, size=3) for rank in range(3)))[0]) == 3
+
+    def late() -> list[str]:
+        time.sleep(1.0)
         return sit(store, 1)
 
     assert outcomes(lambda: sit(store, 0), late) == BOTH
@@ -197,6 +211,7 @@ def test_a_group_on_loopback_is_proved_and_not_encrypted(tmp_path: Path) -> None
 def test_who_claims_to_be_on_this_host_has_to_prove_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An impostor that speaks as ranks do, and says that all are on one host: it is offered nothing."""
     monkeypatch.setattr(table, "UNPROVED_S", 0.2)
+    monkeypatch.setattr(table, "OLDER_UNPROVED_S", 0.4)
     store = DirectoryStore(tmp_path)
 
     def impostor() -> None:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 SHOWN = re.compile(r"^(?:[a-z]*\$ +)?((?:[A-Z_]+=\S+ +)*(?:sudo (?:-E )?)?softmrc [a-z-].*)$")
 SOFTMRC = [sys.executable, "-c", "from softmrc.cli import main; main()"]
-LIMIT_S = 90  # a bound, not a measurement
+LIMIT_S = 600  # a bound, not a measurement
 
 # Of a page, what begins so, and why it is not run here.
 LEFT = {

@@ -21,7 +21,7 @@ SOFTMRC = [sys.executable, "-P", "-c", "from softmrc.cli import main; main()"]
 
 def inside(lab: Lab, host: int, *arguments: str) -> tuple[list[str], dict[str, str]]:
     """A command as `softmrc lab exec` runs it."""
-    told = {fabric_host.FILE: str(lab.record.file), fabric_host.NUMBER: str(host), "SOFTMRC_SECRET": "s"}
+    told = {fabric_host.FILE: str(lab.record.file), fabric_host.NUMBER: str(host), "SOFTMRC_SECRET": "of the lab"}
     namespace = lab.namespace(lab.shape.parse_node(f"host{host}"))
     return ["ip", "netns", "exec", namespace, *SOFTMRC, *arguments], {**os.environ, **told, "COLUMNS": "120"}
 
@@ -49,5 +49,5 @@ def test_ping_through_a_black_hole(acting: Lab, dead: str) -> None:
             done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
         finally:
             acting.heal()
-    assert "paths to" in done.stdout and "answers" in done.stdout, done
+    assert "paths to" in done.stdout and re.search("answers|loses", done.stdout), done  # a busy machine may drop some
     assert "silent" in done.stdout, "the dead ones are seen"

@@ -76,7 +76,7 @@ def test_connect_uses_every_path(acting: Lab) -> None:
         with (
             acting.inside(f"host{last}"),
             device_of(acting, last) as device,
-            listen(address, 7000, memory=memory, secret="s", device=device) as listener,
+            listen(address, 7000, memory=memory, secret="of the lab", device=device) as listener,
         ):
             ready.set()
             with listener.accept(10) as connection:
@@ -88,7 +88,7 @@ def test_connect_uses_every_path(acting: Lab) -> None:
     assert ready.wait(10)
     with acting.inside("host0"), device_of(acting, 0) as device:
         before = acting.packets()
-        with connect(address, 7000, secret="s", device=device) as connection:
+        with connect(address, 7000, secret="of the lab", device=device) as connection:
             paths = acting.plan.evs(0, last)
             assert len(connection.qp.evs()) == paths > acting.shape.planes
             for number in range(20):

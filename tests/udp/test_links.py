@@ -228,7 +228,7 @@ def test_a_link_that_is_too_narrow_now_is_named() -> None:
 
 def test_ping_blames_only_the_plane_whose_link_is_down() -> None:
     program = [sys.executable, "-c", "from softmrc.cli import main; main()"]
-    env = {**os.environ, "SOFTMRC_SECRET": "links", "COLUMNS": "120"}
+    env = {**os.environ, "SOFTMRC_SECRET": "of links", "COLUMNS": "120"}
 
     def planes(side: int) -> list[str]:
         return [argument for plane in planes_of(side, 2) for argument in ("--plane", plane)]

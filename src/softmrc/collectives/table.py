@@ -16,9 +16,9 @@ they are there.
 
 With a secret every record carries a MAC: of its key, which names the rank and what all have heard so far, of the size
 of the group, of its scope and of what it holds. A record without a valid MAC counts as absent: signs and excuses are
-ignored, and a rank whose first record stays that way is refused after `UNPROVED_S`. An old record with a valid MAC
-can be put back, but it brings a token that nobody signs today. So with a secret nobody may act on what was heard before
-`confirm`.
+ignored, and a rank whose first record stays that way is refused after a while (`UNPROVED_S`). An old record with a
+valid MAC can be put back, but it brings a token that nobody signs today. So with a secret nobody may act on what was
+heard before `confirm`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ LOOK_AGAIN_S = 0.005
 FIRST_GLANCE_S, LONGEST_GLANCE_S = 0.1, 0.5  # how long signs are waited for before looking elsewhere
 ABOUT_S = 1.0
 EXCUSE_S = 3.0  # how long whoever cannot join waits for those whom it should tell
-UNPROVED_S = 10.0  # how long a first record without a valid MAC may be of the past: its rank may come and replace it
+# How long a first record without a valid MAC may be of the past, and its rank may come and replace it. One that was
+# there before us may be of another run with this store, whose rank takes its time.
+UNPROVED_S, OLDER_UNPROVED_S = 10.0, 120.0
 LONGEST_S = 1e8  # stores count in types that overflow
 LONGEST_ENTRY = 1 << 24  # bytes; a rank of thousands says less than a tenth of that
 LONGEST_REASON = 300
@@ -86,7 +88,8 @@ class Table:
         self.has_told = False
         self._has_given_up = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
-        self._unproved: dict[int, tuple[float, str]] = {}  # by rank: since when its first record is not proved, and why
+        self._unproved: dict[int, tuple[float, str]] = {}  # by rank: until when, and why it is not proved
+        self._older: dict[int, object] | None = None  # by rank: a record that was there before us
 
     def agree(self, text: str) -> list[str]:
         """What each rank says, by rank, and that it is there."""
@@ -251,10 +254,9 @@ class Table:
             return ""
         try:
             return self._opened(key, self._store.get(key))[: 2 * LONGEST_REASON] or f"nothing is under {key}"
-        except Unproved:
-            return ""
-        except ValueError as error:
-            return f"{key} holds {error}"
+        except ValueError as error:  # with a secret it is whoever does not know it who writes what cannot be read
+            is_forged = self.shared_secret is not None or isinstance(error, Unproved)
+            return "" if is_forged else f"{key} holds {error}"
 
     def told_at(self, rank: int) -> str:
         """Under which key that is."""
@@ -362,7 +364,11 @@ class Table:
     def _all(self, what: str, did: str) -> dict[int, str]:
         """What every rank said, by rank; those are not in it of whom the store holds no text."""
         texts: dict[int, str] = {}
-        for rank, data in self._read(what).items():
+        began = time.monotonic()
+        found = self._read(what)
+        if self._older is None:  # where we had to wait, some have come after us, and nobody knows who
+            self._older = found if time.monotonic() < began + FIRST_GLANCE_S else {}
+        for rank, data in found.items():
             key = self.key(what, rank)
             try:
                 texts[rank] = self._opened(key, data)
@@ -371,7 +377,9 @@ class Table:
                 self._faults[rank] = f"{key} holds {error}"
                 if isinstance(error, Unproved):
                     self._faults[rank] += f"; {SET_ALIKE}"
-                    self._unproved.setdefault(rank, (time.monotonic(), self._faults[rank]))
+                    patience_s = OLDER_UNPROVED_S if self._older.get(rank) == data else UNPROVED_S
+                    until = min(time.monotonic() + patience_s, self._unproved.get(rank, (float("inf"), ""))[0])
+                    self._unproved[rank] = until, self._faults[rank]
         if self._faults:
             self._check_time(did)
         return texts
@@ -409,8 +417,8 @@ class Table:
         return timedelta(seconds=min(max(self._until - time.monotonic(), LAST_LOOK_S), LONGEST_S))
 
     def _check_time(self, did: str) -> None:
-        for rank, (since, fault) in self._unproved.items():
-            if time.monotonic() >= since + UNPROVED_S:
+        for rank, (until, fault) in self._unproved.items():
+            if time.monotonic() >= until:
                 raise CollectiveError(f"rank {rank} is refused: {fault}")
         if self._faults and time.monotonic() >= self._until:
             names = ", ".join(f"rank {rank}" for rank in sorted(self._faults))
