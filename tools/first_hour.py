@@ -1,8 +1,8 @@
 """Does what a stranger does in the first hour, and compares with what the pages say: python tools/first_hour.py [WHEEL]
 
 Without a wheel it builds one (tools/wheel.py). Then, in a clean virtual environment and an empty folder: what the
-README installs and runs, every benchmark in its quick form, the help of every command, and settings that are wrong. A traceback anywhere is a failure, and
-so is a session that prints something else than its page shows.
+README installs and runs, every benchmark in its quick form, the help of every command, and settings that are wrong. A
+traceback anywhere is a failure, and so is a session that prints something else than its page shows.
 """
 
 from __future__ import annotations
