@@ -5,6 +5,7 @@ were skipped; in CI a program that is not installed is a failure."""
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ import pytest
 import needs
 
 os.environ["PYTHONSAFEPATH"] = "1"
+# The background of a shell, nohup and some CI start processes with SIGINT ignored, which children of tests would inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("on any machine", deadline=None)  # a busy one takes its time
 hypothesis.settings.load_profile("on any machine")
 
