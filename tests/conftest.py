@@ -17,7 +17,7 @@ import pytest
 import needs
 
 os.environ["PYTHONSAFEPATH"] = "1"
-# The background of a shell, nohup and some CI start processes with SIGINT ignored, which children of tests would inherit.
+# Started in the background of a shell, or by nohup, this process ignores SIGINT, and would have its children do so too.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("on any machine", deadline=None)  # a busy one takes its time
