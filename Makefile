@@ -10,13 +10,14 @@ SECONDS ?= 60
 JOBS    ?= 2
 SOAK_SECONDS ?= 3600
 DEV     := build/dev
+TORCH   ?= 2.10.0 2.15.0
 # The first tier: no test that starts processes, builds networks, or takes seconds. The marks are explained in pyproject.toml.
 QUICK   := not (process or lab or docs or slow or nightly)
 TOOLS   := binutils chromium clang ethtool frr iproute2 nftables openssl prometheus tshark
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
-.PHONY: help demo demo-lab demo-gpu test test-rest test-all test-nightly test-programs tools torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
+.PHONY: help demo demo-lab demo-gpu test test-rest test-all test-nightly test-torch test-programs tools torch-suite lint bench sanitize sanitize-threads sanitize-short fuzz arm64 swarm soak paper answers spec-map settings api openssl wheel wheel-check wheel-arm64 docs build clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -39,12 +40,20 @@ test-rest: test-programs ## Run what `make test` leaves out: processes, namespac
 
 test-all: test test-rest ## Run both: before merging
 
-test-nightly: test-all build/plain/trace ## Run everything: many seeds, sanitizers, fuzzers, other versions of torch, soak, aarch64, wheels
-	SOFTMRC_SWARM_SEEDS=4000 SOFTMRC_GROUP_SEEDS=1500 $(BIN)/python -m pytest -n $(JOBS) -m nightly tests
-	SOFTMRC_SWARM_SEEDS=4000 SOFTMRC_GROUP_SEEDS=1500 $(BIN)/python -m pytest -n $(JOBS) tests/swarm
-	$(MAKE) sanitize sanitize-threads fuzz
-	$(BIN)/python tools/torch_versions.py
-	$(MAKE) soak arm64 wheel wheel-arm64
+test-nightly: test-all build/plain/trace ## Run everything: many seeds, sanitizers, fuzzers, other torch versions, soak, aarch64, wheels
+	$(BIN)/python -m pytest -n $(JOBS) -m nightly
+	SOFTMRC_SWARM_SEEDS=4000 SOFTMRC_GROUP_SEEDS=1500 $(BIN)/python -m pytest -n $(JOBS) tests/swarm tests/collectives/test_sittings.py
+	$(MAKE) sanitize sanitize-threads fuzz test-torch soak arm64 wheel wheel-arm64
+
+test-torch: $(VENV)/.test ## Run tests/torch with other versions of torch: make test-torch TORCH='2.10.0 2.15.0'
+	@for version in $(TORCH); do \
+	  $(PIP) install --target build/torch-$$version torch==$$version && \
+	  PYTHONPATH=$(CURDIR)/build/torch-$$version $(BIN)/python -m pytest -n $(JOBS) -m 'not nightly' tests/torch || exit 1; done
+
+build/plain/trace: $(VENV)/.made $(NATIVE)
+	@$(BIN)/cmake -S . -B build/plain -DCMAKE_BUILD_TYPE=Debug -DSOFTMRC_NATIVE_TESTS=ON > /dev/null
+	@$(BIN)/cmake --build build/plain --target trace -j $(JOBS) > /dev/null
+	@touch $@
 
 test-programs: $(VENV)/.test ## Build the C++ programs that tests run
 	@$(BIN)/cmake --build $(DEV) --target test_programs -j $(JOBS) > $(DEV)/test_programs.log 2>&1 || { cat $(DEV)/test_programs.log; exit 1; }
