@@ -13,7 +13,7 @@ DEV     := build/dev
 TORCH   ?= 2.10.0 2.15.0
 # The first tier: no test that starts processes, builds networks, or takes seconds. The marks are explained in pyproject.toml.
 QUICK   := not (process or lab or docs or slow or nightly)
-TOOLS   := binutils chromium clang ethtool frr iproute2 nftables openssl prometheus tshark
+TOOLS   := binutils chromium clang ethtool frr iproute2 libclang-rt-dev nftables openssl prometheus tshark
 SANITIZE_TESTS ?= tests/unit tests/property tests/vectors tests/swarm tests/udp tests/collectives tests/nccl
 THREAD_TESTS ?= tests/udp tests/collectives tests/nccl tests/sim/test_cores.py
 
