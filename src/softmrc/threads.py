@@ -1,5 +1,5 @@
 """Locks and threads in a world of forks, finalizers and Ctrl-C
-(docs/decisions/0173-locks-that-nobody-finds-shut.md)."""
+(docs/design/driver.md)."""
 
 from __future__ import annotations
 

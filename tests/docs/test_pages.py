@@ -19,7 +19,8 @@ from softmrc.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
+NOTES = sorted((ROOT / "docs" / "design").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *NOTES, *sorted((ROOT / "examples").glob("*.md"))]
 NO_COMMANDS = ("import", "group", "seal", "identity")  # of Python; and labels in the derivation of keys
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -111,6 +112,11 @@ def test_links_lead_somewhere() -> None:
     for file in places:
         if file.suffix == ".md":
             site.relinked(file, places)
+
+
+def test_the_index_of_design_notes_has_every_note() -> None:
+    index = (ROOT / "docs" / "design" / "README.md").read_text()
+    assert [note.name for note in NOTES if note.name != "README.md" and f"]({note.name})" not in index] == []
 
 
 def test_the_api_page_is_up_to_date() -> None:

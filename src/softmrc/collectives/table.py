@@ -6,7 +6,7 @@ make a name, under which everybody leaves a sign. All is well when all signs are
 heard a token of today. Whatever is said after that is under this name, and heard at once. Who has all it needs in what
 was said first may act on it before that, and leave its sign when it is ready; where a sign stays away it looks whether
 somebody has said something new. It goes there once it is sure that those who made the name will never all be ready
-(docs/decisions/0165-joining-in-one-sentence.md).
+(docs/design/collectives.md).
 
 What makes no sense may also be of the past, and be replaced in a moment. So nobody fails of it before the time is up;
 then the rank is named, the key, and what was found there.

@@ -5,7 +5,7 @@ does not wait for a running one, a new thread takes it, until there are as many 
 keeps jobs in order instead.
 
 A finalizer may give it a job, or close it, in the middle of anything: while the lock is held nothing is called but what
-numbers are made with, and the queue is one that bears it (docs/decisions/0173-locks-that-nobody-finds-shut.md).
+numbers are made with, and the queue is one that bears it (docs/design/driver.md).
 """
 
 from __future__ import annotations
