@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import needs
+from ports import free_ports
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 RULES = Path(__file__).parents[2] / "contrib" / "prometheus" / "softmrc.rules.yml"
@@ -33,9 +33,7 @@ def a_prometheus(folder: Path, targets: Sequence[str], token: str = "") -> Itera
     every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config = folder / "prometheus.yml"
     config.write_text(json.dumps({"global": every, "rule_files": [str(RULES)], "scrape_configs": [job]}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_ports()
     words = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
     process = subprocess.Popen(
         [PROMETHEUS, *words, f"--web.listen-address=127.0.0.1:{port}"],

@@ -159,7 +159,8 @@ def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group
 
     pretended = SimpleNamespace(CollectiveGroup=make, packets_a_train=_core.packets_a_train)
     monkeypatch.setattr(rendezvous, "_core", pretended)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES, DeviceConfig(lanes=1)) as device:
+    one_lane = DeviceConfig(lanes=1)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES, one_lane) as device:
         store = DirectoryStore(folder)
         meeting = rendezvous.Meeting(Table(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, TIMEOUT_S, 1, True)
         impostor = pool.submit(meeting.meet, None)

@@ -17,6 +17,7 @@ import pytest
 import needs
 import parts
 from asking import Client
+from ports import STRIDE, free_ports
 from sanitizers import NOT_UNDER_SANITIZERS
 from softmrc.nccl import plugin_path
 from softmrc.wire import read_pcapng
@@ -178,28 +179,14 @@ def test_a_file_of_settings_that_is_a_folder_is_refused(harness, tmp_path: Path)
 def test_a_device_whose_second_lane_does_not_open_is_refused(harness) -> None:
     """Not the end of the process, whose first lane runs by then."""
     with contextlib.ExitStack() as stack:
-        for port in range(40_000, 60_000, 2):
-            taken = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            with contextlib.suppress(OSError):
-                taken.bind(("127.0.0.1", port + 1))
-                break
+        port = free_ports(2)
+        stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)).bind(("127.0.0.1", port + 1))
         harness(11, 1, "unopened", device=f"lanes = 2\nport = {port}", HARNESS_WORD="in use")
-
-
-def free_port() -> int:
-    """Of UDP, at the addresses of all planes."""
-    for port in range(20_000, 32_000):
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for plane in range(4):
-                taken = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-                taken.bind((f"127.0.0.{1 + plane}", port))
-            return port
-    raise AssertionError("no port is free")
 
 
 def test_two_communicators_of_a_process_share_a_fixed_port(harness) -> None:
     """The second station, for what the process says to itself, has ports of its own."""
-    harness(11, 1, "traffic", 1, 20, 11, device=f"port = {free_port()}")
+    harness(11, 1, "traffic", 1, 20, 11, device=f"port = {free_ports(STRIDE)}")
 
 
 @NOT_UNDER_SANITIZERS  # one that has no descriptor for a look at memory takes it for gone

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from loopback import FOUR, connect, drain, eventually, pair
 
+from ports import free_ports
 from softmrc import leaving, wire
 from softmrc.config import DeviceConfig
 from softmrc.engine import EventType
@@ -321,8 +322,8 @@ def test_connections_use_all_lanes_of_a_device() -> None:
 
 def test_where_a_lane_cannot_open_the_others_serve() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind(("127.0.0.1", 0))
-        first = taken.getsockname()[1] - 1
+        first = free_ports(3)
+        taken.bind(("127.0.0.1", first + 1))
         with Device(port=first, lanes=3) as device:
             queues = [device.create_qp(device.create_cq()) for _ in range(5)]
             assert [qp.lane for qp in queues] == [0] * 5
