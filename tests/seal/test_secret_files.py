@@ -199,10 +199,11 @@ def test_a_short_secret_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
         assert arrange.secret_of("f" * 32) and not caplog.records
 
 
-def test_a_token_that_everybody_can_read_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_that_others_can_read_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "token"
     file.write_text("a-token-of-some-length\n")
-    for mode, warned in ((0o644, True), (0o600, False)):
+    for mode, warning in ((0o644, "chmod o-r"), (0o640, "chmod g-r"), (0o600, "")):
         file.chmod(mode)
         assert token_of(file) == "a-token-of-some-length"
-        assert ("chmod o-r" in capsys.readouterr().err) is warned
+        said = capsys.readouterr().err
+        assert warning in said and bool(said) is bool(warning)
