@@ -158,7 +158,7 @@ def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group
 
     pretended = SimpleNamespace(CollectiveGroup=make, packets_a_train=_core.packets_a_train)
     monkeypatch.setattr(rendezvous, "_core", pretended)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES) as device:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES, lanes=1) as device:
         store = DirectoryStore(folder)
         meeting = rendezvous.Meeting(Table(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, TIMEOUT_S, 1, True)
         impostor = pool.submit(meeting.meet, None)
