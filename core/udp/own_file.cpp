@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
@@ -16,7 +15,7 @@ bool is_handed(std::string_view path) {
   if (path == "/dev/stdin" || path == "/dev/stdout" || path == "/dev/stderr") return true;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"})
     if (path.starts_with(folder) && path.size() > folder.size())
-      return std::all_of(path.begin() + static_cast<std::ptrdiff_t>(folder.size()), path.end(), [](char c) { return c >= '0' && c <= '9'; });
+      return path.find_first_not_of("0123456789", folder.size()) == path.npos;
   return false;
 }
 
@@ -30,7 +29,7 @@ std::string what_is_wrong(int fd, const struct stat& about, Begins begins) {
   return "";
 }
 
-int refused(int fd, int error, std::string& why, std::string reason) {
+int not_opened(int fd, int error, std::string& why, std::string reason) {
   if (fd >= 0) close(fd);
   errno = error;
   why = std::move(reason);
@@ -45,16 +44,17 @@ int open_own(const std::string& path, Begins begins, std::string& why) {
   if (!is_ours) {
     const int made = open(path.c_str(), flags | O_CREAT | O_EXCL, 0600);
     if (made >= 0) return made;
-    if (errno != EEXIST) return refused(-1, errno, why, std::strerror(errno));
+    if (errno != EEXIST) return not_opened(-1, errno, why, std::strerror(errno));
   }
   const int fd = open(path.c_str(), flags | (is_ours ? 0 : O_NOFOLLOW));
-  if (fd < 0 && errno == ELOOP) return refused(fd, EPERM, why, "it is a symbolic link");
-  if (fd < 0 && errno == ENXIO) return refused(fd, EPERM, why, "it is no regular file");  // a pipe that nobody reads
+  if (fd < 0 && errno == ELOOP) return not_opened(fd, EPERM, why, "it is a symbolic link");
+  if (fd < 0 && errno == ENXIO) return not_opened(fd, EPERM, why, "it is no regular file");  // a pipe that nobody reads
   struct stat about {};
-  if (fd < 0 || fstat(fd, &about) != 0) return refused(fd, errno, why, std::strerror(errno));
-  if (!is_ours)
-    if (std::string wrong = what_is_wrong(fd, about, begins); !wrong.empty()) return refused(fd, EPERM, why, std::move(wrong));
-  if (begins == Begins::anew && S_ISREG(about.st_mode) && ftruncate(fd, 0) != 0) return refused(fd, errno, why, std::strerror(errno));
+  if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why, std::strerror(errno));
+  if (std::string wrong = is_ours ? "" : what_is_wrong(fd, about, begins); !wrong.empty())
+    return not_opened(fd, EPERM, why, std::move(wrong));
+  if (begins == Begins::anew && S_ISREG(about.st_mode) && ftruncate(fd, 0) != 0)
+    return not_opened(fd, errno, why, std::strerror(errno));
   return fd;
 }
 
