@@ -1,9 +1,7 @@
 #include "face/sealing.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +11,7 @@
 
 #include "face/node.h"
 #include "face/refusal.h"
+#include "udp/own_file.h"
 #include "wire/bytes.h"
 
 namespace softmrc::face {
@@ -42,8 +41,9 @@ void note(seal::Cipher cipher, std::uint32_t qpn, const seal::Secret& secret) {
     line += digits;
   }
   line += '\n';
-  const int fd = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) throw Refusal("SOFTMRC_KEYLOG names " + file + ", which cannot be written: " + std::strerror(errno));
+  std::string why;
+  const int fd = udp::open_own(file, udp::Begins::at_end, why);
+  if (fd < 0) throw Refusal("SOFTMRC_KEYLOG names " + file + ", which cannot be written: " + why);
   [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
   close(fd);
 }

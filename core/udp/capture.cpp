@@ -1,11 +1,11 @@
 #include "udp/capture.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "udp/clock.h"
 #include "udp/failure.h"
+#include "udp/own_file.h"
 
 namespace softmrc::udp {
 namespace {
@@ -13,11 +13,12 @@ namespace {
 // Whoever writes a capture must never wait for who reads it: lanes do.
 std::FILE* opened(const std::string& path) {
   const std::string what = "cannot write a capture to " + path;
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
+  std::string why;
+  const int descriptor = open_own(path, Begins::anew, why);
+  if (const int error = errno; descriptor < 0) throw DeviceFailure(error, what + ": " + why);
   struct stat found {};
-  if (descriptor < 0 && errno != ENXIO) fail_with_errno(what);
-  if (descriptor < 0 || fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {
-    if (descriptor >= 0) close(descriptor);
+  if (fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {
+    close(descriptor);
     throw DeviceFailure(EINVAL, what + ": it is no regular file, and what reads it could hold up packets");
   }
   std::FILE* const file = fdopen(descriptor, "wb");

@@ -386,10 +386,11 @@ std::size_t Device::take(Queue& queue, std::span<proto::Completion> out) {
     fd = queue.fd;
     // A lane that always has something must not hide the others.
     if (!parts.empty()) std::rotate(parts.begin(), parts.begin() + queue.turn++ % parts.size(), parts.end());
+    // First quiet, then look: what comes in between makes it readable again. One lane alone can be looked at first. No
+    // lane joins while the mutex is held: one that is not looked at below makes it readable after this.
+    if (parts.size() != 1) quieten(fd);
   }
-  // First quiet, then look: what comes in between makes it readable again. One lane alone can be looked at first.
   const bool is_one = parts.size() == 1;
-  if (!is_one) quieten(fd);
   std::size_t count = 0;
   bool has_more = false;
   for (const Queue::Part& part : parts) {

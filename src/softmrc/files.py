@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +44,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
-        raise _cannot_write(path, error) from None
+        raise cannot_write(path, error) from None
 
 
 def check_place(path: Path | None) -> None:
@@ -53,14 +57,63 @@ def check_place(path: Path | None) -> None:
         if is_new:
             path.unlink()
     except (OSError, ValueError) as error:
-        raise _cannot_write(path, error) from None
+        raise cannot_write(path, error) from None
 
 
-def _cannot_write(path: Path | None, error: OSError | ValueError) -> DeviceError:
+def cannot_write(path: Path | None, error: OSError | ValueError) -> DeviceError:
+    """What to raise where a file could not be written."""
     why = getattr(error, "strerror", None) or error
     if isinstance(error, FileNotFoundError) and path is not None:
         why = f"there is no folder {str(path.absolute().parent)!r}"
     return DeviceError(f"cannot write {str(path)!r}: {why}")
+
+
+HANDED = re.compile(r"/dev/(stdin|stdout|stderr|fd/[0-9]+)|/proc/self/fd/[0-9]+")  # descriptors of this process
+
+
+def open_own(path: str, *, is_anew: bool, is_pipe_fine: bool = False) -> int:
+    """A descriptor to write to, of a file that holds what other users are not to read, or to have put there: captures
+    and keys. The file is made with mode 0600. One that is there must be this user's own regular file (or pipe), or a
+    character device, and no symbolic link; what begins anew takes its bytes and the others' access away, and what is
+    appended is refused where others may open it. `core/udp/own_file.h` is the same for C++."""
+    flags = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC | (0 if is_anew else os.O_APPEND)
+    flags |= 0 if is_pipe_fine else os.O_NONBLOCK
+    is_ours = HANDED.fullmatch(path) is not None
+    if not is_ours:
+        with suppress(FileExistsError):
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        handle = os.open(path, flags | (0 if is_ours else os.O_NOFOLLOW))
+    except OSError as error:
+        words = {errno.ELOOP: "it is a symbolic link", errno.ENXIO: "it is no regular file"}  # a pipe that nobody reads
+        if error.errno in words:
+            raise PermissionError(errno.EPERM, words[error.errno]) from None
+        raise
+    try:
+        about = os.fstat(handle)
+        if not is_ours and (wrong := _what_is_wrong(handle, about, is_anew, is_pipe_fine)):
+            raise PermissionError(errno.EPERM, wrong)
+        if is_anew and stat.S_ISREG(about.st_mode):
+            os.ftruncate(handle, 0)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _what_is_wrong(handle: int, about: os.stat_result, is_anew: bool, is_pipe_fine: bool) -> str:
+    if stat.S_ISCHR(about.st_mode):
+        return ""
+    if not stat.S_ISREG(about.st_mode) and not (is_pipe_fine and stat.S_ISFIFO(about.st_mode)):
+        return "it is no regular file"
+    if about.st_uid != os.geteuid():
+        return "it is another user's"
+    if about.st_mode & 0o077 and not is_anew:
+        return "others may open it: chmod 600"
+    if about.st_mode & 0o077 and stat.S_ISREG(about.st_mode):
+        with suppress(OSError):  # some file systems have one mode for all files
+            os.fchmod(handle, 0o600)
+    return ""
 
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\-\s]+?)\s*\]\]?\s*(?:#.*)?$")

@@ -9,15 +9,14 @@ Who has this file can read what was captured, and write in the name of either en
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from dataclasses import dataclass, field
 
 from softmrc import wire
 from softmrc._core import Cipher, Inbound, Opened
 from softmrc.errors import ConfigError, DeviceError
+from softmrc.files import open_own
 
 KEYLOG = "SOFTMRC_KEYLOG"
 LATEST_PS = 1 << 62  # a moment of the core's; a damaged capture may have later ones
@@ -25,22 +24,9 @@ LINE = re.compile(r"(\w+) ([0-9a-f]{6}) ([0-9a-f]{64})")
 
 
 def _append(path: str, line: bytes) -> None:
-    """To a file that nobody else can read, or has put there: not through a symbolic link either, but for those of the
-    system, as /dev/stderr is one."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-    flags |= 0 if path.startswith(("/dev/", "/proc/self/fd/")) else os.O_NOFOLLOW
+    """To a file that nobody else can read, or has put there."""
+    handle = open_own(path, is_anew=False)
     try:
-        handle = os.open(path, flags, 0o600)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise PermissionError(errno.EPERM, "it is a symbolic link") from None
-        raise
-    try:
-        about = os.fstat(handle)
-        # A terminal, or a pipe that was handed to this process, has no name that others could open.
-        is_named = os.O_NOFOLLOW & flags or path.startswith("/dev/shm/")
-        if is_named and (not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077):
-            raise PermissionError(errno.EPERM, "it is no file, another user's, or others may open it: chmod 600")
         os.write(handle, line)
     finally:
         os.close(handle)

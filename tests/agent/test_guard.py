@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvicorn
 from tests.agent.sites import a_site, get
 
-from softmrc.agent import server, web
-from softmrc.agent.guard import MOST_A_SECOND, Guard, Listen
+from softmrc.agent import guard, origin, server, web
+from softmrc.agent.collect import Collector
+from softmrc.agent.guard import MOST_A_SECOND, ORIGIN, Guard, Listen
 from softmrc.errors import ConfigError
 
 TOKEN = "a-token-of-some-length"
@@ -82,8 +85,8 @@ def test_who_asks_at_too_great_length_is_refused() -> None:
         assert get(port, "/healthz?" + "x" * 3000)[0] == 414
 
 
-def asked(listen: Listen, requests: Sequence[dict[str, str]]) -> list[int]:
-    """How a guard answers these requests, asked at once: each is its headers."""
+def asked(listen: Listen, requests: Sequence[dict[str, str]], origins: Sequence[str] = ()) -> list[int]:
+    """How a guard answers these requests, asked at once: each is its headers, and has an origin if there are any."""
     answers: list[int] = []
 
     async def app(_scope: object, _receive: object, send: Any) -> None:
@@ -93,18 +96,69 @@ def asked(listen: Listen, requests: Sequence[dict[str, str]]) -> list[int]:
         answers.extend([message["status"]] if "status" in message else [])
 
     async def ask() -> None:
-        guard = Guard(app, listen)
-        for request in requests:
+        guarded = Guard(app, listen)
+        for request, whose in zip(requests, origins or [""] * len(requests), strict=True):
             headers = [(name.encode(), value.encode()) for name, value in request.items()]
-            await guard({"type": "http", "method": "GET", "path": "/", "headers": headers}, None, send)
+            about = {"type": "http", "method": "GET", "path": "/", "headers": headers}
+            await guarded({**about, "state": {ORIGIN: whose}}, None, send)
 
     asyncio.run(ask())
     return answers
 
 
-def test_who_asks_too_much_is_refused() -> None:
-    answers = asked(Listen("127.0.0.1", 1), [{"host": "localhost:1"}] * 3 * MOST_A_SECOND)
-    assert answers[:MOST_A_SECOND] == [200] * MOST_A_SECOND and 429 in answers
+HALF = MOST_A_SECOND // 2
+
+
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The guard's clock, which stands still until it is moved."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_who_asks_too_much_is_refused(frozen: Any) -> None:
+    answers = asked(Listen("127.0.0.1", 1), [{"host": "localhost:1"}] * MOST_A_SECOND)
+    assert answers == [200] * HALF + [429] * HALF
+
+
+def test_one_user_who_asks_without_end_leaves_the_others_their_share(frozen: Any) -> None:
+    origins = [*["user 1"] * 5 * MOST_A_SECOND, *["user 2"] * 20, *["user 3"] * 20]
+    answers = asked(Listen("127.0.0.1", 1), [{"host": "localhost:1"}] * len(origins), origins)
+    assert answers.count(200) == HALF + 40 and answers[-40:] == [200] * 40
+
+
+def test_however_many_ask_there_is_a_bound_for_all(frozen: Any) -> None:
+    shares = guard.Shares(MOST_A_SECOND)
+    assert sum(shares.take(f"user {number % 300}") for number in range(3000)) <= MOST_A_SECOND
+    for _ in range(20):
+        frozen.now += 0.1
+        assert sum(shares.take(f"user {number % 5}") for number in range(300)) <= MOST_A_SECOND // 10 + 1
+    frozen.now += 2 * guard.FORGOTTEN_S
+    assert sum(shares.take("user 7") for _ in range(MOST_A_SECOND)) == HALF and len(shares._each) == 1
+
+
+def test_on_one_machine_a_user_is_counted_and_not_a_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as one:
+        ends = one.getsockname(), door.getsockname()
+        user = origin.user_of(*ends)
+        if user is None:
+            assert origin.origin_of(*ends) == "this machine"
+            pytest.skip("the kernel does not say whose a socket is (sock_diag)")
+        assert user == os.geteuid() and origin.origin_of(*ends) == f"user {user}"
+        with socket.create_connection(door.getsockname(), source_address=("127.0.0.9", 0)) as two:
+            assert origin.origin_of(two.getsockname(), door.getsockname()) == f"user {user}"
+    assert origin.origin_of(("10.0.0.7", 5), ("10.0.0.1", 1)) == "10.0.0.7"
+    assert origin.origin_of(("fd00::1:2", 5), ("fd00::1", 1)) == "fd00::/64"
+
+
+@pytest.mark.parametrize("token", ["", TOKEN])
+def test_requests_are_counted_by_who_asks(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(guard.Shares, "take", lambda self, origin: bool(counted.append(origin) or True))
+    with a_site(token=token) as port:
+        assert get(port, "/healthz", Authorization=f"Bearer {token}")[0] == 200
+    assert counted in ([f"user {os.geteuid()}"], ["this machine"])
 
 
 def test_who_may_not_ask_takes_nothing_from_those_who_may() -> None:
@@ -193,11 +247,27 @@ def test_no_more_pages_look_on_than_may_though_all_ask_at_once(monkeypatch: pyte
             return sorted(one.recv(12)[9:] for one in asking if not all_asked.set())
 
     with a_site(page=True) as port:
-        assert statuses(port, 2 * web.MOST_STREAMS) == [b"200"] * web.MOST_STREAMS + [b"503"] * web.MOST_STREAMS
+        most = web.MOST_STREAMS_OF_ONE
+        assert statuses(port, 2 * most) == [b"200"] * most + [b"503"] * most
         until = time.monotonic() + 60
-        while statuses(port, web.MOST_STREAMS) != [b"200"] * web.MOST_STREAMS:  # when those have been seen to leave
+        while statuses(port, most) != [b"200"] * most:  # when those have been seen to leave
             assert time.monotonic() < until
             time.sleep(0.5)
+
+
+def test_one_user_leaves_places_for_the_pages_of_others() -> None:
+    site = web.Site(Collector())
+    ask = {origin: SimpleNamespace(scope={"state": {ORIGIN: origin}}) for origin in ("user 1", "user 2", "user 3")}
+
+    async def statuses(origin: str) -> list[int]:
+        return [(await site._stream(ask[origin])).status_code for _ in range(web.MOST_STREAMS)]  # type: ignore[arg-type]
+
+    half = web.MOST_STREAMS // 2
+    assert asyncio.run(statuses("user 1")) == [200] * half + [503] * half
+    assert asyncio.run(statuses("user 2")) == [200] * half + [503] * half
+    assert asyncio.run(statuses("user 3")) == [503] * web.MOST_STREAMS, "there is a bound for all"
+    site._leave("user 1")
+    assert 200 in asyncio.run(statuses("user 3"))
 
 
 def test_half_a_character_in_what_a_device_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from collectives.ranks import PLANES, TIMEOUT_S
 from softmrc import _core
 from softmrc.collectives import DirectoryStore, Group, rendezvous
 from softmrc.collectives.table import Table
-from softmrc.config import DeviceConfig
 from softmrc.verbs import Device, QueuePair, port_keys
 
 EAGER, GRANT, INQUIRY, OFFER, ACCEPT, CREDIT, ERROR, BYE = range(8)
@@ -159,12 +158,11 @@ def group_with_impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group
 
     pretended = SimpleNamespace(CollectiveGroup=make, packets_a_train=_core.packets_a_train)
     monkeypatch.setattr(rendezvous, "_core", pretended)
-    one_lane = DeviceConfig(lanes=1)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES, one_lane) as device:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, Watched(PLANES, lanes=1) as device:
         store = DirectoryStore(folder)
         meeting = rendezvous.Meeting(Table(store, "group", 1, 2, TIMEOUT_S), 1, 2, device, TIMEOUT_S, 1, True)
         impostor = pool.submit(meeting.meet, None)
-        group = Group.join(store, 0, 2, planes=PLANES, lanes=1, timeout_s=TIMEOUT_S)
+        group = Group.join(store, 0, 2, planes=PLANES, timeout_s=TIMEOUT_S)
         try:
             yield group, impostor.result(TIMEOUT_S)
         finally:

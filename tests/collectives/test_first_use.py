@@ -110,7 +110,7 @@ def test_first_words_from_both_sides_at_once(seed: int) -> None:
 def on_shared_devices(size: int, count: int) -> Iterator[list[list[Group]]]:
     """So many groups of the same ranks, by rank; each rank has one device for all."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(size) as pool:
-        devices = [Device(PLANES, DeviceConfig(lanes=1)) for _ in range(size)]
+        devices = [Device(PLANES, lanes=1) for _ in range(size)]  # what they hold is counted by lane
 
         def join(rank: int) -> list[Group]:
             store, about = DirectoryStore(folder), {"device": devices[rank], "timeout_s": TIMEOUT_S}

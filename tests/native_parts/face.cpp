@@ -15,6 +15,8 @@
 #include "face/faults.h"
 #include "face/json.h"
 #include "face/node.h"
+#include "face/sealing.h"
+#include "udp/own_file.h"
 
 namespace nb = nanobind;
 
@@ -148,6 +150,16 @@ void bind_face(nb::module_& m) {
     return found;
   }, "The least and the most that each setting of a device may be.");
   m.def("face_settings", settings_of);
+  m.def("face_keys", [](std::uint32_t qpn) {
+    const Share ours = draw_share(), theirs = draw_share();
+    told([&] { return keys_of(ours, {seal::Cipher::aes_256_gcm, qpn}, theirs.told, {seal::Cipher::aes_256_gcm, qpn + 1}, "a secret"), 0; });
+  }, "Keys of a queue pair are drawn, and written to the key log.");
+  m.def("open_own", [](const std::string& path, bool is_anew) {
+    std::string why;
+    const int fd = udp::open_own(path, is_anew ? udp::Begins::anew : udp::Begins::at_end, why);
+    if (fd < 0) throw nb::value_error(why.c_str());
+    return fd;
+  });
   m.def("face_plane", plane_of);
   m.def("face_faults", faults_of);
   m.def("hmac_sha256", [](const nb::bytes& key, const nb::bytes& text) { return in_python(hmac_sha256(of_python(key), of_python(text))); });

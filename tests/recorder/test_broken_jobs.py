@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.collectives.ranks import ranks
 
-from softmrc.bench.broken_job import WAYS, run
-from softmrc.recorder.explain import Cause
+from softmrc.bench.broken_job import WAYS, verdicts
+from softmrc.recorder.explain import Cause, Verdict, worst
 from softmrc.recorder.recorder import MOST_TAPES, _forget_old
 from softmrc.recorder.tape import UNFINISHED, read
 
@@ -20,14 +20,19 @@ pytestmark = pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_the_way_in_which_a_job_is_broken_is_named(way: str) -> None:
-    """On a machine that is busy with other things a run may go wrong in more ways than one; three do not."""
+    """On a machine that is busy with other things ranks lack a processor as well, and it is right to say so: then the
+    operations count that did not, or another run does. Whatever else is said may be wrong twice."""
     is_ranks = WAYS[way] in (Cause.LATE, Cause.PROCESSOR)
-    said = []
-    for _ in range(3):
-        said.append(run(way))
-        if said[-1].cause is WAYS[way] and (said[-1].rank if is_ranks else said[-1].plane) == 1:
+    said: list[list[Verdict]] = []
+    wrong = 0
+    while wrong < 3 and len(said) < 12:
+        said.append(verdicts(way))
+        found = [one for one in said[-1] if one.cause not in (Cause.PROCESSOR, Cause.NOTHING)]
+        verdict = worst(found if found and WAYS[way] is not Cause.PROCESSOR else said[-1])
+        if verdict.cause is WAYS[way] and (verdict.rank if is_ranks else verdict.plane) == 1:
             return
-    raise AssertionError([str(verdict) for verdict in said])
+        wrong += verdict.cause is not Cause.PROCESSOR
+    raise AssertionError([[str(verdict) for verdict in one] for one in said])
 
 
 def test_ranks_keep_tapes_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,136 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import parts
 from softmrc import _core, keylog
 from softmrc._core import Cipher
 from softmrc.cli.agent import token_of
 from softmrc.connection import arrange
 from softmrc.errors import ConfigError, DeviceError
+from softmrc.files import open_own
+from softmrc.verbs import Device
 
-pytestmark = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+needs_sealing = pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+
+
+Opened = Callable[[str, bool], int]  # a path, and whether the file begins anew
+
+
+def in_python(path: str, is_anew: bool) -> int:
+    return open_own(path, is_anew=is_anew)
+
+
+def in_core(path: str, is_anew: bool) -> int:
+    return int(parts.open_own(path, is_anew))
+
+
+both = pytest.mark.parametrize("opened", [in_python, in_core])
+ways = pytest.mark.parametrize("is_anew", [True, False], ids=["anew", "at its end"])
+REFUSED = (OSError, ValueError)
+
+
+def write(handle: int, data: bytes) -> None:
+    with open(handle, "wb") as file:
+        file.write(data)
+
+
+@both
+@ways
+def test_a_file_is_made_for_this_user_alone(opened: Opened, is_anew: bool, tmp_path: Path) -> None:
+    path, before = tmp_path / "it", os.umask(0)
+    try:
+        write(opened(str(path), is_anew), b"first ")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    write(opened(str(path), is_anew), b"second")
+    assert path.read_bytes() == (b"second" if is_anew else b"first second")
+
+
+@both
+def test_what_begins_anew_is_closed_to_others(opened: Opened, tmp_path: Path) -> None:
+    path = tmp_path / "it"
+    path.write_bytes(b"before")
+    path.chmod(0o666)
+    write(opened(str(path), True), b"now")
+    assert path.read_bytes() == b"now" and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@both
+@ways
+@pytest.mark.parametrize("is_there", [True, False], ids=["to a file", "to nothing"])
+def test_nothing_is_written_through_a_symbolic_link(
+    opened: Opened, is_anew: bool, is_there: bool, tmp_path: Path
+) -> None:
+    aim, link = tmp_path / "aim", tmp_path / "link"
+    link.symlink_to(aim)
+    if is_there:
+        aim.write_bytes(b"mine")
+        aim.chmod(0o600)
+    with pytest.raises(REFUSED, match="a symbolic link"):
+        opened(str(link), is_anew)
+    assert aim.read_bytes() == b"mine" if is_there else not aim.exists()
+
+
+@both
+@ways
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
+def test_another_users_file_stays_as_it_is(opened: Opened, is_anew: bool, tmp_path: Path) -> None:
+    path = tmp_path / "theirs"
+    path.write_bytes(b"theirs")
+    path.chmod(0o666)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(REFUSED, match="another user's"):
+        opened(str(path), is_anew)
+    assert path.read_bytes() == b"theirs" and stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+@both
+@ways
+def test_pipes_are_refused_and_what_this_process_was_handed_is_taken(
+    opened: Opened, is_anew: bool, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(REFUSED, match="no regular file"):
+        opened(str(tmp_path / "pipe"), is_anew)
+    reader, writer = os.pipe()
+    try:
+        for name in ("/dev/fd/", "/proc/self/fd/"):
+            write(opened(f"{name}{writer}", is_anew), b"line")
+            assert os.read(reader, 100) == b"line"
+        write(opened("/dev/null", is_anew), b"line")
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_captures_are_for_their_own_user(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "aim")
+    with Device(["127.0.0.1"]) as device:
+        with pytest.raises(DeviceError, match="a symbolic link"):
+            device.capture(link)
+        with device.capture(tmp_path / "it"):
+            assert stat.S_IMODE((tmp_path / "it").stat().st_mode) == 0o600
+    assert not (tmp_path / "aim").exists()
+
+
+@needs_sealing
+def test_the_key_log_of_c_faces_is_the_same(log: Path, tmp_path: Path) -> None:
+    parts.face_keys(7)
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600 and len(keylog.Keys.read(log)._known) == 2
+    log.chmod(0o644)
+    with pytest.raises(ValueError, match="chmod 600"):
+        parts.face_keys(7)
+    log.unlink()
+    log.symlink_to(tmp_path / "aim")
+    with pytest.raises(ValueError, match="a symbolic link"):
+        parts.face_keys(7)
 
 
 @pytest.fixture
@@ -32,6 +151,7 @@ def refused(words: str) -> None:
         keylog.note(Cipher.AES_256_GCM, 7, bytes(32))
 
 
+@needs_sealing
 def test_a_key_log_is_for_its_own_user(log: Path) -> None:
     before = os.umask(0)
     try:
@@ -42,6 +162,7 @@ def test_a_key_log_is_for_its_own_user(log: Path) -> None:
     assert stat.S_IMODE(log.stat().st_mode) == 0o600 and log.read_text().startswith("AES_256_GCM 000007")
 
 
+@needs_sealing
 @pytest.mark.parametrize("mode", [0o666, 0o644, 0o640, 0o602])
 def test_a_key_log_that_others_may_open_is_refused(log: Path, mode: int) -> None:
     log.touch()
@@ -50,12 +171,14 @@ def test_a_key_log_that_others_may_open_is_refused(log: Path, mode: int) -> None
     assert log.read_bytes() == b""
 
 
+@needs_sealing
 def test_a_key_log_of_another_user_is_refused(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log.touch(0o600)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     refused("another user's")
 
 
+@needs_sealing
 def test_a_key_log_is_not_written_through_a_symbolic_link(log: Path, tmp_path: Path) -> None:
     aim = tmp_path / "aim"
     aim.touch(0o600)
@@ -76,10 +199,11 @@ def test_a_short_secret_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
         assert arrange.secret_of("f" * 32) and not caplog.records
 
 
-def test_a_token_that_everybody_can_read_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_that_others_can_read_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "token"
     file.write_text("a-token-of-some-length\n")
-    for mode, warned in ((0o644, True), (0o600, False)):
+    for mode, warning in ((0o644, "chmod o-r"), (0o640, "chmod g-r"), (0o600, "")):
         file.chmod(mode)
         assert token_of(file) == "a-token-of-some-length"
-        assert ("chmod o-r" in capsys.readouterr().err) is warned
+        said = capsys.readouterr().err
+        assert warning in said and bool(said) is bool(warning)

@@ -58,24 +58,28 @@ def test_the_demo(tmp_path: Path) -> None:
     assert gone(mark)
 
 
-@pytest.mark.parametrize("start", [signal.SIG_DFL, signal.SIG_IGN], ids=["usual", "where SIGINT is ignored"])
-def test_ctrl_c_leaves_nothing_running(tmp_path: Path, start: signal.Handlers) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("start", [signal.SIG_DFL, signal.SIG_IGN], ids=["usual", "where both are ignored"])
+def test_a_signal_leaves_nothing_running(tmp_path: Path, start: signal.Handlers, how: signal.Signals) -> None:
     """Also from a background shell, under nohup, and wherever else a process is born deaf to it."""
-    mark = f"stop-{os.getpid()}-{start.name}"
+    mark = f"stop-{os.getpid()}-{start.name}-{how.name}"
+    folder = tmp_path / "temporary"
+    folder.mkdir()
     demo = subprocess.Popen(
         [*COMMAND, "--output", str(tmp_path / "page.html")], cwd=tmp_path, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, env={**os.environ, "DEMO_MARK": mark, "PYTHONUNBUFFERED": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, start),
+        stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "DEMO_MARK": mark, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)},
+        preexec_fn=lambda: [signal.signal(one, start) for one in (signal.SIGINT, signal.SIGTERM)],
     )  # fmt: skip
     assert demo.stdout is not None
     for line in demo.stdout:
         if "step  40" in line:
             break
     assert len(marked(mark)) >= 5
-    demo.send_signal(signal.SIGINT)
+    demo.send_signal(how)
     rest, _ = demo.communicate(timeout=60)
-    assert demo.returncode == 130 and "nothing is left running" in rest, rest
-    assert gone(mark)
+    assert demo.returncode == 128 + how and "nothing is left running" in rest, rest
+    assert gone(mark) and not list(folder.glob("softmrc-*"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may run it")

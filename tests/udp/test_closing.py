@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -236,3 +237,27 @@ def test_what_is_over_holds_no_descriptor_though_somebody_holds_it() -> None:
             device.close()
         assert eventually(lambda: held() <= before)
         assert all(one.device.is_closed for one in kept[1::2]) and all(device.is_closed for device in devices)
+
+
+def test_a_listener_that_nobody_holds_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may come to it in a thread that holds what the reception's waits for."""
+    is_held, is_given = threading.Event(), threading.Event()
+    listener = listen(memory=bytearray(16))
+
+    def wait() -> None:
+        is_held.set()
+        is_given.wait(3 * LIMIT_S)
+
+    monkeypatch.setattr(listener._reception, "_expire", wait)
+    with socket.create_connection(("127.0.0.1", listener.port)):
+        assert is_held.wait(LIMIT_S)
+        reception, holder = listener._reception, [listener]
+        del listener
+        collector = threading.Thread(target=holder.clear, daemon=True)
+        collector.start()
+        collector.join(LIMIT_S)
+        is_waiting = collector.is_alive()
+        is_given.set()
+        reception._thread.join(LIMIT_S)
+        assert not is_waiting and not reception._thread.is_alive()
+    assert reception._wake == -1 and all(one.fileno() == -1 for one in reception._sockets)

@@ -1,6 +1,7 @@
 """Who may ask an agent, and how often.
 
-Those who may ask have an allowance of their own: who may not cannot use it up for them.
+Those who may ask have an allowance of their own: who may not cannot use it up for them. They share it, by users on one
+machine and by addresses otherwise: who asks without end leaves room for the others, and for one who has yet to come.
 
 On loopback anybody of this machine, as long as it is no page of another origin that asks (DNS may call any name
 loopback, so the Host has to be ours too). Off loopback only who has the token. Nothing here changes anything, and only
@@ -21,9 +22,12 @@ from urllib.parse import urlsplit
 
 from softmrc.errors import ConfigError
 
-MOST_A_SECOND = 100
+MOST_A_SECOND = 200  # in all; half of it for one who is alone
+FORGOTTEN_S = 2.0  # who has not asked for so long has no share
+MOST_ORIGINS = 1024
 MOST_REFUSED_A_SECOND = 20  # with words of their own
 LONGEST_PATH = 2048
+ORIGIN = "origin"  # in the state of a request: by whom it is counted
 Scope = dict[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 PORT = re.compile("[0-9]{1,5}")
@@ -60,12 +64,15 @@ class Listen:
 class Allowance:
     """So many a second, and no more than a second's at once."""
 
-    def __init__(self, a_second: int) -> None:
+    def __init__(self, a_second: float) -> None:
         self._a_second, self._left, self._at = a_second, float(a_second), time.monotonic()
+
+    def change(self, a_second: float) -> None:
+        self._a_second = a_second
 
     def take(self) -> bool:
         now = time.monotonic()
-        self._left = min(float(self._a_second), self._left + (now - self._at) * self._a_second)
+        self._left = min(self._a_second, self._left + (now - self._at) * self._a_second)
         self._at = now
         if self._left < 1:
             return False
@@ -73,12 +80,33 @@ class Allowance:
         return True
 
 
+class Shares:
+    """So many a second in all, of which each that has asked of late may take as much as the others, and one share is
+    left for whoever comes next."""
+
+    def __init__(self, a_second: int) -> None:
+        self._a_second, self._all = a_second, Allowance(a_second)
+        self._each: dict[str, tuple[Allowance, float]] = {}  # with when it asked last, oldest first
+
+    def take(self, origin: str) -> bool:
+        now = time.monotonic()
+        while self._each and now - next(iter(self._each.values()))[1] > FORGOTTEN_S:
+            del self._each[next(iter(self._each))]
+        if origin not in self._each and len(self._each) >= MOST_ORIGINS:
+            return False
+        share = self._a_second / (len(self._each) + (origin not in self._each) + 1)
+        own, _ = self._each.pop(origin, (Allowance(share), now))
+        self._each[origin] = own, now
+        own.change(share)
+        return own.take() and self._all.take()
+
+
 class Guard:
     """An ASGI application around another, which sees only requests that may be asked."""
 
     def __init__(self, app: App, listen: Listen) -> None:
         self._app, self._listen = app, listen
-        self._answers, self._refusals = Allowance(MOST_A_SECOND), Allowance(MOST_REFUSED_A_SECOND)
+        self._answers, self._refusals = Shares(MOST_A_SECOND), Allowance(MOST_REFUSED_A_SECOND)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -87,8 +115,9 @@ class Guard:
             return
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         refusal = self._refusal(scope, headers)
-        if refusal is None and not self._answers.take():
-            refusal = 429, f"more than {MOST_A_SECOND} requests a second"
+        origin = scope.get("state", {}).get(ORIGIN, "")
+        if refusal is None and not self._answers.take(origin):
+            refusal = 429, f"more than a share of {MOST_A_SECOND} requests a second"
         elif refusal is not None and not self._refusals.take():
             refusal = 429, f"more than {MOST_REFUSED_A_SECOND} requests a second that are refused"
         if refusal is None:

@@ -1,19 +1,21 @@
 """How an agent's requests come in: one HTTP server, at which nobody keeps a place without asking something.
 
 A connection that does not ask in a while is closed, and so is one that does not take its answer; where many wait, the
-one that waited longest goes. Otherwise a hundred silent ones would be the end of every scrape. What is answered is
-decided in guard.py and web.py.
+one that waited longest goes, of those who have most. Otherwise a hundred silent ones would be the end of every scrape.
+What is answered is decided in guard.py and web.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from softmrc.agent.guard import Guard
+from softmrc.agent.guard import ORIGIN, Guard
+from softmrc.agent.origin import origin_of
 
 MOST_AT_ONCE = 128  # connections
 MOST_SILENT = 64  # of them, that have asked nothing
@@ -26,15 +28,19 @@ class Connection(H11Protocol):
 
     _silent_since: float | None = None  # None: it is asking something, or over
     _ends: asyncio.TimerHandle | None = None
+    _origin = ""
     _untaken = 0  # bytes that waited when the timer was set
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._origin = origin_of(self.client, self.server)
+        self.app_state = {**self.app_state, ORIGIN: self._origin}  # what its requests are given
         self._is_silent(True)
         silent = {one: one._silent_since for one in self.connections if isinstance(one, Connection)}
         waiting = {one: since for one, since in silent.items() if since is not None}
         if len(waiting) > MOST_SILENT:
-            min(waiting, key=lambda one: waiting[one])._turn_away()
+            crowd = Counter(one._origin for one in waiting)
+            min(waiting, key=lambda one: (-crowd[one._origin], waiting[one]))._turn_away()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_silent(False)

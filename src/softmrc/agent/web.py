@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -16,13 +18,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from softmrc.agent.collect import Collector
-from softmrc.agent.guard import Guard, Listen
+from softmrc.agent.guard import ORIGIN, Guard, Listen
 from softmrc.agent.metrics import text_of
 from softmrc.agent.state import state_of
 from softmrc.agent.watch import FabricWatch
 
 EVERY_S = 0.5
 MOST_STREAMS = 32
+MOST_STREAMS_OF_ONE = 16  # user, or address: one alone leaves places for the others
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -61,7 +64,7 @@ class Site:
 
     def __init__(self, collector: Collector, watch: FabricWatch | None = None, page: bool = False) -> None:
         self.collector, self.watch, self._has_page = collector, watch, page
-        self._streams = 0
+        self._streams: Counter[str] = Counter()  # by whose they are
 
     def app(self, listen: Listen) -> Guard:
         routes = [
@@ -87,13 +90,19 @@ class Site:
         return Answer(await run_in_threadpool(state_of, self.collector, self.watch), headers=HEADERS)
 
     async def _stream(self, request: Request) -> Response:
-        if self._streams >= MOST_STREAMS:
-            return PlainTextResponse(f"{MOST_STREAMS} pages look already\n", status_code=503, headers=HEADERS)
-        self._streams += 1  # before anybody else is asked whether there is room; given back when the answer has ended
-        return Stream(self._lines(request), self._leave)
+        origin = request.scope.get("state", {}).get(ORIGIN, "")
+        for count, most in ((self._streams.total(), MOST_STREAMS), (self._streams[origin], MOST_STREAMS_OF_ONE)):
+            if count >= most:
+                return PlainTextResponse(f"{most} pages look already\n", status_code=503, headers=HEADERS)
+        self._streams[origin] += (
+            1  # before another is asked whether there is room; given back when the answer has ended
+        )
+        return Stream(self._lines(request), partial(self._leave, origin))
 
-    def _leave(self) -> None:
-        self._streams -= 1
+    def _leave(self, origin: str) -> None:
+        self._streams[origin] -= 1
+        if not self._streams[origin]:
+            del self._streams[origin]
 
     async def _lines(self, request: Request) -> AsyncIterator[bytes]:
         while not await request.is_disconnected():

@@ -66,8 +66,8 @@ def _break(group: Any, way: str) -> None:
         _lose_the_processor()
 
 
-def run(way: str) -> Verdict:
-    """What is said of the operation that was broken in this way."""
+def verdicts(way: str) -> list[Verdict]:
+    """What is said of the first few operations after it was broken in this way: what is broken stays so."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "store").mkdir()
         context = multiprocessing.get_context("spawn")
@@ -82,8 +82,12 @@ def run(way: str) -> Verdict:
         if any(one.exitcode for one in ranks):
             raise MrcError(f"a rank of the job with a {way} failed: {[one.exitcode for one in ranks]}")
         explainer = Explainer([read(path) for path in Path(folder, "softmrc").glob("*.flight")])
-        # What is broken stays so: of the first few, the one that lost most.
-        return worst([explainer.explain(number) for number in range(BEFORE + 1, BEFORE + 1 + LOOKED_AT)])
+        return [explainer.explain(number) for number in range(BEFORE + 1, BEFORE + 1 + LOOKED_AT)]
+
+
+def run(way: str) -> Verdict:
+    """Of those, what is said of the one that lost most."""
+    return worst(verdicts(way))
 
 
 def explained(runs: int = 20) -> dict[str, Any]:

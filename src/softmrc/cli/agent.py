@@ -90,8 +90,11 @@ def token_of(file: Path | None) -> str:
     if file is None:
         return os.environ.get(TOKEN, "").strip()
     text = read_text(file, "token-file")
-    if file.stat().st_mode & 0o004:
+    about = file.stat()
+    if about.st_mode & 0o004:
         say(f"softmrc: every user of this machine can read the token in {file}: chmod o-r {file}", stderr=True)
+    elif about.st_mode & 0o040 and about.st_uid == os.geteuid():  # who is not its owner may need the group to read it
+        say(f"softmrc: the group of {file} can read the token in it: chmod g-r {file}", stderr=True)
     return text.strip()
 
 

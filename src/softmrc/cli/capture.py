@@ -7,14 +7,14 @@ import socket
 import struct
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
 from softmrc import wire
 from softmrc.cli.terminal import a_number
 from softmrc.errors import DeviceError
-from softmrc.files import check_place
+from softmrc.files import cannot_write, open_own
 
 ETH_P_ALL = 3
 PACKET_OUTGOING = 4
@@ -77,6 +77,14 @@ def next_frame(sock: socket.socket) -> tuple[int, bytes] | None:
     return time.time_ns(), frame
 
 
+def _made(file: Path) -> BinaryIO:
+    """Root writes what others are not to read, wherever they may have put something."""
+    try:
+        return open(open_own(os.fspath(file), is_anew=True, is_pipe_fine=True), "wb")
+    except (OSError, ValueError) as error:
+        raise cannot_write(file, error) from None
+
+
 def capture(
     interface: Annotated[str, typer.Argument(help="Where to listen, for example eth0.", show_default=False)],
     file: Annotated[Path, typer.Argument(help="Where to write (pcapng).", show_default=False)],
@@ -89,14 +97,14 @@ def capture(
 
     Hosts hand packets over in trains: a capture on a host that sends has a train as one long packet (turn segmentation
     off there, or set gso = false). `Device.capture` writes a program's own packets, one by one."""
-    check_place(file)
     count, sock = 0, opened(interface)
+    target = _made(file)
     until = time.monotonic() + seconds if seconds else float("inf")
     sock.settimeout(0.1)
     print(f"capturing at {interface} into {file}; Ctrl-C ends it", flush=True)
     with sock:
         try:
-            with wire.PcapngWriter(file) as writer:
+            with target, wire.PcapngWriter(target) as writer:
                 number = writer.add_interface(interface)
                 while time.monotonic() < until and (not limit or count < limit):
                     found = next_frame(sock)

@@ -21,6 +21,7 @@ from rich.text import Text
 from softmrc.cli.demo_engine import show as show_engine
 from softmrc.cli.demo_gpu import show as show_gpu
 from softmrc.cli.demo_view import View, view_for
+from softmrc.cli.ending import STATUS, Terminated, terminable
 from softmrc.cli.terminal import terminal
 from softmrc.demo import lab, report
 from softmrc.demo.ranks import Ranks
@@ -47,17 +48,18 @@ def demo(
     if engine:
         show_engine(seed)
         return
-    if on_gpu:
-        show_gpu(steps)
-        return
-    check_place(output)
+    if not on_gpu:
+        check_place(output)
     console = terminal()
     try:
-        with sealing_of_ranks(sealed) as settings:
+        with terminable(), sealing_of_ranks(sealed) as settings:
+            if on_gpu:
+                show_gpu(steps)
+                return
             story = lab_story(console, steps) if in_lab else loopback_story(console, steps, settings)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         console.print("\nStopped; nothing is left running.")
-        raise typer.Exit(130) from None
+        raise typer.Exit(STATUS if isinstance(stopped, Terminated) else 130) from None
     is_good, text = proof(story.runs)
     show(console, story.runs, text, is_good)
     setting = f"{RANKS} ranks on one machine · DDP, {story.runs[-1].parameters:,} parameters · {story.network}"

@@ -72,7 +72,7 @@ class Work:
 
 
 class Herald:
-    """The completion thread. It starts with the first callback and ends with the process."""
+    """The completion thread. It starts before the first callback and ends with the process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -83,8 +83,9 @@ class Herald:
         self._thread: threading.Thread | None = None
         self._lock = a_lock()
 
-    def tell(self, work: Work, fn: Callable[[Work], Any]) -> None:
-        """Call `fn(work)` when it has ended."""
+    def begin(self) -> None:
+        """Start the thread, unless it runs: whoever will want to be told of an operation that it issues does so before,
+        while it can still be left."""
         with self._lock:
             if self._thread is None:
                 self._thread = thread = threading.Thread(target=self._run, name="softmrc-callbacks", daemon=True)
@@ -94,6 +95,10 @@ class Herald:
                     if not has_begun(thread):
                         self._thread = None
                     raise
+
+    def tell(self, work: Work, fn: Callable[[Work], Any]) -> None:
+        """Call `fn(work)` when it has ended."""
+        self.begin()
         number = next(self._numbers)
         self._asked[number] = (work, fn)
         self._native.watch(work._native, number)

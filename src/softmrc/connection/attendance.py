@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from softmrc.threads import a_lock
 from softmrc.verbs import Completion, CompletionQueue
@@ -20,13 +21,16 @@ class Attendance:
     is a method of who keeps this.
 
     Ctrl-C may come after any call. So a call becomes the attendant by one assignment inside its `try`, and stops being
-    it by one, before it calls anything else; and the lock is not the condition's, which takes it in a method."""
+    it by one, before it calls anything else; and the lock is not the condition's, which takes it in a method. What was
+    taken is kept until it has been noted, by the next attendant if this one is interrupted: `note` may be called with
+    the same list again."""
 
     def __init__(self, queue: CompletionQueue) -> None:
         self._queue = queue
         self._lock = a_lock()
         self._changed = threading.Condition(self._lock)
         self._attendant: object = None  # a token of the call that takes what comes
+        self._taken: list[Any] = []  # and not noted yet: lists of completions, or what they will be made of
 
     def wait(self, is_done: Question, note: Note, timeout_s: float) -> bool:
         """Until something was noted, by this thread or another; False when the time is up."""
@@ -38,8 +42,9 @@ class Attendance:
                 if self._attendant is not None:
                     return self._changed.wait_for(lambda: is_done() or self._attendant is None, timeout_s)
                 self._attendant = token
-            note(found := self._queue.wait(timeout_s))
-            return bool(found)
+            if not self._taken:
+                self._queue.take(self._taken, timeout_s)
+            return self._note_taken(note)
         finally:
             if self._attendant is token:
                 self._attendant = None
@@ -65,12 +70,22 @@ class Attendance:
                 if self._attendant is not None:
                     return True  # who knows: another is about to say
                 self._attendant = token
-            note(found := self._queue.poll())
-            return bool(found)
+            self._queue.take(self._taken)
+            return self._note_taken(note)
         finally:
             if self._attendant is token:
                 self._attendant = None
                 self._tell()
+
+    def _note_taken(self, note: Note) -> bool:
+        taken = self._taken
+        has_any = bool(taken)
+        while taken:
+            if not isinstance(taken[0], list):
+                taken[0] = self._queue.completions(taken[0])
+            note(taken[0])
+            del taken[0]
+        return has_any
 
     def _tell(self) -> None:
         """That nobody is the attendant. Who is not told looks again when its time is up."""

@@ -98,6 +98,8 @@ class Connection:
         self._sources: dict[int, Any] = {}  # of the writes under way
         self._failed: set[int] = set()
         self._messages: deque[Message] = deque()
+        self._received: object = None  # the last completions of receives that were noted
+        self._receives_owed = 0  # one for each message
         self._endings, self._arrivals = Attendance(self.qp.send_cq), Attendance(self.qp.recv_cq)
         self._payload = 0  # bytes of a full packet
         self._failure = ""  # what is to be said of the peer since a write has failed; the first one knows the cause
@@ -315,11 +317,19 @@ class Connection:
         return None
 
     def _receive(self, completions: list[Completion]) -> None:
+        """Once, though it may be called again with completions that it was interrupted with: nothing comes between
+        assignments and the call after them."""
         fresh = [Message(c.imm, c.length) for c in completions if c.ok]
-        self._messages += fresh
-        if fresh:
+        count, post, qpn = len(fresh), self.device._native.post_receive, self.qp.qpn
+        if self._received is not completions:
+            self._receives_owed += count
+            self._received = completions
+            self._messages.extend(fresh)
+        owed = self._receives_owed
+        if owed:
+            self._receives_owed = 0
             # Refused once the queue pair is in error; what came before that is still good.
-            self.device._native.post_receive(self.qp.qpn, 0, len(fresh))
+            post(qpn, 0, owed)
 
     def _check_for_more(self) -> None:
         """Who leaves first waits until its writes have arrived: once it has left, all there will be is here."""

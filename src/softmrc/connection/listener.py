@@ -84,14 +84,23 @@ class Listener:
         if self._is_closed:
             return
         self._is_closed = True
-        self._reception.close()
+        try:
+            self._reception.close()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         self._memory.release()
         if self._owns_device:
             self.device.close()
 
     def __del__(self) -> None:
+        """Waits for nobody: it may run in a thread that holds what the reception's needs to end."""
         with contextlib.suppress(Exception):  # half made
-            self.close()
+            if not self._is_closed:
+                self._is_closed = True
+                self._reception.end()
+                self._let_go()
 
     def __enter__(self) -> Self:
         return self

@@ -31,6 +31,7 @@ from softmrc.connection.offer import Offer
 from softmrc.errors import MrcError, UsageError
 from softmrc.fork import no_survivor
 from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
+from softmrc.threads import a_lock
 from softmrc.verbs import Device
 
 HANDSHAKE_S = 10.0  # for all of it, from the first byte to the last
@@ -152,7 +153,8 @@ class Reception:
         self._memory = memory
         self.is_sealed = sealing.is_wanted(device, knowledge is not None)
         self._visitors: dict[socket.socket, Visitor] = {}  # in the order in which they came
-        self._changed = threading.Condition()
+        self._lock = a_lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[Connection] = deque()
         self._wakers: set[Callable[[], Any]] = set()
         self._over = ""  # why nobody is received any longer
@@ -182,7 +184,7 @@ class Reception:
 
     def take(self, timeout_s: float | None) -> Connection | None:
         """The next connection that is finished; None when the time is up."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
             if self._waiting:
                 return self._waiting.popleft()
@@ -192,42 +194,41 @@ class Reception:
 
     def call_when_changed(self, wake: Callable[[], Any]) -> bool:
         """Have it called as soon as `take` might find something, unless it would now: then False."""
-        with self._changed:
+        with self._lock:
             if self._waiting or self._over:
                 return False
             self._wakers.add(wake)
             return True
 
     def forget(self, wake: Callable[[], Any]) -> None:
-        with self._changed:
+        with self._lock:
             self._wakers.discard(wake)
 
     def refused(self) -> Refusals:
-        with self._changed:
+        with self._lock:
             return Refusals(self._refused, tuple(self._reasons), self._told_to_come_again)
 
-    def close(self, why: str = "the listener is closed") -> None:
-        """Show everybody out, and end the thread."""
-        self._end(why)
-        with self._changed:
-            wake, self._wake = self._wake, -1
-        if wake < 0:
-            return
-        os.eventfd_write(wake, 1)
+    def close(self) -> None:
+        """Show everybody out, and wait until the thread has ended."""
+        self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        os.close(wake)
+
+    def end(self) -> None:
+        """Receive nobody any longer. The thread ends by itself."""
+        self._end("the listener is closed")
+        with self._lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def abandon(self) -> None:
         """In a forked child: the thread is the parent's, and so is who comes. Only copies of descriptors are here."""
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(self._lock)
         self._over = no_survivor("the listener")
         self._waiting.clear()
         self._selector.close()
         self._close_doors()
-        if self._wake >= 0:
-            os.close(self._wake)
-            self._wake = -1
+        self._close_wake()
 
     # What the thread does.
 
@@ -251,7 +252,14 @@ class Reception:
                 self._dismiss(visitor, CLOSED)
             self._selector.close()
             self._close_doors()
+            self._close_wake()
             self._watch.retire()
+
+    def _close_wake(self) -> None:
+        with self._lock:
+            wake, self._wake = self._wake, -1
+            if wake >= 0:
+                os.close(wake)
 
     def _close_doors(self) -> None:
         for sock in self._sockets:
@@ -348,7 +356,7 @@ class Reception:
         del self._visitors[visitor.channel.socket]
         visitor.channel.socket.setblocking(True)
         connection._begin()
-        with self._changed:
+        with self._lock:
             if not self._over:
                 self._waiting.append(connection)
                 self._tell()
@@ -360,7 +368,7 @@ class Reception:
         self._dismiss(visitor, refusal)
 
     def _count(self, reason: str, is_busy: bool) -> None:
-        with self._changed:
+        with self._lock:
             self._refused += 1
             self._told_to_come_again += is_busy
             self._reasons.append(reason)
@@ -374,7 +382,7 @@ class Reception:
         self._end("the listener is closed: its device is")
 
     def _end(self, why: str) -> None:
-        with self._changed:
+        with self._lock:
             self._over = self._over or why
             left, self._waiting = self._waiting, deque()
             self._tell()

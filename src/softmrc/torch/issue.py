@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from softmrc.collectives.work import herald
 from softmrc.torch import arguments, detail, ranges
 from softmrc.torch.accelerator import Streams
 from softmrc.torch.crew import Crew
@@ -99,6 +100,7 @@ class Issuer:
         begin: Callable[[Record], Work],
     ) -> dist.Work:
         """Begin an operation, the next of its group, and tell those who watch."""
+        herald().begin()  # without it the operation would be under way, and its caller told that it was refused
         shown = inputs or outputs
         range = ranges.Range(f"mrc:{call.title or call.name}", shown) if ranges.is_on() else None
         try:

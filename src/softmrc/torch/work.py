@@ -70,7 +70,7 @@ class Work(dist.Work):  # type: ignore[misc]
         self._error: Exception | None = None
         self._future: Future[Any] | None = None
         self._told: threading.Event | None = None  # set when the future knows how it ended
-        self._waiting = 0  # threads that will settle it
+        self._waiting: dict[object, None] = {}  # a token of each call that will settle it
         if self._record.range is not None:
             operation.add_done_callback(lambda _: crew.submit(self._record.end_range))
         if finish is not None:  # it happens even if nobody waits
@@ -152,16 +152,27 @@ class Work(dist.Work):  # type: ignore[misc]
     # How it ends.
 
     def _end_awaited(self, until: float | None) -> None:
-        """The same as `_end`, and no thread of the crew need be woken for it."""
-        with self._lock:
-            self._waiting += 1
+        """The same as `_end`, and no thread of the crew need be woken for it. Ctrl-C may come after any call: a token
+        is put down by one assignment inside the `try`."""
+        token = object()
         try:
-            self._end(until)
+            try:
+                self._waiting[token] = None
+                self._end(until)
+            finally:
+                self._waiting.pop(token, None)
         finally:
-            with self._lock:
-                self._waiting -= 1
-            if self._finish is not None and self._operation.done:  # it ended while we were giving up
-                self._crew.submit(self._end)
+            if self._finish is not None:
+                try:
+                    self._give_away()
+                except KeyboardInterrupt:
+                    self._give_away()
+                    raise
+
+    def _give_away(self) -> None:
+        """To the crew, where it ended while its last waiter was giving up."""
+        if self._operation.done:
+            self._crew.submit(self._end)
 
     def _end(self, until: float | None = None) -> None:
         """Wait until nothing stands between us and the end, and settle. `TimeoutError`: not in time."""

@@ -76,6 +76,18 @@ class CompletionQueue:
         """Completions, as soon as there is one; an empty list when the time is up."""
         return _completions(self.wait_array(timeout_s, most))
 
+    def take(self, taken: list[bytes], timeout_s: float | None = None, most: int = 256) -> None:
+        """Add what is there to the list, for `completions`: what is there now, or after at least one has come or the
+        time is up. Functions in C do both, so that Ctrl-C cannot come between."""
+        native = self.device._native
+        call, more = (native.poll, ()) if timeout_s is None else (native.wait, (timeout_s,))
+        self._use(lambda *given: taken.extend(filter(None, map(call, *([one] for one in given)))), most, *more)
+
+    @staticmethod
+    def completions(taken: bytes) -> list[Completion]:
+        """One of those that `take` has added."""
+        return _completions(np.frombuffer(taken, dtype=COMPLETION))
+
     def fileno(self) -> int:
         """A descriptor for event loops: readable when `poll` has something. Poll until empty, then wait again."""
         return self._use(self.device._native.completion_fd)

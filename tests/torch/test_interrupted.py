@@ -1,0 +1,65 @@
+"""Ctrl-C in the middle of waiting for an operation: what is left to do when it ends is done, though nobody waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from interrupting import is_interrupted
+from softmrc.torch import work as module
+from softmrc.torch.work import Work
+
+
+class Operation:
+    """One that ends when it is told to: at the latest while somebody gives up waiting for it, if it `ends_late`."""
+
+    def __init__(self, ends_late: bool) -> None:
+        self.done = False
+        self._ends_late = ends_late
+        self._asked: list[Callable[[Any], Any]] = []
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        if not self.done:
+            if self._ends_late:
+                self.end()
+            raise TimeoutError
+
+    def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
+        self._asked.append(fn)
+
+    def end(self) -> None:
+        if not self.done:
+            self.done = True
+            for fn in self._asked:
+                fn(self)
+
+
+class Jobs(list[Callable[[], Any]]):
+    """A crew that does its jobs later."""
+
+    submit = list.append
+
+
+@pytest.mark.parametrize("ends_late", [False, True], ids=["ends after", "ends meanwhile"])
+def test_what_is_left_to_do_is_done(ends_late: bool) -> None:
+    step, is_over = 0, False
+    while not is_over:
+        step += 1
+        operation, jobs, finished = Operation(ends_late), Jobs(), threading.Event()
+        work = Work(operation, [], jobs, finished.set)  # type: ignore[arg-type]
+
+        def call(work: Work = work) -> None:
+            with suppress(dist.DistBackendError):
+                work.wait()
+
+        is_over = not is_interrupted(step, call, module.__file__)
+        operation.end()
+        for job in jobs:
+            job()
+        assert finished.is_set(), f"interrupted at step {step}"
+    assert step > 5
