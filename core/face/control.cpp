@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "face/refusal.h"
 
@@ -62,6 +63,13 @@ bool is_ours(int fd) {
   socklen_t size = sizeof who;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return false;
   return who.uid == geteuid() || who.uid == 0;
+}
+
+// As poll. Where the system cannot even wait it does not wait at once again.
+int wait_for(std::span<pollfd> set, int timeout_ms) {
+  const int count = ::poll(set.data(), set.size(), timeout_ms);
+  if (count < 0 && errno != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return count;
 }
 
 }  // namespace
@@ -156,7 +164,7 @@ void Control::live(const std::string& folder) {
   bool is_tidy = false;  // which has time until this process is no longer busy with beginning
   while (true) {
     const auto rests = std::chrono::ceil<std::chrono::milliseconds>(rests_until_ - Clock::now()).count();
-    if (pollfd bell{bell_, POLLIN, 0}; rests > 0 && ::poll(&bell, 1, static_cast<int>(rests)) > 0) return;
+    if (pollfd bell{bell_, POLLIN, 0}; rests > 0 && wait_for({&bell, 1}, static_cast<int>(rests)) > 0) return;
     std::array<pollfd, 2 + std::tuple_size_v<decltype(clients_)>> waits{};
     waits[0] = {bell_, POLLIN, 0};
     waits[1] = {socket_, POLLIN, 0};
@@ -164,22 +172,42 @@ void Control::live(const std::string& folder) {
       waits[2 + i] = {clients_[i].fd, static_cast<short>(clients_[i].out.empty() ? POLLIN : POLLOUT), 0};
     bool has_more = false;  // lines that came with others
     for (const Client& client : clients_) has_more |= client.out.empty() && client.in.find('\n') != std::string::npos;
-    if (::poll(waits.data(), waits.size(), has_more ? 0 : is_tidy ? -1 : tidies_after_ms) == 0 && !has_more) {
+    if (wait_for(waits, has_more ? 0 : is_tidy ? -1 : tidies_after_ms) == 0 && !has_more) {
       remove_stale(folder);
       is_tidy = true;
     }
     if (waits[0].revents) return;
     if (waits[1].revents) admit();
     for (std::size_t i = 0; i < clients_.size(); ++i)
-      if (clients_[i].fd >= 0 && (has_more || waits[2 + i].revents)) serve(clients_[i]);
+      if (clients_[i].fd >= 0 && (has_more || waits[2 + i].revents)) serve_safely(clients_[i]);
   }
+}
+
+// Memory that cannot be had for one answer is no reason to answer nobody else.
+void Control::serve_safely(Client& client) {
+  try {
+    serve(client);
+  } catch (const std::exception&) {
+    let_go(client);
+    rest();
+  }
+}
+
+void Control::rest() { rests_until_ = Clock::now() + std::chrono::milliseconds(100); }
+
+// Whether it is worth to try again. Nothing tells when the system has memory again, so this rests until then.
+bool Control::may_pass(int error) {
+  if (error == EAGAIN || error == EINTR) return true;
+  if (error != ENOMEM && error != ENOBUFS) return false;
+  rest();
+  return true;
 }
 
 void Control::admit() {
   const int fd = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     // Who has come stays at the door while this process has no descriptor to spare.
-    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) rests_until_ = Clock::now() + std::chrono::milliseconds(100);
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) rest();
     return;
   }
   for (Client& client : clients_)
@@ -218,7 +246,7 @@ bool Control::read(Client& client) {
   char buffer[4096];
   while (client.in.size() <= longest_request) {
     const ssize_t got = recv(client.fd, buffer, sizeof buffer, 0);
-    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got < 0) return may_pass(errno);
     if (got == 0) return client.in.find('\n') != std::string::npos;  // it may have asked, and shut its side
     client.in.append(buffer, static_cast<std::size_t>(got));
   }
@@ -228,7 +256,7 @@ bool Control::read(Client& client) {
 bool Control::write(Client& client) {
   while (!client.out.empty()) {
     const ssize_t sent = send(client.fd, client.out.data(), client.out.size(), MSG_NOSIGNAL);
-    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    if (sent < 0) return may_pass(errno);
     client.out.erase(0, static_cast<std::size_t>(sent));
   }
   return true;

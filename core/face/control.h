@@ -55,9 +55,12 @@ class Control final : public udp::Companion {
   void live(const std::string& folder);
   void admit();
   void serve(Client& client);
+  void serve_safely(Client& client);
   bool read(Client& client);
   bool write(Client& client);
   void let_go(Client& client);
+  void rest();
+  bool may_pass(int error);
   // False while too much was asked in this second.
   bool may_answer();
 

@@ -174,7 +174,8 @@ void Lane::transmit() {
     if (planes_[p].is_blocked()) watch_room(p);
 }
 
-// Keeps the descriptor set in step with which socket has no room.
+// Keeps the descriptor set in step with which socket has no room. Where the system refuses that, it is tried again in the
+// next turn, which is then soon: nothing else would tell that there is room.
 void Lane::watch_room(std::uint32_t p) {
   Plane& plane = planes_[p];
   if (plane.watched_socket == plane.blocked_socket) return;
@@ -182,11 +183,11 @@ void Lane::watch_room(std::uint32_t p) {
     epoll_event e{};
     e.events = (socket == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u) | (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
     e.data.u32 = mark_of(p, static_cast<std::uint32_t>(socket));
-    epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e);
+    return epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e) == 0;
   };
-  if (plane.watched_socket >= 0) change(plane.watched_socket, false);
-  if (plane.blocked_socket >= 0) change(plane.blocked_socket, true);
-  plane.watched_socket = plane.blocked_socket;
+  if (plane.watched_socket >= 0 && !change(plane.watched_socket, false)) return;
+  plane.watched_socket = -1;
+  if (plane.blocked_socket >= 0 && change(plane.blocked_socket, true)) plane.watched_socket = plane.blocked_socket;
 }
 
 namespace {
@@ -307,6 +308,8 @@ void Lane::linger(Lock& lock) {
   }
 }
 
+constexpr Duration unwatched_rest = milliseconds(1);  // until a socket without room is watched after all
+
 bool Lane::attend() {
   bool has_more = false;
   const Time now = clock_.now();
@@ -316,7 +319,10 @@ bool Lane::attend() {
 
 Time Lane::next_deadline() {
   Time at = std::min(engine_.poll_timeout(), seals_.deadline());
-  for (Plane& plane : planes_) at = std::min(at, plane.line().deadline());
+  for (Plane& plane : planes_) {
+    at = std::min(at, plane.line().deadline());
+    if (plane.is_blocked() && plane.watched_socket != plane.blocked_socket) [[unlikely]] at = std::min(at, clock_.now() + unwatched_rest);
+  }
   for (const proto::Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
   return at;
 }

@@ -119,13 +119,13 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
       is_second_try = false;
       continue;
     }
-    if (errno == EINTR) continue;
-    if (may_be_earlier(errno) && !is_second_try) {
+    // Callers wait for the engine meanwhile: one more attempt, and the next one when the driver comes by again.
+    if ((errno == EINTR || may_be_earlier(errno)) && !is_second_try) {
       is_second_try = true;
       continue;
     }
     is_second_try = false;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
       blocked_socket = static_cast<int>(number);
       ++stats.send_blocked;
       break;
