@@ -14,8 +14,10 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <system_error>
 
 #include "face/refusal.h"
+#include "udp/failure.h"
 
 namespace softmrc::face {
 namespace {
@@ -25,7 +27,11 @@ constexpr std::uint32_t most_a_second = 1000;
 constexpr int tidies_after_ms = 200;
 constexpr std::uint32_t most_devices = 4096;  // of a process
 
-[[noreturn]] void refuse_with_errno(const std::string& what) { throw Refusal(what + ": " + std::strerror(errno)); }
+// A device goes without a control socket where there can be none; not because the system was short of something for a moment.
+[[noreturn]] void refuse_with_errno(const std::string& what) {
+  if (udp::is_shortage(errno)) udp::fail_with_errno(what);
+  throw Refusal(what + ": " + std::strerror(errno));
+}
 
 std::optional<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
@@ -101,10 +107,14 @@ std::string open_control(udp::Device& device, Facts facts, std::string& why) {
 
 Control::Control(udp::Device& device, Facts facts, const std::string& folder) : device_(device), facts_(std::move(facts)) {
   facts_.started = static_cast<double>(udp::wall_ns()) / 1e9 - static_cast<double>(device_.clock().now().ps) / 1e12;
-  bell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   try {
+    bell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (bell_ < 0) refuse_with_errno("cannot make a control socket");
     claim(folder);
     thread_ = std::thread([this, folder] { live(folder); });
+  } catch (const std::system_error& error) {
+    close();
+    throw udp::DeviceFailure(error.code().value(), "cannot start a control socket's thread: " + error.code().message());
   } catch (...) {
     close();
     throw;
@@ -114,7 +124,7 @@ Control::Control(udp::Device& device, Facts facts, const std::string& folder) : 
 // The first number that nobody has.
 void Control::claim(const std::string& folder) {
   socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (socket_ < 0 || bell_ < 0) refuse_with_errno("cannot make a control socket");
+  if (socket_ < 0) refuse_with_errno("cannot make a control socket");
   for (std::uint32_t number = 0; number < most_devices; ++number) {
     const std::string path = folder + "/" + std::to_string(getpid()) + "-" + std::to_string(number) + ".sock";
     const auto address = address_of(path);

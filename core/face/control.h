@@ -35,7 +35,7 @@ std::string control_folder(const Environment& environment = of_process);
 
 class Control final : public udp::Companion {
  public:
-  // Throws Refusal where there can be none.
+  // Throws Refusal where there can be none, and DeviceFailure where the system is short of something.
   Control(udp::Device& device, Facts facts, const std::string& folder);
   ~Control() override { close(); }
 
@@ -77,7 +77,8 @@ class Control final : public udp::Companion {
   std::thread thread_;
 };
 
-// Gives the device one: its path. Empty, with `why`, where there can be none.
+// Gives the device one: its path. Empty, with `why`, where there can be none. Throws DeviceFailure where the system is short
+// of something.
 std::string open_control(udp::Device& device, Facts facts, std::string& why);
 
 }  // namespace softmrc::face

@@ -71,7 +71,7 @@ CONTROL: Table = {
 }
 
 # A group's lanes, while two ranks reduce.
-RANKS: Table = {key: errors[:3] for key, errors in DRIVER.items() if key[0] == "softmrc"}
+RANKS: Table = {key: errors[:3] for key, errors in DRIVER.items() if key[0] == "softmrc" and key[1] != "write"}
 
 # A call made for a caller: each time that it is made, one after another. It may fail in one sentence; whatever is made
 # has all that it would have had; and the next attempt works.

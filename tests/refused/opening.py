@@ -6,7 +6,9 @@ lost, and the same works.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +36,21 @@ def a_device() -> Any:
         near.post_write(source, 0, 8, remote_va=0, rkey=target.rkey)
         assert [c.ok for c in drain(near.send_cq, 1)] == [True]
         planes = [[row[key] for key in KEPT] for row in device.planes()]
-        return planes, len(device.planes()[0]["source_ports"]), len(control.devices())
+        nodes = control.devices()
+        for node in nodes:
+            node.close()
+        return planes, f"{len(nodes)} control sockets", f"{link_watches()} link watches"
+
+
+def link_watches() -> int:
+    """Sockets of this process that the kernel sends messages about links."""
+    with open("/proc/net/netlink") as file:
+        inodes = {line.split()[-1] for line in file}
+    found = 0
+    for one in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{one}").removeprefix("socket:[").removesuffix("]") in inodes
+    return found
 
 
 def main(made: Callable[[], Any], table: dict[str, tuple[int, ...]]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _system: Any = ctypes.CDLL(None)
-LIMIT_S = 60.0
+LIMIT_S = 20.0
 ONCE, UNTIL_ALLOWED = 1, -1
 
 
