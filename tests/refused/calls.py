@@ -8,8 +8,24 @@ names that they have outside: `softmrc` is a lane's, `softmrc-control` a control
 from __future__ import annotations
 
 from errno import (
-    EACCES, EAGAIN, ECONNABORTED, EHOSTUNREACH, EINTR, EINVAL, EIO, EMFILE, EMSGSIZE, ENETDOWN, ENETUNREACH, ENFILE,
-    ENOBUFS, ENOMEM, ENOSPC, EOPNOTSUPP, EPERM, EPROTO,
+    EACCES,
+    EAGAIN,
+    ECONNABORTED,
+    EHOSTUNREACH,
+    EINTR,
+    EINVAL,
+    EIO,
+    EMFILE,
+    EMSGSIZE,
+    ENETDOWN,
+    ENETUNREACH,
+    ENFILE,
+    ENOBUFS,
+    ENOMEM,
+    ENOSPC,
+    EOPNOTSUPP,
+    EPERM,
+    EPROTO,
 )  # fmt: skip
 
 SHORT = (EMFILE, ENFILE, ENOBUFS, ENOMEM)
@@ -80,7 +96,6 @@ OPENING: dict[str, tuple[int, ...]] = {
     "epoll_create1": (EMFILE, ENOMEM),
     "epoll_ctl": (ENOMEM, ENOSPC),
     "eventfd": (EMFILE, ENOMEM),
-    "getifaddrs": (EMFILE, ENOMEM),
     "getsockname": (ENOBUFS,),
     "if_nametoindex": (EMFILE, ENOMEM),
     "ioctl": (ENOMEM,),

@@ -13,7 +13,16 @@ from softmrc.nccl import plugin_path
 
 import calls  # isort: skip
 
-TABLES = (calls.DRIVER, calls.NO_ROOM, calls.NOBODY_THERE, calls.LINKS, calls.LISTENER, calls.CONTROL, calls.RANKS, calls.PLUGIN)
+TABLES = (
+    calls.DRIVER,
+    calls.NO_ROOM,
+    calls.NOBODY_THERE,
+    calls.LINKS,
+    calls.LISTENER,
+    calls.CONTROL,
+    calls.RANKS,
+    calls.PLUGIN,
+)
 REFUSED = {call for table in TABLES for _, call in table} | set(calls.OPENING)
 
 # Of the C library, what ends in the system, as far as anything that we call does.
@@ -30,7 +39,9 @@ SYSTEM_CALLS = REFUSED | set(calls.NOT_REFUSED) | {
 @needs.tools("nm")
 @pytest.mark.parametrize("library", [Path(str(_core.__file__)), plugin_path()], ids=["core", "plugin"])
 def test_each_call_is_refused_or_excused(library: Path) -> None:
-    listing = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True, timeout=60, check=True)
+    listing = subprocess.run(
+        ["nm", "-D", "--undefined-only", library], capture_output=True, text=True, timeout=60, check=True
+    )
     asked = {line.split()[-1].partition("@")[0] for line in listing.stdout.splitlines() if line.strip()}
     assert "recvmmsg" in asked, "the check would find nothing"
     missing = (asked & SYSTEM_CALLS) - REFUSED - set(calls.NOT_REFUSED)

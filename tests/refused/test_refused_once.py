@@ -3,15 +3,18 @@ disabled. What is refused where is in calls.py."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import calls
 import pytest
 
 import programs
 from sanitizers import NOT_UNDER_SANITIZERS
+from softmrc.nccl import plugin_path
 
 pytestmark = [pytest.mark.process, NOT_UNDER_SANITIZERS]
 HERE = Path(__file__).parent
@@ -53,3 +56,33 @@ def test_a_listener_receives_who_comes_next(tmp_path: Path, planes: str, times: 
 @pytest.mark.parametrize("times", ["once", pytest.param("second", marks=pytest.mark.nightly)])
 def test_a_control_socket_answers_the_next(tmp_path: Path, times: str) -> None:
     run(tmp_path, "control", times)
+
+
+def test_a_device_is_opened_whole_or_not_at_all(tmp_path: Path) -> None:
+    run(tmp_path, "opening")
+
+
+def test_ranks_go_on(tmp_path: Path) -> None:
+    run(tmp_path, "ranks")
+
+
+PLUGIN = [(call, error) for (_, call), errors in calls.PLUGIN.items() for error in errors]
+
+
+@pytest.mark.parametrize(("call", "error"), PLUGIN, ids=[f"{call}-{errno.errorcode[error]}" for call, error in PLUGIN])
+def test_connections_of_nccl_are_made_in_the_end(tmp_path: Path, call: str, error: int) -> None:
+    """Refused three times, in whichever thread asks first."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTMRC_", "NCCL_"))}
+    environment = {
+        **clean,
+        "LD_PRELOAD": str(programs.path("refusals.so")),
+        "REFUSE": f"{call}:{error}:*:0:3",
+        "REFUSED_REPORT": str(tmp_path / "refused"),
+        "SOFTMRC_PLANES": "127.0.0.1,127.0.0.2",
+        "SOFTMRC_CONTROL": "0",
+    }
+    command = [str(programs.path("nccl_harness")), str(plugin_path()), "11", "1", "traffic", "1", "10", "1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and "all holds" in done.stdout, done.stdout + done.stderr
+    refused = (tmp_path / "refused").read_text() if (tmp_path / "refused").exists() else ""
+    assert f"{call} 3" in refused.splitlines(), f"refused: {refused or 'nothing'}"
