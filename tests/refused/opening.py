@@ -1,7 +1,7 @@
 """What a caller asks for while the system refuses something: it is told in a sentence, or gets all that it asked for.
 
-Each call that is made is refused once, one after another: the first, the second, until none is left. Afterwards nothing is
-lost, and the same works.
+Each call that is made is refused once, one after another: the first, the second, until none is left. Afterwards
+nothing is lost, and the same works.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two ranks go on reducing, whatever is refused to their lanes once; and callbacks are called, whatever others raise."""
+"""Two ranks go on reducing, and callbacks are called, whatever is refused to their lanes once."""
 
 from __future__ import annotations
 

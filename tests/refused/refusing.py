@@ -1,4 +1,4 @@
-"""What the programs of these tests share: they run with refusals.so loaded before the C library, and say what it refuses."""
+"""What the programs of these tests share: they run with refusals.so before the C library, and say what it refuses."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ REFUSED = {call for table in TABLES for _, call in table} | set(calls.OPENING)
 
 # Of the C library, what ends in the system, as far as anything that we call does.
 SYSTEM_CALLS = REFUSED | set(calls.NOT_REFUSED) | {
-    "accept", "clone", "creat", "dup", "dup2", "dup3", "epoll_create", "epoll_pwait", "epoll_pwait2", "eventfd_read",
-    "eventfd_write", "execve", "flock", "fork", "fsync", "ftruncate", "getdents64", "getrlimit", "inotify_init1", "kill",
-    "link", "lseek", "mkfifo", "mlock", "mremap", "msync", "open64", "openat", "pipe", "pipe2", "posix_fallocate",
-    "pread", "pwrite", "readlink", "readv", "recvfrom", "rename", "rmdir", "select", "sendfile", "sendmsg", "sendto",
+    "accept", "clone", "creat", "dup", "dup2", "dup3", "epoll_create", "epoll_pwait", "eventfd_read", "eventfd_write",
+    "execve", "flock", "fork", "fsync", "ftruncate", "getdents64", "getrlimit", "inotify_init1", "kill", "link",
+    "lseek", "mkfifo", "mlock", "mremap", "msync", "open64", "openat", "pipe", "pipe2", "posix_fallocate", "pread",
+    "pwrite", "readlink", "readv", "recvfrom", "rename", "rmdir", "select", "sendfile", "sendmsg", "sendto",
     "setrlimit", "shm_open", "shutdown", "sigaction", "signalfd", "socketpair", "statx", "symlink", "timerfd_create",
-    "timerfd_settime", "truncate", "vfork", "wait4", "waitpid", "writev",
+    "timerfd_settime", "truncate", "vfork", "wait4", "waitpid",
 }  # fmt: skip
 
 

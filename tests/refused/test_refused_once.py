@@ -1,5 +1,5 @@
-"""System calls that are refused in threads that live long: each once, or each for a second. They go on, and nothing stays
-disabled. What is refused where is in calls.py."""
+"""System calls that are refused in threads that live long: each once, or each for a second. They go on, and nothing
+stays disabled. What is refused where is in calls.py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import calls
 import pytest
 
+import needs
 import programs
 from sanitizers import NOT_UNDER_SANITIZERS
 from softmrc.nccl import plugin_path
@@ -21,7 +22,7 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent
 
 
-def run(home: Path, program: str, *words: str) -> str:
+def run(home: Path, program: str, *words: str, within: tuple[str, ...] = ()) -> str:
     """Of a process of its own, and with a folder of control sockets of its own."""
     folders = [HERE, TESTS / "udp", TESTS / "collectives", TESTS, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
@@ -31,7 +32,7 @@ def run(home: Path, program: str, *words: str) -> str:
         "PYTHONUNBUFFERED": "1",
         "XDG_RUNTIME_DIR": str(home),
     }
-    command = [sys.executable, str(HERE / f"{program}.py"), *words]
+    command = [*within, sys.executable, str(HERE / f"{program}.py"), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout + done.stderr
     return done.stdout
@@ -86,3 +87,9 @@ def test_connections_of_nccl_are_made_in_the_end(tmp_path: Path, call: str, erro
     assert done.returncode == 0 and "all holds" in done.stdout, done.stdout + done.stderr
     refused = (tmp_path / "refused").read_text() if (tmp_path / "refused").exists() else ""
     assert f"{call} 3" in refused.splitlines(), f"refused: {refused or 'nothing'}"
+
+
+@needs.in_namespaces
+@needs.tools("unshare")
+def test_links_are_followed(tmp_path: Path) -> None:
+    run(tmp_path, "links", within=("unshare", "-n"))
