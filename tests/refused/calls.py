@@ -1,6 +1,6 @@
 """Which system calls are refused in the tests, in which thread, and with which errors; and which are not, and why not.
 
-A case is one (thread, call, error): it is refused once, and in the nightly tests for one second as well. Threads have
+A case is one (thread, call, error): it is refused once, and a lane's in the nightly tests for a second. Threads have
 the names that they have outside: `softmrc` is a lane's, `softmrc-control` a control socket's, `softmrc-listen` a
 listener's (the test names it so), `caller` the one that runs the test, `*` any.
 """

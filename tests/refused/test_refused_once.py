@@ -1,4 +1,4 @@
-"""System calls that are refused in threads that live long: each once, or each for a second. They go on, and nothing
+"""System calls that are refused in threads that live long: each once, those of lanes for a second, too. They go on, and nothing
 stays disabled. What is refused where is in calls.py."""
 
 from __future__ import annotations
@@ -49,14 +49,12 @@ def test_lanes_go_on_after_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planes", ["1", "2"])
-@pytest.mark.parametrize("times", ["once", pytest.param("second", marks=pytest.mark.nightly)])
-def test_a_listener_receives_who_comes_next(tmp_path: Path, planes: str, times: str) -> None:
-    run(tmp_path, "listener", planes, times)
+def test_a_listener_receives_who_comes_next(tmp_path: Path, planes: str) -> None:
+    run(tmp_path, "listener", planes, "once")
 
 
-@pytest.mark.parametrize("times", ["once", pytest.param("second", marks=pytest.mark.nightly)])
-def test_a_control_socket_answers_the_next(tmp_path: Path, times: str) -> None:
-    run(tmp_path, "control", times)
+def test_a_control_socket_answers_the_next(tmp_path: Path) -> None:
+    run(tmp_path, "control", "once")
 
 
 def test_a_device_is_opened_whole_or_not_at_all(tmp_path: Path) -> None:
