@@ -1,5 +1,5 @@
-"""System calls that are refused in threads that live long: each once, those of lanes for a second, too. They go on, and nothing
-stays disabled. What is refused where is in calls.py."""
+"""System calls that are refused in threads that live long: each once, those of lanes for a second, too. They go on,
+and nothing stays disabled. What is refused where is in calls.py."""
 
 from __future__ import annotations
 
