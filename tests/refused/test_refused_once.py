@@ -32,7 +32,7 @@ def run(home: Path, program: str, *words: str, within: tuple[str, ...] = ()) -> 
         "PYTHONUNBUFFERED": "1",
         "XDG_RUNTIME_DIR": str(home),
     }
-    command = [*within, sys.executable, str(HERE / f"{program}.py"), *words]
+    command = [*within, sys.executable, str(HERE / f"run_{program}.py"), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout + done.stderr
     return done.stdout
