@@ -13,8 +13,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <system_error>
 
 #include "face/refusal.h"
+#include "udp/failure.h"
 
 namespace softmrc::face {
 namespace {
@@ -24,7 +27,11 @@ constexpr std::uint32_t most_a_second = 1000;
 constexpr int tidies_after_ms = 200;
 constexpr std::uint32_t most_devices = 4096;  // of a process
 
-[[noreturn]] void refuse_with_errno(const std::string& what) { throw Refusal(what + ": " + std::strerror(errno)); }
+// A device goes without a control socket where there can be none; not because the system was short of something for a moment.
+[[noreturn]] void refuse_with_errno(const std::string& what) {
+  if (udp::is_shortage(errno)) udp::fail_with_errno(what);
+  throw Refusal(what + ": " + std::strerror(errno));
+}
 
 std::optional<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
@@ -64,6 +71,13 @@ bool is_ours(int fd) {
   return who.uid == geteuid() || who.uid == 0;
 }
 
+// As poll. Where the system cannot even wait it does not wait at once again.
+int wait_for(std::span<pollfd> set, int timeout_ms) {
+  const int count = ::poll(set.data(), set.size(), timeout_ms);
+  if (count < 0 && errno != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return count;
+}
+
 }  // namespace
 
 std::string control_folder(const Environment& environment) {
@@ -93,10 +107,14 @@ std::string open_control(udp::Device& device, Facts facts, std::string& why) {
 
 Control::Control(udp::Device& device, Facts facts, const std::string& folder) : device_(device), facts_(std::move(facts)) {
   facts_.started = static_cast<double>(udp::wall_ns()) / 1e9 - static_cast<double>(device_.clock().now().ps) / 1e12;
-  bell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   try {
+    bell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (bell_ < 0) refuse_with_errno("cannot make a control socket");
     claim(folder);
     thread_ = std::thread([this, folder] { live(folder); });
+  } catch (const std::system_error& error) {
+    close();
+    throw udp::DeviceFailure(error.code().value(), "cannot start a control socket's thread: " + error.code().message());
   } catch (...) {
     close();
     throw;
@@ -106,7 +124,7 @@ Control::Control(udp::Device& device, Facts facts, const std::string& folder) : 
 // The first number that nobody has.
 void Control::claim(const std::string& folder) {
   socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (socket_ < 0 || bell_ < 0) refuse_with_errno("cannot make a control socket");
+  if (socket_ < 0) refuse_with_errno("cannot make a control socket");
   for (std::uint32_t number = 0; number < most_devices; ++number) {
     const std::string path = folder + "/" + std::to_string(getpid()) + "-" + std::to_string(number) + ".sock";
     const auto address = address_of(path);
@@ -156,7 +174,7 @@ void Control::live(const std::string& folder) {
   bool is_tidy = false;  // which has time until this process is no longer busy with beginning
   while (true) {
     const auto rests = std::chrono::ceil<std::chrono::milliseconds>(rests_until_ - Clock::now()).count();
-    if (pollfd bell{bell_, POLLIN, 0}; rests > 0 && ::poll(&bell, 1, static_cast<int>(rests)) > 0) return;
+    if (pollfd bell{bell_, POLLIN, 0}; rests > 0 && wait_for({&bell, 1}, static_cast<int>(rests)) > 0) return;
     std::array<pollfd, 2 + std::tuple_size_v<decltype(clients_)>> waits{};
     waits[0] = {bell_, POLLIN, 0};
     waits[1] = {socket_, POLLIN, 0};
@@ -164,22 +182,42 @@ void Control::live(const std::string& folder) {
       waits[2 + i] = {clients_[i].fd, static_cast<short>(clients_[i].out.empty() ? POLLIN : POLLOUT), 0};
     bool has_more = false;  // lines that came with others
     for (const Client& client : clients_) has_more |= client.out.empty() && client.in.find('\n') != std::string::npos;
-    if (::poll(waits.data(), waits.size(), has_more ? 0 : is_tidy ? -1 : tidies_after_ms) == 0 && !has_more) {
+    if (wait_for(waits, has_more ? 0 : is_tidy ? -1 : tidies_after_ms) == 0 && !has_more) {
       remove_stale(folder);
       is_tidy = true;
     }
     if (waits[0].revents) return;
     if (waits[1].revents) admit();
     for (std::size_t i = 0; i < clients_.size(); ++i)
-      if (clients_[i].fd >= 0 && (has_more || waits[2 + i].revents)) serve(clients_[i]);
+      if (clients_[i].fd >= 0 && (has_more || waits[2 + i].revents)) serve_safely(clients_[i]);
   }
+}
+
+// Memory that cannot be had for one answer is no reason to answer nobody else.
+void Control::serve_safely(Client& client) {
+  try {
+    serve(client);
+  } catch (const std::exception&) {
+    let_go(client);
+    rest();
+  }
+}
+
+void Control::rest() { rests_until_ = Clock::now() + std::chrono::milliseconds(100); }
+
+// Whether it is worth to try again. Nothing tells when the system has memory again, so this rests until then.
+bool Control::may_pass(int error) {
+  if (error == EAGAIN || error == EINTR) return true;
+  if (error != ENOMEM && error != ENOBUFS) return false;
+  rest();
+  return true;
 }
 
 void Control::admit() {
   const int fd = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     // Who has come stays at the door while this process has no descriptor to spare.
-    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) rests_until_ = Clock::now() + std::chrono::milliseconds(100);
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) rest();
     return;
   }
   for (Client& client : clients_)
@@ -218,7 +256,7 @@ bool Control::read(Client& client) {
   char buffer[4096];
   while (client.in.size() <= longest_request) {
     const ssize_t got = recv(client.fd, buffer, sizeof buffer, 0);
-    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got < 0) return may_pass(errno);
     if (got == 0) return client.in.find('\n') != std::string::npos;  // it may have asked, and shut its side
     client.in.append(buffer, static_cast<std::size_t>(got));
   }
@@ -228,7 +266,7 @@ bool Control::read(Client& client) {
 bool Control::write(Client& client) {
   while (!client.out.empty()) {
     const ssize_t sent = send(client.fd, client.out.data(), client.out.size(), MSG_NOSIGNAL);
-    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    if (sent < 0) return may_pass(errno);
     client.out.erase(0, static_cast<std::size_t>(sent));
   }
   return true;

@@ -35,7 +35,7 @@ std::string control_folder(const Environment& environment = of_process);
 
 class Control final : public udp::Companion {
  public:
-  // Throws Refusal where there can be none.
+  // Throws Refusal where there can be none, and DeviceFailure where the system is short of something.
   Control(udp::Device& device, Facts facts, const std::string& folder);
   ~Control() override { close(); }
 
@@ -55,9 +55,12 @@ class Control final : public udp::Companion {
   void live(const std::string& folder);
   void admit();
   void serve(Client& client);
+  void serve_safely(Client& client);
   bool read(Client& client);
   bool write(Client& client);
   void let_go(Client& client);
+  void rest();
+  bool may_pass(int error);
   // False while too much was asked in this second.
   bool may_answer();
 
@@ -74,7 +77,8 @@ class Control final : public udp::Companion {
   std::thread thread_;
 };
 
-// Gives the device one: its path. Empty, with `why`, where there can be none.
+// Gives the device one: its path. Empty, with `why`, where there can be none. Throws DeviceFailure where the system is short
+// of something.
 std::string open_control(udp::Device& device, Facts facts, std::string& why);
 
 }  // namespace softmrc::face

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "udp/failure.h"
 #include "udp/socket.h"
 
 namespace softmrc::face {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr auto patience_with_one_address = std::chrono::milliseconds(1'000);
 constexpr auto pause_between_tries = std::chrono::milliseconds(50);
+constexpr auto pause_between_words = std::chrono::seconds(1);
 constexpr int admitted_at_once = 16;
 
 std::string name_of(const sockaddr_storage& storage) {
@@ -62,7 +64,7 @@ void Talk::read() {
     const ssize_t got = recv(socket_.get(), buffer, sizeof buffer, 0);
     if (got == 0) throw HungUp("hung up during the handshake");
     if (got < 0) {
-      if (errno == EAGAIN || errno == EINTR) return;
+      if (udp::is_shortage(errno)) return;
       throw HungUp(std::string("is gone: ") + std::strerror(errno));
     }
     exchange_.hear({buffer, static_cast<std::size_t>(got)});
@@ -73,7 +75,7 @@ void Talk::write() {
   while (!outgoing_.empty()) {
     const ssize_t sent = send(socket_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
     if (sent < 0) {
-      if (errno == EAGAIN || errno == EINTR) return;
+      if (udp::is_shortage(errno)) return;
       throw HungUp(std::string("is gone: ") + std::strerror(errno));
     }
     outgoing_.erase(outgoing_.begin(), outgoing_.begin() + sent);
@@ -104,25 +106,40 @@ Door::Door(const wire::Address& address, bool stays_here, std::string secret, co
   udp::source_of(to.storage, ignored, port_);
 }
 
-void Door::admit() {
+// Who has come stays at the door until the system has what it lacks: this is asked for again and again.
+void Door::refuse_for_now(const Tell& tell, const std::string& why) {
+  const auto now = Talk::Clock::now();
+  if (now - said_at_ < pause_between_words) return;
+  said_at_ = now;
+  tell("whoever comes, for now: " + why);
+}
+
+void Door::admit(const Tell& tell) {
   for (int i = 0; i < admitted_at_once; ++i) {
     Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) {
+      const bool is_ours = errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EOPNOTSUPP;
+      const std::string why = std::string("cannot take a connection in: ") + std::strerror(errno);
+      if (is_ours) throw Refusal(why);
       const bool is_nobody = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED || errno == EPROTO;
-      if (is_nobody) return;
-      throw Refusal(std::string("cannot take a connection in: ") + std::strerror(errno));
+      if (!is_nobody) refuse_for_now(tell, why);
+      return;
     }
     // Of strangers, who came first has had its time; the newest may be who is waited for.
     if (visitors_.size() >= most_visitors) {
       const auto stranger = std::ranges::find_if(visitors_, [](const Talk& one) { return !one.has_proved(); });
       visitors_.erase(stranger == visitors_.end() ? visitors_.begin() : stranger);
     }
-    visitors_.emplace_back(std::move(socket), Exchange::Role::listener, secret_, token_, make_(), Talk::Clock::now() + visitor_time);
+    try {
+      visitors_.emplace_back(std::move(socket), Exchange::Role::listener, secret_, token_, make_(), Talk::Clock::now() + visitor_time);
+    } catch (const std::exception& why) {  // of who came: the next one may find more
+      refuse_for_now(tell, why.what());
+    }
   }
 }
 
 std::unique_ptr<Party> Door::poll(const Tell& tell) {
-  admit();
+  admit(tell);
   for (auto at = visitors_.begin(); at != visitors_.end();) {
     const auto visitor = at++;
     try {
@@ -156,8 +173,11 @@ void Call::dial() {
   socket_ = Descriptor(new_socket(address.is_v4));
   dialled_ = Talk::Clock::now();
   const udp::Destination to = udp::destination_of(address, port_, scope_id_);
-  if (socket_.get() < 0) throw Refusal(std::string("cannot make a socket: ") + std::strerror(errno));
-  if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.size) != 0 && errno != EINPROGRESS) next(std::strerror(errno));
+  if (socket_.get() < 0) {
+    if (!udp::is_shortage(errno)) throw Refusal(std::string("cannot make a socket: ") + std::strerror(errno));
+    return next(std::string("cannot make a socket: ") + std::strerror(errno));
+  }
+  if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.size) != 0 && errno != EINPROGRESS && errno != EINTR) next(std::strerror(errno));
 }
 
 // The next address is tried, and the first again after the last, while there is time.
@@ -179,7 +199,7 @@ bool Call::is_connected() {
   }
   int error = 0;
   socklen_t size = sizeof error;
-  getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) return false;
   if (error) next(std::strerror(error));
   else answered_at_ = Talk::Clock::now();
   return error == 0;

@@ -79,7 +79,8 @@ class Door {
   std::unique_ptr<Party> poll(const Tell& tell);
 
  private:
-  void admit();
+  void admit(const Tell& tell);
+  void refuse_for_now(const Tell& tell, const std::string& why);
 
   std::string secret_;
   Token token_;
@@ -87,6 +88,7 @@ class Door {
   Descriptor socket_;
   std::uint16_t port_ = 0;
   std::list<Talk> visitors_;
+  Talk::Clock::time_point said_at_{};  // that nobody can be taken in
 };
 
 // A connector's way in: it tries one address after another, and again where it was shown out, while there is time.

@@ -1,6 +1,5 @@
 #include "udp/device.h"
 
-#include <net/if.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -28,8 +27,12 @@ std::uint32_t links_up(const DevicePlan& plan) {
   for (std::uint32_t p = 0; p < plan.planes.size(); ++p) {
     const std::string& link = link_of(plan.planes[p]);
     const auto [here, is_new] = known.try_emplace(link, true);
-    const std::uint32_t index = is_new ? if_nametoindex(link.c_str()) : 0;
-    if (index) here->second = is_link_up(index);
+    if (is_new && !link.empty()) {
+      const std::optional<std::uint32_t> index = link_of_name(link);
+      const std::optional<bool> is_up = index && *index ? is_link_up(*index) : true;
+      if (!index || !is_up) fail_with_errno("cannot ask whether " + link + " is up");
+      here->second = *is_up;
+    }
     if (!here->second) up &= ~(1u << p);
   }
   return up;

@@ -15,4 +15,10 @@ struct DeviceFailure : std::runtime_error {
 
 [[noreturn]] void fail_with_errno(const std::string& what);
 
+// Whether the system lacked something that it may have again in a moment. Nothing is to be concluded from such an answer,
+// and nothing given up for good.
+inline bool is_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM || error == EAGAIN || error == EINTR;
+}
+
 }  // namespace softmrc::udp

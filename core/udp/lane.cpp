@@ -1,7 +1,6 @@
 // Set-up, callers and their turns. What the driving thread does is in lane_drive.cpp.
 #include "udp/lane.h"
 
-#include <net/if.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -88,7 +87,8 @@ std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
     }
     const std::string& link = plane.link();
     if (p > 0 && link == planes[p - 1].link()) plane.link_index = planes[p - 1].link_index;  // as on loopback
-    else if (!link.empty()) plane.link_index = if_nametoindex(link.c_str());
+    else if (const auto index = link.empty() ? 0 : link_of_name(link)) plane.link_index = *index;
+    else fail_with_errno("cannot ask for the number of " + link);
     plane.bound_index = plane.link_index;
     plane.set_up_weather(plan.engine.seed, plan.sender.dscp);
   }
@@ -103,7 +103,7 @@ void Lane::open_descriptors() {
     epoll_event e{};
     e.events = events;
     e.data.u32 = mark;
-    if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &e) != 0) fail_with_errno("epoll");
+    if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &e) != 0) fail_with_errno("cannot have a lane's descriptors watched");
   };
   add(kick_fd_, mark_kick);
   if (links_ && links_->fd() >= 0) add(links_->fd(), mark_links);

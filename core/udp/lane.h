@@ -204,6 +204,7 @@ class Lane final : public proto::Driver {
   std::uint32_t free_ports();
   void watch_room(std::uint32_t plane);
   void read_links();
+  void ask_again_for_links();
   void apply_ports(Time now);
   void read_errors();
   proto::Verdict introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
@@ -235,6 +236,9 @@ class Lane final : public proto::Driver {
   std::unique_ptr<LinkWatch> links_;  // null: another lane reads it
   std::uint32_t links_up_;           // as far as it knows
   std::vector<LinkState> link_changes_;
+  bool links_unknown_ = false;       // the system could not tell all that they led us to ask, and is asked again
+  bool links_missed_ = false;        // messages of the kernel's were lost, and the state of every link is yet to be asked for
+  Time asks_for_links_at_ = Time::never();
   Receiver receiver_;
   Seals seals_;
   Sender sender_;

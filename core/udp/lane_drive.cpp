@@ -1,7 +1,6 @@
 // What the driving thread does in one turn: receive, timers, send; and how it looks for work and sleeps.
 #include "udp/lane_drive.h"
 
-#include <net/if.h>
 #include <unistd.h>
 
 #include <array>
@@ -40,9 +39,15 @@ bool Lane::take_in() {
     look(Duration{0});
   }
   bool worked = ready_planes_ != 0 || rewritable_ != 0;
+  if (asks_for_links_at_ != Time::never() && asks_for_links_at_ <= clock_.now()) [[unlikely]] {
+    asks_for_links_at_ = Time::never();
+    links_ready_ = links_ != nullptr;
+    has_new_ports_ = true;
+  }
   if (links_ready_) [[unlikely]] read_links();
   if (has_new_ports_.load(std::memory_order_relaxed)) [[unlikely]] {
-    for (Plane& plane : planes_) plane.follow_interface();
+    for (Plane& plane : planes_)
+      if (!plane.follow_interface()) ask_again_for_links();
     apply_ports(clock_.now());
   }
   if (erring_) [[unlikely]] read_errors();
@@ -174,7 +179,8 @@ void Lane::transmit() {
     if (planes_[p].is_blocked()) watch_room(p);
 }
 
-// Keeps the descriptor set in step with which socket has no room.
+// Keeps the descriptor set in step with which socket has no room. Where the system refuses that, it is tried again in the
+// next turn, which is then soon: nothing else would tell that there is room.
 void Lane::watch_room(std::uint32_t p) {
   Plane& plane = planes_[p];
   if (plane.watched_socket == plane.blocked_socket) return;
@@ -182,66 +188,76 @@ void Lane::watch_room(std::uint32_t p) {
     epoll_event e{};
     e.events = (socket == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u) | (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
     e.data.u32 = mark_of(p, static_cast<std::uint32_t>(socket));
-    epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e);
+    return epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e) == 0;
   };
-  if (plane.watched_socket >= 0) change(plane.watched_socket, false);
-  if (plane.blocked_socket >= 0) change(plane.blocked_socket, true);
-  plane.watched_socket = plane.blocked_socket;
+  if (plane.watched_socket >= 0 && !change(plane.watched_socket, false)) return;
+  plane.watched_socket = -1;
+  if (plane.blocked_socket >= 0 && change(plane.blocked_socket, true)) plane.watched_socket = plane.blocked_socket;
 }
 
 namespace {
 
-bool is_link(std::uint32_t index) {
-  char name[IF_NAMESIZE];
-  return if_indextoname(index, name) != nullptr;
-}
-
-bool has_address(std::uint32_t index, const wire::Address& address) {
-  char name[IF_NAMESIZE];
-  return if_indextoname(index, name) &&
-         std::ranges::any_of(local_addresses(), [&](const LocalAddress& one) { return one.interface == name && one.address == address; });
-}
-
 // A driver that was loaded anew makes an interface of the same name. It is the plane's only once the old one is gone,
 // which may merely have another name now. And an address that no socket is bound to an interface for may move to
-// another one; while the old one has it still, it was only given to both.
-bool is_now_of(const Plane& plane, const LinkState& change) {
-  if (change.address)
-    return plane.plan.interface.empty() && *change.address == plane.plan.address && !has_address(plane.link_index, plane.plan.address);
-  return change.is_up && change.name == plane.link() && !is_link(plane.link_index);
+// another one; while the old one has it still, it was only given to both. Nothing where that cannot be told yet.
+std::optional<bool> is_now_of(const Plane& plane, const LinkState& change) {
+  const bool may_be = change.address ? plane.plan.interface.empty() && *change.address == plane.plan.address : change.is_up && change.name == plane.link();
+  if (!may_be) return false;
+  const auto is_still = change.address ? has_address(plane.link_index, plane.plan.address) : is_link(plane.link_index);
+  return is_still ? std::optional(!*is_still) : std::nullopt;
 }
+
+constexpr Duration links_rest = milliseconds(100);  // until the system is asked again what it could not tell
+constexpr std::size_t most_link_changes = 4096;     // that are kept until then
 
 }  // namespace
 
+// What the system could not tell is asked again, with the messages that led to it; those that came meanwhile behind them.
 void Lane::read_links() {
   links_ready_ = false;
-  link_changes_.clear();
-  const bool is_whole = links_->read(link_changes_);
+  if (!links_unknown_) link_changes_.clear();
+  if (!links_->read(link_changes_)) links_missed_ = true;
+  if (link_changes_.size() > most_link_changes) {
+    link_changes_.clear();
+    links_missed_ = true;
+  }
+  links_unknown_ = false;
+  const auto known = [this](auto answer) {
+    links_unknown_ |= !answer;
+    return answer;
+  };
   std::uint32_t up = links_up_;
-  const auto set = [&up](std::uint32_t p, bool is_up) { up = (up & ~(1u << p)) | static_cast<std::uint32_t>(is_up) << p; };
+  const auto set = [&up](std::uint32_t p, std::optional<bool> is_up) {
+    if (is_up) up = (up & ~(1u << p)) | static_cast<std::uint32_t>(*is_up) << p;
+  };
   bool has_moved = false;
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
     Plane& plane = planes_[p];
     if (plane.link_index == 0) continue;
     for (const LinkState& change : link_changes_) {
-      if (plane.link_index != change.index && !is_now_of(plane, change)) continue;
+      if (plane.link_index != change.index && !known(is_now_of(plane, change)).value_or(false)) continue;
       has_moved |= plane.link_index != change.index;
       plane.link_index = change.index;
-      set(p, change.address ? is_link_up(change.index) : change.is_up);
+      set(p, change.address ? known(is_link_up(change.index)) : change.is_up);
     }
-    if (!is_whole) {
-      if (const std::uint32_t index = if_nametoindex(plane.link().c_str()); index && !is_link(plane.link_index)) {
+    if (links_missed_) {
+      const std::uint32_t index = known(link_of_name(plane.link())).value_or(0);
+      if (index && !known(is_link(plane.link_index)).value_or(true)) {
         has_moved = true;
         plane.link_index = index;
       }
-      set(p, is_link_up(plane.link_index));
+      set(p, known(is_link_up(plane.link_index)));
     }
-    if (!plane.follow_interface()) set(p, false);
+    if (!known(plane.follow_interface()).value_or(true)) set(p, false);
   }
+  if (links_unknown_) ask_again_for_links();
+  else links_missed_ = false;
   if (up == links_up_ && !has_moved) return;
   links_up_ = up;
   owner_.on_links(up);
 }
+
+void Lane::ask_again_for_links() { asks_for_links_at_ = clock_.now() + links_rest; }
 
 void Lane::heed_ports() {
   with_engine_and_send([&](proto::Endpoint&, Time now) {
@@ -307,6 +323,8 @@ void Lane::linger(Lock& lock) {
   }
 }
 
+constexpr Duration unwatched_rest = milliseconds(1);  // until a socket without room is watched after all
+
 bool Lane::attend() {
   bool has_more = false;
   const Time now = clock_.now();
@@ -315,8 +333,11 @@ bool Lane::attend() {
 }
 
 Time Lane::next_deadline() {
-  Time at = std::min(engine_.poll_timeout(), seals_.deadline());
-  for (Plane& plane : planes_) at = std::min(at, plane.line().deadline());
+  Time at = std::min({engine_.poll_timeout(), seals_.deadline(), asks_for_links_at_});
+  for (Plane& plane : planes_) {
+    at = std::min(at, plane.line().deadline());
+    if (plane.is_blocked() && plane.watched_socket != plane.blocked_socket) [[unlikely]] at = std::min(at, clock_.now() + unwatched_rest);
+  }
   for (const proto::Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
   return at;
 }

@@ -12,7 +12,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
+#include "udp/failure.h"
 #include "udp/socket.h"
 
 namespace softmrc::udp {
@@ -68,8 +70,8 @@ class Inquiry {
   Inquiry& operator=(const Inquiry&) = delete;
 
   bool can_ask() const { return fd_ >= 0; }
+  // Else errno says why not.
   bool ask(unsigned long request, ifreq& about) const { return ioctl(fd_, request, &about) == 0; }
-  // False: there is no such link.
   bool name(std::uint32_t index, ifreq& out) const {
     out = {};
     out.ifr_ifindex = static_cast<int>(index);
@@ -85,13 +87,17 @@ class Inquiry {
 
 LinkWatch::LinkWatch() {
   fd_ = socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE);
+  if (fd_ < 0 && is_shortage(errno)) fail_with_errno("cannot watch links");
   if (fd_ < 0) return;
   sockaddr_nl here{};
   here.nl_family = AF_NETLINK;
   here.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
   if (bind(fd_, reinterpret_cast<sockaddr*>(&here), sizeof here) == 0) return;
+  const int error = errno;
   close(fd_);
   fd_ = -1;
+  errno = error;
+  if (is_shortage(error)) fail_with_errno("cannot watch links");
 }
 
 LinkWatch::~LinkWatch() {
@@ -120,8 +126,12 @@ bool LinkWatch::read(std::vector<LinkState>& out) {
 std::vector<LocalAddress> local_addresses() {
   std::vector<LocalAddress> found;
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return found;
+  const bool is_said = getifaddrs(&first) == 0;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(is_said ? first : nullptr, &freeifaddrs);
+  if (!is_said && is_shortage(errno)) fail_with_errno("cannot list this machine's addresses");
+  if (!is_said) return found;
   const Inquiry links;
+  if (!links.can_ask() && is_shortage(errno)) fail_with_errno("cannot ask for the MTU of links");
   for (const ifaddrs* a = first; a; a = a->ifa_next) {
     if (!a->ifa_addr || (a->ifa_addr->sa_family != AF_INET && a->ifa_addr->sa_family != AF_INET6)) continue;
     LocalAddress local;
@@ -134,22 +144,51 @@ std::vector<LocalAddress> local_addresses() {
     if (same == found.end()) {
       ifreq about{};
       std::strncpy(about.ifr_name, a->ifa_name, sizeof about.ifr_name - 1);
+      errno = 0;
       local.mtu = links.mtu(about);
+      if (local.mtu == 0 && is_shortage(errno)) fail_with_errno("cannot ask for the MTU of " + local.interface);
     } else {
       local.mtu = same->mtu;
     }
     found.push_back(local);
   }
-  freeifaddrs(first);
   return found;
 }
 
-bool is_link_up(std::uint32_t index) {
+namespace {
+
+// Of a question that failed.
+std::optional<bool> or_unknown(bool otherwise) { return is_shortage(errno) ? std::nullopt : std::optional(otherwise); }
+
+}  // namespace
+
+std::optional<bool> is_link_up(std::uint32_t index) {
   const Inquiry links;
   ifreq about;
-  if (!links.can_ask()) return true;
-  if (!links.name(index, about)) return false;
-  return !links.ask(SIOCGIFFLAGS, about) || is_running(static_cast<unsigned short>(about.ifr_flags));
+  if (!links.can_ask()) return or_unknown(true);
+  if (!links.name(index, about)) return or_unknown(false);
+  if (!links.ask(SIOCGIFFLAGS, about)) return or_unknown(true);
+  return is_running(static_cast<unsigned short>(about.ifr_flags));
+}
+
+std::optional<bool> is_link(std::uint32_t index) {
+  char name[IF_NAMESIZE];
+  return if_indextoname(index, name) ? std::optional(true) : or_unknown(false);
+}
+
+std::optional<bool> has_address(std::uint32_t index, const wire::Address& address) {
+  char name[IF_NAMESIZE];
+  if (!if_indextoname(index, name)) return or_unknown(false);
+  try {
+    return std::ranges::any_of(local_addresses(), [&](const LocalAddress& one) { return one.interface == name && one.address == address; });
+  } catch (const DeviceFailure&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::uint32_t> link_of_name(const std::string& name) {
+  if (const std::uint32_t index = if_nametoindex(name.c_str())) return index;
+  return is_shortage(errno) ? std::nullopt : std::optional<std::uint32_t>(0);
 }
 
 std::uint32_t link_mtu(std::uint32_t index) {

@@ -21,6 +21,7 @@ struct LinkState {
 
 class LinkWatch {
  public:
+  // Throws DeviceFailure where the system is short of something.
   LinkWatch();
   ~LinkWatch();
   LinkWatch(const LinkWatch&) = delete;
@@ -35,7 +36,8 @@ class LinkWatch {
   int fd_ = -1;
 };
 
-// Every address of this machine (or namespace), with the interface that has it.
+// Every address of this machine (or namespace), with the interface that has it. Throws DeviceFailure where the system is
+// short of something.
 struct LocalAddress {
   std::string interface;
   wire::Address address;
@@ -43,8 +45,13 @@ struct LocalAddress {
 };
 std::vector<LocalAddress> local_addresses();
 
-// The state at this moment; an interface that is gone is down. True when it cannot be told.
-bool is_link_up(std::uint32_t index);
+// What the system says of interfaces at this moment; nothing where it is too short of something to say.
+// One that is gone is down; one of which it never says anything is up.
+std::optional<bool> is_link_up(std::uint32_t index);
+std::optional<bool> is_link(std::uint32_t index);
+std::optional<bool> has_address(std::uint32_t index, const wire::Address& address);
+// Zero: there is none of this name.
+std::optional<std::uint32_t> link_of_name(const std::string& name);
 std::uint32_t link_mtu(std::uint32_t index);
 
 }  // namespace softmrc::udp

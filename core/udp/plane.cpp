@@ -1,13 +1,13 @@
 #include "udp/plane.h"
 
-#include <net/if.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
+#include "udp/failure.h"
 #include "udp/kernel.h"
+#include "udp/link_watch.h"
 
 namespace softmrc::udp {
 namespace {
@@ -119,13 +119,13 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
       is_second_try = false;
       continue;
     }
-    if (errno == EINTR) continue;
-    if (may_be_earlier(errno) && !is_second_try) {
+    // Callers wait for the engine meanwhile: one more attempt, and the next one when the driver comes by again.
+    if ((errno == EINTR || may_be_earlier(errno)) && !is_second_try) {
       is_second_try = true;
       continue;
     }
     is_second_try = false;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
       blocked_socket = static_cast<int>(number);
       ++stats.send_blocked;
       break;
@@ -140,13 +140,18 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
   return settled;
 }
 
-bool Plane::follow_interface() {
+std::optional<bool> Plane::follow_interface() {
   if (plan.interface.empty()) return true;
-  const std::uint32_t index = if_nametoindex(plan.interface.c_str());
-  if (index == 0 || index == bound_index) return true;
-  const bool is_bound = std::ranges::all_of(sockets, [&](const Socket& socket) { return socket.bind_interface(plan.interface, plan.address.is_v4); });
-  if (is_bound) bound_index = index;
-  return is_bound;
+  const std::optional<std::uint32_t> index = link_of_name(plan.interface);
+  if (!index) return std::nullopt;
+  if (*index == 0 || *index == bound_index) return true;
+  try {
+    const bool is_bound = std::ranges::all_of(sockets, [&](const Socket& socket) { return socket.bind_interface(plan.interface, plan.address.is_v4); });
+    if (is_bound) bound_index = *index;
+    return is_bound;
+  } catch (const DeviceFailure&) {
+    return std::nullopt;
+  }
 }
 
 void Plane::set_faults(Time now, const Faults& faults) {

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,9 @@ class Plane final : public Line {
   // The interface that its packets take, or that has its address. Empty: nobody named it.
   const std::string& link() const { return plan.interface.empty() ? plan.link : plan.interface; }
   // The interface was made anew under the same name: another index, to which the sockets have yet to be bound. False where
-  // the system refuses that, as it does without CAP_NET_RAW: such sockets reach nobody.
-  bool follow_interface();
+  // the system refuses that, as it does without CAP_NET_RAW: such sockets reach nobody. Nothing where the system is too
+  // short of something to say: ask again.
+  std::optional<bool> follow_interface();
   // The socket that carries this EV: the one whose source port it names, or any fixed one.
   std::uint32_t socket_of(std::uint32_t entropy) const {
     const auto port = static_cast<std::uint16_t>(entropy);

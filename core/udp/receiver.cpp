@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
+#include "udp/failure.h"
 #include "udp/kernel.h"
 
 namespace softmrc::udp {
@@ -35,7 +35,7 @@ void Receiver::Free::operator()(std::uint8_t* p) const { munmap(p, most_messages
 
 Receiver::Receiver() {
   void* p = mmap(nullptr, most_messages * message_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) throw std::bad_alloc();
+  if (p == MAP_FAILED) fail_with_errno("cannot have memory for packets that come in");
   memory_.reset(static_cast<std::uint8_t*>(p));
   headers_.resize(most_messages);
   pieces_.resize(most_messages);

@@ -18,7 +18,15 @@
 namespace softmrc::udp {
 namespace {
 
-bool set_int(int fd, int level, int option, int value) { return setsockopt(fd, level, option, &value, sizeof value) == 0; }
+// False where the system does not have it, or does not let us: the socket does without. Throws DeviceFailure where it is
+// short of something, since for how long the socket does without is not known.
+bool set(int fd, int level, int option, const void* value, std::size_t size) {
+  if (setsockopt(fd, level, option, value, static_cast<socklen_t>(size)) == 0) return true;
+  if (is_shortage(errno)) fail_with_errno("cannot set up a UDP socket");
+  return false;
+}
+
+bool set_int(int fd, int level, int option, int value) { return set(fd, level, option, &value, sizeof value); }
 
 int int_option(int fd, int level, int option) {
   int value = 0;
@@ -114,8 +122,9 @@ void Socket::bind_to(const SocketPlan& plan) {
 // not let us bind to a device, naming the outgoing interface does half of the job.
 bool Socket::bind_interface(const std::string& name, bool v4) const {
   const unsigned index = if_nametoindex(name.c_str());
+  if (index == 0 && is_shortage(errno)) fail_with_errno("cannot ask for the number of " + name);
   if (index == 0) return false;
-  if (setsockopt(fd_, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), static_cast<socklen_t>(name.size())) == 0) return true;
+  if (set(fd_, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), name.size())) return true;
   const int outgoing = static_cast<int>(htonl(index));
   return set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_UNICAST_IF : IPV6_UNICAST_IF, outgoing);
 }
@@ -143,7 +152,7 @@ void Socket::set_options(const SocketPlan& plan) {
   if (!plan.receives) {
     sock_filter drop_all{BPF_RET | BPF_K, 0, 0, 0};
     sock_fprog program{1, &drop_all};
-    setsockopt(fd_, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+    set(fd_, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
     return;
   }
   set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, 1);

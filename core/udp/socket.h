@@ -58,7 +58,8 @@ class Socket {
   std::uint32_t receive_buffer_bytes() const { return receive_buffer_bytes_; }
   std::uint32_t send_buffer_bytes() const { return send_buffer_bytes_; }
   bool has_gro() const { return has_gro_; }
-  // To the one that has this name now. False, with errno, where that is refused.
+  // To the one that has this name now. False, with errno, where that is refused. Throws DeviceFailure where the system is
+  // short of something.
   bool bind_interface(const std::string& name, bool v4) const;
   // The next such report. False when there is none left.
   bool next_error(SendError& out) const;

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from softmrc.agent import collect
+from softmrc.agent.watch import FabricWatch
 from softmrc.connection import connect, listen
+from softmrc.fabric import Shape
 
 LOOKS = 20  # between which the device sent something
 LIMIT_S = 120.0
@@ -57,3 +59,25 @@ def test_what_a_busy_device_is_asked_for_is_true(tmp_path: Path, monkeypatch: py
             assert list(sent) == sorted(sent), "a counter ran backwards"
         assert last[0] == connection.qp.stats()["bytes_sent"] <= last[1]
         assert collector.failures == 0
+
+
+@pytest.mark.parametrize("trouble", [OSError(24, "no descriptors"), MemoryError(), ValueError("half a file")])
+def test_a_source_that_fails_once_is_asked_again(trouble: Exception) -> None:
+    class Failing:
+        calls = 0
+
+        def broken(self) -> list[tuple[str, str, str, str]]:
+            self.calls += 1
+            if self.calls == 1:
+                raise trouble
+            time.sleep(0.001)
+            return [("plane0.leaf1", "switch", "dead", "")]
+
+    watch = FabricWatch("one", Shape(planes=1, hosts=2, hosts_per_leaf=1, spines=1), Failing())
+    try:
+        until = time.monotonic() + LIMIT_S
+        while not watch.verdict()["broken"] and time.monotonic() < until:
+            time.sleep(0.001)
+        assert watch.verdict()["broken"] and not watch.verdict()["error"]
+    finally:
+        watch.close()

@@ -15,17 +15,14 @@ from sanitizers import NOT_UNDER_SANITIZERS
 pytestmark = [pytest.mark.process, NOT_UNDER_SANITIZERS]
 
 START = """
-import ctypes, sys, time
+import errno, sys, time
 from softmrc.errors import DeviceError
 from softmrc.verbs import Device
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from loopback import connect, drain, eventually
+from refusing import UNTIL_ALLOWED, allow, refuse, trains_sent
 
 LIMIT_S = 120.0
-system = ctypes.CDLL(None)
-
-def counter(name):
-    return ctypes.c_int.in_dll(system, name)
 
 def lane_of(device):
     cq = device.create_cq()
@@ -44,7 +41,7 @@ for fixed in (False, True):
     settings = {"port": free_port() & ~1} if fixed else {}
     with Device(["127.0.0.1"], lanes=2, **settings) as device:
         assert lane_of(device) == 0
-        counter("refuse_threads").value = 1
+        refuse("pthread_create", errno.EAGAIN, times=UNTIL_ALLOWED)
         for attempt in range(3):
             assert lane_of(device) == 0, "what is open is used instead"
             try:
@@ -53,10 +50,8 @@ for fixed in (False, True):
                 assert "thread" in str(error)
             else:
                 raise AssertionError("a lane without a thread")
-        assert counter("threads_refused").value >= 6
-        counter("refuse_threads").value = 0
+        assert allow("pthread_create") >= 6
         assert lane_of(device) == 1, "and the other one when there are threads again"
-    counter("threads_refused").value = 0
 print("done")
 """
 
@@ -80,21 +75,21 @@ with Device(["127.0.0.1"], lanes=1) as a, Device(["127.0.0.1"], lanes=1) as b:
     if not plane()["has_gso"]:
         print("no trains")
         sys.exit()
-    assert counter("trains_sent").value > 0
-    counter("refuse_trains").value = 1
+    assert trains_sent() > 0
+    refuse("train", errno.EINVAL, times=UNTIL_ALLOWED)
 
     def is_cut_here():
         write()
         return not plane()["has_gso"]
 
     assert eventually(is_cut_here, LIMIT_S), "packets go one by one"
-    assert sum(one.planes()[0]["gso_refused"] for one in (a, b)) == counter("trains_refused").value > 0
-    counter("refuse_trains").value = 0
-    before = counter("trains_sent").value
+    refused = allow("train")
+    assert sum(one.planes()[0]["gso_refused"] for one in (a, b)) == refused > 0
+    before = trains_sent()
 
     def is_whole():
         write()
-        return plane()["has_gso"] and counter("trains_sent").value > before
+        return plane()["has_gso"] and trains_sent() > before
 
     assert eventually(is_whole, LIMIT_S), "trains are tried again"
 print("done")
@@ -104,7 +99,8 @@ print("done")
 @pytest.mark.parametrize("program", [THREADS, TRAINS], ids=["threads", "trains"])
 def test_a_device_recovers(program: str) -> None:
     environment = {**os.environ, "LD_PRELOAD": str(programs.path("refusals.so"))}
-    command = [sys.executable, "-c", START + program, str(Path(__file__).parent)]
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", START + program, str(here), str(here.parent / "refused")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     if "no trains" in done.stdout:

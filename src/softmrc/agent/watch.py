@@ -70,8 +70,8 @@ class FabricWatch:
         while not self._ends.is_set():
             try:
                 found, error = self._source.broken(), ""
-            except MrcError as trouble:
-                found, error = [], str(trouble)
+            except Exception as trouble:  # of a file, or of a mapper that is short of something: it is asked again
+                found, error = [], str(trouble) or type(trouble).__name__
                 self._ends.wait(1)
             with self._lock:
                 self._note(found)

@@ -41,6 +41,7 @@ MOST_WAITING = 128  # finished, and not yet accepted
 REASONS_KEPT = 16
 ADMITTED_AT_ONCE = 64
 PAUSE_S = 0.1  # when the system has no descriptors left
+PASSING = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 TOO_MANY = Refusal("made room for others: too many had not finished", "too many connect at once; try again", busy=True)
@@ -67,6 +68,12 @@ def _origin(address: str) -> str:
     if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is None:
         return str(ipaddress.IPv6Network((known, 64), strict=False))
     return str(known)
+
+
+def _check_passing(error: OSError) -> None:
+    """Where nothing can be sent or received at this moment, it is tried again: until the handshake's time is up."""
+    if error.errno not in PASSING:
+        raise Refusal(f"is gone: {error.strerror or error}") from None
 
 
 class Visitor:
@@ -104,10 +111,8 @@ class Visitor:
             if not data:
                 raise Refusal("closed the connection during the handshake")
             self._inbox.add(data)
-        except BlockingIOError:
-            pass
         except OSError as error:
-            raise Refusal(f"is gone: {error.strerror or error}") from None
+            _check_passing(error)
         while not self.is_finished and (frame := self._inbox.next()) is not None:
             try:
                 answer = self._steps.send(frame)
@@ -121,10 +126,8 @@ class Visitor:
         try:
             while self._outbox:
                 del self._outbox[: self.channel.socket.send(self._outbox)]
-        except BlockingIOError:
-            pass
         except OSError as error:
-            raise Refusal(f"is gone: {error.strerror or error}") from None
+            _check_passing(error)
 
     def leave(self, refusal: Refusal) -> None:
         """Show it out, with a word if there is one and it can be said without waiting."""
@@ -134,7 +137,7 @@ class Visitor:
             self._send()
         connection, self.connection = self.connection, None
         if connection is not None:
-            with contextlib.suppress(MrcError):
+            with contextlib.suppress(MrcError, OSError, MemoryError):
                 connection.close(0.0)
         self._steps.close()  # it knows this visitor, and would keep it
         self.channel.close()
@@ -241,10 +244,10 @@ class Reception:
     def _run(self) -> None:
         try:
             while not self._over:
-                for key, _ in self._selector.select(self._patience_s()):
-                    key.data()
-                self._expire()
-        except Exception as error:
+                for key, _ in self._ready():
+                    self._try(key.data)
+                self._try(self._expire)
+        except BaseException as error:
             self._end(f"the listener is closed: it failed ({type(error).__name__}: {error})")
             raise
         finally:
@@ -260,6 +263,21 @@ class Reception:
             wake, self._wake = self._wake, -1
             if wake >= 0:
                 os.close(wake)
+
+    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
+        try:
+            return self._selector.select(self._patience_s())
+        except (OSError, MemoryError):  # of the kernel, or of this process: it may have some again
+            time.sleep(PAUSE_S)
+            return []
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """What goes wrong with one visitor, or for a moment, is no reason to receive nobody else."""
+        try:
+            step()
+        except Exception as error:
+            self._count(f"something went wrong at this side: {error or type(error).__name__}", is_busy=True)
+            time.sleep(PAUSE_S)
 
     def _close_doors(self) -> None:
         for sock in self._sockets:
@@ -335,7 +353,9 @@ class Reception:
         had_proved = visitor.connection is not None
         try:
             visitor.attend()
-            if not visitor.is_finished:
+            if visitor.is_finished:
+                self._finish(visitor)
+            else:
                 self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
         except Refusal as refusal:
             self._turn_away(visitor, refusal)
@@ -344,18 +364,17 @@ class Reception:
             told = SHORT if is_short else "something went wrong at this side"
             self._turn_away(visitor, Refusal(f"could not be connected: {error}", told, busy=is_short))
         else:
-            if visitor.is_finished:
-                self._finish(visitor)
-            elif visitor.connection is not None and not had_proved:
+            if not visitor.is_finished and visitor.connection is not None and not had_proved:
                 self._make_room_for(visitor)
 
     def _finish(self, visitor: Visitor) -> None:
-        connection, visitor.connection = visitor.connection, None  # the caller's alone, from here on
+        connection = visitor.connection
         assert connection is not None
-        self._selector.unregister(visitor.channel.socket)
-        del self._visitors[visitor.channel.socket]
         visitor.channel.socket.setblocking(True)
         connection._begin()
+        visitor.connection = None  # the caller's alone, from here on
+        self._selector.unregister(visitor.channel.socket)
+        del self._visitors[visitor.channel.socket]
         with self._lock:
             if not self._over:
                 self._waiting.append(connection)

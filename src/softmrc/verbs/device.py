@@ -203,7 +203,11 @@ class Device:
         self.weather = _core.set_weather(self._native)  # that the environment asks for
         if self.weather:
             _say_weather(self.weather)
-        self.control = self._open_control()
+        try:
+            self.control = self._open_control()
+        except DeviceError:  # whoever keeps the exception would keep the device
+            self._native.close()
+            raise
         self._events_ready = Readiness()
         leave_to_parent(self, "the device")
         leaving.expect(self)

@@ -25,7 +25,7 @@ inline void require(bool promise, const std::string& words) {
 
 // The last warning, as NCCL keeps it.
 inline std::mutex warning_mutex;
-inline std::string last_warning;
+inline std::string last_warning, last_line;  // the latter of any level
 inline std::function<void()> on_warning;  // who logs may take its time, and ask for more
 
 inline void log(LogLevel level, unsigned long, const char*, int, const char* format, ...) {
@@ -35,9 +35,10 @@ inline void log(LogLevel level, unsigned long, const char*, int, const char* for
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   if (std::getenv("HARNESS_LOUD")) std::fprintf(stderr, "[%d] %d %s\n", getpid(), static_cast<int>(level), text);
-  if (level != LogLevel::warn) return;
   {
     const std::lock_guard lock(warning_mutex);
+    last_line = text;
+    if (level != LogLevel::warn) return;
     last_warning = text;
   }
   if (on_warning) on_warning();
@@ -46,6 +47,11 @@ inline void log(LogLevel level, unsigned long, const char*, int, const char* for
 inline std::string warning() {
   const std::lock_guard lock(warning_mutex);
   return last_warning;
+}
+
+inline std::string said() {
+  const std::lock_guard lock(warning_mutex);
+  return last_line;
 }
 
 inline void must(Result result, const char* what) {

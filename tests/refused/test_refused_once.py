@@ -1,0 +1,93 @@
+"""System calls that are refused in threads that live long: each once, those of lanes for a second, too. They go on,
+and nothing stays disabled. What is refused where is in calls.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import calls
+import pytest
+
+import needs
+import programs
+from sanitizers import NOT_UNDER_SANITIZERS
+from softmrc.nccl import plugin_path
+
+pytestmark = [pytest.mark.process, NOT_UNDER_SANITIZERS]
+HERE = Path(__file__).parent
+TESTS = HERE.parent
+
+
+def run(home: Path, program: str, *words: str, within: tuple[str, ...] = ()) -> str:
+    """Of a process of its own, and with a folder of control sockets of its own."""
+    folders = [HERE, TESTS / "udp", TESTS / "collectives", TESTS, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(programs.path("refusals.so")),
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "PYTHONUNBUFFERED": "1",
+        "XDG_RUNTIME_DIR": str(home),
+    }
+    command = [*within, sys.executable, str(HERE / f"run_{program}.py"), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("what", ["once", "no_room", "nobody_there"])
+def test_lanes_go_on(tmp_path: Path, what: str) -> None:
+    run(tmp_path, "driver", what)
+
+
+@pytest.mark.nightly
+def test_lanes_go_on_after_a_second(tmp_path: Path) -> None:
+    run(tmp_path, "driver", "second")
+
+
+@pytest.mark.parametrize("planes", ["1", "2"])
+def test_a_listener_receives_who_comes_next(tmp_path: Path, planes: str) -> None:
+    run(tmp_path, "listener", planes, "once")
+
+
+def test_a_control_socket_answers_the_next(tmp_path: Path) -> None:
+    run(tmp_path, "control", "once")
+
+
+def test_a_device_is_opened_whole_or_not_at_all(tmp_path: Path) -> None:
+    run(tmp_path, "opening")
+
+
+def test_ranks_go_on(tmp_path: Path) -> None:
+    run(tmp_path, "ranks")
+
+
+PLUGIN = [(call, error) for (_, call), errors in calls.PLUGIN.items() for error in errors]
+
+
+@pytest.mark.parametrize(("call", "error"), PLUGIN, ids=[f"{call}-{errno.errorcode[error]}" for call, error in PLUGIN])
+def test_connections_of_nccl_are_made_in_the_end(tmp_path: Path, call: str, error: int) -> None:
+    """Refused three times, in whichever thread asks first."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTMRC_", "NCCL_"))}
+    environment = {
+        **clean,
+        "LD_PRELOAD": str(programs.path("refusals.so")),
+        "REFUSE": f"{call}:{error}:*:0:3",
+        "REFUSED_REPORT": str(tmp_path / "refused"),
+        "SOFTMRC_PLANES": "127.0.0.1,127.0.0.2",
+        "SOFTMRC_CONTROL": "0",
+    }
+    command = [str(programs.path("nccl_harness")), str(plugin_path()), "11", "1", "traffic", "1", "10", "1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and "all holds" in done.stdout, done.stdout + done.stderr
+    refused = (tmp_path / "refused").read_text() if (tmp_path / "refused").exists() else ""
+    assert f"{call} 3" in refused.splitlines(), f"refused: {refused or 'nothing'}"
+
+
+@needs.in_namespaces
+@needs.tools("unshare")
+def test_links_are_followed(tmp_path: Path) -> None:
+    run(tmp_path, "links", within=("unshare", "-n"))
