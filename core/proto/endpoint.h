@@ -213,6 +213,7 @@ class Endpoint {
   const QueuePair* witness_of(std::uint32_t peer, std::uint64_t key);
   const QueuePair* first_witness_of(std::uint32_t peer, std::uint64_t key);
   std::uint64_t key_for(std::uint32_t peer) const;
+  std::span<SharedWay> ways_from(std::uint32_t peer);
   bool seems_unheard_by(std::uint32_t peer, Time now);
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
   bool poll_port_words(Time now, std::uint32_t free_ports, Transmit& out);
