@@ -455,7 +455,8 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       data_list_.pop();
       continue;
     }
-    if (const auto wanted = pair->waits_to_probe(now) ? pair->next_probe(now, free_ports, ways_from(pair->peer())) : std::nullopt) {
+    const bool may_probe = pair->waits_to_probe(now);
+    if (const auto wanted = may_probe ? pair->next_probe(now, free_ports, ways_from(pair->peer())) : std::nullopt) {
       const std::uint16_t id =
           register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);

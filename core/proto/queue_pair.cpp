@@ -224,7 +224,8 @@ std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_po
     }
   }
   if (state_ != QpState::rts && state_ != QpState::rtr) return std::nullopt;
-  const auto port = reverse_.next_probe(now, live_ports_ & proven_ports_, free_ports, requester_.rtt().smoothed(), shared);
+  const Duration rtt = requester_.rtt().smoothed();
+  const auto port = reverse_.next_probe(now, live_ports_ & proven_ports_, free_ports, rtt, shared);
   if (!port) return std::nullopt;
   return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
 }

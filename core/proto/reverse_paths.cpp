@@ -79,8 +79,8 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
   return static_cast<std::uint8_t>(std::countr_zero(ports));
 }
 
-// A path that works one way only is asked for by probes whose answers take the wrong way back for the most part. Those few
-// that arrive are remembered, so that not every message has to find that path anew.
+// A path that works one way only is asked for by probes whose answers take the wrong way back for the most part. Those
+// few that arrive are remembered, so that not every message has to find that path anew.
 std::uint32_t ReversePaths::likeliest(std::uint32_t arrival_port, std::uint32_t ports) const {
   if (arrival_port >= paths_.size()) return arrival_port;
   std::uint32_t newest = arrival_port;
@@ -117,8 +117,8 @@ void ReversePaths::on_doubt(Time now, Duration rtt) {
     if (now - paths_[port].confirmed_at >= rtt) take(port, redraw(port));
 }
 
-std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt,
-                                                     std::span<SharedWay> shared) {
+std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports,
+                                                     Duration rtt, std::span<SharedWay> shared) {
   if (paths_.empty() || now < deadline()) return std::nullopt;
   if (to_probe_ == 0) judge_silent(now, shared);
   if (receiving_ && to_probe_ == 0) {
@@ -167,7 +167,8 @@ void ReversePaths::believe(std::uint32_t port, const SharedWay& way) {
   healthy_ |= 1u << port;
 }
 
-void ReversePaths::on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took, std::span<SharedWay> shared) {
+void ReversePaths::on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took,
+                             std::span<SharedWay> shared) {
   if (port >= paths_.size()) return;
   paths_[port].answered_at = now;
   if (took > interval_) return;

@@ -2,8 +2,8 @@
 // what the controller denied or replaced carries nothing. A port all of whose EVs are denied carries no acknowledgement.
 // A SACK goes back by the port its packet came in on, since that port just proved alive, unless the way back there is
 // known to be broken. What keeps that knowledge fresh is the queue pair's own data when it sends any, and otherwise an
-// EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in. Queue pairs to the same peer take each other's
-// word for a port: only one of them probes it in that time.
+// EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in. Queue pairs to the same peer take each
+// other's word for a port: only one of them probes it in that time.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class ReversePaths {
 
   // The port to answer on, among `ports`; nullopt when none of them is free. With no healthy one among them chance
   // decides, in favour of the port of arrival: the verdict rests on probes whose own answers may have been lost, and a
-  // fixed order could always give the SACK the port that works and the ACK behind it the one that does not. But where the
-  // port of arrival has not answered for rounds, and another has, chance favours that one.
+  // fixed order could always give the SACK the port that works and the ACK behind it the one that does not. But where
+  // the port of arrival has not answered for rounds, and another has, chance favours that one.
   std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports);
   // One way or the other.
   bool toss() { return prng_.below(2); }

@@ -286,8 +286,8 @@ void Lane::read_errors() {
 // Who missed the last acknowledgement asks again within milliseconds, and a few times more if that is lost as well.
 constexpr Duration quiet_enough = milliseconds(200);
 constexpr Duration longest_linger = seconds(3);
-// But a process that gets no processor for a while, or whose timers have backed off, asks later than that. So all is said
-// again unasked, and waits in the peer's sockets.
+// But a process that gets no processor for a while, or whose timers have backed off, asks later than that. So all is
+// said again unasked, and waits in the peer's sockets.
 constexpr Duration repeat_interval = milliseconds(50);
 constexpr std::uint32_t repeats = 3;
 
