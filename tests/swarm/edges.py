@@ -14,8 +14,8 @@ from .plan import Plan
 
 # From this seed on. The plan underneath is that of the seed so much lower, of whatever family that is.
 EDGED = 100_000_000
-# In ps. Where counts of time on the wire, in 32 bits, in doubles and in the core begin anew or end. What has not happened
-# yet is taken to have happened 2**61 before the beginning.
+# In ps. Where counts of time on the wire, in 32 bits, in doubles and in the core begin anew or end. What has not
+# happened yet is taken to have happened 2**61 before the beginning.
 TICKS = 128_000 << 16
 ENDS = [TICKS >> 1, TICKS, 2**32, 2**32 * 10**3, 2**48, 2**53, 2**32 * 10**6, 2**61, 2**62, 2**63 - 2**61]
 # The end of all, less the time that a run may take.

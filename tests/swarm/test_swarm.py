@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .draw import BARE, LINKED, STEERED
+from .edges import EDGED
 from .swarm import guarded, run_guarded, run_seed, run_seeds
 
 CHUNK = 50
@@ -22,7 +23,7 @@ KNOWN = [
 
 FIRSTS = [
     first + at
-    for first, share in ((0, 1), (STEERED, 8), (LINKED, 8), (BARE, 8))
+    for first, share in ((0, 1), (STEERED, 8), (LINKED, 8), (BARE, 8), (EDGED, 8))
     for at in range(0, SEEDS // share, CHUNK)
 ]
 
