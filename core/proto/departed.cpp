@@ -1,5 +1,6 @@
 #include "proto/departed.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace softmrc::proto {
@@ -67,6 +68,17 @@ Departed::Heard Departed::handle(const wire::Packet& packet, const Arrival& arri
 void Departed::owe_ack(std::uint32_t qpn, std::uint8_t port) {
   const auto place = places_.find(qpn);
   if (place && words_[*place].has_confirmed) answer({*place, qpn, {}, 0, 0, port, false});
+}
+
+// These are bounded by the words that are kept, and no peer can make them more.
+void Departed::repeat(std::uint32_t turn) {
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const std::uint32_t place = order_[i];
+    const LastWord& word = words_[place];
+    if (!word.has_confirmed) continue;
+    const auto ports = std::max<std::size_t>(word.entropies.size(), 1);
+    answers_.push({place, word.qpn, {}, 0, 0, static_cast<std::uint8_t>((place + turn) % ports), false});
+  }
 }
 
 void Departed::answer(const Answer& answer) {

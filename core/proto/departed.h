@@ -49,6 +49,8 @@ class Departed {
   Heard handle(const wire::Packet& packet, const Arrival& arrival);
   // An acknowledgement that the queue pair still owed.
   void owe_ack(std::uint32_t qpn, std::uint8_t port);
+  // Says once more, unasked, what each queue pair took; by another port for each `turn`, since one may be dead.
+  void repeat(std::uint32_t turn);
   bool has_answer() const { return !answers_.empty(); }
   // `live_ports` says of a peer on which ports it can hear.
   template <typename LivePorts>

@@ -108,6 +108,7 @@ Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& a
   if (peer.is_known && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
   pair->to_rtr(attributes, now);
   ++peer.holders;
+  ++peer.queue_pairs;
   const bool is_new = !peer.is_known;
   peer.is_known = true;
   if (is_new && config_.proves_addresses) {
@@ -155,6 +156,7 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
     departed_->add(pair->last_word(), now);  // which holds the peer in the queue pair's place
     if (pair->has_reply()) departed_->owe_ack(qpn, pair->responder().reply_trigger_port());
     Peer& peer = peers_[pair->peer()];
+    --peer.queue_pairs;
     if (peer.first_qp == *slot) {
       peer.has_qp = false;
       for (std::uint32_t i = 0; i < slots_.size(); ++i) {
@@ -453,7 +455,8 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       data_list_.pop();
       continue;
     }
-    if (const auto wanted = pair->waits_to_probe(now) ? pair->next_probe(now, free_ports) : std::nullopt) {
+    const bool may_probe = pair->waits_to_probe(now);
+    if (const auto wanted = may_probe ? pair->next_probe(now, free_ports, ways_from(pair->peer())) : std::nullopt) {
       const std::uint16_t id =
           register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);

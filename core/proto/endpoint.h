@@ -90,6 +90,10 @@ class Endpoint {
   // All queue pairs are destroyed and all memory is let go; from here on the node only answers.
   void depart(Time now);
   bool has_departed() const { return departed_ && !departed_->empty(); }
+  // For a driver that is about to leave: a peer may be unable to ask until nobody is there to answer it.
+  void repeat_last_words(std::uint32_t turn) {
+    if (departed_) departed_->repeat(turn);
+  }
   // nullptr for a number that does not exist or is still in RESET.
   QueuePair* qp(std::uint32_t qpn);
   const QueuePair* qp(std::uint32_t qpn) const { return const_cast<Endpoint*>(this)->qp(qpn); }
@@ -209,6 +213,7 @@ class Endpoint {
   const QueuePair* witness_of(std::uint32_t peer, std::uint64_t key);
   const QueuePair* first_witness_of(std::uint32_t peer, std::uint64_t key);
   std::uint64_t key_for(std::uint32_t peer) const;
+  std::span<SharedWay> ways_from(std::uint32_t peer);
   bool seems_unheard_by(std::uint32_t peer, Time now);
   Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
   bool poll_port_words(Time now, std::uint32_t free_ports, Transmit& out);

@@ -184,7 +184,7 @@ void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const A
   }
   if (probe.owner != PendingProbe::Owner::queue_pair) return;  // that something came has been noted
   if (QueuePair* pair = at(probe.slot)) {
-    pair->on_probe_answer(now, probe.probe, now - probe.sent_at);
+    pair->on_probe_answer(now, probe.probe, now - probe.sent_at, ways_from(probe.peer));
     after_input(now, probe.slot);
   }
 }
@@ -243,6 +243,14 @@ QueuePair* Endpoint::speaker_to(std::uint32_t id) {
   for (Slot& slot : slots_)
     if (slot.qp && slot.qp->peer() == id && slot.qp->open_ports()) return slot.qp.get();
   return first;
+}
+
+// Alone, a queue pair shares with nobody.
+std::span<SharedWay> Endpoint::ways_from(std::uint32_t id) {
+  Peer& peer = peers_[id];
+  if (peer.queue_pairs < 2) return {};
+  if (peer.ways.empty()) peer.ways.resize(config_.ports);
+  return peer.ways;
 }
 
 bool Endpoint::seems_unheard_by(std::uint32_t peer, Time now) {

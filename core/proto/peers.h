@@ -13,6 +13,7 @@
 #include "base/serial.h"
 #include "base/time.h"
 #include "proto/allowance.h"
+#include "proto/reverse_paths.h"
 
 namespace softmrc::proto {
 
@@ -76,6 +77,8 @@ struct Peer {
   bool is_known = false;             // some queue pair has had it for a peer
   std::uint32_t first_qp = 0;        // slot of a queue pair to this peer, for its paths
   bool has_qp = false;
+  std::uint32_t queue_pairs = 0;     // to this peer
+  std::vector<SharedWay> ways;       // back from it, by port; empty while one queue pair at most needs them
   std::uint32_t told_ports = ~0u;    // of ours: what this peer was last told
   std::uint16_t update_id = 0;
   Repetition update;                 // pending until it is answered
@@ -169,6 +172,7 @@ class Peers {
     peer.claims = old.claims;
     peer.has_qp = old.has_qp;
     peer.first_qp = old.first_qp;
+    peer.queue_pairs = old.queue_pairs;
     peer.told_ports = 0;
     refresh();
   }

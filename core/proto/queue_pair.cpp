@@ -216,7 +216,7 @@ Requester::Poll QueuePair::poll_data(Time now, std::uint32_t free_ports, Transmi
   return requester_.poll(now, free_ports, out);
 }
 
-std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_ports) {
+std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_ports, std::span<SharedWay> shared) {
   if (state_ == QpState::rts) {
     if (const auto ev = requester_.next_probe(now, free_ports)) {
       const Ev& e = requester_.evs()[*ev];
@@ -224,14 +224,15 @@ std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_po
     }
   }
   if (state_ != QpState::rts && state_ != QpState::rtr) return std::nullopt;
-  const auto port = reverse_.next_probe(now, live_ports_ & proven_ports_, free_ports, requester_.rtt().smoothed());
+  const Duration rtt = requester_.rtt().smoothed();
+  const auto port = reverse_.next_probe(now, live_ports_ & proven_ports_, free_ports, rtt, shared);
   if (!port) return std::nullopt;
   return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
 }
 
-void QueuePair::on_probe_answer(Time now, const WantedProbe& probe, Duration took) {
+void QueuePair::on_probe_answer(Time now, const WantedProbe& probe, Duration took, std::span<SharedWay> shared) {
   if (state_ == QpState::error) return;
-  if (probe.ev == no_ev) reverse_.on_answer(probe.port, probe.entropy, now, took);
+  if (probe.ev == no_ev) reverse_.on_answer(probe.port, probe.entropy, now, took, shared);
   else requester_.on_probe_answer(now, probe.ev, probe.entropy, took);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "proto/config.h"
 #include "proto/departed.h"
@@ -60,13 +61,14 @@ class QueuePair {
   bool has_reply() const { return responder_.has_reply(); }
   bool poll_reply(Time now, std::uint32_t free_ports, Transmit& out);
   Requester::Poll poll_data(Time now, std::uint32_t free_ports, Transmit& out);
-  std::optional<WantedProbe> next_probe(Time now, std::uint32_t free_ports);
+  // `shared`: what all queue pairs to this peer know of the ways back; empty where there is no other.
+  std::optional<WantedProbe> next_probe(Time now, std::uint32_t free_ports, std::span<SharedWay> shared);
   // A probe is due, but its port had no room when it was last polled.
   bool waits_to_probe(Time now) const {
     if (state_ == QpState::rts && requester_.waits_to_probe(now)) return true;
     return (state_ == QpState::rts || state_ == QpState::rtr) && reverse_.deadline() <= now;
   }
-  void on_probe_answer(Time now, const WantedProbe& probe, Duration took);
+  void on_probe_answer(Time now, const WantedProbe& probe, Duration took, std::span<SharedWay> shared);
   // The SRv6 path that a probe about to be sent should take.
   const wire::EvBytes* wide_of(const WantedProbe& probe) const;
   // The SRv6 path of a number, for packets that no queue pair sends; null: none of ours.

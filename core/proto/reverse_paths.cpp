@@ -73,9 +73,23 @@ std::optional<std::uint8_t> ReversePaths::choose(std::uint8_t arrival_port, std:
   }
   ports &= (1u << count) - 1;
   if (ports == 0) return std::nullopt;
-  if (is_free(arrival_port) && prng_.below(4)) return arrival_port;
+  const std::uint32_t likely = likeliest(arrival_port, ports);
+  if (is_free(likely) && prng_.below(4)) return static_cast<std::uint8_t>(likely);
   for (std::uint32_t skip = prng_.below(static_cast<std::uint32_t>(std::popcount(ports))); skip; --skip) ports &= ports - 1;
   return static_cast<std::uint8_t>(std::countr_zero(ports));
+}
+
+// A path that works one way only is asked for by probes whose answers take the wrong way back for the most part. Those
+// few that arrive are remembered, so that not every message has to find that path anew.
+std::uint32_t ReversePaths::likeliest(std::uint32_t arrival_port, std::uint32_t ports) const {
+  if (arrival_port >= paths_.size()) return arrival_port;
+  std::uint32_t newest = arrival_port;
+  for (std::uint32_t left = ports; left; left &= left - 1) {
+    const auto port = static_cast<std::uint32_t>(std::countr_zero(left));
+    if (paths_[port].answered_at > paths_[newest].answered_at) newest = port;
+  }
+  const Duration behind = paths_[newest].answered_at - paths_[arrival_port].answered_at;
+  return behind > interval_ * most_rounds_silent ? newest : arrival_port;
 }
 
 bool ReversePaths::should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const {
@@ -91,7 +105,7 @@ void ReversePaths::on_data_acked(std::uint16_t ev, Time now) {
 }
 
 void ReversePaths::confirm(std::uint8_t port, Time now) {
-  paths_[port].confirmed_at = confirmed_at_ = now;
+  paths_[port].confirmed_at = paths_[port].answered_at = confirmed_at_ = now;
   healthy_ |= 1u << port;
   awaiting_ &= ~(1u << port);
 }
@@ -103,9 +117,10 @@ void ReversePaths::on_doubt(Time now, Duration rtt) {
     if (now - paths_[port].confirmed_at >= rtt) take(port, redraw(port));
 }
 
-std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt) {
+std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports,
+                                                     Duration rtt, std::span<SharedWay> shared) {
   if (paths_.empty() || now < deadline()) return std::nullopt;
-  if (to_probe_ == 0) judge_silent();
+  if (to_probe_ == 0) judge_silent(now, shared);
   if (receiving_ && to_probe_ == 0) {
     receiving_ = false;
     for (std::uint32_t port = 0; port < paths_.size(); ++port)
@@ -113,6 +128,12 @@ std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t liv
     interval_ = std::max(rtt, milliseconds(1));
   }
   to_probe_ &= live_ports & open_;
+  for (std::uint32_t left = shared.empty() ? 0 : to_probe_; left; left &= left - 1) {
+    const auto port = static_cast<std::uint32_t>(std::countr_zero(left));
+    if (now - shared[port].probed_at >= interval_) continue;
+    believe(port, shared[port]);
+    to_probe_ &= ~(1u << port);
+  }
   if (to_probe_ == 0) {
     round_at_ = now + interval_;
     return std::nullopt;
@@ -123,21 +144,35 @@ std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t liv
   if (to_probe_ == 0) round_at_ = now + interval_;
   awaiting_ |= 1u << port;
   awaits_ = true;
+  if (!shared.empty()) shared[port].probed_at = now;
   return port;
 }
 
 // The round is over: paths whose probe was not answered are held to be broken, and try another EV next time.
-void ReversePaths::judge_silent() {
+void ReversePaths::judge_silent(Time now, std::span<SharedWay> shared) {
   awaits_ = false;
   healthy_ &= ~awaiting_;
   for (; awaiting_; awaiting_ &= awaiting_ - 1) {
     const auto port = static_cast<std::uint32_t>(std::countr_zero(awaiting_));
     take(port, redraw(port));
+    if (!shared.empty()) shared[port].silent_at = now;
   }
 }
 
-void ReversePaths::on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took) {
-  if (port >= paths_.size() || took > interval_) return;
+// Its path is another one than ours, on the same plane: what is said of it says nothing about when ours was confirmed.
+void ReversePaths::believe(std::uint32_t port, const SharedWay& way) {
+  if (way.silent_at > way.answered_at) healthy_ &= ~(1u << port);
+  if (way.answered_at <= std::max(way.silent_at, paths_[port].answered_at)) return;
+  paths_[port].answered_at = way.answered_at;
+  healthy_ |= 1u << port;
+}
+
+void ReversePaths::on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took,
+                             std::span<SharedWay> shared) {
+  if (port >= paths_.size()) return;
+  paths_[port].answered_at = now;
+  if (took > interval_) return;
+  if (!shared.empty()) shared[port].answered_at = now;
   if (entropy != paths_[port].value) {
     const std::uint16_t earlier = set().find_on(port, entropy);
     if (earlier == no_ev) return;

@@ -2,12 +2,14 @@
 // what the controller denied or replaced carries nothing. A port all of whose EVs are denied carries no acknowledgement.
 // A SACK goes back by the port its packet came in on, since that port just proved alive, unless the way back there is
 // known to be broken. What keeps that knowledge fresh is the queue pair's own data when it sends any, and otherwise an
-// EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in.
+// EV probe per port each max(RTT, 1 ms) for as long as data keeps coming in. Queue pairs to the same peer take each
+// other's word for a port: only one of them probes it in that time.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/prng.h"
@@ -15,6 +17,13 @@
 #include "proto/ev_set.h"
 
 namespace softmrc::proto {
+
+// What the queue pairs to one peer tell each other about the way back by one port.
+struct SharedWay {
+  Time probed_at = Time::long_ago();
+  Time answered_at = Time::long_ago();
+  Time silent_at = Time::long_ago();  // a probe was found to be unanswered
+};
 
 // spec: reverse-paths
 class ReversePaths {
@@ -30,7 +39,8 @@ class ReversePaths {
 
   // The port to answer on, among `ports`; nullopt when none of them is free. With no healthy one among them chance
   // decides, in favour of the port of arrival: the verdict rests on probes whose own answers may have been lost, and a
-  // fixed order could always give the SACK the port that works and the ACK behind it the one that does not.
+  // fixed order could always give the SACK the port that works and the ACK behind it the one that does not. But where
+  // the port of arrival has not answered for rounds, and another has, chance favours that one.
   std::optional<std::uint8_t> choose(std::uint8_t arrival_port, std::uint32_t ports);
   // One way or the other.
   bool toss() { return prng_.below(2); }
@@ -64,19 +74,23 @@ class ReversePaths {
   }
 
   Time deadline() const { return receiving_ || to_probe_ || awaits_ ? round_at_ : Time::never(); }
-  // The port whose path should be probed now.
-  std::optional<std::uint8_t> next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt);
+  // The port whose path should be probed now. `shared` is empty, or has a place for each port.
+  std::optional<std::uint8_t> next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt,
+                                         std::span<SharedWay> shared);
   // An answer that comes after its round was judged shows a path that is too slow to be healthy. One of a path that was
   // given up meanwhile brings it back, if it still may be used.
-  void on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took);
+  void on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took, std::span<SharedWay> shared);
 
  private:
   struct Path {
     Time confirmed_at = Time::long_ago();
+    Time answered_at = Time::long_ago();  // or confirmed, or answered too late to be healthy
     std::uint32_t value = 0;
     std::uint32_t arrived_by = 0;  // what the peer's last packet on this port took
     std::uint16_t ev = no_ev;
   };
+  // A port that has been silent for so many rounds while another answered is not given the benefit of the doubt.
+  static constexpr int most_rounds_silent = 10;
   // Timers and probes of a peer that hears nothing are a second apart at most.
   static constexpr Duration doubt_lasts = seconds(2);
 
@@ -86,8 +100,12 @@ class ReversePaths {
   Choice draw(std::uint32_t port, const EvSet& evs);
   Choice redraw(std::uint32_t port);
   void take(std::uint32_t port, const Choice& choice);
-  void judge_silent();
+  void judge_silent(Time now, std::span<SharedWay> shared);
   void confirm(std::uint8_t port, Time now);
+  // Another queue pair probes this port: what it has found out.
+  void believe(std::uint32_t port, const SharedWay& way);
+  // Where an answer is most likely to get through while no port is healthy.
+  std::uint32_t likeliest(std::uint32_t arrival_port, std::uint32_t ports) const;
   bool is_healthy(std::uint32_t port) const { return healthy_ >> port & 1; }
 
   std::vector<Path> paths_;

@@ -302,20 +302,31 @@ void Lane::read_errors() {
 // Who missed the last acknowledgement asks again within milliseconds, and a few times more if that is lost as well.
 constexpr Duration quiet_enough = milliseconds(200);
 constexpr Duration longest_linger = seconds(3);
+// But a process that gets no processor for a while, or whose timers have backed off, asks later than that. So all is
+// said again unasked, and waits in the peer's sockets.
+constexpr Duration repeat_interval = milliseconds(50);
+constexpr std::uint32_t repeats = 3;
 
 void Lane::linger(Lock& lock) {
   if (!engine_.has_departed()) return;
   const Time began = clock_.now();
   Time asked_at = began;
+  Time repeats_at = began + repeat_interval;
+  std::uint32_t repeated = 0;
   std::uint64_t answered = engine_.stats().departed_answers;
   while (!is_cut_short_) {
     take_in();
+    if (repeated < repeats && clock_.now() >= repeats_at) {
+      engine_.repeat_last_words(repeated++);
+      repeats_at = clock_.now() + repeat_interval;
+    }
     transmit();
     const Time now = clock_.now();
     if (engine_.stats().departed_answers != answered) asked_at = now;
     answered = engine_.stats().departed_answers;
-    const Time until = std::min(asked_at + quiet_enough, began + longest_linger);
-    if (now >= until) return;
+    const Time quiet_at = std::min(asked_at + quiet_enough, began + longest_linger);
+    if (now >= quiet_at && repeated == repeats) return;
+    const Time until = repeated < repeats ? repeats_at : quiet_at;
     const Duration nap = std::max(std::min(until, next_deadline()) - now, microseconds(50));
     lock.unlock();
     look(nap);

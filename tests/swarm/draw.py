@@ -12,6 +12,7 @@ from softmrc.config import RETRY_FOREVER, CcProfile, EndpointConfig, EvFormat, E
 from softmrc.pair import PairConfig
 from softmrc.wire import EvField
 
+from .edges import EDGED, draw_edges
 from .faults import draw_faults, draw_slow_planes
 from .happenings import draw_happenings
 from .plan import Connection, Flow, Message, Plan
@@ -160,6 +161,13 @@ def draw_link_control(rng: Random, profile: CcProfile) -> CcProfile:
 
 
 def draw_plan(seed: int) -> Plan:
+    plan, horizon_us = draw_inner_plan(seed % EDGED)
+    if seed >= EDGED:
+        draw_edges(plan, seed, horizon_us)
+    return plan
+
+
+def draw_inner_plan(seed: int) -> tuple[Plan, float]:
     plan, horizon_us = draw_bare_plan(seed % BARE)
     if seed < BARE:
         rng = Random(f"happenings {seed}")
@@ -170,7 +178,7 @@ def draw_plan(seed: int) -> Plan:
         rng = Random(f"layout {seed}")
         if rng.random() < 0.2:
             plan.ev_profile = draw_layout(rng, plan.ev_profile, plan.planes)
-    return plan
+    return plan, horizon_us
 
 
 def empty_some(rng: Random, plan: Plan) -> None:

@@ -10,6 +10,7 @@ from softmrc.collectives.block import Kind
 from softmrc.config import CcProfile, EndpointConfig, EvProfile
 from softmrc.pair import PairConfig, ProcessConfig
 
+from .edges import EDGED, draw_group_edges
 from .group_plan import (
     RECEIVE,
     REDUCING,
@@ -34,6 +35,13 @@ SLOW = 2_000.0
 
 
 def draw_group(seed: int) -> GroupPlan:
+    plan = draw_inner_group(seed % EDGED)
+    if seed >= EDGED:
+        draw_group_edges(plan, seed, MOST_PAUSE_US)
+    return plan
+
+
+def draw_inner_group(seed: int) -> GroupPlan:
     rng = Random(f"group {seed}")
     ranks = rng.choice([1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 13, 16, 17])
     planes = rng.choice([1, 2, 2, 4])

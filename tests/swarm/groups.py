@@ -33,6 +33,7 @@ from .group_plan import RECEIVE, SEND, GroupPlan, Share, Span
 from .swarm import guarded
 
 PS_PER_US = 1_000_000
+END_OF_TIME_PS = 2**63 - 1
 FINAL = -1  # the barrier that all who are left end with
 # What peers are patient for, and what it takes them to find out that it was too long.
 TIMEOUT, RETRY_LINEAR, RETRY_EXPONENTIAL = 12, 4, 6
@@ -57,6 +58,7 @@ class GroupRun:
         self.plan = plan
         configs = [dataclasses.replace(plan.endpoint, seed=plan.seed * 32 + rank) for rank in range(plan.ranks)]
         self.mesh = _core.Mesh(to_native(plan.network, _core.MeshConfig()), [to_native(one) for one in configs])
+        self._starts_at_ps = self.mesh.now_ps
         for rank, process in enumerate(plan.processes or ()):
             self.mesh.set_process(rank, to_native(process))
         settings = _core.RanksConfig()
@@ -74,7 +76,7 @@ class GroupRun:
 
     @property
     def now_us(self) -> float:
-        return self.mesh.now_ps / PS_PER_US
+        return (self.mesh.now_ps - self._starts_at_ps) / PS_PER_US
 
     def play(self) -> Outcome:
         for at_us, _, act, args in self._agenda():
@@ -103,7 +105,7 @@ class GroupRun:
 
     def _run_to(self, at_us: float) -> None:
         if at_us > self.now_us:
-            self.mesh.run(round(at_us * PS_PER_US))
+            self.mesh.run(self._starts_at_ps + round(at_us * PS_PER_US))
 
     def _witnesses(self) -> list[int]:
         return [r for r in range(self.plan.ranks) if r not in self.gone and r not in self.plan.silent]
@@ -161,7 +163,8 @@ class GroupRun:
                 self.mesh.side(rank).set_port(self.mesh.now_ps, plane, is_up)
 
     def _do_stall(self, rank: int, for_us: float) -> None:
-        self.mesh.stall(rank, round((self.now_us + for_us) * PS_PER_US))
+        until = self.mesh.now_ps + round(for_us * PS_PER_US)
+        self.mesh.stall(rank, min(until, END_OF_TIME_PS))
 
     def _do_kill(self, rank: int, host_says_so: bool) -> None:
         self.gone.add(rank)

@@ -490,11 +490,12 @@ class Run:
         return f"at {self.pair.now_us:.0f} µs: " + "; ".join(parts)
 
 
-def run_seed(seed: int, *, repeat: bool = False, starts_at_us: float = 0.0) -> Outcome:
+def run_seed(seed: int, *, repeat: bool = False, starts_at_us: float | None = None) -> Outcome:
     """Plays one seed. With `repeat` once more, and with packets as structs: the trace must be the same. Every clock may
     begin late, as on a device that has been up for months."""
     plan = draw_plan(seed)
-    plan.network = dataclasses.replace(plan.network, starts_at_us=starts_at_us)
+    if starts_at_us is not None:
+        plan.network = dataclasses.replace(plan.network, starts_at_us=starts_at_us)
     outcome = dataclasses.replace(Run(plan).play(), seed=seed)
     if not repeat:
         return outcome

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from .edges import EDGED
 from .groups import play_groups
 
 CHUNK = 25
@@ -22,7 +23,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", [*range(0, SEEDS, CHUNK), *range(EDGED, EDGED + SEEDS // 2, CHUNK)])
 def test_seeds(first: int) -> None:
     failures = [found for found in play_groups(range(first, first + CHUNK)) if isinstance(found, str)]
     assert not failures, "\n" + "\n".join(failures)

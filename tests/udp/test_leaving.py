@@ -129,6 +129,14 @@ def test_the_last_acknowledgement_is_lost(leave: Any) -> None:
         assert [c.status for c in drain(a.send_cq, 1)] == [CompletionStatus.SUCCESS]
 
 
+def test_the_last_acknowledgement_is_said_again_to_a_peer_that_cannot_ask() -> None:
+    """As one that gets no processor until the other is gone."""
+    with owing() as (a, b):
+        a.device.set_faults(delay_us=10_000_000)  # it hears, and what it asks leaves too late
+        leave_by_close(b)
+        assert [c.status for c in drain(a.send_cq, 1)] == [CompletionStatus.SUCCESS]
+
+
 def test_a_device_that_is_merely_forgotten_leaves_in_the_same_way() -> None:
     def meet(a: Device) -> QueuePair:
         b = Device(["127.0.0.1"])

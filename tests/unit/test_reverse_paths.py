@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from softmrc.config import CcProfile, EvProfile
-from softmrc.pair import Pair
+from softmrc.pair import Pair, PairConfig
 
 PROFILE = EvProfile(count=16)
 CONTROL = CcProfile(algorithm="fixed_window", window_bytes=256 * 1024)
@@ -86,3 +88,76 @@ def test_one_message_at_a_time_needs_no_timer_when_a_plane_dies(dead: int) -> No
     assert pair.pump(a, remote, count=400, length=100, depth=1) == (400, 0, 0)
     stats = a.stats()
     assert stats["tail_probes"] > 0 and stats["timeouts"] == 0
+
+
+def busy_pair(count: int) -> tuple[Pair, Callable[[], None]]:
+    """Two nodes, so many queue pairs between them, and what makes each of a's write once."""
+    pair = Pair(4, seed=3, ev_profile=PROFILE, cc_profile=CONTROL)
+    qps = [pair.connect()[0] for _ in range(count)]
+    pair.b.register(length=1 << 16, rkey=1)
+
+    def write() -> None:
+        for qp in qps:
+            qp.post_write(pair.now_ps, 100, remote_va=0, rkey=1)
+
+    return pair, write
+
+
+def probes_in(pair: Pair, write: Callable[[], None], milliseconds: int) -> int:
+    """That a is asked while every queue pair writes ten times a millisecond."""
+    before = pair.a.stats()["endpoint_requests"]
+    for _ in range(10 * milliseconds):
+        write()
+        pair.run_us(100)
+    return pair.a.stats()["endpoint_requests"] - before
+
+
+@pytest.mark.parametrize("dead", [None, 2])
+def test_many_queue_pairs_to_a_peer_probe_a_port_as_often_as_one(dead: int | None) -> None:
+    pair, write = busy_pair(48)
+    probes_in(pair, write, 3)
+    if dead is not None:
+        pair.weather(1, dead).black_hole = True
+    assert 4 <= probes_in(pair, write, 20) <= 4 * (20 + 1)
+
+
+def test_what_one_queue_pair_finds_out_about_a_port_the_others_know() -> None:
+    pair, write = busy_pair(48)
+    probes_in(pair, write, 3)
+    pair.weather(1, 2).black_hole = True
+    probes_in(pair, write, 4)
+    swallowed = pair.counters()["swallowed"]
+    probes_in(pair, write, 10)
+    assert pair.counters()["swallowed"] - swallowed <= 2 * 10, "only probes are lost on the dead way back"
+
+
+def test_who_asked_for_the_others_may_be_gone() -> None:
+    """Its findings do not outlive it by more than a round."""
+    pair = Pair(2, seed=3, ev_profile=PROFILE, cc_profile=CONTROL)
+    first, far = pair.connect()
+    second, _ = pair.connect()
+    remote = pair.b.register(length=1 << 20, rkey=1)
+    pair.weather(1, 0).black_hole = True
+    pair.pump(first, remote, count=400, length=1 << 18)
+    far.destroy(pair.now_ps)
+    pair.weather(1, 0).black_hole = False
+    pair.weather(1, 1).black_hole = True
+    assert pair.pump(second, remote, count=400, length=1 << 18, limit_us=200_000) == (400, 0, 0)
+    swallowed = pair.counters()["swallowed"]
+    assert pair.pump(second, remote, count=200, length=1 << 18, limit_us=200_000) == (200, 0, 0)
+    assert pair.counters()["swallowed"] - swallowed < 40
+
+
+def test_a_way_back_that_was_found_is_known_to_the_next_message() -> None:
+    """No plane works both ways, and round trips are longer than a round of probes: no path is ever healthy."""
+    pair = Pair(5, seed=3, network=PairConfig(one_way_delay_us=2_500.0), ev_profile=EvProfile(count=10))
+    a, _ = pair.connect()
+    remote = pair.b.register(length=1 << 20, rkey=1)
+    assert pair.pump(a, remote, count=10, length=1 << 14, depth=1) == (10, 0, 0)
+    for plane in range(5):
+        pair.weather(0, plane).black_hole = plane != 4
+        pair.weather(1, plane).black_hole = plane != 1
+    assert pair.pump(a, remote, count=4, length=1 << 14, depth=1, limit_us=30_000_000) == (4, 0, 0)
+    started = pair.now_us
+    assert pair.pump(a, remote, count=20, length=1 << 14, depth=1, limit_us=60_000_000) == (20, 0, 0)
+    assert pair.now_us - started < 20 * 500_000
