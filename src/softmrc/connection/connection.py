@@ -9,9 +9,9 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
-from softmrc import _core, leaving, reach, sealing
+from softmrc import _core, leaving, reach, said, sealing
 from softmrc._core import SealKeys
-from softmrc.config import whole_payload
+from softmrc.config import RtrAttributes, bounds, whole_payload
 from softmrc.connection.attendance import Attendance
 from softmrc.connection.doubt import Doubt
 from softmrc.connection.memory import OfferedMemory
@@ -19,6 +19,7 @@ from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.engine import CompletionStatus, QpState
 from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.handshake import Channel, Proof, Refusal
+from softmrc.path_mtu import Survey
 from softmrc.said import Nonsense
 from softmrc.sealing import Share
 from softmrc.verbs import (
@@ -164,6 +165,24 @@ class Connection:
         self.qp.rts(max_wimm=min(config.max_wimm, offer.max_wimm), mpr=min(config.mpr, offer.mpr))
         self.qp.post_recv(count=config.max_wimm)
         self.remote = offer.regions
+
+    def _narrow(self, mtu: object) -> bool:
+        """The connector has found out which payload gets through; whether that is less than both had offered."""
+        if mtu is None:
+            return False
+        try:
+            payload = whole_payload(said.whole("mtu", mtu, *bounds(RtrAttributes, "mtu")))
+        except Nonsense as error:
+            raise Refusal(f"is ready for what makes no sense: {error}", f"what you are ready for makes no sense: {error}") from None
+        if payload >= self._payload:
+            return False
+        self.device._native.narrow(self.qp.qpn, payload)
+        self._payload = payload
+        return True
+
+    def _survey(self) -> Survey:
+        """Of the peer, before anything is sent."""
+        return Survey(self.device, self.qp.lane, self.peer.planes, self._payload, self.is_sealed)
 
     @property
     def peer(self) -> Peer:
