@@ -119,9 +119,8 @@ class Survey:
     def note(self, name: str) -> None:
         """For `softmrc ctl planes`, and a warning of each plane that loses full packets, once."""
         device, chosen = self._device, self.payload
-        for one in self.found:
-            if one.payload and (one.is_sure or one.payload >= self.full):
-                device._native.note_path_mtu(one.plane, self.bytes_of(one.plane, one.payload))
+        for one in self.narrow:
+            device._native.note_path_mtu(one.plane, self.bytes_of(one.plane, one.payload))
         fresh = [one for one in self.narrow if one.plane not in device.known_narrow]
         device.known_narrow.update(one.plane for one in fresh)
         for one in fresh:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import needs
+import numpy as np
 import pytest
 from loopback import drain, pair
 
+from collectives.ranks import ranks, values_of
+from softmrc import control
+from softmrc.bench.veth import run
+from softmrc.cli.ctl import _planes
+from softmrc.cli.ping import Carried
+from softmrc.collectives import Group
+from softmrc.collectives.neighbours import SHARED_MEMORY
 from softmrc.connection import Connection, connect, listen
 from softmrc.verbs import Device
 
@@ -47,7 +60,7 @@ def test_one_narrow_plane_is_named_and_the_others_carry_full_packets(caplog: pyt
         near.write(near.remote[0], 0, bytearray(SIZE), imm=7)
         assert far.recv(timeout_s=10).imm == 7
         mtus = [row["path_mtu"] for row in near.device.planes()]
-        assert mtus[0] == mtus[2] > 16_000 and 0 < mtus[1] <= 1500
+        assert mtus[0] == mtus[2] == 0 < mtus[1] <= 1500
     said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 1 and "plane 1" in said[0] and "the other planes carry on" in said[0]
 
@@ -58,6 +71,18 @@ def test_nobody_asks_where_nothing_is_broken(caplog: pytest.LogCaptureFixture) -
         assert not caplog.records
 
 
+def test_ping_and_ctl_show_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with met(TWO, (1, 1500)) as (near, _):
+        carried = [Carried.of(near, plane) for plane in range(2)]
+        assert [one.is_narrow for one in carried] == [False, True]
+        assert carried[1].path_mtu <= 1500 < carried[1].full
+        with control.the_device(Path(near.device.control).stem) as node:
+            _planes(node, as_json=False)
+            rows = node.stats()["planes"]
+    assert [(row["interface"], row["path_mtu"] > 0) for row in rows] == [("lo", False), ("lo", True)]
+    assert "lo" in (shown := capsys.readouterr().out) and "path 1,4" in shown
+
+
 def test_sizes_are_lost_and_smaller_ones_pass() -> None:
     with pair(TWO) as (a, b):
         a.device.set_faults(0, mtu=1500)
@@ -65,3 +90,71 @@ def test_sizes_are_lost_and_smaller_ones_pass() -> None:
         a.post_write(a.device.register(bytearray(1024)), 0, 1024, remote_va=target.va, rkey=target.rkey)
         assert [one.ok for one in drain(a.send_cq, 1)] == [True]
         assert a.device._native.faults(0).mtu == 1500
+
+
+@pytest.mark.parametrize("faults, mtu", [("mtu=1500", 1408), ("1:mtu=1500", 0)])
+def test_a_group_agrees_on_what_gets_through(faults: str, mtu: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTMRC_FAULTS", faults)
+    monkeypatch.setenv(SHARED_MEMORY, "off")
+
+    def run(rank: Group) -> tuple[float, int]:
+        array = np.full(100_000, rank.rank + 1, np.float32)
+        rank.all_reduce(array).wait()
+        return float(array.min()), rank._meeting.mtu
+
+    with ranks(3) as group:
+        full = group.groups[0].device.mtu
+        assert values_of(group(run)) == [(6.0, mtu or full)] * 3
+
+
+@contextmanager
+def hosts(mtu: int, between: int) -> Iterator[tuple[str, str]]:
+    """Two namespaces whose links carry `mtu`, and a bridge in a third that carries less and says nothing."""
+    names = [f"mrcmtu{os.getpid()}{one}" for one in "abm"]
+    try:
+        for name in names:
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        middle = names[2]
+        run("ip", "-n", middle, "link", "add", "name", "bridge0", "type", "bridge")
+        for side, name in enumerate(names[:2]):
+            run("ip", "-n", name, "link", "add", "eth1", "type", "veth", "peer", "name", f"to{side}", "netns", middle)
+            run("ip", "-n", name, "addr", "add", f"10.78.0.{side + 1}/24", "dev", "eth1")
+            run("ip", "-n", name, "link", "set", "eth1", "mtu", str(mtu), "up")
+            run("ip", "-n", middle, "link", "set", f"to{side}", "mtu", str(between), "master", "bridge0", "up")
+        run("ip", "-n", middle, "link", "set", "bridge0", "mtu", str(between), "up")
+        yield names[0], names[1]
+    finally:
+        for name in names:
+            run("ip", "netns", "del", name, check=False)
+
+
+@needs.in_namespaces
+def test_a_bridge_that_drops_full_packets_costs_no_job(tmp_path: Path) -> None:
+    """Both hosts have jumbo frames, and what is between them has not."""
+    job = f"""if True:
+        import sys, torch, torch.distributed as dist, softmrc.torch
+        dist.init_process_group("mrc", init_method="file://{tmp_path}/store", rank=int(sys.argv[1]), world_size=2)
+        tensor = torch.ones(1 << 20)
+        dist.all_reduce(tensor)
+        assert tensor.eq(2).all()
+        dist.destroy_process_group()
+    """
+    with hosts(9000, 1500) as names:
+        environment = {**os.environ, "SOFTMRC_PLANES": "eth1"}
+        ranks = [
+            subprocess.Popen(
+                ["ip", "netns", "exec", name, sys.executable, "-c", job, str(rank)],
+                env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )
+            for rank, name in enumerate(names)
+        ]  # fmt: skip
+        said = []
+        for rank in ranks:
+            try:
+                said.append(rank.communicate(timeout=120)[0])
+            finally:
+                rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    for words, peer in zip(said, ("10.78.0.2", "10.78.0.1"), strict=True):
+        assert "plane 0 (eth1, MTU 9,000): packets of 8," in words and f"do not reach {peer}; using 1," in words
