@@ -52,7 +52,8 @@ LISTENER_IS_READY = "the listener is ready"  # for smaller packets than were off
 LEAVES = {CONNECTOR: "the connector leaves", LISTENER: "the listener leaves"}
 
 # A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed half a minute later.
-KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+# A network that is gone ends the TCP connection no sooner than the queue pair (DeviceConfig.patience_s, as it is by default).
+KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 12}
 
 _channels: Census[Channel] = Census()
 

@@ -51,8 +51,9 @@ class Survey:
         self._rounds: list[int] = []
         self.found: list[Found] = []  # by plane; empty where nobody asked
 
-    def pauses(self) -> Iterator[float]:
-        """How long to wait before looking again; ends when all is known that can be."""
+    def pauses(self, silent_rounds: int = MOST_ROUNDS) -> Iterator[float]:
+        """How long to wait before looking again; ends when all is known that can be, or after so many rounds in which
+        nothing was answered at all."""
         native = self._device._native
         if not self._is_wanted():
             return
@@ -60,6 +61,8 @@ class Survey:
         pause_s = SHORTEST_PAUSE_S
         try:
             for number in range(MOST_ROUNDS):
+                if number >= silent_rounds and not any(one.payload for one in self.found):
+                    break
                 self._rounds.append(native.survey_sizes(self._lane, places))
                 some = self._payloads if number else [self._payloads[0], self._payloads[-1]]
                 native.ask_sizes(self._lane, self._rounds[-1], [payload + self._around for payload in some])
@@ -126,6 +129,18 @@ class Survey:
         for one in fresh:
             local = device.local_planes[one.plane]
             log.warning("%s: %s", name, self.words(one, local.link, local.link_mtu, chosen))
+
+    def lost_now(self) -> str:
+        """Of a peer that no longer confirms what it is sent: the planes where full packets are lost and others are not.
+        Empty where there are none. It takes a moment: what a path carries may have changed since the two met."""
+        for pause_s in self.pauses(silent_rounds=2):
+            time.sleep(pause_s)
+        sizes = [
+            f"packets of {self.bytes_of(one.plane, self.full):,} bytes are lost on plane {one.plane}, and those of "
+            f"{self.bytes_of(one.plane, one.payload):,} get through"
+            for one in self.narrow
+        ]
+        return ("; ".join(sizes) + ": look at the MTU of the path, and start again") if sizes else ""
 
     def words(self, one: Found, link: str, link_mtu: int, chosen: int) -> str:
         there = self._planes[one.plane].address

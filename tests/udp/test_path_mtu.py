@@ -23,6 +23,7 @@ from softmrc.cli.ping import Carried
 from softmrc.collectives import Group
 from softmrc.collectives.neighbours import SHARED_MEMORY
 from softmrc.connection import Connection, connect, listen
+from softmrc.errors import RemoteError
 from softmrc.verbs import Device
 
 TWO = ("127.0.0.1", "127.0.0.2")
@@ -105,6 +106,17 @@ def test_a_group_agrees_on_what_gets_through(faults: str, mtu: int, monkeypatch:
     with ranks(3) as group:
         full = group.groups[0].device.mtu
         assert values_of(group(run)) == [(6.0, mtu or full)] * 3
+
+
+def test_who_stops_answering_to_full_packets_only_is_told_apart() -> None:
+    """The path carries less from one moment to the next, and only in this direction would anybody notice."""
+    impatient = {"timeout": 10, "retry_linear": 3, "retry_exponential": 2}
+    with Device(TWO, **impatient) as here, Device(TWO, **impatient) as there:
+        with listen("127.0.0.1", 0, memory=bytearray(SIZE), device=there) as listener:
+            with connect("127.0.0.1", listener.port, device=here) as near, listener.accept():
+                here.set_faults(mtu=1500)
+                with pytest.raises(RemoteError, match=r"stopped answering: packets of 16,\d+ bytes are lost on plane 0, and"):
+                    near.write(near.remote[0], 0, bytearray(SIZE))
 
 
 @contextmanager

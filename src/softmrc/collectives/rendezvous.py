@@ -280,6 +280,7 @@ class Meeting:
         """All have said where they are: see whether they answer there, plane by plane. Each rank asks the next one, so
         that every plane of everybody is seen and nobody waits for all."""
         peer = (self.rank + 1) % self.size
+        reach.warn_of_links(self.device)
         if native.meet(0, peer, reach.GRACE_S):
             return
         pairs = self.pairs_of(native, peer)
@@ -292,6 +293,14 @@ class Meeting:
         if words := reach.never_reached(pair, node):
             raise CollectiveError(f"rank {peer} {words}")
         reach.warn_of_silence(pair, node, f"rank {peer}")
+
+    def tried(self, peer: int) -> str:
+        """What is to be said of a rank that stopped answering; empty of one that this rank has never been told of."""
+        if peer not in self._places or self.device.is_closed:
+            return ""
+        planes = self._places[peer][0].planes
+        survey = Survey(self.device, self.lanes[0], planes, self.mtu, self._share is not None)
+        return survey.lost_now() or reach.tried(self.device, planes)
 
     def wait_to_be_seen(self, native: Any) -> None:
         """To the rank before this one, which may still be on its way to see whether it answers, whoever leaves at once

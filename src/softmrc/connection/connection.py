@@ -274,7 +274,9 @@ class Connection:
         if status in ENDS_WITH_PEER and self._peer_has_left():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
-            return self._narrowed() or reach.never_reached(self.qp, self.peer) or "stopped answering"
+            if words := self._narrowed() or reach.never_reached(self.qp, self.peer):
+                return words
+            return f"stopped answering: {self._survey().lost_now() or reach.tried(self.device, self.peer.planes)}"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
             CompletionStatus.REMOTE_INVALID: "could not make sense of the request",

@@ -190,6 +190,7 @@ class Caller:
                 await patience.pause(pause_s)
             if words := reach.never_reached(connection.qp, connection.peer):
                 raise RemoteError(f"{connection.peer_name} answers TCP, and {words}")
+            reach.warn_of_links(connection.device)
             reach.warn_of_silence(connection.qp, connection.peer, connection.peer_name)
         except BaseException:
             connection._abandon()

@@ -117,6 +117,8 @@ def _remedy(error: OSError, sockets: int, why: str) -> str:
     if error.errno == errno.EMFILE:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return f"; this device alone needs {sockets} sockets, and a process may have {most:,} files: raise `ulimit -n`"
+    if error.errno == errno.EADDRINUSE:
+        return "; leave `port` out and the system chooses one, so that several processes of a host each have their own"
     return f" ({why})" if why and error.errno == errno.EADDRNOTAVAIL else ""
 
 
