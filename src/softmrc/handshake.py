@@ -51,8 +51,8 @@ CONNECTOR_IS_READY = "the connector is ready"
 LISTENER_IS_READY = "the listener is ready"  # for smaller packets than were offered
 LEAVES = {CONNECTOR: "the connector leaves", LISTENER: "the listener leaves"}
 
-# A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed half a minute later.
-# A network that is gone ends the TCP connection no sooner than the queue pair (DeviceConfig.patience_s, as it is by default).
+# A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed 75 s later. A network that
+# is gone for a while ends it no sooner than the queue pair (`DeviceConfig.patience_s` with the defaults).
 KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 12}
 
 _channels: Census[Channel] = Census()
@@ -243,9 +243,9 @@ Call = Generator[dict[str, Any] | None, dict[str, Any], dict[str, Any] | None]
 def welcome(
     proof: Proof, answer: Answer, narrow: Callable[[object], bool] = lambda _: False
 ) -> Generator[dict[str, Any] | None, dict[str, Any], dict[str, Any] | None]:
-    """The listener's part. It takes frames and yields those to send, and returns the last one, if there is one; `answer`
-    makes our offer of the connector's. `narrow` is told the payload that gets through, and says whether that is less
-    than both had offered: then the connector waits for our word before it sends anything."""
+    """The listener's part. It takes frames and yields those to send, and returns the last one, if there is one.
+    `answer` makes our offer of the connector's. `narrow` is told the payload that gets through, and says
+    whether that is less than both had offered: then the connector waits for our word before it sends anything."""
     first = yield None
     proof.hear(first)
     offer = proof.opened(CONNECTOR_OFFERS, (yield proof.hello()))
@@ -259,9 +259,9 @@ def call(
     accept: Callable[[dict[str, Any]], None],
     narrow: Callable[[int], bool] | None = None,
 ) -> Call:
-    """The connector's part, likewise. `offer` is asked when the listener has proved itself, and `accept` may refuse what
-    the listener offers. With `narrow` it yields None when it wants to know what payload gets through, and `narrow` says
-    whether that is less than both had offered."""
+    """The connector's part, likewise. `offer` is asked when the listener has proved itself, and `accept` may refuse
+    what the listener offers. With `narrow` it yields None when it wants to know what payload gets through, and
+    `narrow` says whether that is less than both had offered."""
     proof.hear((yield proof.hello()))
     accept(proof.opened(LISTENER_OFFERS, (yield proof.sealed(CONNECTOR_OFFERS, offer()))))
     if narrow is None:

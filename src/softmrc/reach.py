@@ -85,14 +85,14 @@ def warn_of_silence(qp: QueuePair, peer: Peer, name: str) -> None:
 
 
 def tried(device: Device, planes: Sequence[PeerPlane]) -> str:
-    """What is to be said of a peer that answers on no plane any longer: where it was asked, and who decides how long."""
+    """What is to be said of a peer that answers on no plane any longer: where it was asked, and how long."""
     rows = zip(device.local_planes, planes, strict=True)
     over = ", ".join(f"plane {plane} ({here} → {there.address})" for plane, (here, there) in enumerate(rows))
     config = device.config
     return (
-        f"nothing came back over {over}. Silence is borne for {config.patience_s:.3g} s, or less where the host says that "
-        f"nobody is there: `retry_exponential` of DeviceConfig ({config.retry_exponential}), also in SOFTMRC_CONFIG; "
-        f"each more doubles it"
+        f"nothing came back over {over}. Silence is borne for {config.patience_s:.3g} s, or less where the host says "
+        f"that nobody is there: `retry_exponential` of DeviceConfig ({config.retry_exponential}), also in "
+        f"SOFTMRC_CONFIG; each more doubles it"
     )
 
 
@@ -104,7 +104,7 @@ def _pairs(device: Device, peer: Peer, planes: Sequence[int]) -> str:
 def _advice(device: Device, peer: Peer, planes: Sequence[int]) -> str:
     """Where to look first."""
     if all(device.local_planes[plane].address.is_loopback for plane in planes):
-        return "loopback reaches no other host: where the peer is on one, SOFTMRC_PLANES has to name NICs; else it is gone"
+        return "loopback reaches no other host: where the peer is on one, SOFTMRC_PLANES has to name NICs"
     for plane in planes:
         here, there = device.local_planes[plane], peer.planes[plane].address
         network = None if here.address.is_loopback else network_of(here.address, here.link)

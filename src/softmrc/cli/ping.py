@@ -134,7 +134,8 @@ def ping(
         rows = [Row.of(connection, path, times, count, states[path]) for path, times in answers.items()]
         to = str(connection.peer)
     if as_json:
-        print(json.dumps({"peer": to, "planes": [asdict(one) for one in carried], "paths": [asdict(row) for row in rows]}, indent=2))
+        found = {"peer": to, "planes": [asdict(one) for one in carried], "paths": [asdict(row) for row in rows]}
+        print(json.dumps(found, indent=2))
     else:
         heads = ("plane", "path", "median", "best", "worst", "loss", "seen")
         title = f"{len(rows)} paths to {to}; round trips in µs"
@@ -144,7 +145,9 @@ def ping(
         terminal().print(table)
         for one in carried:
             if one.is_narrow:
-                print(f"plane {one.plane} {one.address}: packets of up to {one.path_mtu:,} bytes get through, "
-                      f"of {one.full:,} they do not")
+                print(
+                    f"plane {one.plane} {one.address}: packets of up to {one.path_mtu:,} bytes get through, "
+                    f"of {one.full:,} they do not"
+                )
     if any(row.answered < row.sent for row in rows) or any(one.is_narrow for one in carried):
         raise typer.Exit(1)

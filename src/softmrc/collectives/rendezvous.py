@@ -388,7 +388,6 @@ class Meeting:
         self._places = {peer: strands for peer, (_, strands) in found.items()}
         memories = {self.rank: self._memory, **{peer: offer["memory"] for peer, (offer, _) in found.items()}}
         self._side_by_side = neighbours.side_by_side([memories[rank] for rank in range(self.size)])
-        config = self.device.config
         self.mtu = whole_payload(
             min(self.device.payload(self._share is not None), *(offer["mtu"] for offer, _ in found.values()))
         )

@@ -173,7 +173,8 @@ class Connection:
         try:
             payload = whole_payload(said.whole("mtu", mtu, *bounds(RtrAttributes, "mtu")))
         except Nonsense as error:
-            raise Refusal(f"is ready for what makes no sense: {error}", f"what you are ready for makes no sense: {error}") from None
+            nonsense = f"ready for what makes no sense: {error}"
+            raise Refusal(f"is {nonsense}", f"you are {nonsense}") from None
         if payload >= self._payload:
             return False
         self.device._native.narrow(self.qp.qpn, payload)

@@ -509,7 +509,8 @@ class Device:
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
         """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
-        reorder_delay_us, mtu (larger IP packets vanish), black_hole. What is not named is off; no names at all means fair weather."""
+        reorder_delay_us, mtu (larger IP packets vanish), black_hole. What is not named is off; no names at all means
+        fair weather."""
         self._check_open()
         native = _core.Faults()
         for name, value in faults.items():
