@@ -149,6 +149,7 @@ nb::list plane_rows(Device& device) {
     d["is_admin_up"] = view.is_admin_up;
     d["is_link_up"] = view.is_link_up;
     d["interface"] = view.interface;
+    d["path_mtu"] = view.path_mtu;
     d["link_mtu"] = view.link_index ? link_mtu(view.link_index) : 0;
     if (!view.source_ports.empty()) {
       d["receive_buffer_bytes"] = view.receive_buffer_bytes;
@@ -242,7 +243,8 @@ void bind_plans(nb::module_& m) {
       .def_rw("corrupt", &Faults::corrupt)
       .def_rw("mark", &Faults::mark)
       .def_rw("trim", &Faults::trim)
-      .def_rw("black_hole", &Faults::black_hole);
+      .def_rw("black_hole", &Faults::black_hole)
+      .def_rw("mtu", &Faults::mtu);
   def_us(faults, "delay_us", &Faults::delay);
   def_us(faults, "reorder_delay_us", &Faults::reorder_delay);
 }
@@ -416,6 +418,23 @@ void bind_device(nb::module_& m) {
         return place;
       })
       .def("forget_peer", &Device::forget_peer)
+      .def("narrow", [](Device& d, std::uint32_t qpn, std::uint32_t mtu) { raise_if(d.narrow(qpn, mtu)); }, nb::arg("qpn"), nb::arg("mtu"))
+      .def("survey_sizes", [](Device& d, std::uint32_t lane, const std::vector<PeerPlane>& planes) {
+        if (planes.size() != d.planes())
+          raise_if(proto::Problem{proto::Problem::Kind::config, "planes", std::to_string(planes.size()), std::to_string(d.planes())});
+        return d.lane(checked_lane(d, lane)).survey_sizes(planes);
+      }, nb::arg("lane"), nb::arg("planes"))
+      .def("ask_sizes", [](Device& d, std::uint32_t lane, std::uint32_t survey, const std::vector<std::uint32_t>& sizes) {
+        for (const std::uint32_t bytes : sizes)
+          if (bytes > 65'535) raise_if(proto::Problem{proto::Problem::Kind::config, "sizes", std::to_string(bytes), "at most 65,535"});
+        d.lane(checked_lane(d, lane)).ask_sizes(survey, sizes);
+      }, nb::arg("lane"), nb::arg("survey"), nb::arg("sizes"))
+      .def("sizes_answered", [](Device& d, std::uint32_t lane, std::uint32_t survey) { return d.lane(checked_lane(d, lane)).sizes_answered(survey); },
+           nb::arg("lane"), nb::arg("survey"))
+      .def("end_survey", [](Device& d, std::uint32_t lane, std::uint32_t survey) { d.lane(checked_lane(d, lane)).end_survey(survey); },
+           nb::arg("lane"), nb::arg("survey"))
+      .def("note_path_mtu", [](Device& d, std::uint32_t plane, std::uint32_t bytes) { d.note_path_mtu(checked_plane(d, plane), bytes); },
+           nb::arg("plane"), nb::arg("bytes"))
       .def("expect_seal", &Device::expect_seal)
       .def_prop_ro("cq_count", [](Device& d) { return d.completion_queues(); })
       .def_prop_ro("expected_seal_count", [](Device& d) { return d.expected_seals(); })

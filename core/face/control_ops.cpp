@@ -114,6 +114,8 @@ Json::List planes_of(udp::Device& device) {
     plane.emplace_back("is_admin_up", view.is_admin_up);
     plane.emplace_back("is_link_up", view.is_link_up);
     plane.emplace_back("link_mtu", view.link_index ? udp::link_mtu(view.link_index) : 0);
+    plane.emplace_back("path_mtu", view.path_mtu);
+    plane.emplace_back("interface", view.interface);
     plane.emplace_back("has_gso", view.has_gso);
     plane.emplace_back("source_ports", Json::List(view.source_ports.begin(), view.source_ports.end()));
     plane.emplace_back("faulted", counters_of(view.faulted));
@@ -270,6 +272,7 @@ Json::Object faults(udp::Device& device, const Facts&, const Asked& asked) {
     row.emplace_back("delay_us", static_cast<double>(now.delay.ps) / 1e6);
     row.emplace_back("reorder_delay_us", static_cast<double>(now.reorder_delay.ps) / 1e6);
     row.emplace_back("black_hole", now.black_hole);
+    row.emplace_back("mtu", now.mtu);
     rows.push_back(std::move(row));
   }
   return {{"faults", std::move(rows)}};

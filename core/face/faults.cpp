@@ -15,8 +15,9 @@ namespace softmrc::face {
 namespace {
 
 constexpr const char* allowed = "[PLANE:]NAME=NUMBER,... with ; between planes, which count from 0; names are drop, duplicate, reorder, "
-                                "corrupt, mark, trim (shares), delay_us, reorder_delay_us, and black_hole without a number";
+                                "corrupt, mark, trim (shares), delay_us, reorder_delay_us, mtu (bytes), and black_hole without a number";
 constexpr double longest_delay_us = 10e6;
+constexpr std::uint32_t longest_packet = 65'535;
 
 [[noreturn]] void refuse(std::string_view text) { throw Refusal("faults are '" + std::string(text) + "'; allowed: " + allowed); }
 
@@ -53,6 +54,7 @@ void set(udp::Faults& faults, std::string_view word) {
 #undef X
   if (name == "delay_us") faults.delay = delay();
   else if (name == "reorder_delay_us") faults.reorder_delay = delay();
+  else if (name == "mtu") faults.mtu = number<std::uint32_t>(value, longest_packet);
   else refuse(word);
 }
 

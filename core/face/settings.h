@@ -55,7 +55,7 @@ struct DeviceSettings {
   std::uint32_t max_wimm = 1024;
   std::uint32_t timeout = 16;
   std::uint32_t retry_linear = 7;
-  std::uint32_t retry_exponential = 5;
+  std::uint32_t retry_exponential = 8;
   std::uint32_t max_send_wr = 4096;
 
   static auto settings() {

@@ -11,7 +11,7 @@ constexpr std::uint64_t a_question = ~std::uint64_t{0};
 std::string reason_of(proto::CompletionStatus status, std::size_t planes) {
   using enum proto::CompletionStatus;
   switch (status) {
-    case retry_exceeded: return "stopped answering on all of " + face::counted(planes, "plane");
+    case retry_exceeded: return "stopped answering on all of " + face::counted(planes, "plane") + " (retry_exponential in SOFTMRC_CONFIG: how long silence is borne)";
     case remote_access: return "refused a write: its memory is no longer registered";
     case remote_invalid: return "could not make sense of a write";
     case remote_operation: return "had no receive posted";

@@ -65,6 +65,19 @@ Verdict QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
   return std::nullopt;
 }
 
+Verdict QueuePair::narrow(std::uint32_t mtu) {
+  RtrAttributes wanted;
+  wanted.dest_qpn = context_.dest_qpn;
+  wanted.mtu = mtu;
+  if (state_ != QpState::rtr && state_ != QpState::rts) return wrong_state(state_, "RTR or RTS, for smaller packets");
+  if (auto v = validate(wanted)) return v;
+  if (context_.stats.messages_posted)
+    return Problem{Problem::Kind::usage, "mtu", std::to_string(mtu), "a size that is chosen before anything is sent"};
+  context_.mtu = mtu;
+  if (state_ == QpState::rts) requester_.start_windows();
+  return std::nullopt;
+}
+
 Verdict QueuePair::set_receive_window(std::uint32_t mpr_units) {
   RtrAttributes wanted;
   wanted.dest_qpn = context_.dest_qpn;

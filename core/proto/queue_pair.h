@@ -44,6 +44,8 @@ class QueuePair {
   void to_error(Time now, CompletionStatus status);
 
   // What SACKs offer the peer from now on, in units of 128 PSNs.
+  // Full packets carry less from here on; before anything was sent, either way.
+  Verdict narrow(std::uint32_t mtu);
   Verdict set_receive_window(std::uint32_t mpr_units);
 
   PostStatus post(Time now, const WorkRequest& request);

@@ -25,14 +25,18 @@ constexpr std::uint32_t proven_quantum = 64;
 
 void Requester::start(const RtsAttributes& attributes) {
   attributes_ = attributes;
-  nominal_mtu_ = context_.mtu + longest_data_headers + nominal_overhead;
   next_psn_ = attributes.first_psn;
   window_edge_ = next_psn_ + attributes.mpr * mpr_unit;
   sent_.start(next_psn_, evs_.size());  // the controller may have had a word before
   rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
-  windows_.start(cc_profile_, nominal_mtu_, context_.sharers, config_.ports);
+  start_windows();
   ev_probe_.configure(config_);
   silence_.start(attributes, config_.timestamps);
+}
+
+void Requester::start_windows() {
+  nominal_mtu_ = context_.mtu + longest_data_headers + nominal_overhead;
+  windows_.start(cc_profile_, nominal_mtu_, context_.sharers, config_.ports);
 }
 
 void Requester::build_evs() {

@@ -37,6 +37,8 @@ class Requester {
   Requester& operator=(const Requester&) = delete;
 
   void start(const RtsAttributes& attributes);
+  // By the size of packets, before any was sent.
+  void start_windows();
 
   PostStatus post(Time now, const WorkRequest& request);
 

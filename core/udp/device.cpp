@@ -637,6 +637,18 @@ void Device::on_failure() {
   make_readable(event_fd_);
 }
 
+void Device::note_path_mtu(std::uint32_t plane, std::uint32_t bytes) {
+  const std::lock_guard lock(mutex_);
+  path_mtus_.resize(planes());
+  std::uint32_t& known = path_mtus_[plane];
+  known = known ? std::min(known, bytes) : bytes;
+}
+
+std::uint32_t Device::path_mtu(std::uint32_t plane) {
+  const std::lock_guard lock(mutex_);
+  return plane < path_mtus_.size() ? path_mtus_[plane] : 0;
+}
+
 void Device::set_faults(std::uint32_t plane, const Faults& faults) {
   const std::lock_guard lock(mutex_);
   faults_[plane] = faults;

@@ -80,6 +80,7 @@ class Device final : private LaneOwner {
   proto::Verdict modify_init(std::uint32_t qpn, proto::InitAttributes attributes, const ProfileChoice& choice = {});
   proto::Verdict modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys = nullptr);
   bool destroy_qp(std::uint32_t qpn);
+  proto::Verdict narrow(std::uint32_t qpn, std::uint32_t mtu) { return lane_of(qpn).narrow(qpn, mtu); }
   std::size_t queue_pairs();
 
   // What controllers laid down, and which queue pairs use it.
@@ -142,6 +143,10 @@ class Device final : private LaneOwner {
 
   void set_faults(std::uint32_t plane, const Faults& faults);
   Faults faults(std::uint32_t plane);
+  // The largest IP packets that get through where full ones do not, to the peer to which the least does; 0: full ones do,
+  // as far as is known.
+  void note_path_mtu(std::uint32_t plane, std::uint32_t bytes);
+  std::uint32_t path_mtu(std::uint32_t plane);
   void set_spin(Duration spin);
   Duration spin() {
     const std::lock_guard lock(mutex_);
@@ -209,6 +214,7 @@ class Device final : private LaneOwner {
   std::map<std::uint32_t, proto::Region> regions_;
   proto::Domain last_domain_ = 0;
   std::vector<Faults> faults_;
+  std::vector<std::uint32_t> path_mtus_;
   std::shared_ptr<Capture> capture_;
   std::string capture_path_;
   std::uint64_t captured_ = 0;

@@ -5,14 +5,20 @@
 #include "wire/sealed.h"
 
 namespace softmrc::udp {
+namespace {
+
+// Bytes of IP and UDP headers.
+constexpr std::uint32_t around_udp(bool is_v4) { return (is_v4 ? 20 : 40) + 8; }
+
+}  // namespace
 
 void FoulLine::set_up(std::uint64_t seed, std::uint64_t index, const wire::DscpMap& dscp) {
   prng_ = Prng(seed, "fault", index);
   trimmed_tos_ = static_cast<std::uint8_t>(dscp.trimmed << 2);
 }
 
-bool FoulLine::swallows() {
-  if (faults_.black_hole) {
+bool FoulLine::swallows(std::uint32_t bytes) {
+  if (faults_.black_hole || (faults_.mtu && bytes > faults_.mtu)) {
     ++stats_.swallowed;
     return true;
   }
@@ -21,10 +27,10 @@ bool FoulLine::swallows() {
 
 // Calls back with what is left of a train when some of its packets have vanished: each run of bytes without a gap.
 template <typename F>
-void FoulLine::for_each_run(std::uint32_t bytes, std::uint32_t segment, F f) {
+void FoulLine::for_each_run(std::uint32_t bytes, std::uint32_t segment, std::uint32_t around, F f) {
   std::uint32_t begin = 0;
   for (std::uint32_t at = 0; at < bytes; at += segment) {
-    if (!swallows()) continue;
+    if (!swallows(std::min(segment, bytes - at) + around)) continue;
     if (begin < at) f(begin, at);
     begin = at + segment;
   }
@@ -33,12 +39,13 @@ void FoulLine::for_each_run(std::uint32_t bytes, std::uint32_t segment, F f) {
 
 void FoulLine::send(Time now, std::uint32_t socket, std::span<const Train> trains) {
   for (const Train& train : trains) {
+    const std::uint32_t around = around_udp(train.to->storage.ss_family == AF_INET);
     if (faults_.needs_copy()) {
       train.for_each_packet(pieces_, [&](const Train& packet) {
-        if (!swallows()) hold(now, KeptTrain(socket, packet));
+        if (!swallows(packet.bytes + around)) hold(now, KeptTrain(socket, packet));
       });
     } else {
-      for_each_run(train.bytes, train.segment, [&](std::uint32_t begin, std::uint32_t end) {
+      for_each_run(train.bytes, train.segment, around, [&](std::uint32_t begin, std::uint32_t end) {
         const Train part = train.part(begin, end, pieces_);
         inner_->send(now, socket, {&part, 1});
       });
@@ -107,7 +114,8 @@ Time FoulLine::deadline() const { return std::min(inner_->deadline(), held_.empt
 std::span<const Incoming> FoulLine::receive(Receiver& receiver) {
   incoming_.clear();
   for (const Incoming& in : inner_->receive(receiver)) {
-    for_each_run(static_cast<std::uint32_t>(in.bytes.size()), in.segment, [&](std::uint32_t begin, std::uint32_t end) {
+    const std::uint32_t around = around_udp(in.from->ss_family == AF_INET);
+    for_each_run(static_cast<std::uint32_t>(in.bytes.size()), in.segment, around, [&](std::uint32_t begin, std::uint32_t end) {
       incoming_.push_back(in);
       incoming_.back().bytes = in.bytes.subspan(begin, end - begin);
     });

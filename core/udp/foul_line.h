@@ -26,8 +26,9 @@ struct Faults {
   double trim = 0;             // data loses its payload, as in a switch without room
   Duration delay{0};           // of every packet
   bool black_hole = false;     // swallows everything, both ways, and says nothing
+  std::uint32_t mtu = 0;       // swallows IP packets of more bytes, both ways, likewise; 0: none
 
-  bool is_active() const { return black_hole || drop > 0 || needs_copy(); }
+  bool is_active() const { return black_hole || mtu > 0 || drop > 0 || needs_copy(); }
   // Packets that only may vanish still go from the user's memory; the others are copied, which is fine for weather.
   bool needs_copy() const {
     return duplicate > 0 || reorder > 0 || corrupt > 0 || mark > 0 || trim > 0 || delay.ps > 0;
@@ -72,10 +73,10 @@ class FoulLine final : public Line {
     ++counter;
     return true;
   }
-  // Whether a packet vanishes right away.
-  bool swallows();
+  // Whether a packet of so many bytes of IP vanishes right away.
+  bool swallows(std::uint32_t bytes);
   template <typename F>
-  void for_each_run(std::uint32_t bytes, std::uint32_t segment, F f);
+  void for_each_run(std::uint32_t bytes, std::uint32_t segment, std::uint32_t around, F f);
   // Changes the packet and decides when it goes; it, and a duplicate perhaps, waits here until then.
   void hold(Time now, KeptTrain packet);
   void trim(KeptTrain& packet);

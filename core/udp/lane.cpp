@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -198,6 +199,52 @@ proto::Verdict Lane::connect_as(Time now, std::uint32_t qpn, const proto::RtrAtt
   if (auto refused = engine_.modify_rtr(now, qpn, attributes)) return refused;
   if (!is_sealed) seals_.forget(attributes.peer);  // what was sealed is over
   return std::nullopt;
+}
+
+proto::Verdict Lane::narrow(std::uint32_t qpn, std::uint32_t mtu) {
+  return with_engine([&](proto::Endpoint& engine, Time) -> proto::Verdict {
+    proto::QueuePair* pair = engine.qp(qpn);
+    if (!pair) return proto::Problem{proto::Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that exists"};
+    return pair->narrow(mtu);
+  });
+}
+
+std::uint32_t Lane::survey_sizes(std::vector<PeerPlane> planes) {
+  SizeSurvey survey;
+  while (getrandom(&survey.number, sizeof survey.number, 0) != sizeof survey.number) {}
+  for (PeerPlane& plane : planes) plane.to = destination_of(plane.address, plane.port, plane.scope_id);
+  survey.answered.resize(planes.size());
+  survey.planes = std::move(planes);
+  const Turns::Visit visit(turns_);
+  survey.id = ++last_survey_;
+  surveys_.push_back(std::move(survey));
+  return last_survey_;
+}
+
+void Lane::ask_sizes(std::uint32_t id, std::span<const std::uint32_t> sizes) {
+  const Turns::Visit visit(turns_);
+  const auto survey = std::ranges::find(surveys_, id, &SizeSurvey::id);
+  if (closed_ || survey == surveys_.end()) return;
+  const Time now = clock_.now();
+  for (std::uint32_t p = 0; p < planes_.size(); ++p) {
+    if (!(engine_.up_ports() >> p & 1)) continue;
+    const std::uint32_t socket = (survey->id + survey->rounds) % static_cast<std::uint32_t>(planes_[p].sockets.size());
+    for (const std::uint32_t bytes : sizes)
+      if (bytes >= SizeProbe::least) send_size_probe(p, socket, survey->planes[p], {false, survey->number}, bytes, now);
+    watch_room(p);
+  }
+  ++survey->rounds;
+}
+
+std::vector<std::uint32_t> Lane::sizes_answered(std::uint32_t id) {
+  const Turns::Visit visit(turns_);
+  const auto survey = std::ranges::find(surveys_, id, &SizeSurvey::id);
+  return survey == surveys_.end() ? std::vector<std::uint32_t>{} : survey->answered;
+}
+
+void Lane::end_survey(std::uint32_t id) {
+  const Turns::Visit visit(turns_);
+  std::erase_if(surveys_, [id](const SizeSurvey& survey) { return survey.id == id; });
 }
 
 void Lane::expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys) {

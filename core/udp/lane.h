@@ -24,6 +24,7 @@
 #include "udp/recorder.h"
 #include "udp/seals.h"
 #include "udp/sender.h"
+#include "udp/size_probe.h"
 #include "udp/spin.h"
 #include "udp/turns.h"
 
@@ -136,6 +137,8 @@ class Lane final : public proto::Driver {
   // Whether a queue pair to who is there may be sealed, or not be: as those are that work.
   proto::Verdict check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be);
   bool destroy_qp(std::uint32_t qpn);
+  // A smaller payload of full packets, before anything was sent either way.
+  proto::Verdict narrow(std::uint32_t qpn, std::uint32_t mtu);
 
   // The same planes are the same peer, which then has to be removed as often as it was added.
   proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
@@ -149,6 +152,12 @@ class Lane final : public proto::Driver {
   void forget(std::uint32_t place);
   std::uint32_t admit(std::uint32_t place) override;
   std::uint32_t place_of(std::uint32_t peer) const override;
+  // Which sizes of packets get through to whoever is there, plane by plane: asked as often as the caller likes, by another
+  // socket each time. `answered` has the largest UDP payload that was answered on each plane.
+  std::uint32_t survey_sizes(std::vector<PeerPlane> planes);
+  void ask_sizes(std::uint32_t survey, std::span<const std::uint32_t> sizes);
+  std::vector<std::uint32_t> sizes_answered(std::uint32_t survey);
+  void end_survey(std::uint32_t survey);
   // The keys of a queue pair there that its attendant connects, or the other end speaks to first; used up.
   void expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys);
   // Of queue pairs that are not there yet.
@@ -199,6 +208,8 @@ class Lane final : public proto::Driver {
   void receive_ready();
   void receive_from(std::uint32_t plane);
   void hand_in(std::uint32_t plane, const Incoming& in, Time now);
+  void handle_size_probe(std::uint32_t plane, std::uint32_t peer, wire::Bytes packet, Time now);
+  void send_size_probe(std::uint32_t plane, std::uint32_t socket, const PeerPlane& to, const SizeProbe& probe, std::size_t bytes, Time now);
   void transmit();
   void gather(Time now);
   std::uint32_t free_ports();
@@ -244,6 +255,9 @@ class Lane final : public proto::Driver {
   Sender sender_;
   LaneStats stats_;
   Recorder recorder_;
+  std::vector<SizeSurvey> surveys_;
+  std::uint32_t last_survey_ = 0;
+  proto::Allowance size_answers_;
   std::vector<proto::Attendant*> attendants_;
 
   int epoll_fd_ = -1;

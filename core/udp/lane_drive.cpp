@@ -130,11 +130,43 @@ void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   seal.begin(origin);
   for (std::size_t at = 0; at < in.bytes.size(); at += in.segment) {
     wire::MutableBytes packet = in.bytes.subspan(at, std::min<std::size_t>(in.segment, in.bytes.size() - at));
+    if (SizeProbe::is_one(packet)) [[unlikely]] {
+      handle_size_probe(p, arrival.peer, packet, now);
+      continue;
+    }
     arrival.integrity = seal.open(now, packet, arrival.qpn);
     if (proto::is_refused(arrival.integrity)) [[unlikely]]
       ++(arrival.integrity == proto::Integrity::bad ? plane.stats.bad_icrc : plane.stats.bad_seal);
     engine_.handle_datagram(now, packet, arrival, options);
   }
+}
+
+// The answer goes to where the peer receives, and not to where the question came from, which may only send.
+void Lane::handle_size_probe(std::uint32_t p, std::uint32_t peer, wire::Bytes packet, Time now) {
+  const auto probe = SizeProbe::parse(packet);
+  if (!probe) return;
+  if (!probe->is_answer) {
+    if (size_answers_.take(now, size_answers_per_s)) send_size_probe(p, 0, peers_.plane(peer, p), {true, probe->number}, packet.size(), now);
+    return;
+  }
+  for (SizeSurvey& survey : surveys_)
+    if (survey.number == probe->number) survey.answered[p] = std::max(survey.answered[p], static_cast<std::uint32_t>(packet.size()));
+}
+
+// As data goes that no switch is to trim.
+void Lane::send_size_probe(std::uint32_t p, std::uint32_t socket, const PeerPlane& to, const SizeProbe& probe, std::size_t bytes, Time now) {
+  std::vector<std::uint8_t> packet(bytes);
+  probe.emit(packet);
+  iovec piece{packet.data(), packet.size()};
+  Train train;
+  train.to = &to.to;
+  train.address = &to.address;
+  train.pieces = &piece;
+  train.piece_count = 1;
+  train.segment = train.bytes = static_cast<std::uint32_t>(bytes);
+  train.packets = 1;
+  train.tos = static_cast<std::uint8_t>(plan_.sender.dscp.no_trim << 2);
+  planes_[p].line().send(now, socket, {&train, 1});
 }
 
 std::uint32_t Lane::free_ports() {

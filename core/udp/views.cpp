@@ -41,6 +41,7 @@ std::vector<PlaneView> view_planes(Device& device) {
     const PlanePlan& plan = device.plan().planes[p];
     view.is_admin_up = device.admin_up() >> p & 1;
     view.is_link_up = device.link_up() >> p & 1;
+    view.path_mtu = device.path_mtu(static_cast<std::uint32_t>(p));
     view.interface = plan.interface.empty() ? plan.link : plan.interface;
   }
   bool is_first = true;  // the one that reads the link watch

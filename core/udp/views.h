@@ -18,6 +18,7 @@ struct PlaneView {
   bool is_admin_up = false;
   bool is_link_up = false;
   std::uint32_t link_index = 0;
+  std::uint32_t path_mtu = 0;   // see Device
   std::string interface;
   std::vector<std::uint16_t> source_ports;
   int receive_buffer_bytes = 0;

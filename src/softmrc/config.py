@@ -7,6 +7,7 @@ end in `_us` and are microseconds; rates are bits per second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
@@ -117,7 +118,7 @@ class DeviceConfig:
     max_wimm: int = 1024
     timeout: int = 16  # 1.024 µs · 2^16 = 67 ms
     retry_linear: int = 7
-    retry_exponential: int = 5
+    retry_exponential: int = 8  # with these three a peer that says nothing is given up after 69 s
     max_send_wr: int = 4096
 
     def checked(self) -> DeviceConfig:
@@ -148,6 +149,13 @@ class DeviceConfig:
         """What `RtsAttributes` takes from here."""
         names = ("mpr", "max_wimm", "timeout", "retry_linear", "retry_exponential", "max_send_wr")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def patience_s(self) -> float:
+        """After so many seconds a peer that says nothing is given up; inf: never."""
+        if self.retry_exponential >= RETRY_FOREVER:
+            return math.inf
+        return 1.024e-6 * 2**self.timeout * (self.retry_linear + 2 ** (self.retry_exponential + 2) - 2)
 
     def quantum_for(self, mtu: int) -> int:
         """The spray quantum with packets of this size."""

@@ -48,10 +48,12 @@ LISTENER_KNOWS = "the listener knows the secret"
 CONNECTOR_OFFERS = "the connector offers"
 LISTENER_OFFERS = "the listener offers"
 CONNECTOR_IS_READY = "the connector is ready"
+LISTENER_IS_READY = "the listener is ready"  # for smaller packets than were offered
 LEAVES = {CONNECTOR: "the connector leaves", LISTENER: "the listener leaves"}
 
-# A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed half a minute later.
-KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+# A peer whose machine is gone says nothing; TCP asks, and so the connection's end is noticed 75 s later. A network that
+# is gone for a while ends it no sooner than the queue pair (`DeviceConfig.patience_s` with the defaults).
+KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 12}
 
 _channels: Census[Channel] = Census()
 
@@ -235,23 +237,41 @@ class Proof:
 
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
-Call = Generator[dict[str, Any], dict[str, Any], dict[str, Any]]
+Call = Generator[dict[str, Any] | None, dict[str, Any], dict[str, Any] | None]
 
 
-def welcome(proof: Proof, answer: Answer) -> Generator[dict[str, Any] | None, dict[str, Any], None]:
-    """The listener's part. It takes frames and yields those to send; `answer` makes our offer of the connector's."""
+def welcome(
+    proof: Proof, answer: Answer, narrow: Callable[[object], bool] = lambda _: False
+) -> Generator[dict[str, Any] | None, dict[str, Any], dict[str, Any] | None]:
+    """The listener's part. It takes frames and yields those to send, and returns the last one, if there is one.
+    `answer` makes our offer of the connector's. `narrow` is told the payload that gets through, and says
+    whether that is less than both had offered: then the connector waits for our word before it sends anything."""
     first = yield None
     proof.hear(first)
     offer = proof.opened(CONNECTOR_OFFERS, (yield proof.hello()))
-    proof.opened(CONNECTOR_IS_READY, (yield proof.sealed(LISTENER_OFFERS, answer(offer))))
+    ready = proof.opened(CONNECTOR_IS_READY, (yield proof.sealed(LISTENER_OFFERS, answer(offer))))
+    return proof.sealed(LISTENER_IS_READY, {}) if narrow(ready.get("mtu")) else None
 
 
-def call(proof: Proof, offer: Callable[[], dict[str, Any]], accept: Callable[[dict[str, Any]], None]) -> Call:
-    """The connector's part, likewise; it returns the last frame to send. `offer` is asked when the listener has proved
-    itself, and `accept` may refuse what the listener offers."""
+def call(
+    proof: Proof,
+    offer: Callable[[], dict[str, Any]],
+    accept: Callable[[dict[str, Any]], None],
+    narrow: Callable[[int], bool] | None = None,
+) -> Call:
+    """The connector's part, likewise. `offer` is asked when the listener has proved itself, and `accept` may refuse
+    what the listener offers. With `narrow` it yields None when it wants to know what payload gets through, and
+    `narrow` says whether that is less than both had offered."""
     proof.hear((yield proof.hello()))
     accept(proof.opened(LISTENER_OFFERS, (yield proof.sealed(CONNECTOR_OFFERS, offer()))))
-    return proof.sealed(CONNECTOR_IS_READY, {})
+    if narrow is None:
+        return proof.sealed(CONNECTOR_IS_READY, {})
+    found = yield None
+    ready = proof.sealed(CONNECTOR_IS_READY, found)
+    if not narrow(found["mtu"]):
+        return ready
+    proof.opened(LISTENER_IS_READY, (yield ready))
+    return None
 
 
 class Channel:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from softmrc.links import network_of
 from softmrc.verbs import Device, Peer, QueuePair
+from softmrc.verbs.peer import PeerPlane
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,17 @@ def never_reached(qp: QueuePair, peer: Peer) -> str:
     return f"was never reached: nothing came back over {over}; {advice}"
 
 
+def warn_of_links(device: Device) -> None:
+    """One line for the links of this side that are down when it meets others; who uses a plane alone knows why."""
+    rows = enumerate(device.planes())
+    down = [plane for plane, row in rows if not row["is_link_up"] and plane not in device.known_silent]
+    if not down:
+        return
+    device.known_silent.update(down)
+    names = ", ".join(f"plane {plane} ({device.local_planes[plane]})" for plane in down)
+    log.warning("the link of %s is down on this host; the other planes carry on, and it is used once it is up", names)
+
+
 def warn_of_silence(qp: QueuePair, peer: Peer, name: str) -> None:
     """One line for the planes that never worked while others do, once for each of a device."""
     fresh = [plane for plane in silent(qp) if plane not in qp.device.known_silent]
@@ -72,6 +84,18 @@ def warn_of_silence(qp: QueuePair, peer: Peer, name: str) -> None:
     )
 
 
+def tried(device: Device, planes: Sequence[PeerPlane]) -> str:
+    """What is to be said of a peer that answers on no plane any longer: where it was asked, and how long."""
+    rows = zip(device.local_planes, planes, strict=True)
+    over = ", ".join(f"plane {plane} ({here} → {there.address})" for plane, (here, there) in enumerate(rows))
+    config = device.config
+    return (
+        f"nothing came back over {over}. Silence is borne for {config.patience_s:.3g} s, or less where the host says "
+        f"that nobody is there: `retry_exponential` of DeviceConfig ({config.retry_exponential}), also in "
+        f"SOFTMRC_CONFIG; each more doubles it"
+    )
+
+
 def _pairs(device: Device, peer: Peer, planes: Sequence[int]) -> str:
     places = [(plane, device.local_planes[plane], peer.planes[plane]) for plane in planes]
     return ", ".join(f"plane {plane} ({here} → {there.address} UDP port {there.port})" for plane, here, there in places)
@@ -79,6 +103,8 @@ def _pairs(device: Device, peer: Peer, planes: Sequence[int]) -> str:
 
 def _advice(device: Device, peer: Peer, planes: Sequence[int]) -> str:
     """Where to look first."""
+    if all(device.local_planes[plane].address.is_loopback for plane in planes):
+        return "loopback reaches no other host: where the peer is on one, SOFTMRC_PLANES has to name NICs"
     for plane in planes:
         here, there = device.local_planes[plane], peer.planes[plane].address
         network = None if here.address.is_loopback else network_of(here.address, here.link)

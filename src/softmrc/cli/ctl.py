@@ -126,19 +126,26 @@ def planes(device: Device = None, as_json: AsJson = False, watch: Watch = 0) -> 
         _again(watch, lambda: _planes(node, as_json))
 
 
+def _mtu(row: dict[str, Any]) -> Text:
+    """Of the link; and the largest packets that get through, where full ones do not."""
+    link, path = row.get("link_mtu") or 0, row.get("path_mtu") or 0
+    return Text(f"{link:,}, path {path:,}", "red") if path else Text(f"{link:,}" if link else "")
+
+
 def _planes(node: control.Node, as_json: bool) -> None:
     rows = [{"plane": i} | row for i, row in enumerate(node.stats()["planes"])]
 
     def table() -> Grid:
-        heads = ("plane", "state", "admin", "link", "GSO", "packets sent", "packets received", "bad ICRC")
-        shown = Grid(*heads, spare=("bad ICRC", "link", "admin", "packets received"))
+        counted = ("packets sent", "packets received", "bad ICRC")
+        heads = ("plane", "interface", "MTU", "state", "admin", "link", "GSO", *counted)
+        shown = Grid(*heads, spare=("bad ICRC", "link", "admin", "packets received", "GSO"))
         for row in rows:
             state = Text("up", "green") if row["is_up"] else Text("down", "red")
             words = ["up" if row.get(key, row["is_up"]) else "down" for key in ("is_admin_up", "is_link_up")]
             # Of a device that does not say, nothing is known.
             gso = {True: Text("on"), False: Text("off", "red")}.get(row.get("has_gso", ""), Text(""))
             counts = [f"{row.get(key) or 0:,}" for key in ("packets_sent", "packets_received", "bad_icrc")]
-            shown.add_row(str(row["plane"]), state, *words, gso, *counts)
+            shown.add_row(str(row["plane"]), row.get("interface", ""), _mtu(row), state, *words, gso, *counts)
         return shown
 
     say_rows(as_json, rows, table)

@@ -69,6 +69,25 @@ def seen(answered: int, asked: int, state: EvState) -> str:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What gets through on one plane, as was found out when the connection was made."""
+
+    plane: int
+    address: str
+    link_mtu: int
+    path_mtu: int  # bytes of the largest IP packets that get through; 0: full ones do
+    full: int  # bytes of the largest that would leave
+    is_narrow: bool
+
+    @classmethod
+    def of(cls, connection: Connection, plane: int) -> Carried:
+        survey, row = connection._survey(), connection.device.planes()[plane]
+        here, path = connection.device.local_planes[plane], row["path_mtu"]
+        full = survey.bytes_of(plane, connection.device.payload(connection.is_sealed))
+        return cls(plane, here.interface or str(here), row["link_mtu"], path, full, path > 0)
+
+
+@dataclass(frozen=True)
 class Row:
     """One path."""
 
@@ -105,16 +124,18 @@ def ping(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
-    """Probe every path to a node: round trip, loss, and whether it answers. Exits with 0 if every probe of every path
-    was answered, else with 1."""
+    """Probe every path to a node: round trip, loss, and whether it answers; and whether every plane carries packets as
+    large as its link. Exits with 0 if every probe of every path was answered and they do, else with 1."""
     host, port = split_address(address)
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
+        carried = [Carried.of(connection, number) for number in range(len(connection.device.local_planes))]
         answers = probe_all(connection, count, interval_ms / 1000)
         states = {(int(ev["port"]), int(ev["value"])): EvState(int(ev["state"])) for ev in connection.qp.evs()}
         rows = [Row.of(connection, path, times, count, states[path]) for path, times in answers.items()]
         to = str(connection.peer)
     if as_json:
-        print(json.dumps({"peer": to, "paths": [asdict(row) for row in rows]}, indent=2))
+        found = {"peer": to, "planes": [asdict(one) for one in carried], "paths": [asdict(row) for row in rows]}
+        print(json.dumps(found, indent=2))
     else:
         heads = ("plane", "path", "median", "best", "worst", "loss", "seen")
         title = f"{len(rows)} paths to {to}; round trips in µs"
@@ -122,5 +143,11 @@ def ping(
         for row in rows:
             table.add_row(*row.cells())
         terminal().print(table)
-    if any(row.answered < row.sent for row in rows):
+        for one in carried:
+            if one.is_narrow:
+                print(
+                    f"plane {one.plane} {one.address}: packets of up to {one.path_mtu:,} bytes get through, "
+                    f"of {one.full:,} they do not"
+                )
+    if any(row.answered < row.sent for row in rows) or any(one.is_narrow for one in carried):
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ Memory = Block | Any  # a Block, a NumPy array, or any contiguous buffer of a kn
 Parts = Memory | Sequence[Memory]
 ANY_SOURCE = -1
 DEFAULT_PLANES = ("127.0.0.1",)
+SILENT = re.compile(r"rank (\d+) stopped answering")  # as `core/collectives/strand.cpp` says it
 LINGER_AFTER_FAILURE_S = 1.0
 _open: weakref.WeakSet[Group] = weakref.WeakSet()
 SWEEP_ALWAYS = 32  # with so few under way, looking at each costs less than an operation
@@ -53,6 +55,7 @@ class Group:
         self._native = meeting.meet(herald()._native)
         self.lanes: int = self._native.strands  # over which large operations are spread
         leave_to_parent(self, f"rank {self.rank} of the group")
+        self._explanations: dict[str, str] = {}  # of what ended the group
         self._alive: dict[int, tuple[Any, Any]] = {}  # operations under way, by identity, and their memory
         self._sweep_at = SWEEP_ALWAYS
         self._closed = False
@@ -269,7 +272,15 @@ class Group:
     def error(self) -> CollectiveError | None:
         """What ended the group, if something did."""
         text = self._native.error
-        return CollectiveError(text) if text else None
+        return CollectiveError(self._explained(text)) if text else None
+
+    def _explained(self, text: str) -> str:
+        """The same, and where a rank stopped answering this one, what was tried."""
+        if text not in self._explanations:
+            silent = SILENT.fullmatch(text)
+            more = self._meeting.tried(int(silent[1])) if silent and not self._closed else ""
+            self._explanations.setdefault(text, f"{text}: {more}" if more else text)
+        return self._explanations[text]
 
     @property
     def pairs(self) -> dict[int, tuple[Pairs, ...]]:

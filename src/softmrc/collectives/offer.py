@@ -23,7 +23,7 @@ from softmrc.planes import namespace
 from softmrc.said import Nonsense
 from softmrc.verbs import PeerPlane
 
-VERSION = 8
+VERSION = 9
 Offer = dict[str, Any]
 LIMITS = {
     "mtu": bounds(RtrAttributes, "mtu"),
@@ -81,6 +81,12 @@ class Greeting:
                 words = read(text)
                 for key, value in _alike(rank, len(texts)).items():
                     if type(words.get(key)) is not type(value) or words[key] != value:  # true is not 1
+                        if key == "version":
+                            raise CollectiveError(
+                                f"rank {rank} runs another version of SoftMRC (its records are of version"
+                                f" {reprlib.repr(words.get(key))}, this rank's of version {value}):"
+                                f" install the same for all ranks ({where})"
+                            )
                         raise CollectiveError(
                             f"rank {rank} has {key} {reprlib.repr(words.get(key))}, and not {value};"
                             f" set them alike ({where})"

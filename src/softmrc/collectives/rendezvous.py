@@ -43,9 +43,12 @@ from softmrc.collectives.work import CollectiveError, quietly
 from softmrc.config import RtrAttributes, RtsAttributes, to_native, whole_payload
 from softmrc.connection.arrange import SECRET
 from softmrc.errors import ConfigError
+from softmrc.path_mtu import Survey
+from softmrc.planes import SMALLEST_MTU
 from softmrc.said import Nonsense, ends_of
 from softmrc.sealing import Share, Told
 from softmrc.verbs import CompletionQueue, Device, Peer, ProtectionDomain, QueuePair
+from softmrc.verbs.bounds import whole
 from softmrc.verbs.width import cores, processes_here
 
 log = logging.getLogger(__name__)
@@ -189,6 +192,7 @@ class Meeting:
             if not native.stop():
                 raise CollectiveError("somebody of an earlier run spoke to this rank while it joined; join again")
         if not self._is_sure:
+            self._agree_on_size(native)
             self._seen_until = time.monotonic() + reach.SILENT_S
             self._see_planes(native)
 
@@ -215,6 +219,28 @@ class Meeting:
         self._share_cores(sum(one.host == greetings[self.rank].host for one in greetings))
         self._start(native)
         return table.be_ready()
+
+    def _agree_on_size(self, native: Any) -> None:
+        """All are ready and nobody has spoken yet. Each rank sees which packets get through to the next one; where full
+        ones do not, all make them smaller before anybody sends one."""
+        peer = (self.rank + 1) % self.size
+        survey = Survey(self.device, self.lanes[0], self._places[peer][0].planes, self.mtu, self._share is not None)
+        for pause_s in survey.pauses():
+            time.sleep(pause_s)
+        survey.note(f"rank {peer}")
+        told = self.table.tell(str(survey.payload), "sizes")
+        try:
+            sizes = [whole(f"{self.table.key('sizes', rank)}", int(text), 16) for rank, text in enumerate(told)]
+        except (ValueError, ConfigError) as error:
+            raise CollectiveError(f"a rank told a size of packets that makes no sense: {error}") from None
+        if (payload := max(min(sizes), SMALLEST_MTU)) >= self.mtu:
+            return
+        self.mtu = whole_payload(payload)
+        if not native.stop():
+            raise CollectiveError("somebody of an earlier run spoke to this rank while it joined; join again")
+        self._set_terms(native)
+        self._start(native)
+        self.table.tell("", "narrowed")
 
     def _found(self, mine: list[Strand], greetings: list[Greeting]) -> Found:
         """How each of the others is reached, as it said in its greeting."""
@@ -254,6 +280,7 @@ class Meeting:
         """All have said where they are: see whether they answer there, plane by plane. Each rank asks the next one, so
         that every plane of everybody is seen and nobody waits for all."""
         peer = (self.rank + 1) % self.size
+        reach.warn_of_links(self.device)
         if native.meet(0, peer, reach.GRACE_S):
             return
         pairs = self.pairs_of(native, peer)
@@ -266,6 +293,14 @@ class Meeting:
         if words := reach.never_reached(pair, node):
             raise CollectiveError(f"rank {peer} {words}")
         reach.warn_of_silence(pair, node, f"rank {peer}")
+
+    def tried(self, peer: int) -> str:
+        """What is to be said of a rank that stopped answering; empty of one that this rank has never been told of."""
+        if peer not in self._places or self.device.is_closed:
+            return ""
+        planes = self._places[peer][0].planes
+        survey = Survey(self.device, self.lanes[0], planes, self.mtu, self._share is not None)
+        return survey.lost_now() or reach.tried(self.device, planes)
 
     def wait_to_be_seen(self, native: Any) -> None:
         """To the rank before this one, which may still be on its way to see whether it answers, whoever leaves at once
@@ -353,13 +388,10 @@ class Meeting:
         self._places = {peer: strands for peer, (_, strands) in found.items()}
         memories = {self.rank: self._memory, **{peer: offer["memory"] for peer, (offer, _) in found.items()}}
         self._side_by_side = neighbours.side_by_side([memories[rank] for rank in range(self.size)])
-        config = self.device.config
         self.mtu = whole_payload(
             min(self.device.payload(self._share is not None), *(offer["mtu"] for offer, _ in found.values()))
         )
-        key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
-        receiving = RtrAttributes(mtu=self.mtu, mpr_dest=config.mpr, max_wimm_dest=config.max_wimm)
-        native.agree(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
+        self._set_terms(native)
         for peer, (offer, strands) in found.items():
             its = strands[: len(mine)]
             try:
@@ -369,6 +401,13 @@ class Meeting:
                 raise CollectiveError(f"rank {peer} cannot be reached as {self._where(peer)} says: {error}") from None
         if self._share is not None:
             self._share.forget()
+
+    def _set_terms(self, native: Any) -> None:
+        """What every queue pair of the group is made with."""
+        config = self.device.config
+        key = int.from_bytes(self.table.secret[:8]), int.from_bytes(self.table.secret[8:16])
+        receiving = RtrAttributes(mtu=self.mtu, mpr_dest=config.mpr, max_wimm_dest=config.max_wimm)
+        native.agree(key, to_native(receiving), to_native(RtsAttributes(**config.sending())))
 
     def _compare_planes(self, peer: int, strands: list[Strand], where: str) -> None:
         mine = [plane.address.version for plane in self.device.local_planes]

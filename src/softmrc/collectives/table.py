@@ -193,10 +193,10 @@ class Table:
                 said[rank] = one
         return said
 
-    def tell(self, text: str) -> list[str]:
+    def tell(self, text: str, about: str = "places") -> list[str]:
         """After `agree`: what each rank tells, by rank. One that has failed meanwhile says why."""
-        what = f"places/{self.sitting}"
-        self.has_told = True
+        what = f"{about}/{self.sitting}"
+        self.has_told |= about == "places"
         self._set(self._own(what), WELL + text)
         self._faults.clear()
         told = self._all(what, "get ready for")

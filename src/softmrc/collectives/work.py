@@ -44,7 +44,7 @@ class Work:
             raise TimeoutError(f"the operation is not done after {timeout_s} s")
         self._group._release(native)
         if native.error:
-            raise CollectiveError(native.error)
+            raise CollectiveError(self._group._explained(native.error))
 
     @property
     def done(self) -> bool:
@@ -55,7 +55,7 @@ class Work:
     def error(self) -> CollectiveError | None:
         """Why it failed; None while it runs, and when it went well."""
         text = self._native.error
-        return CollectiveError(text) if text else None
+        return CollectiveError(self._group._explained(text)) if text else None
 
     @property
     def source(self) -> int:

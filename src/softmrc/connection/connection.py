@@ -9,9 +9,9 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
-from softmrc import _core, leaving, reach, sealing
+from softmrc import _core, leaving, reach, said, sealing
 from softmrc._core import SealKeys
-from softmrc.config import whole_payload
+from softmrc.config import RtrAttributes, bounds, whole_payload
 from softmrc.connection.attendance import Attendance
 from softmrc.connection.doubt import Doubt
 from softmrc.connection.memory import OfferedMemory
@@ -19,6 +19,7 @@ from softmrc.connection.offer import Offer, RemoteRegion, offer_of
 from softmrc.engine import CompletionStatus, QpState
 from softmrc.errors import ConfigError, RemoteError, UsageError
 from softmrc.handshake import Channel, Proof, Refusal
+from softmrc.path_mtu import Survey
 from softmrc.said import Nonsense
 from softmrc.sealing import Share
 from softmrc.verbs import (
@@ -167,6 +168,25 @@ class Connection:
         self.qp.post_recv(count=config.max_wimm)
         self.remote = offer.regions
 
+    def _narrow(self, mtu: object) -> bool:
+        """The connector has found out which payload gets through; whether that is less than both had offered."""
+        if mtu is None:
+            return False
+        try:
+            payload = whole_payload(said.whole("mtu", mtu, *bounds(RtrAttributes, "mtu")))
+        except Nonsense as error:
+            nonsense = f"ready for what makes no sense: {error}"
+            raise Refusal(f"is {nonsense}", f"you are {nonsense}") from None
+        if payload >= self._payload:
+            return False
+        self.device._native.narrow(self.qp.qpn, payload)
+        self._payload = payload
+        return True
+
+    def _survey(self) -> Survey:
+        """Of the peer, before anything is sent."""
+        return Survey(self.device, self.qp.lane, self.peer.planes, self._payload, self.is_sealed)
+
     @property
     def peer(self) -> Peer:
         if self.qp.peer is None:
@@ -257,7 +277,9 @@ class Connection:
         if status in ENDS_WITH_PEER and self._peer_has_left():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
-            return self._narrowed() or reach.never_reached(self.qp, self.peer) or "stopped answering"
+            if words := self._narrowed() or reach.never_reached(self.qp, self.peer):
+                return words
+            return f"stopped answering: {self._survey().lost_now() or reach.tried(self.device, self.peer.planes)}"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
             CompletionStatus.REMOTE_INVALID: "could not make sense of the request",

@@ -165,9 +165,15 @@ class Caller:
         def accept(said: dict[str, Any]) -> None:
             made[0]._accept(Offer.checked(said, made[0].device, made[0].is_sealed))
 
+        def narrow(mtu: int) -> bool:
+            return made[0]._narrow(mtu)
+
+        async def measure() -> int:
+            return await _measured(made[0], line.patience, channel.peer_name)
+
         proof = proof_by(self._knowledge, CONNECTOR, self._dialled)
         try:
-            await line.follow(call(proof, offer, accept))
+            await line.follow(call(proof, offer, accept, narrow), measure)
         except BaseException:
             for connection in made:
                 connection._abandon()
@@ -184,6 +190,7 @@ class Caller:
                 await patience.pause(pause_s)
             if words := reach.never_reached(connection.qp, connection.peer):
                 raise RemoteError(f"{connection.peer_name} answers TCP, and {words}")
+            reach.warn_of_links(connection.device)
             reach.warn_of_silence(connection.qp, connection.peer, connection.peer_name)
         except BaseException:
             connection._abandon()
@@ -203,3 +210,12 @@ class Caller:
 
 class Busy(RemoteError):
     """The listener could not receive everybody."""
+
+
+async def _measured(connection: Connection, patience: Patience, name: str) -> int:
+    """The payload of packets that get through to the listener, which answers already."""
+    survey = connection._survey()
+    for pause_s in survey.pauses():
+        await patience.pause(pause_s)
+    survey.note(name)
+    return survey.payload

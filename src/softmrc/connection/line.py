@@ -156,21 +156,26 @@ class Line:
 
     def __init__(self, channel: Channel, patience: Patience, until: float) -> None:
         self._channel = channel
-        self._patience = patience
+        self.patience = patience
         self._until = until
         self._inbox = Inbox()
         self._doubt = WHAT_IS_IT  # until it has said something
 
-    async def follow(self, steps: Call) -> None:
-        """Take each step when its turn has come; where it is refused, the other side is told."""
+    async def follow(self, steps: Call, measure: Callable[[], Awaitable[int]]) -> None:
+        """Take each step when its turn has come; where it is refused, the other side is told. One that says nothing
+        wants to know what `measure` finds."""
         try:
             frame = next(steps)
             while True:
-                await self._send(frame)
                 try:
+                    if frame is None:
+                        frame = steps.send({"mtu": await measure()})
+                        continue
+                    await self._send(frame)
                     frame = steps.send(await self._receive())
                 except StopIteration as end:
-                    await self._send(end.value)
+                    if end.value is not None:
+                        await self._send(end.value)
                     return
         except Refusal as refusal:
             if refusal.told:
@@ -181,7 +186,7 @@ class Line:
     async def _send(self, frame: dict[str, Any]) -> None:
         sock, data = self._channel.socket, framed(frame)
         try:
-            await self._in_time(lambda left_s: self._patience.send(sock, data, left_s))
+            await self._in_time(lambda left_s: self.patience.send(sock, data, left_s))
         except Refusal:
             await self._receive()  # who hung up may have said why
             raise
@@ -189,7 +194,7 @@ class Line:
     async def _receive(self) -> dict[str, Any]:
         sock = self._channel.socket
         while (frame := self._inbox.next()) is None:
-            data = await self._in_time(lambda left_s: self._patience.receive(sock, left_s))
+            data = await self._in_time(lambda left_s: self.patience.receive(sock, left_s))
             if not data:
                 raise Refusal(f"closed the connection during the handshake{self._doubt}")
             self._inbox.add(data)

@@ -90,7 +90,7 @@ class Visitor:
         self._inbox = Inbox()
         self._outbox = bytearray()
         self._proof = proof_by(knowledge, LISTENER)
-        self._steps = welcome(self._proof, self._answer)
+        self._steps = welcome(self._proof, self._answer, self._narrow)
         next(self._steps)
 
     def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +99,10 @@ class Visitor:
         self.since = time.monotonic()
         self.connection._accept(offer)
         return self.connection._offer()
+
+    def _narrow(self, mtu: object) -> bool:
+        assert self.connection is not None
+        return self.connection._narrow(mtu)
 
     @property
     def wants(self) -> int:
@@ -116,8 +120,10 @@ class Visitor:
         while not self.is_finished and (frame := self._inbox.next()) is not None:
             try:
                 answer = self._steps.send(frame)
-            except StopIteration:
+            except StopIteration as end:
                 self.is_finished = True
+                if end.value is not None:
+                    self._outbox += framed(end.value)
             else:
                 self._outbox += framed(answer or {})
         self._send()

@@ -29,7 +29,7 @@ PLANES = [
     {
         "is_up": FLAG, "is_admin_up?": FLAG, "is_link_up?": FLAG, "packets_sent": WHOLE, "packets_received": WHOLE,
         "bytes_sent": WHOLE, "bytes_received": WHOLE, "bad_icrc?": WHOLE, "faulted?": {ALL: NUMBER},
-        "source_ports?": [WHOLE], "link_mtu?": WHOLE,
+        "source_ports?": [WHOLE], "link_mtu?": WHOLE, "path_mtu?": WHOLE, "interface?": TEXT,
     }
 ]  # fmt: skip
 EVS = [{"ev": WHOLE, "value": VALUE, "plane": WHOLE, "state": EV_STATES, "drops?": WHOLE, "is_spare?": FLAG}]

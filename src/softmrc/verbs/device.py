@@ -117,6 +117,8 @@ def _remedy(error: OSError, sockets: int, why: str) -> str:
     if error.errno == errno.EMFILE:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return f"; this device alone needs {sockets} sockets, and a process may have {most:,} files: raise `ulimit -n`"
+    if error.errno == errno.EADDRINUSE:
+        return "; leave `port` out and the system chooses one, so that several processes of a host each have their own"
     return f" ({why})" if why and error.errno == errno.EADDRNOTAVAIL else ""
 
 
@@ -189,6 +191,7 @@ class Device:
         self._capture: Capture | None = None  # the one that runs
         self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
         self.known_silent: set[int] = set()  # planes of which it was said that some peer does not answer there
+        self.known_narrow: set[int] = set()  # planes of which it was said that they lose full packets
         self._told_of_end: Census[Any] = Census()
         self._groups: Census[Any] = Census()  # leave before this device does
         self._sleepers: set[int] = set()  # those of its users, by id, who want its threads to sleep at once
@@ -510,18 +513,21 @@ class Device:
 
     def set_faults(self, plane: int | None = None, **faults: float | bool) -> None:
         """Weather for a plane (or all): drop, duplicate, reorder, corrupt, mark, trim (shares of packets), delay_us,
-        reorder_delay_us, black_hole. What is not named is off; no names at all means fair weather."""
+        reorder_delay_us, mtu (larger IP packets vanish), black_hole. What is not named is off; no names at all means
+        fair weather."""
         self._check_open()
         native = _core.Faults()
         for name, value in faults.items():
             if name == "black_hole":
                 native.black_hole = flag("black_hole", value)
+            elif name == "mtu":
+                native.mtu = whole("mtu", value, 16)
             elif name in SHARES:
                 setattr(native, name, quantity(name, value, 1.0, "a share, from 0 to 1"))
             elif name in DELAYS:
                 setattr(native, name, quantity(name, value, LONGEST_US, f"microseconds, from 0 to {LONGEST_US:,.0f}"))
             else:
-                raise ConfigError("faults", name, ", ".join((*SHARES, *DELAYS, "black_hole")))
+                raise ConfigError("faults", name, ", ".join((*SHARES, *DELAYS, "mtu", "black_hole")))
         for number in range(len(self.local_planes)) if plane is None else [plane]:
             self._native.set_faults(self._plane(number), native)
 
