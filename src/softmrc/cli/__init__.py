@@ -27,8 +27,8 @@ COMMANDS = (
     Entry("capture", "softmrc.cli.capture", "capture",
           "Write the UDP packets that pass an interface to a file, both directions. Needs root."),
     Entry("ping", "softmrc.cli.ping", "ping",
-          "Probe every path to a node: round trip, loss, and whether it answers. Exits with 0 if every probe "
-          "of every path was answered, else with 1."),
+          "Probe every path to a node: round trip, loss and path MTU. Exits with 1 if a probe was lost or a "
+          "plane does not carry full-size packets."),
     Entry("perf", "softmrc.cli.perf", "perf",
           "Measure bandwidth and latency between two nodes: a server here, a client there."),
     Entry("top", "softmrc.cli.top", "top",

@@ -124,8 +124,8 @@ def ping(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
     secret: str = typer.Option(None, help="The shared secret; better in SOFTMRC_SECRET."),
 ) -> None:
-    """Probe every path to a node: round trip, loss, and whether it answers; and whether every plane carries packets as
-    large as its link. Exits with 0 if every probe of every path was answered and they do, else with 1."""
+    """Probe every path to a node: round trip, loss and path MTU. Exits with 1 if a probe was lost or a plane does not
+    carry full-size packets."""
     host, port = split_address(address)
     with connect(host, port, planes=plane or None, secret=secret_from(secret)) as connection:
         carried = [Carried.of(connection, number) for number in range(len(connection.device.local_planes))]
