@@ -108,7 +108,7 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
   for (std::size_t i = 0; i < trains.size(); ++i)
     describe(trains[i], plan.address.is_v4, socket, controls[i], messages[i].msg_hdr);
   std::size_t settled = 0;
-  bool is_second_try = false;
+  bool was_interrupted = false, had_earlier_error = false;
   while (settled < trains.size()) {
     const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(trains.size() - settled), MSG_DONTWAIT);
     if (sent > 0) {
@@ -116,15 +116,20 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
       if (gso_pause_.ps && std::ranges::any_of(taken, is_long)) [[unlikely]] gso_pause_ = {};
       settled += static_cast<std::size_t>(sent);
       stats.sends += static_cast<std::uint64_t>(sent);
-      is_second_try = false;
+      was_interrupted = had_earlier_error = false;
       continue;
     }
-    // Callers wait for the engine meanwhile: one more attempt, and the next one when the driver comes by again.
-    if ((errno == EINTR || may_be_earlier(errno)) && !is_second_try) {
-      is_second_try = true;
+    // Callers wait for the engine meanwhile, so each gets one more attempt. An interrupted call is made again when the
+    // driver comes by; an error that is reported twice in a row is about this packet.
+    if (errno == EINTR && !was_interrupted) {
+      was_interrupted = true;
       continue;
     }
-    is_second_try = false;
+    if (may_be_earlier(errno) && !had_earlier_error) {
+      had_earlier_error = true;
+      continue;
+    }
+    was_interrupted = had_earlier_error = false;
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
       blocked_socket = static_cast<int>(number);
       ++stats.send_blocked;
