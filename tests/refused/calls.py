@@ -151,6 +151,7 @@ NOT_REFUSED = {
     "fstat": "as fallocate; of a capture, and a file of keys: who asked for it is told",
     "open": "as fstat",
     "fdopen": "as fstat",
+    "ftruncate": "as fstat",
     "fopen64": "of files of settings: who asked is told",
     "pthread_join": "fails for threads that are none",
     "pthread_detach": "as pthread_join",

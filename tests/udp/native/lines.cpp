@@ -267,8 +267,10 @@ void what_comes_in_is_thinned() {
   faults.drop = 0.3;
   Run run(4, 4, faults);
   std::size_t at = 0;
+  const sockaddr_storage from{.ss_family = AF_INET};
   for (const Train& train : run.load.trains) {
     udp::Incoming in;
+    in.from = &from;
     in.bytes = {run.memory.own.data() + at, train.bytes};
     in.segment = train.segment;
     in.tos = 3;
