@@ -413,7 +413,7 @@ bool Endpoint::poll_port_words(Time now, std::uint32_t free_ports, Transmit& out
         fill_request(now, op, peer.update_id, id, port, 0, out);
         ++journal_.stats.port_updates_sent;
       }
-      if (pair && ports) pair->address_reply(port, words == &peer.reminder, out);
+      if (pair && ports) pair->address_reply(port, words == &peer.reminder || words->is_again, out);
       if (words->ports == 0) peers_.end_round(peer, *words, now, up_ports_);
       if (ports) return true;
     }

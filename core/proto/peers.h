@@ -49,11 +49,13 @@ struct Repetition {
   std::uint32_t ports = 0;  // planes that still want a copy in this round
   Time at = Time::never();  // of this round
   Duration interval{};      // to the next
+  bool is_again = false;    // the round before was in vain: its paths may be dead, so this one takes others
 
   bool is_pending() const { return at != Time::never(); }
   void begin(Time first_at, Duration first_interval, std::uint32_t live_ports) { *this = {live_ports, first_at, first_interval}; }
   void end_round(Time now, std::uint32_t live_ports) {
     ports = live_ports;
+    is_again = true;
     at = now + interval;
     interval = std::min(interval * 2, seconds(1));
   }

@@ -39,6 +39,7 @@ bool Silence::ask(Time now, bool has_packets_in_flight, bool has_open_operation)
 
 bool Silence::on_timeout(Time now) {
   ++retries_;
+  ++unheard_;
   if (retry_exponential_ != retry_forever && retries_ > retry_linear_ + retry_exponential_) return false;
   progress_at_ = active_at_ = now;
   questions_ = 0;
@@ -79,6 +80,7 @@ void Silence::on_trimmed(Time now, std::uint8_t tx_count, Duration span) {
   active_at_ = now;
   questions_ = 0;
   asked_ports_ = 0;
+  unheard_ = 0;
   if (tx_count >= trims_in_a_row && now - progress_at_ > span && !holds(now)) hold(now, span);
 }
 

@@ -50,7 +50,7 @@ class Silence {
   void on_progress(Time now) {
     progress_at_ = active_at_ = now;
     if (retries_ && !is_measured_ && doublings_ < most_doublings) ++doublings_;
-    retries_ = 0;
+    retries_ = unheard_ = 0;
     questions_ = 0;
     asked_ports_ = 0;
     holds_ = 0;
@@ -125,8 +125,9 @@ class Silence {
 
   bool is_any() const { return questions_ || retries_; }
   bool has_timed_out() const { return retries_ > 0; }
-  // For two timeouts: what was thought of the paths is worth nothing.
-  bool is_long() const { return retries_ > 1; }
+  // For two timeouts nothing came back, not even a trimmed header: what was thought of the paths is worth nothing. Where
+  // packets are trimmed, the paths are judged by that: an answered probe does not show that a path carries data.
+  bool is_long() const { return unheard_ > 1; }
 
  private:
   static constexpr std::uint32_t most_questions = 3;
@@ -157,6 +158,7 @@ class Silence {
   Time new_sent_at_ = Time::long_ago();
   Time held_until_ = Time::long_ago();
   std::uint32_t retries_ = 0;      // timeouts since the last progress
+  std::uint32_t unheard_ = 0;      // timeouts since the last progress or trim
   std::uint32_t doublings_ = 0;    // answers after a timeout before the first round trip was measured
   bool is_measured_ = false;       // some round trip was
   std::uint32_t questions_ = 0;    // since the last answer or timeout
