@@ -103,6 +103,23 @@ def test_ctrl_c_loses_and_doubles_no_message() -> None:
         assert step > 12
 
 
+def test_ctrl_c_in_recv_loses_no_message() -> None:
+    """Not even one that it had taken and not returned yet."""
+    with (
+        listen(memory=bytearray(16)) as listener,
+        connect("127.0.0.1", listener.port) as a,
+        listener.accept(LIMIT_S) as b,
+    ):
+        step, is_over = 0, False
+        while not is_over:
+            step += 1
+            a.write(a.remote[0], 0, b"x", imm=step)
+            is_over = not interrupted(step, lambda: b.recv(LIMIT_S), connection.__file__)
+            if not is_over:
+                assert b.recv(LIMIT_S).imm == step, f"interrupted at step {step}"
+        assert step > 12
+
+
 def test_those_who_wait_are_told_of_what_another_took() -> None:
     queue, has_begun, ends = Queue(), threading.Event(), threading.Event()
     attendance, noted = Attendance(queue), []  # type: ignore[arg-type]

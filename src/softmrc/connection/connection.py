@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple, Self
 
 from softmrc import _core, leaving, reach, said, sealing
@@ -310,33 +311,40 @@ class Connection:
         writes without `imm`.
         """
         until = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s, or_else=FOR_EVER)
-        while (message := self._next_message()) is None:
-            self._check_open()
-            left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
-            self._arrivals.wait(self._has_message, self._receive, left)
-            if not self._messages:
-                self._check_for_more()
-                if until is not None and time.monotonic() >= until and not self._messages:
-                    raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
-        return message
+        taken: list[Message] = []
+        try:
+            while not self._take_message(taken):
+                self._check_open()
+                left = SLICE_S if until is None else max(0.0, min(SLICE_S, until - time.monotonic()))
+                self._arrivals.wait(self._has_message, self._receive, left)
+                if not self._messages:
+                    self._check_for_more()
+                    if until is not None and time.monotonic() >= until and not self._messages:
+                        raise TimeoutError(f"no message from {self.peer} within {timeout_s} s")
+            return taken[0]
+        except BaseException:
+            self._messages.extendleft(taken)
+            raise
 
     async def recv_async(self) -> Message:
         """`recv` for asyncio."""
-        while (message := self._next_message()) is None:
+        taken: list[Message] = []
+        while not self._take_message(taken):
             self._check_open()
             await self._arrivals.wait_async(self._has_message, self._receive, SLICE_S)
             if not self._messages:
                 self._check_for_more()
-        return message
+        return taken[0]
 
     def _has_message(self) -> bool:
         return bool(self._messages)
 
-    def _next_message(self) -> Message | None:
-        """For whoever is the first to ask."""
+    def _take_message(self, taken: list[Message]) -> bool:
+        """For whoever is the first to ask. Ctrl-C comes before the call of `extend` or after it, never between taking
+        a message from one list and adding it to the other; `recv` puts it back if it does not get to return it."""
         with contextlib.suppress(IndexError):
-            return self._messages.popleft()
-        return None
+            taken.extend(islice(iter(self._messages.popleft, None), 1))
+        return bool(taken)
 
     def _receive(self, completions: list[Completion]) -> None:
         """Once, though it may be called again with completions that it was interrupted with: nothing comes between
