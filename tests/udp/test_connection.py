@@ -468,6 +468,6 @@ def test_a_listener_that_is_dropped_ends() -> None:
     port = listener.port
     assert len(threads()) == before + 1
     del listener
-    assert len(threads()) == before
+    assert eventually(lambda: len(threads()) == before)
     with pytest.raises(RemoteError, match="does not answer"):
         connect("127.0.0.1", port)
