@@ -59,7 +59,7 @@ Departed::Heard Departed::handle(const wire::Packet& packet, const Arrival& arri
     answer({*place, word.qpn, psn, arrival.entropy, write->tseth.ticks, arrival.port, true});
     return Heard::refused;
   }
-  if (!std::holds_alternative<wire::Probe>(packet.body)) return Heard::no_question;
+  if (!std::holds_alternative<wire::Probe>(packet.body)) return Heard::late_answer;
   // Who asks without data will send data if this is not enough.
   owe_ack(word.qpn, arrival.port);
   return Heard::answered;

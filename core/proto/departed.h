@@ -33,7 +33,7 @@ struct LastWord {
 // spec: departed
 class Departed {
  public:
-  enum class Heard : std::uint8_t { not_ours, wrong_peer, no_question, answered, refused };
+  enum class Heard : std::uint8_t { not_ours, wrong_peer, late_answer, answered, refused };
 
   void add(LastWord word, Time now);
   // The number is used again.
@@ -45,7 +45,8 @@ class Departed {
   // The peer of a word that was dropped; each counts once. Ask until there is none.
   std::optional<std::uint32_t> poll_dropped();
 
-  // A packet for a queue pair that does not exist. An acknowledgement is no question, and gets no answer.
+  // A packet for a queue pair that does not exist. An acknowledgement is no question: a peer that closes
+  // repeats its last one unasked. It gets no answer and is no fault.
   Heard handle(const wire::Packet& packet, const Arrival& arrival);
   // An acknowledgement that the queue pair still owed.
   void owe_ack(std::uint32_t qpn, std::uint8_t port);

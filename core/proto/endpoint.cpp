@@ -261,6 +261,10 @@ void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival
   const auto heard = slot || is_node_operation || !departed_ ? Departed::Heard::not_ours : departed_->handle(packet, arrival);
   if (heard == Departed::Heard::answered || heard == Departed::Heard::refused) ++journal_.stats.departed_answers;
   if (heard == Departed::Heard::answered) return;
+  if (heard == Departed::Heard::late_answer) {
+    ++journal_.stats.late_answers;
+    return;
+  }
   if (heard == Departed::Heard::wrong_peer)
     return refuse(now, RefusedPacket::wrong_peer, journal_.stats.refused_wrong_peer, &packet.bth, arrival);
   if (!slot || is_node_operation)

@@ -64,6 +64,7 @@ ENDPOINT: dict[str, str] = {
     "port_updates_sent": "port updates sent",
     "port_updates_received": "port updates received",
     "departed_answers": "packets for queue pairs that were destroyed, answered",
+    "late_answers": "acknowledgements for queue pairs that were destroyed, dropped",
     "unreachable_reports": "of the network: nobody there; see doubts.h",
     "peers_forgotten": "that nobody held any longer",
     "probes_unsent": "of callers, for a port that is down or full",

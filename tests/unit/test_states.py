@@ -116,7 +116,7 @@ def test_every_packet_in_every_state(way: str, kind: str) -> None:
     node.qp.destroy(node.now)
     node.endpoint.handle_datagram(node.now, PACKETS[kind], peer=0, port=0)
     stats = node.endpoint.stats()
-    assert stats["refused_unknown_qp"] == 1 or stats["departed_answers"] == 1
+    assert stats["refused_unknown_qp"] or stats["departed_answers"] or stats["late_answers"]
     node.live_on()
 
 
