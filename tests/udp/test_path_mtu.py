@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from loopback import drain, pair
+from loopback import drain, eventually, pair
 
 import needs
 from collectives.ranks import ranks, values_of
@@ -23,7 +25,9 @@ from softmrc.cli.ping import Carried
 from softmrc.collectives import Group
 from softmrc.collectives.neighbours import SHARED_MEMORY
 from softmrc.connection import Connection, connect, listen
+from softmrc.engine import QpState
 from softmrc.errors import RemoteError
+from softmrc.path_mtu import Survey
 from softmrc.verbs import Device
 
 TWO = ("127.0.0.1", "127.0.0.2")
@@ -68,10 +72,19 @@ def test_one_narrow_plane_is_named_and_the_others_carry_full_packets(caplog: pyt
     assert len(said) == 1 and "plane 1" in said[0] and "the other planes carry on" in said[0]
 
 
-def test_nobody_asks_where_nothing_is_broken(caplog: pytest.LogCaptureFixture) -> None:
-    with met(TWO) as (near, far):
-        assert near._payload == far._payload == near.device.mtu
-        assert not caplog.records
+@pytest.mark.parametrize("broken", [(), ((1, 1500),)], ids=["whole", "broken"])
+def test_loopback_is_asked_only_where_a_size_is_lost_on_purpose(
+    broken: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, look = [], Survey._look
+
+    def noted(survey: Survey) -> None:
+        asked.append(survey)
+        look(survey)
+
+    monkeypatch.setattr(Survey, "_look", noted)
+    with met(TWO, *broken):
+        assert bool(asked) == bool(broken)
 
 
 def test_ping_and_ctl_show_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +137,38 @@ def test_who_stops_answering_to_full_packets_only_is_told_apart() -> None:
         here.set_faults(mtu=1500)
         with pytest.raises(RemoteError, match=words):
             near.write(near.remote[0], 0, bytearray(SIZE))
+
+
+@pytest.mark.parametrize("way", ["write", "write_async", "check_alive"])
+def test_nobody_else_waits_while_a_silent_peer_is_asked(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the event loop nor others who wait for the same completion queue."""
+    held, loops, ask = [], [], Survey.lost_now
+
+    def noted(survey: Survey) -> str:
+        held.append(near._endings._attendant is not None)
+        with contextlib.suppress(RuntimeError):
+            loops.append(asyncio.get_running_loop())
+        return ask(survey)
+
+    monkeypatch.setattr(Survey, "lost_now", noted)
+    impatient = {"timeout": 10, "retry_linear": 3, "retry_exponential": 2}
+    with Device(TWO, **impatient) as here, Device(TWO, **impatient) as there, ExitStack() as stack:
+        listener = stack.enter_context(listen("127.0.0.1", 0, memory=bytearray(SIZE), device=there))
+        near = stack.enter_context(connect("127.0.0.1", listener.port, device=here))
+        stack.enter_context(listener.accept())
+        for plane in range(2):
+            here.set_faults(plane, black_hole=True)
+        if way == "check_alive":
+            near.post(near.remote[0], 0, bytearray(SIZE))
+            assert eventually(lambda: near.qp.state == QpState.ERROR)
+        with pytest.raises(RemoteError, match="stopped answering"):
+            if way == "write":
+                near.write(near.remote[0], 0, bytearray(SIZE))
+            elif way == "write_async":
+                asyncio.run(near.write_async(near.remote[0], 0, bytearray(SIZE)))
+            else:
+                near.check_alive()
+        assert (held, loops) == ([False], [])
 
 
 @contextmanager

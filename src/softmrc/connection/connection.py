@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -104,7 +105,8 @@ class Connection:
         self._receives_owed = 0  # one for each message
         self._endings, self._arrivals = Attendance(self.qp.send_cq), Attendance(self.qp.recv_cq)
         self._payload = 0  # bytes of a full packet
-        self._failure = ""  # what is to be said of the peer since a write has failed; the first one knows the cause
+        self._failed_with: CompletionStatus | None = None  # of the first write that failed, which knows the cause
+        self._failure = ""  # what is to be said of the peer since then, once somebody has asked
         self._left_at: float | None = None  # when it was noticed that the peer has left
         self._doubt = Doubt(self.qp)
         leaving.expect_connection(self)
@@ -219,7 +221,7 @@ class Connection:
             self._sources.pop(number, None)
             if isinstance(error, UsageError):
                 self._check_open()
-                self.check_alive()
+                self._check_alive(may_ask=False)
             raise
         return number
 
@@ -249,12 +251,13 @@ class Connection:
             self._check_open()
             if not await self._endings.wait_async(lambda: number not in self._sources, self._note, SLICE_S):
                 self._judge_silence()
+        await self._explain_async()
         self._check_ended_well(number)
 
     def _note(self, completions: list[Completion]) -> None:
         for completion in completions:
             if not completion.ok:
-                self._failure = self._failure or self.why(completion.status)
+                self._failed_with = self._failed_with or completion.status
                 self._failed.add(completion.wr_id)
             self._sources.pop(completion.wr_id, None)
 
@@ -271,16 +274,33 @@ class Connection:
     def _check_ended_well(self, number: int) -> None:
         if number in self._failed:
             self._check_open()
-            raise RemoteError(f"write {number} failed: peer {self.peer} {self._failure}")
+            raise RemoteError(f"write {number} failed: peer {self.peer} {self._why_failed()}")
 
-    def why(self, status: CompletionStatus) -> str:
-        """What is to be said of the peer when a write ends with this status."""
+    def _why_failed(self, may_ask: bool = True) -> str:
+        """What is to be said of the peer since a write has failed; empty if none has."""
+        if not self._failure and self._failed_with is not None:
+            words = self.why(self._failed_with, may_ask)
+            if not may_ask:
+                return words
+            self._failure = words
+        return self._failure
+
+    async def _explain_async(self) -> None:
+        """Ask in another thread, so that what is raised next does not ask while the event loop waits."""
+        self._endings.look(self._note)
+        if self._failed_with is not None and not self._failure:
+            await asyncio.to_thread(self._why_failed)
+
+    def why(self, status: CompletionStatus, may_ask: bool = True) -> str:
+        """What is to be said of the peer when a write ends with this status. It may take a second, unless `may_ask` is
+        False: a peer that stopped answering is asked which packet sizes reach it."""
         if status in ENDS_WITH_PEER and self._peer_has_left():
             return HAS_LEFT
         if status == CompletionStatus.RETRY_EXCEEDED:
             if words := self._narrowed() or reach.never_reached(self.qp, self.peer):
                 return words
-            return f"stopped answering: {self._survey().lost_now() or reach.tried(self.device, self.peer.planes)}"
+            lost = self._survey().lost_now() if may_ask else ""
+            return f"stopped answering: {lost or reach.tried(self.device, self.peer.planes)}"
         return {
             CompletionStatus.REMOTE_ACCESS: "refused the address or the key",
             CompletionStatus.REMOTE_INVALID: "could not make sense of the request",
@@ -333,6 +353,7 @@ class Connection:
             self._check_open()
             await self._arrivals.wait_async(self._has_message, self._receive, SLICE_S)
             if not self._messages:
+                await self._explain_async()
                 self._check_for_more()
         return taken[0]
 
@@ -393,12 +414,15 @@ class Connection:
         self._channel.hang_up()
 
     def check_alive(self) -> None:
-        """Once it is over, raise why, each time as the first."""
+        """Once it is over, raise why, each time as the first. The first time may take a second."""
+        self._check_alive(may_ask=True)
+
+    def _check_alive(self, may_ask: bool) -> None:
         self._endings.look(self._note)
         has_left = self._peer_has_left()
         self._check_open()  # what this side has ended is not the peer's doing
-        if self._failure:
-            raise RemoteError(f"the connection has failed: peer {self.peer} {self._failure}")
+        if why := self._why_failed(may_ask):
+            raise RemoteError(f"the connection has failed: peer {self.peer} {why}")
         if has_left:
             raise RemoteError(f"peer {self.peer} {HAS_LEFT}")
         if self.qp.state == QpState.ERROR:
