@@ -104,6 +104,14 @@ class Plan:
         return cc.algorithm == "queue_delay" and bool(is_misled)
 
     @property
+    def takes_way_for_queue(self) -> bool:
+        """NSCC is told a base RTT so far below the real one that every answer seems to have met a long queue."""
+        cc = self.cc_profile
+        if cc.algorithm != "nscc" or cc.learn_base_rtt or cc.trimming:
+            return False
+        return cc.base_rtt_us + 4 * (cc.target_delay_us or cc.base_rtt_us) < self.rtt_us
+
+    @property
     def narrowest_bps(self) -> float:
         """Of the planes that were narrowed; 0: none was."""
         return min(self._knobs("neck_bps"), default=0.0)
@@ -118,6 +126,10 @@ class Plan:
         """How long a turn of the slower process takes, with its share of hold-ups."""
         step = max((p.pace_us + p.hold_up * p.hold_up_us for p in self.processes or ()), default=0.0)
         return step * (self.planes + 4)
+
+    @property
+    def rtt_us(self) -> float:
+        return 2 * self.network.one_way_delay_us + 4 * self.turn_us
 
     @property
     def last_change_us(self) -> float:
@@ -136,7 +148,7 @@ class Plan:
     @property
     def ideal_us(self) -> float:
         """About how long the messages take when all are posted at once and nothing goes wrong."""
-        rtt_us = 2 * self.network.one_way_delay_us + 4 * self.turn_us
+        rtt_us = self.rtt_us
         window = self.cc_profile.window_bytes
         if self.cc_profile.algorithm == "nscc":
             window = int(1.5 * self.cc_profile.rate_bps / 8e6 * min(rtt_us, self.cc_profile.base_rtt_us))

@@ -203,10 +203,11 @@ class Run:
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip. A window of
         one packet has no later one whose answer could show a loss: while packets are lost, each that is, and each whose
         answer is, waits for that shortest silence, one after the other. What looks like a queue
-        whatever is sent keeps a window that heeds it at two packets, and a narrow plane has its share to carry.
+        whatever is sent keeps a window that heeds it at two packets, or at one where the base RTT is wrong, and a narrow
+        plane has its share to carry.
         """
         plan = self.plan
-        rtt_us = 2 * plan.network.one_way_delay_us + 4 * plan.turn_us
+        rtt_us = plan.rtt_us
         limit = plan.last_change_us + 8 * plan.ideal_us + 100 * rtt_us + 20_000
         silence_us = 1.5 * plan.cc_profile.min_base_rtt_us
         limit += SILENCES * silence_us
@@ -214,6 +215,8 @@ class Run:
             limit += 2 * MILD_LOSS * self._longest_flow() * silence_us
         if plan.keeps_window_small:
             limit += rtt_us * self._longest_flow() / 2
+        if plan.takes_way_for_queue:
+            limit += rtt_us * self._longest_flow()
         if plan.narrowest_bps:
             limit += 8e6 * plan.payload_bytes / plan.planes / plan.narrowest_bps
         if plan.outages_us or plan.leaves_last_path:
