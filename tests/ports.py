@@ -1,5 +1,6 @@
 """Fixed ports for tests: outside the range from which the kernel gives ports to whoever names none, so that no other
-process of a busy machine gets one by chance between the moment it was found free and its use."""
+process of a busy machine gets one by chance between the moment it was found free and its use. Where the kernel gives
+out all of them, that chance is taken."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from pathlib import Path
 
 BASE = 10_000
 STRIDE = 16  # the most ports that a test may want in a row
+_start = os.getpid() * 31  # processes that ask at once begin at different rows
 _calls = itertools.count()
+_marks: list[socket.socket] = []
 
 
 def _ephemeral() -> range:
@@ -28,14 +31,32 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def _rows() -> list[int]:
+    """Where a row of ports may begin: outside the kernel's range, or anywhere if that leaves none."""
+    kernels, all_rows = _ephemeral(), range(BASE, 65_536 - STRIDE, STRIDE)
+    outside = [first for first in all_rows if first + STRIDE <= kernels.start or first >= kernels.stop]
+    return outside or list(all_rows)
+
+
+def _is_ours(first: int) -> bool:
+    """Take the row for this process, until it ends: a name that only one socket of a network namespace can have."""
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        mark.bind(f"\0softmrc-test-ports-{first}")
+    except OSError:
+        mark.close()
+        return False
+    _marks.append(mark)
+    return True
+
+
 def free_ports(count: int = 1) -> int:
-    """The first of so many ports in a row that nobody has at any IPv4 address, by UDP or TCP. No two calls of a
-    process, and rarely two processes, are given the same."""
+    """The first of so many ports in a row that nobody has at any IPv4 address, by UDP or TCP. No two calls are given
+    the same, nor are two processes that ask here."""
     assert 1 <= count <= STRIDE
-    taken = _ephemeral()
-    steps = [port for port in range(BASE, 65_536 - STRIDE, STRIDE) if port not in taken and port + STRIDE not in taken]
-    for _ in range(len(steps)):
-        first = steps[(os.getpid() * 31 + next(_calls)) % len(steps)]
-        if all(_is_free(port) for port in range(first, first + count)):
+    rows = _rows()
+    for _ in rows:
+        first = rows[(_start + next(_calls)) % len(rows)]
+        if _is_ours(first) and all(_is_free(port) for port in range(first, first + count)):
             return first
     raise AssertionError("every port is taken")

@@ -17,6 +17,7 @@ namespace {
 
 constexpr auto patience_with_one_address = std::chrono::milliseconds(1'000);
 constexpr auto pause_between_tries = std::chrono::milliseconds(50);
+constexpr auto lull_between_shortages = std::chrono::seconds(5);  // those before it do not count
 constexpr auto pause_between_words = std::chrono::seconds(1);
 constexpr int admitted_at_once = 16;
 
@@ -98,8 +99,12 @@ Door::Door(const wire::Address& address, bool stays_here, std::string secret, co
   if (!stays_here) bound = address.is_v4 ? wire::Address(wire::Ipv4{}) : wire::Address(wire::Ipv6{});
   socket_ = Descriptor(new_socket(bound.is_v4));
   udp::Destination to = udp::destination_of(bound, 0, 0);
-  if (socket_.get() < 0 || bind(socket_.get(), reinterpret_cast<sockaddr*>(&to.storage), to.size) != 0 || listen(socket_.get(), 1024) != 0)
-    throw Refusal("cannot listen on " + udp::text_of(bound) + ": " + std::strerror(errno));
+  if (socket_.get() < 0 || bind(socket_.get(), reinterpret_cast<sockaddr*>(&to.storage), to.size) != 0 || listen(socket_.get(), 1024) != 0) {
+    const int error = errno;
+    const std::string words = "cannot listen on " + udp::text_of(bound) + ": " + std::strerror(error);
+    if (udp::is_shortage(error)) throw udp::DeviceFailure(error, words);
+    throw Refusal(words);
+  }
   socklen_t size = sizeof to.storage;
   getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&to.storage), &size);
   wire::Address ignored;
@@ -151,8 +156,12 @@ std::unique_ptr<Party> Door::poll(const Tell& tell) {
       if (!visitor->is_late()) continue;
       tell(visitor->name() + " did not finish the handshake in time");
     } catch (const std::exception& why) {
-      visitor->end(why.what());
-      tell(visitor->name() + " " + why.what());
+      if (udp::is_shortage(why)) {  // without a word, so that it calls again
+        refuse_for_now(tell, why.what());
+      } else {
+        visitor->end(why.what());
+        tell(visitor->name() + " " + why.what());
+      }
     }
     visitors_.erase(visitor);
   }
@@ -205,13 +214,35 @@ bool Call::is_connected() {
   return error == 0;
 }
 
+// In a handler: what was thrown goes on if it is no shortage, or one that has lasted too long. Else all begins again.
+void Call::bear(const std::exception& why) {
+  if (!udp::is_shortage(why)) throw;
+  const auto now = Talk::Clock::now();
+  if (now - short_at_ > lull_between_shortages) short_since_ = now;
+  short_at_ = now;
+  if (now - short_since_ >= patience_) throw;
+  talk_.reset();
+  socket_ = Descriptor();
+  rests_until_ = now + pause_between_tries;
+}
+
 std::unique_ptr<Party> Call::poll() {
+  try {
+    return advance();
+  } catch (const std::exception& why) {
+    bear(why);
+    return nullptr;
+  }
+}
+
+std::unique_ptr<Party> Call::advance() {
   asked_at_ = Talk::Clock::now();
   if (!talk_) {
     if (asked_at_ < rests_until_) return nullptr;
+    if (!party_) party_ = make_();
     if (socket_.get() < 0) dial();
     if (socket_.get() < 0 || !is_connected()) return nullptr;
-    talk_.emplace(std::move(socket_), Exchange::Role::connector, secret_, token_, make_(), asked_at_ + patience_);
+    talk_.emplace(std::move(socket_), Exchange::Role::connector, secret_, token_, std::move(party_), asked_at_ + patience_);
   }
   try {
     if (talk_->advance()) return talk_->take_party();

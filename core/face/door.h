@@ -72,7 +72,8 @@ class Door {
   using MakeParty = std::function<std::unique_ptr<Party>()>;
   using Tell = std::function<void(const std::string&)>;
 
-  // On loopback if `stays_here`, else on every address. Throws Refusal.
+  // On loopback if `stays_here`, else on every address. Throws Refusal, and DeviceFailure where the system is short of
+  // something.
   Door(const wire::Address& address, bool stays_here, std::string secret, const Token& token, MakeParty make);
   std::uint16_t port() const { return port_; }
   // The party of a connector that has come through, if there is one; `tell` hears of those that were turned away.
@@ -98,12 +99,15 @@ class Call {
 
   Call(std::vector<wire::Address> addresses, std::uint32_t scope_id, std::uint16_t port, std::string secret, const Token& token, MakeParty make,
        std::chrono::milliseconds patience = caller_patience);
-  // The party once it is through; null while it is not. Throws Refusal when it will never be.
+  // The party once it is through; null while it is not, also while the system is short of something. Throws when it will
+  // never be: Refusal, or what there is too little of for longer than it waits.
   std::unique_ptr<Party> poll();
   // Nobody asks for it any longer.
   bool is_forgotten() const { return Talk::Clock::now() > asked_at_ + 2 * patience_; }
 
  private:
+  std::unique_ptr<Party> advance();
+  void bear(const std::exception& why);
   void dial();
   bool is_connected();
   void next(const std::string& why);
@@ -116,6 +120,7 @@ class Call {
   MakeParty make_;
   std::size_t at_ = 0;
   std::string name_;
+  std::unique_ptr<Party> party_;  // of the next talk
   Descriptor socket_;
   std::optional<Talk> talk_;
   std::chrono::milliseconds patience_;
@@ -123,6 +128,7 @@ class Call {
   Talk::Clock::time_point answered_at_ = Talk::Clock::now();  // by somebody's TCP
   Talk::Clock::time_point dialled_{};
   Talk::Clock::time_point rests_until_{};
+  Talk::Clock::time_point short_since_{}, short_at_{};  // the first and the last of a row of shortages
 };
 
 }  // namespace softmrc::face

@@ -11,6 +11,7 @@
 
 #include "face/node.h"
 #include "face/refusal.h"
+#include "udp/failure.h"
 #include "udp/own_file.h"
 #include "wire/bytes.h"
 
@@ -43,7 +44,11 @@ void note(seal::Cipher cipher, std::uint32_t qpn, const seal::Secret& secret) {
   line += '\n';
   std::string why;
   const int fd = udp::open_own(file, udp::Begins::at_end, why);
-  if (fd < 0) throw Refusal("SOFTMRC_KEYLOG names " + file + ", which cannot be written: " + why);
+  if (const int error = errno; fd < 0) {
+    const std::string words = "SOFTMRC_KEYLOG names " + file + ", which cannot be written: " + why;
+    if (udp::is_shortage(error)) throw udp::DeviceFailure(error, words);  // of descriptors, for a moment
+    throw Refusal(words);
+  }
   [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
   close(fd);
 }

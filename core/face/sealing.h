@@ -25,7 +25,8 @@ struct SealedEnd {
   seal::Cipher cipher{};  // which it is faster with
   std::uint32_t qpn = 0;
 };
-// Throws Refusal where the other's share leaves no choice. Written to the key log as well, where there is one.
+// Throws Refusal where the other's share leaves no choice. Written to the key log as well, where there is one: DeviceFailure
+// if it could not be for now.
 udp::SealKeys keys_of(const Share& ours, const SealedEnd& here, const seal::Secret& theirs, const SealedEnd& there, const std::string& secret);
 
 }  // namespace softmrc::face

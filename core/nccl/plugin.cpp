@@ -3,11 +3,14 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "face/refusal.h"
+#include "udp/failure.h"
 
 namespace softmrc::nccl {
 namespace {
@@ -16,6 +19,9 @@ constexpr std::uint32_t magic = 0x534D5243;
 constexpr std::uint8_t handle_version = 1;
 constexpr std::uint32_t most_lanes_by_default = 4;
 constexpr int unknown_speed_mbps = 10'000;
+// So long a listener tries again where the system is short of something.
+constexpr std::chrono::seconds shortage_borne{10};
+constexpr std::chrono::milliseconds pause_between_tries{50};
 
 wire::Ipv6 as_v6(const wire::Address& address) {
   if (!address.is_v4) return address.bytes;
@@ -152,6 +158,15 @@ std::shared_ptr<Station> Plugin::station(bool is_mirror) {
 // Connections ------------------------------------------------------------------------------------------------------
 
 ListenComm* Plugin::listen(Handle& handle) {
+  for (const auto until = std::chrono::steady_clock::now() + shortage_borne;; std::this_thread::sleep_for(pause_between_tries)) try {
+      return listen_now(handle);
+    } catch (const std::exception& why) {
+      if (!udp::is_shortage(why) || std::chrono::steady_clock::now() >= until) throw;
+      words_.tell(log_net, std::string("tried again: ") + why.what());
+    }
+}
+
+ListenComm* Plugin::listen_now(Handle& handle) {
   auto comm = std::make_unique<ListenComm>();
   comm->station = station(false);
   face::Node& node = comm->station->node();
@@ -185,12 +200,13 @@ SendComm* Plugin::connect(Handle& handle) {
     if (!calls_.contains(call)) call = nullptr;  // what a handle says that came from a peer is no address of ours
   }
   if (!call) {
-    const std::shared_ptr<Station> here = station(handle.process == process_);
     std::vector<wire::Address> addresses;
     for (std::uint8_t i = 0; i < handle.addresses; ++i) addresses.push_back(from_v6(handle.address[i]));
-    const auto make = [here] { return std::make_unique<SendComm>(here); };
-    call = new face::Call(std::move(addresses), here->node().planes()[0].scope_id(), handle.port, here->secret(), handle.token, make);
+    // The station, too, is made by the call, which tries again where the system is short of something.
+    const auto make = [this, is_mirror = handle.process == process_] { return std::make_unique<SendComm>(station(is_mirror)); };
     const std::lock_guard lock(mutex_);
+    if (!settings_) throw face::Refusal("the plugin was not initialised");
+    call = new face::Call(std::move(addresses), planes_[0].scope_id(), handle.port, settings_->secret, handle.token, make);
     std::erase_if(calls_, [](face::Call* old) {
       const std::unique_ptr<face::Call> taken(old->is_forgotten() ? old : nullptr);  // NCCL gave up, and does not say so
       return taken != nullptr;

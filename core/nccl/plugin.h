@@ -54,6 +54,7 @@ class Plugin {
   void leave();
   const Properties& properties();
 
+  // Waits a little where the system is short of something: NCCL asks once.
   ListenComm* listen(Handle& handle);
   // Null: ask again.
   SendComm* connect(Handle& handle);
@@ -68,6 +69,7 @@ class Plugin {
   static void depart(const Stations& stations);
   void read_settings();
   std::shared_ptr<Station> station(bool is_mirror);
+  ListenComm* listen_now(Handle& handle);
   void forget(face::Call* call);
   void check_process() const;
 

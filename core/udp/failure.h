@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cerrno>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace softmrc::udp {
 
@@ -19,6 +21,13 @@ struct DeviceFailure : std::runtime_error {
 // and nothing given up for good.
 inline bool is_shortage(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM || error == EAGAIN || error == EINTR;
+}
+
+// The same of what was thrown: a thread that did not start and memory that was not there come from the standard library.
+inline bool is_shortage(const std::exception& error) {
+  if (const auto* const failure = dynamic_cast<const DeviceFailure*>(&error)) return is_shortage(failure->code);
+  if (const auto* const refused = dynamic_cast<const std::system_error*>(&error)) return is_shortage(refused->code().value());
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
 }
 
 }  // namespace softmrc::udp

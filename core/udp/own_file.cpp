@@ -19,43 +19,61 @@ bool is_handed(std::string_view path) {
   return false;
 }
 
+constexpr mode_t others = 077;
+
 // Empty: nothing.
-std::string what_is_wrong(int fd, const struct stat& about, Begins begins) {
+std::string what_is_wrong(const struct stat& about, Begins begins) {
   if (!S_ISREG(about.st_mode)) return S_ISCHR(about.st_mode) ? "" : "it is no regular file";
   if (about.st_uid != geteuid()) return "it is another user's";
-  if (begins == Begins::at_end) return about.st_mode & 077 ? "others may open it: chmod 600" : "";
-  // It may fail: some file systems have one mode for all files.
-  [[maybe_unused]] const int rc = about.st_mode & 077 ? fchmod(fd, 0600) : 0;
-  return "";
+  return begins == Begins::at_end && about.st_mode & others ? "others may open it: chmod 600" : "";
 }
 
 int not_opened(int fd, int error, std::string& why, std::string reason) {
   if (fd >= 0) close(fd);
-  errno = error;
   why = std::move(reason);
+  errno = error;
   return -1;
+}
+
+int not_opened(int fd, int error, std::string& why) { return not_opened(fd, error, why, std::strerror(error)); }
+
+// -1 with EEXIST where there is something already.
+int make(const std::string& path, int flags, std::string& why) {
+  const int fd = open(path.c_str(), flags | O_CREAT | O_EXCL, 0600);
+  struct stat about {};
+  if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why);
+  if (!(about.st_mode & others)) return fd;
+  unlink(path.c_str());
+  return not_opened(fd, EPERM, why, "others may open it, as any file of its file system");
+}
+
+// What this process was handed is taken as it is.
+int open_handed(const std::string& path, int flags, Begins begins, std::string& why) {
+  const int fd = open(path.c_str(), flags);
+  struct stat about {};
+  if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why);
+  if (begins == Begins::anew && S_ISREG(about.st_mode) && ftruncate(fd, 0) != 0) return not_opened(fd, errno, why);
+  return fd;
 }
 
 }  // namespace
 
 int open_own(const std::string& path, Begins begins, std::string& why) {
   const int flags = O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (begins == Begins::at_end ? O_APPEND : 0);
-  const bool is_ours = is_handed(path);
-  if (!is_ours) {
-    const int made = open(path.c_str(), flags | O_CREAT | O_EXCL, 0600);
-    if (made >= 0) return made;
-    if (errno != EEXIST) return not_opened(-1, errno, why, std::strerror(errno));
-  }
-  const int fd = open(path.c_str(), flags | (is_ours ? 0 : O_NOFOLLOW));
+  if (is_handed(path)) return open_handed(path, flags, begins, why);
+  if (const int made = make(path, flags, why); made >= 0 || errno != EEXIST) return made;
+  const int fd = open(path.c_str(), flags | O_NOFOLLOW);
   if (fd < 0 && errno == ELOOP) return not_opened(fd, EPERM, why, "it is a symbolic link");
   if (fd < 0 && errno == ENXIO) return not_opened(fd, EPERM, why, "it is no regular file");  // a pipe that nobody reads
   struct stat about {};
-  if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why, std::strerror(errno));
-  if (std::string wrong = is_ours ? "" : what_is_wrong(fd, about, begins); !wrong.empty())
-    return not_opened(fd, EPERM, why, std::move(wrong));
-  if (begins == Begins::anew && S_ISREG(about.st_mode) && ftruncate(fd, 0) != 0)
-    return not_opened(fd, errno, why, std::strerror(errno));
-  return fd;
+  if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why);
+  if (std::string wrong = what_is_wrong(about, begins); !wrong.empty()) return not_opened(fd, EPERM, why, std::move(wrong));
+  if (begins == Begins::at_end || !S_ISREG(about.st_mode)) return fd;
+  if (about.st_mode & others) {  // somebody may have it open
+    close(fd);
+    return unlink(path.c_str()) == 0 ? make(path, flags, why) : not_opened(-1, errno, why);
+  }
+  return ftruncate(fd, 0) == 0 ? fd : not_opened(fd, errno, why);
 }
 
 }  // namespace softmrc::udp

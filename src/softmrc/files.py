@@ -69,50 +69,76 @@ def cannot_write(path: Path | None, error: OSError | ValueError) -> DeviceError:
 
 
 HANDED = re.compile(r"/dev/(stdin|stdout|stderr|fd/[0-9]+)|/proc/self/fd/[0-9]+")  # descriptors of this process
+OTHERS = 0o077  # what a mode allows to others than the owner
 
 
 def open_own(path: str, *, is_anew: bool, is_pipe_fine: bool = False) -> int:
     """A descriptor to write to, of a file that holds what other users are not to read, or to have put there: captures
     and keys. The file is made with mode 0600. One that is there must be this user's own regular file (or pipe), or a
-    character device, and no symbolic link; what begins anew takes its bytes and the others' access away, and what is
-    appended is refused where others may open it. `core/udp/own_file.h` is the same for C++."""
+    character device, and no symbolic link. One that others may open is replaced if it begins anew, since somebody may
+    have it open, and refused if it is to be appended to. `core/udp/own_file.h` is the same for C++."""
     flags = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC | (0 if is_anew else os.O_APPEND)
     flags |= 0 if is_pipe_fine else os.O_NONBLOCK
-    is_ours = HANDED.fullmatch(path) is not None
-    if not is_ours:
-        with suppress(FileExistsError):
-            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        handle = os.open(path, flags | (0 if is_ours else os.O_NOFOLLOW))
-    except OSError as error:
-        words = {errno.ELOOP: "it is a symbolic link", errno.ENXIO: "it is no regular file"}  # a pipe that nobody reads
-        if error.errno in words:
-            raise PermissionError(errno.EPERM, words[error.errno]) from None
-        raise
+    if HANDED.fullmatch(path):
+        handle = os.open(path, flags)
+        try:
+            if is_anew and stat.S_ISREG(os.fstat(handle).st_mode):
+                os.ftruncate(handle, 0)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+    with suppress(FileExistsError):
+        return _made(path, flags)
+    handle = _there(path, flags)
     try:
         about = os.fstat(handle)
-        if not is_ours and (wrong := _what_is_wrong(handle, about, is_anew, is_pipe_fine)):
+        if wrong := _what_is_wrong(about, is_anew, is_pipe_fine):
             raise PermissionError(errno.EPERM, wrong)
-        if is_anew and stat.S_ISREG(about.st_mode):
+        if not is_anew or not stat.S_ISREG(about.st_mode):
+            return handle
+        if not about.st_mode & OTHERS:
             os.ftruncate(handle, 0)
+            return handle
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    os.unlink(path)
+    return _made(path, flags)
+
+
+def _made(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if os.fstat(handle).st_mode & OTHERS:
+            os.unlink(path)
+            raise PermissionError(errno.EPERM, "others may open it, as any file of its file system")
     except BaseException:
         os.close(handle)
         raise
     return handle
 
 
-def _what_is_wrong(handle: int, about: os.stat_result, is_anew: bool, is_pipe_fine: bool) -> str:
+def _there(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        words = {errno.ELOOP: "it is a symbolic link", errno.ENXIO: "it is no regular file"}  # a pipe that nobody reads
+        if error.errno in words:
+            raise PermissionError(errno.EPERM, words[error.errno]) from None
+        raise
+
+
+def _what_is_wrong(about: os.stat_result, is_anew: bool, is_pipe_fine: bool) -> str:
     if stat.S_ISCHR(about.st_mode):
         return ""
     if not stat.S_ISREG(about.st_mode) and not (is_pipe_fine and stat.S_ISFIFO(about.st_mode)):
         return "it is no regular file"
     if about.st_uid != os.geteuid():
         return "it is another user's"
-    if about.st_mode & 0o077 and not is_anew:
+    if about.st_mode & OTHERS and not is_anew:
         return "others may open it: chmod 600"
-    if about.st_mode & 0o077 and stat.S_ISREG(about.st_mode):
-        with suppress(OSError):  # some file systems have one mode for all files
-            os.fchmod(handle, 0o600)
     return ""
 
 

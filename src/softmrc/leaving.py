@@ -82,7 +82,7 @@ def _end(fn: Callable[..., Any], *arguments: Any) -> None:
         threading.excepthook = lambda said: None if issubclass(said.exc_type, MrcError) else before(said)
     try:
         fn(*arguments)
-    except KeyboardInterrupt:  # who is asked twice to stop does not finish what it was saying
+    except (KeyboardInterrupt, SystemExit):  # who is asked twice to stop does not finish what it was saying
         _core.expect_leaks()
 
 

@@ -61,6 +61,40 @@ def test_what_a_busy_device_is_asked_for_is_true(tmp_path: Path, monkeypatch: py
         assert collector.failures == 0
 
 
+def test_what_is_broken_stays_so_while_its_source_fails() -> None:
+    class Failing:
+        is_failing = False
+
+        def broken(self) -> list[tuple[str, str, str, str]]:
+            time.sleep(0.001)
+            if self.is_failing:
+                raise OSError(24, "no descriptors")
+            return [("plane0.leaf1", "switch", "dead", "")]
+
+    def wait_for(happened: Any) -> None:
+        until = time.monotonic() + LIMIT_S
+        while not happened() and time.monotonic() < until:
+            time.sleep(0.001)
+        assert happened()
+
+    source = Failing()
+    watch = FabricWatch("one", Shape(planes=1, hosts=2, hosts_per_leaf=1, spines=1), source)
+    try:
+        wait_for(lambda: watch.verdict()["broken"])
+        before = watch.verdict()
+        source.is_failing = True
+        wait_for(lambda: watch.verdict()["error"])
+        during = watch.verdict()
+        assert during["broken"] == before["broken"] and during["changes"] == before["changes"]
+        source.is_failing = False
+        wait_for(lambda: not watch.verdict()["error"])
+        after = watch.verdict()
+        assert after["broken"] == before["broken"] and after["changes"] == before["changes"]
+        assert [one["type"] for one in after["changes"]] == ["broken"]
+    finally:
+        watch.close()
+
+
 @pytest.mark.parametrize("trouble", [OSError(24, "no descriptors"), MemoryError(), ValueError("half a file")])
 def test_a_source_that_fails_once_is_asked_again(trouble: Exception) -> None:
     class Failing:

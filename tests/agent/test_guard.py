@@ -138,6 +138,17 @@ def test_however_many_ask_there_is_a_bound_for_all(frozen: Any) -> None:
     assert sum(shares.take("user 7") for _ in range(MOST_A_SECOND)) == HALF and len(shares._each) == 1
 
 
+def test_with_more_users_than_requests_a_second_each_is_answered_in_turn(frozen: Any) -> None:
+    shares = guard.Shares(MOST_A_SECOND)
+    users = [f"user {number}" for number in range(5 * MOST_A_SECOND)]
+    assert sum(map(shares.take, users)) <= MOST_A_SECOND
+    for _ in range(4):  # each second others are answered, as nobody has more than one
+        frozen.now += 1
+        served = [user for user in reversed(users) if shares.take(user)]
+        assert len(served) == MOST_A_SECOND
+        users = [user for user in users if user not in served]
+
+
 def test_on_one_machine_a_user_is_counted_and_not_a_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as one:
         ends = one.getsockname(), door.getsockname()
@@ -150,6 +161,21 @@ def test_on_one_machine_a_user_is_counted_and_not_a_connection() -> None:
             assert origin.origin_of(two.getsockname(), door.getsockname()) == f"user {user}"
     assert origin.origin_of(("10.0.0.7", 5), ("10.0.0.1", 1)) == "10.0.0.7"
     assert origin.origin_of(("fd00::1:2", 5), ("fd00::1", 1)) == "fd00::/64"
+
+
+def test_a_socket_that_its_process_has_closed_is_nobodys() -> None:
+    """The kernel shows it as user 0's."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        client = socket.create_connection(door.getsockname())
+        served, ends = door.accept()[0], (client.getsockname(), door.getsockname())
+        with client, served:
+            if origin.user_of(*ends) is None:
+                pytest.skip("the kernel does not say whose a socket is (sock_diag)")
+            client.close()  # it waits for the other end to close as well
+            assert served.recv(1) == b""
+            assert origin.user_of(*ends) is None and origin.origin_of(*ends) == "this machine"
+            served.close()  # and now only for the time to pass
+            assert origin.user_of(*ends) is None
 
 
 @pytest.mark.parametrize("token", ["", TOKEN])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from softmrc.collectives import CollectiveError, DirectoryStore, Group
-from softmrc.collectives.table import Table
+from softmrc.collectives.table import TOLD, Table
 
 SIZE = 3
 
@@ -64,6 +64,38 @@ def test_a_rank_that_fails_on_the_way_tells_the_others(tmp_path: Path, late: boo
     with ThreadPoolExecutor(SIZE) as pool:
         for one in [pool.submit(go, rank) for rank in range(SIZE)]:
             one.result(20)
+
+
+@pytest.mark.parametrize("about", TOLD)
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_rank_that_fails_tells_those_who_wait_for_what_it_has_not_told(
+    tmp_path: Path, about: str, is_ready: bool
+) -> None:
+    """Whether it knows that all have heard it, or has only left the signs that let the others go on."""
+
+    def go(rank: int) -> None:
+        table = Table(DirectoryStore(tmp_path), "table", rank, SIZE, 20.0)
+        table.hear("")
+        if rank == 1 and not is_ready:
+            table._sign("heard")
+            table._sign("ready")
+        elif is_ready:
+            assert table.confirm()
+        else:
+            assert table.be_ready()
+        for one in TOLD[: TOLD.index(about)]:
+            table.tell(f"{one} of {rank}", one)
+        if rank == 1:
+            table.give_up("it was interrupted")
+        else:
+            table.tell("", about)
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        errors = [one.exception() for one in [pool.submit(go, rank) for rank in range(SIZE)]]
+    assert errors[1] is None
+    for error in (errors[0], errors[2]):
+        assert isinstance(error, CollectiveError)
+        assert str(error) == "rank 1 did not get ready: it was interrupted"
 
 
 def test_a_rank_that_does_not_get_ready_is_named(tmp_path: Path) -> None:

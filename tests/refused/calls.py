@@ -115,6 +115,19 @@ PLUGIN: Table = {
     ("*", "recv"): (EINTR, ENOMEM),
 }
 
+# What the plugin asks for when NCCL first listens, and first connects.
+PLUGIN_LISTENS: dict[str, tuple[int, ...]] = {
+    "bind": (ENOMEM,),
+    "epoll_create1": (EMFILE, ENOMEM),
+    "eventfd": (EMFILE, ENOMEM),
+    "listen": (ENOMEM,),
+    "pthread_create": (EAGAIN,),
+    "socket": SHORT,
+}
+PLUGIN_CONNECTS = {call: errors for call, errors in PLUGIN_LISTENS.items() if call != "listen"} | {
+    "open": (EMFILE, ENFILE),  # of the key log
+}
+
 # Calls that our libraries make and that no test refuses, and why that is right.
 NOT_REFUSED = {
     "chmod": "of a control socket in a folder that nobody else may enter",

@@ -15,6 +15,7 @@ import pytest
 import needs
 import programs
 from sanitizers import NOT_UNDER_SANITIZERS
+from softmrc import _core
 from softmrc.nccl import plugin_path
 
 pytestmark = [pytest.mark.process, NOT_UNDER_SANITIZERS]
@@ -85,6 +86,42 @@ def test_connections_of_nccl_are_made_in_the_end(tmp_path: Path, call: str, erro
     assert done.returncode == 0 and "all holds" in done.stdout, done.stdout + done.stderr
     refused = (tmp_path / "refused").read_text() if (tmp_path / "refused").exists() else ""
     assert f"{call} 3" in refused.splitlines(), f"refused: {refused or 'nothing'}"
+
+
+STARTS = [
+    (call, error, is_connecting)
+    for is_connecting, table in enumerate((calls.PLUGIN_LISTENS, calls.PLUGIN_CONNECTS))
+    for call, errors in table.items()
+    for error in errors
+    if call != "open" or _core.can_seal()
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "is_connecting"),
+    STARTS,
+    ids=[f"{'connect' if late else 'listen'}-{call}-{errno.errorcode[error]}" for call, error, late in STARTS],
+)
+def test_nccl_listens_and_connects_in_the_end(tmp_path: Path, call: str, error: int, is_connecting: int) -> None:
+    """Refused three times, when the first connection of a process is made."""
+    (tmp_path / "softmrc.toml").write_text('[device]\nseal = "on"\n' if call == "open" else "")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTMRC_", "NCCL_"))}
+    environment = {
+        **clean,
+        "LD_PRELOAD": str(programs.path("refusals.so")),
+        "HARNESS_CALL": call,
+        "SOFTMRC_CONFIG": str(tmp_path / "softmrc.toml"),
+        "SOFTMRC_CONTROL": "0",
+        "SOFTMRC_KEYLOG": str(tmp_path / "keys"),
+        "SOFTMRC_PLANES": "127.0.0.1,127.0.0.2",
+        "SOFTMRC_SECRET": "0123456789abcdef",
+    }
+    words = [str(plugin_path()), "11", "1", "short_of", f"{error:d}", f"{is_connecting:d}"]
+    done = subprocess.run(
+        [str(programs.path("nccl_harness")), *words], env=environment, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "all holds" in done.stdout, done.stdout + done.stderr
 
 
 @needs.in_namespaces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -61,8 +62,41 @@ def test_what_begins_anew_is_closed_to_others(opened: Opened, tmp_path: Path) ->
     path = tmp_path / "it"
     path.write_bytes(b"before")
     path.chmod(0o666)
-    write(opened(str(path), True), b"now")
+    with path.open("rb") as reader:  # as one of them may have it
+        write(opened(str(path), True), b"now")
+        assert reader.read() == b"before"
     assert path.read_bytes() == b"now" and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@both
+def test_what_was_its_users_alone_stays_where_it_is(opened: Opened, tmp_path: Path) -> None:
+    path = tmp_path / "it"
+    path.write_bytes(b"before")
+    path.chmod(0o600)
+    place = path.stat().st_ino
+    write(opened(str(path), True), b"now")
+    assert path.read_bytes() == b"now" and path.stat().st_ino == place
+
+
+@ways
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_file_that_cannot_be_closed_to_others_is_refused(
+    is_anew: bool, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system that has one mode for all files."""
+    path, usual = tmp_path / "it", os.open
+
+    def open_for_all(path: str, flags: int, mode: int = 0o777) -> int:
+        handle = usual(path, flags, mode)
+        os.fchmod(handle, 0o755)
+        return handle
+
+    if is_there:
+        path.touch(0o755)
+    monkeypatch.setattr(os, "open", open_for_all)
+    with pytest.raises(PermissionError, match="others may open it"):
+        open_own(str(path), is_anew=is_anew)
+    assert (is_there and not is_anew) or not path.exists()
 
 
 @both
@@ -135,6 +169,23 @@ def test_the_key_log_of_c_faces_is_the_same(log: Path, tmp_path: Path) -> None:
     log.symlink_to(tmp_path / "aim")
     with pytest.raises(ValueError, match="a symbolic link"):
         parts.face_keys(7)
+
+
+@needs_sealing
+def test_a_process_without_descriptors_refuses_no_peer_for_its_key_log(log: Path) -> None:
+    """Which would be for good: it has no place to write to for now."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, usual[1]))
+    try:
+        with pytest.raises(Exception, match="Too many open files") as raised:
+            parts.face_keys(7)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    assert not isinstance(raised.value, ValueError), "as a Refusal is"
+    parts.face_keys(7)
+    assert len(keylog.Keys.read(log)._known) == 2
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Ctrl-C in the middle of waiting for an operation: what is left to do when it ends is done, though nobody waits."""
+"""Ctrl-C, or SIGTERM, in the middle of waiting for an operation: what is left to do when it ends is done, though
+nobody waits."""
 
 from __future__ import annotations
 
@@ -16,16 +17,24 @@ from softmrc.torch.work import Work
 
 
 class Operation:
-    """One that ends when it is told to: at the latest while somebody gives up waiting for it, if it `ends_late`."""
+    """One that ends when it is told to: at the latest while somebody gives up waiting for it, or has just seen that it
+    has not ended."""
 
-    def __init__(self, ends_late: bool) -> None:
-        self.done = False
-        self._ends_late = ends_late
+    def __init__(self, ends: str) -> None:
+        self._has_ended = False
+        self._ends = ends
         self._asked: list[Callable[[Any], Any]] = []
 
+    @property
+    def done(self) -> bool:
+        before = self._has_ended
+        if self._ends == "once it was looked at":
+            self.end()
+        return before
+
     def wait(self, timeout_s: float | None = None) -> None:
-        if not self.done:
-            if self._ends_late:
+        if not self._has_ended:
+            if self._ends == "meanwhile":
                 self.end()
             raise TimeoutError
 
@@ -33,8 +42,8 @@ class Operation:
         self._asked.append(fn)
 
     def end(self) -> None:
-        if not self.done:
-            self.done = True
+        if not self._has_ended:
+            self._has_ended = True
             for fn in self._asked:
                 fn(self)
 
@@ -45,19 +54,20 @@ class Jobs(list[Callable[[], Any]]):
     submit = list.append
 
 
-@pytest.mark.parametrize("ends_late", [False, True], ids=["ends after", "ends meanwhile"])
-def test_what_is_left_to_do_is_done(ends_late: bool) -> None:
+@pytest.mark.parametrize("ends", ["after", "meanwhile", "once it was looked at"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_is_left_to_do_is_done(ends: str, error: type[BaseException]) -> None:
     step, is_over = 0, False
     while not is_over:
         step += 1
-        operation, jobs, finished = Operation(ends_late), Jobs(), threading.Event()
+        operation, jobs, finished = Operation(ends), Jobs(), threading.Event()
         work = Work(operation, [], jobs, finished.set)  # type: ignore[arg-type]
 
         def call(work: Work = work) -> None:
             with suppress(dist.DistBackendError):
                 work.wait()
 
-        is_over = not is_interrupted(step, call, module.__file__)
+        is_over = not is_interrupted(step, call, module.__file__, error=error)
         operation.end()
         for job in jobs:
             job()

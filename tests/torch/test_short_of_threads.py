@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from softmrc.collectives import work
+from softmrc.torch import detail
 from softmrc.torch.issue import Call, Issuer
 from softmrc.torch.record import Record
 
@@ -19,6 +22,44 @@ class Begun(Exception):
 class Here(Issuer):
     def _origin(self) -> Any:
         raise AssertionError("nothing has begun")
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_ranks_compare_nothing_that_could_not_begin(monkeypatch: pytest.MonkeyPatch, is_apart: bool) -> None:
+    """Else the others, who were told of it, would begin it without this rank."""
+    monkeypatch.setattr(work, "_heralds", [])
+    monkeypatch.setattr(work.leaving, "at_exit", lambda *_: None)
+    said: list[str] = []
+
+    def compare(saying: str, *_: Any) -> None:
+        said.append(saying)
+        raise Begun
+
+    monkeypatch.setattr(detail, "compare", compare)
+    here, call = Here(), Call("all_reduce")
+    here._is_detailed, here._group = True, SimpleNamespace(size=2)
+
+    def issue() -> None:
+        if is_apart:
+            here._go_apart(call, torch.zeros(1), [], list)
+        else:
+            here._go(call, [], [])
+
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="new thread"):
+            issue()
+    assert not said
+    try:
+        with pytest.raises(Begun):
+            issue()
+        assert said == ["all_reduce number 1"]
+    finally:
+        work.herald().stop()
 
 
 def test_no_operation_begins_whose_end_nobody_could_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,9 +76,7 @@ def test_no_operation_begins_whose_end_nobody_could_tell(monkeypatch: pytest.Mon
         here._watched(Call("all_reduce"), [], [], True, begin)
 
     with monkeypatch.context() as short:
-        short.setattr(
-            threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
-        )
+        short.setattr(threading.Thread, "start", no_thread)
         for _ in range(2):
             with pytest.raises(RuntimeError, match="new thread"):
                 issue()

@@ -94,7 +94,8 @@ class Shares:
             del self._each[next(iter(self._each))]
         if origin not in self._each and len(self._each) >= MOST_ORIGINS:
             return False
-        share = self._a_second / (len(self._each) + (origin not in self._each) + 1)
+        # One at least, or with more users than requests a second nobody would be answered.
+        share = max(1.0, self._a_second / (len(self._each) + (origin not in self._each) + 1))
         own, _ = self._each.pop(origin, (Allowance(share), now))
         self._each[origin] = own, now
         own.change(share)

@@ -10,12 +10,14 @@ import struct
 SOCK_DIAG_BY_FAMILY = 20
 REQUEST = 1  # NLM_F_REQUEST
 ANSWER_S = 1.0
-UID_AT = 16 + 64  # in a netlink message with an inet_diag_msg
+STATE_AT, UID_AT = 16 + 1, 16 + 64  # in a netlink message with an inet_diag_msg
+ESTABLISHED = 1
 Place = tuple[str, int | None]
 
 
 def user_of(near: Place, far: Place) -> int | None:
-    """Whose socket has these ends; None where the kernel does not say."""
+    """Whose socket has these ends; None where the kernel does not say. Of a socket that no process holds any more, as
+    one in TIME_WAIT, it says 0, which is root's: only one that is established counts."""
     try:
         address = ipaddress.ip_address(near[0])
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -28,10 +30,10 @@ def user_of(near: Place, far: Place) -> int | None:
             kernel.settimeout(ANSWER_S)
             kernel.send(struct.pack("=IHHII", 16 + len(asked), SOCK_DIAG_BY_FAMILY, REQUEST, 1, 0) + asked)
             answer = kernel.recv(4096)
-        if struct.unpack_from("=IH", answer)[1] != SOCK_DIAG_BY_FAMILY:
+        if struct.unpack_from("=IH", answer)[1] != SOCK_DIAG_BY_FAMILY or answer[STATE_AT] != ESTABLISHED:
             return None
         return int(struct.unpack_from("=I", answer, UID_AT)[0])
-    except (OSError, ValueError, struct.error):
+    except (OSError, ValueError, struct.error, IndexError):
         return None
 
 

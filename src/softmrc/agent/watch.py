@@ -69,13 +69,15 @@ class FabricWatch:
     def _run(self) -> None:
         while not self._ends.is_set():
             try:
-                found, error = self._source.broken(), ""
+                found = self._source.broken()
             except Exception as trouble:  # of a file, or of a mapper that is short of something: it is asked again
-                found, error = [], str(trouble) or type(trouble).__name__
+                with self._lock:  # what is broken is not mended by that
+                    self._error = str(trouble) or type(trouble).__name__
                 self._ends.wait(1)
+                continue
             with self._lock:
                 self._note(found)
-                self._error, self._looked_at = error, time.time()
+                self._error, self._looked_at = "", time.time()
 
     def _note(self, found: list[tuple[str, str, str, str]]) -> None:
         before, now = {one[:3] for one in self._broken}, {one[:3] for one in found}

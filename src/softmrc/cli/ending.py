@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from softmrc.threads import send_again
 
 STATUS = 128 + signal.SIGTERM
 
@@ -16,17 +19,28 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise `Terminated` where SIGTERM finds the command. Once: another does not disturb what is being put away."""
-    is_told = False
+    """Raise `Terminated` where SIGTERM finds the command. Once: another does not disturb what is being put away. And
+    again, if what was raised is gone and the command is not: Python forgets what is raised in a finalizer."""
+    told: weakref.ref[Terminated] | None = None
+    is_over = False
+
+    def lost(_: object) -> None:
+        if not is_over:
+            send_again(signal.SIGTERM)
 
     def end(*_: Any) -> None:
-        nonlocal is_told
-        if not is_told:
-            is_told = True
-            raise Terminated
+        nonlocal told
+        if told is None or told() is None:
+            error = Terminated()
+            told = weakref.ref(error, lost)
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
+        is_over = True
         signal.signal(signal.SIGTERM, before)

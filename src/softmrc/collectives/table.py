@@ -51,6 +51,7 @@ TOKEN = re.compile("[0-9a-f]{16}")
 PROOF = re.compile("proof:([0-9a-f]{64}) ")  # how a record begins that carries a MAC
 SET_ALIKE = "set SOFTMRC_SECRET alike for all ranks"
 WELL, FAILED = "+", "-"  # how what is told begins
+TOLD = ("places", "sizes", "narrowed")  # what ranks tell each other, in this order, as far as it is needed
 Words = tuple[str, str, str]  # what a rank says: token, space and text
 
 
@@ -85,7 +86,7 @@ class Table:
         self.is_confirmed = False  # everybody has heard that
         self._mine = ""
         self._tokens: list[str] = []  # by which they are known, by rank
-        self.has_told = False
+        self._told: set[str] = set()
         self._has_given_up = False
         self._faults: dict[int, str] = {}  # what the store holds of a rank, where it should hold something else
         self._unproved: dict[int, tuple[float, str]] = {}  # by rank: until when, and why it is not proved
@@ -193,10 +194,15 @@ class Table:
                 said[rank] = one
         return said
 
+    @property
+    def has_told(self) -> bool:
+        """Whether it has told where it is."""
+        return "places" in self._told
+
     def tell(self, text: str, about: str = "places") -> list[str]:
         """After `agree`: what each rank tells, by rank. One that has failed meanwhile says why."""
         what = f"{about}/{self.sitting}"
-        self.has_told |= about == "places"
+        self._told.add(about)
         self._set(self._own(what), WELL + text)
         self._faults.clear()
         told = self._all(what, "get ready for")
@@ -234,8 +240,10 @@ class Table:
             return
         self._has_given_up = True
         words = "".join(c if c.isprintable() else " " for c in why)[:LONGEST_REASON]
-        if self.is_confirmed and not self.has_told:
-            self._set(self._own(f"places/{self.sitting}"), FAILED + words)
+        # For whoever waits there, and not for signs. Others may have gone on from ours before we knew that they can.
+        for about in TOLD:
+            if about not in self._told:
+                self._set(self._own(f"{about}/{self.sitting}"), FAILED + words)
         if not self._failure():
             self._set(self._shared("failed"), f"rank {self._rank} did not get ready: {words}")
 

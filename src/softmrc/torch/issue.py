@@ -176,6 +176,7 @@ class Issuer:
 
     def _compare(self, call: Call) -> None:
         """Raise if another rank is about to do something else."""
+        herald().begin()  # before the others are told, who begin what all agree on
         more = ", ".join(arguments.word(one) for one in call.more)
         said = detail.saying(call.name, self._collectives + 1, call.alike, more)
 

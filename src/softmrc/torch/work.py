@@ -165,7 +165,7 @@ class Work(dist.Work):  # type: ignore[misc]
             if self._finish is not None:
                 try:
                     self._give_away()
-                except KeyboardInterrupt:
+                except BaseException:  # what a signal raises
                     self._give_away()
                     raise
 

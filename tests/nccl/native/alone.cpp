@@ -215,6 +215,35 @@ void no_descriptors(const std::string& path, int version, const std::vector<int>
   must(net.finalize(context), "finalize");
 }
 
+// A call is refused a few times when NCCL first listens, or first connects: as refusals.so does it.
+void short_of(const std::string& path, int version, const std::vector<int>& numbers) {
+  constexpr int times = 3;
+  const auto refuse = reinterpret_cast<int (*)(const char*, int, const char*, int, int)>(dlsym(RTLD_DEFAULT, "refuse"));
+  const auto times_refused = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "times_refused"));
+  const char* const call = std::getenv("HARNESS_CALL");
+  require(refuse && times_refused && call, "refusals.so is there");
+  const bool is_at_listen = numbers.at(1) == 0;
+  Net net = load(path, version);
+  void *context = nullptr, *door = nullptr, *send = nullptr, *receive = nullptr;
+  must(net.init(&context), "init");
+  Handle handle;
+  if (is_at_listen) require(refuse(call, numbers.at(0), "", 0, times) == 0, "it can be refused");
+  must(net.listen(context, handle.data(), &door), "listen");
+  if (is_at_listen) require(times_refused(call) == times, "it was refused to the listener");
+  else require(refuse(call, numbers.at(0), "", 0, times) == 0, "it can be refused");
+  const Deadline deadline(20);
+  while (!send || !receive) {
+    if (!send) must(net.connect(context, handle.data(), &send), "connect");
+    if (!receive) must(net.middle.accept(door, &receive, nullptr), "accept");
+    deadline.check("being connected when it is no longer refused");
+  }
+  require(times_refused(call) == times, "it was refused");
+  must(net.tail.close_listen(door), "closeListen");
+  must(net.tail.close_send(send), "closeSend");
+  must(net.tail.close_receive(receive), "closeRecv");
+  must(net.finalize(context), "finalize");
+}
+
 // Who connects is held up for longer than strangers are given, when it has made its offer.
 void held_up(const std::string& path, int version, const std::vector<int>& numbers) {
   Net net = load(path, version);
@@ -249,6 +278,6 @@ void held_up(const std::string& path, int version, const std::vector<int>& numbe
 }  // namespace
 
 const std::map<std::string, Alone> alone{{"cycle", cycle},       {"strangers", strangers},           {"unlike", unlike},  {"refused", refused},
-                                         {"unopened", unopened}, {"no_descriptors", no_descriptors}, {"held_up", held_up}};
+                                         {"unopened", unopened}, {"no_descriptors", no_descriptors}, {"held_up", held_up}, {"short_of", short_of}};
 
 }  // namespace harness
