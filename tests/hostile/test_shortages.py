@@ -3,16 +3,92 @@
 from __future__ import annotations
 
 import errno
+import gc
+import os
+import resource
 import socket
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from liar import LIMIT_S, heard, hello, serves_an_honest_one, visit
+from liar import LIMIT_S, eventually, heard, hello, serves_an_honest_one, visit
 
 from softmrc.connection import listen
+from softmrc.connection import reception as reception_module
+from softmrc.errors import DeviceError
 from softmrc.verbs import Device
+
+PLANES = ["127.0.0.1", "127.0.0.2"]
+MOST_DESCRIPTORS = 40  # that a listener with a device of its own may need
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@contextmanager
+def only(free: int) -> Iterator[None]:
+    """This process may open so many descriptors more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    try:
+        with open(os.devnull) as source:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, source.fileno() + MOST_DESCRIPTORS + 64), hard))
+            try:
+                while True:
+                    held.append(os.dup(source.fileno()))
+            except OSError:
+                pass
+            for _ in range(free):
+                os.close(held.pop())
+            yield
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("owns_device", [False, True])
+def test_a_listener_without_descriptors_is_opened_whole_or_not_at_all(owns_device: bool) -> None:
+    with Device(PLANES) as device:
+
+        def whole() -> int:
+            given: dict[str, Any] = {"planes": PLANES} if owns_device else {"device": device}
+            with listen("127.0.0.1", memory=bytearray(64), **given) as one:
+                return len(one._reception._sockets)
+
+        assert whole() == 2  # what Python opens once is open
+        assert eventually(lambda: device._native.cq_count == 0)
+        gc.collect()
+        before, refusals = descriptors(), 0
+        for free in range(MOST_DESCRIPTORS):
+            with only(free):
+                try:
+                    doors = whole()
+                except DeviceError as error:
+                    assert error.errno == errno.EMFILE and "\n" not in str(error)
+                    refusals += 1
+                else:
+                    assert doors == 2
+            assert device._native.cq_count == 0 and not device._regions
+            gc.collect()
+            assert eventually(lambda: descriptors() <= before), f"{descriptors() - before} lost with {free} left"
+        assert 3 < refusals < MOST_DESCRIPTORS
+        assert whole() == 2
+
+
+def test_a_listener_without_a_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Device(PLANES) as device:
+        with monkeypatch.context() as patched, pytest.raises(DeviceError, match="thread") as caught:
+            patched.setattr(reception_module.threading.Thread, "start", refused)
+            listen("127.0.0.1", device=device, memory=bytearray(64))
+        assert caught.value.errno == errno.EAGAIN
+        assert device._native.cq_count == 0 and not device._regions
 
 
 @pytest.mark.parametrize("errors", [[errno.EMFILE] * 2, [errno.ENOMEM, errno.ENFILE]])

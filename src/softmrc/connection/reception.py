@@ -28,7 +28,7 @@ from softmrc.connection.arrange import Knowledge, proof_by
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
-from softmrc.errors import MrcError, UsageError
+from softmrc.errors import DeviceError, MrcError, UsageError
 from softmrc.fork import no_survivor
 from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
 from softmrc.threads import a_lock
@@ -170,18 +170,29 @@ class Reception:
         self._refused = self._told_to_come_again = 0
         self._reasons: deque[str] = deque(maxlen=REASONS_KEPT)
         self._resumes_at: float | None = None
-        self._open()
-        self._thread = threading.Thread(target=self._run, name="softmrc-listener", daemon=True)
-        self._thread.start()
+        with contextlib.ExitStack() as undo:
+            self._open(undo)
+            undo.pop_all()
         _receptions.add(self)
 
-    def _open(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
-        self._open_doors()
-        self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
-        self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        """All of it, or nothing: `undo` has what was opened so far."""
+        try:
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            undo.callback(self._close_wake)
+            self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
+            undo.callback(self._watch.destroy)  # at once, though an exception may keep this one
+            self._open_doors()
+            self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+            self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
+        except OSError as error:
+            raise DeviceError(error.errno, f"cannot open a listener: {error.strerror}") from None
+        self._thread = threading.Thread(target=self._run, name="softmrc-listener", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise DeviceError(errno.EAGAIN, f"cannot start a listener's thread: {error}") from None
 
     def _open_doors(self) -> None:
         for sock in self._sockets:
