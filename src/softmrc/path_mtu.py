@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from softmrc._core import LONGEST_PACKET_OVERHEAD, LONGEST_SEALED_OVERHEAD
 from softmrc.config import whole_payload
 from softmrc.planes import SMALLEST_MTU, UDP_BYTES
+from softmrc.reach import few
 from softmrc.verbs import Device
 from softmrc.verbs.peer import PeerPlane
 
@@ -140,7 +141,7 @@ class Survey:
             f"{self.bytes_of(one.plane, one.payload):,} get through"
             for one in self.narrow
         ]
-        return ("; ".join(sizes) + ": look at the MTU of the path, and start again") if sizes else ""
+        return f"look at the MTU of the path, and start again: {few(sizes)}" if sizes else ""
 
     def words(self, one: Found, link: str, link_mtu: int, chosen: int) -> str:
         there = self._planes[one.plane].address

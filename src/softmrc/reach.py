@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 SILENT_S = 3.0  # a peer that has answered nowhere by then does not
 GRACE_S = 0.2  # for the other planes once one has answered, and three times as long as that one took
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
+MOST_NAMED = 2  # planes in one sentence; the rest is a number
 
 
 def reached(qp: QueuePair) -> set[int]:
@@ -55,7 +56,7 @@ def never_reached(qp: QueuePair, peer: Peer) -> str:
     planes = silent(qp)
     if not planes:
         return "was never reached: no plane of this side is up"
-    over, advice = _pairs(qp.device, peer, planes), _advice(qp.device, peer, planes)
+    over, advice = few(_pairs(qp.device, peer, planes)), _advice(qp.device, peer, planes)
     return f"was never reached: nothing came back over {over}; {advice}"
 
 
@@ -79,26 +80,34 @@ def warn_of_silence(qp: QueuePair, peer: Peer, name: str) -> None:
     log.warning(
         "%s does not answer over %s; the other planes carry on. %s",
         name,
-        _pairs(qp.device, peer, fresh),
+        ", ".join(_pairs(qp.device, peer, fresh)),
         _advice(qp.device, peer, fresh).capitalize(),
     )
 
 
 def tried(device: Device, planes: Sequence[PeerPlane]) -> str:
-    """What is to be said of a peer that answers on no plane any longer: where it was asked, and how long."""
-    rows = zip(device.local_planes, planes, strict=True)
-    over = ", ".join(f"plane {plane} ({here} → {there.address})" for plane, (here, there) in enumerate(rows))
+    """What is to be said of a peer that answers on no plane any longer: how long it was asked, and where. An error is
+    cut off when it is long, so what can be done about it comes first."""
+    rows = enumerate(zip(device.local_planes, planes, device.planes(), strict=True))
+    over = [f"plane {plane} ({here} → {there.address})" for plane, (here, there, row) in rows if row["is_up"]]
     config = device.config
+    patience = f"for {config.patience_s:.3g} s" if config.patience_s < float("inf") else "without end"
     return (
-        f"nothing came back over {over}. Silence is borne for {config.patience_s:.3g} s, or less where the host says "
-        f"that nobody is there: `retry_exponential` of DeviceConfig ({config.retry_exponential}), also in "
-        f"SOFTMRC_CONFIG; each more doubles it"
+        f"silence is borne {patience}, or less where the host says that nobody is there (`retry_exponential` of "
+        f"DeviceConfig ({config.retry_exponential}), also in SOFTMRC_CONFIG; each more doubles it); "
+        + (f"nothing came back over {few(over)}" if over else "no plane of this side is up")
     )
 
 
-def _pairs(device: Device, peer: Peer, planes: Sequence[int]) -> str:
+def few(names: Sequence[str]) -> str:
+    """The first of them, and how many there are besides."""
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    return " and ".join([", ".join(names[:MOST_NAMED]), *more])
+
+
+def _pairs(device: Device, peer: Peer, planes: Sequence[int]) -> list[str]:
     places = [(plane, device.local_planes[plane], peer.planes[plane]) for plane in planes]
-    return ", ".join(f"plane {plane} ({here} → {there.address} UDP port {there.port})" for plane, here, there in places)
+    return [f"plane {plane} ({here} → {there.address} UDP port {there.port})" for plane, here, there in places]
 
 
 def _advice(device: Device, peer: Peer, planes: Sequence[int]) -> str:

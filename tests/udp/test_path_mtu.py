@@ -113,7 +113,7 @@ def test_a_group_agrees_on_what_gets_through(faults: str, mtu: int, monkeypatch:
 def test_who_stops_answering_to_full_packets_only_is_told_apart() -> None:
     """The path carries less from one moment to the next, and only in this direction would anybody notice."""
     impatient = {"timeout": 10, "retry_linear": 3, "retry_exponential": 2}
-    words = r"stopped answering: packets of 16,\d+ bytes are lost on plane 0, and"
+    words = r"stopped answering: look at the MTU of the path, and start again: packets of 16,\d+ bytes are lost on plane 0, and"
     with (
         Device(TWO, **impatient) as here,
         Device(TWO, **impatient) as there,
