@@ -8,6 +8,7 @@ planes in another order from a peer that is lost later.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 
@@ -35,17 +36,18 @@ def silent(qp: QueuePair) -> list[int]:
     return sorted(here - reached(qp))
 
 
-def pauses(pairs: Sequence[QueuePair], patience_s: float = SILENT_S) -> Iterator[float]:
+def pauses(pairs: Sequence[QueuePair], patience_s: float = SILENT_S, until: float = math.inf) -> Iterator[float]:
     """How long to wait before looking again whether the peers of these have answered everywhere; ends when they have,
-    or when it is too late for those that have not."""
+    when it is too late for those that have not, or at that moment of `time.monotonic`."""
     start, first_s, pause_s = time.monotonic(), None, SHORTEST_PAUSE_S
     while any(silent(qp) or not reached(qp) for qp in pairs):  # links of this side may still be coming up
         spent_s = time.monotonic() - start
         if first_s is None and all(reached(qp) for qp in pairs):
             first_s = spent_s
-        if spent_s > (patience_s if first_s is None else 4 * first_s + GRACE_S):
+        left_s = until - start - spent_s
+        if left_s <= 0 or spent_s > (patience_s if first_s is None else 4 * first_s + GRACE_S):
             return
-        yield pause_s
+        yield min(pause_s, left_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 

@@ -46,7 +46,8 @@ def words_of(up: list[bool], **config: Any) -> str:
     there = [PeerPlane(ipaddress.ip_address(name.partition("%")[0]), 4791, (4791,)) for name in here]
     rows = [{"is_up": one} for one in up]
     device: Any = SimpleNamespace(local_planes=here, planes=lambda: rows, config=DeviceConfig(**config))
-    return str(RemoteError(f"write 123456 failed: peer {there[0].address} stopped answering: {reach.tried(device, there)}"))
+    whose = f"write 123456 failed: peer {there[0].address}"
+    return str(RemoteError(f"{whose} stopped answering: {reach.tried(device, there)}"))
 
 
 def test_an_outage_of_many_planes_is_told_whole() -> None:

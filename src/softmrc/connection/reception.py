@@ -428,8 +428,8 @@ class Reception:
         connection.close(0.0)
 
     def _turn_away(self, visitor: Visitor, refusal: Refusal, at_once: bool = False) -> None:
-        """It is told why. Where the system has no room for that at this moment it stays until there is, at most until its
-        time is up; one that has to make room goes."""
+        """It is told why. Where the system has no room for that at this moment it stays until there is, at most until
+        its time is up; one that has to make room goes."""
         is_news = not visitor.is_refused
         if is_news:
             self._count(f"{visitor.channel.peer_name} {refusal}", refusal.busy)
