@@ -135,15 +135,17 @@ class Survey:
         return self.full if len(wide) >= len(narrow) else min(one.payload for one in narrow)
 
     def note(self, name: str) -> None:
-        """For `softmrc ctl planes`, and a warning of each plane that loses full packets, once."""
-        device, chosen = self._device, self.payload
-        for one in self.narrow:
-            device._native.note_path_mtu(one.plane, self.bytes_of(one.plane, one.payload))
-        fresh = [one for one in self.narrow if one.plane not in device.known_narrow]
-        device.known_narrow.update(one.plane for one in fresh)
-        for one in fresh:
-            local = device.local_planes[one.plane]
-            log.warning("%s: %s", name, self.words(one, local.link, local.link_mtu, chosen))
+        """For `softmrc ctl planes`, and a warning of each plane that loses full packets and was not known to."""
+        device, chosen, now = self._device, self.payload, time.monotonic()
+        for one in self.found:
+            if not self._is_known(one):
+                continue
+            carried = self.bytes_of(one.plane, one.payload) if one.is_sure else 0
+            is_news = device.narrow_paths.note(one.plane, self._planes[one.plane].address, carried, now)
+            device._native.set_path_mtu(one.plane, device.narrow_paths.carried(one.plane))
+            if is_news:
+                local = device.local_planes[one.plane]
+                log.warning("%s: %s", name, self.words(one, local.link, local.link_mtu, chosen))
 
     def lost_now(self) -> str:
         """Of a peer that no longer confirms what it is sent: the planes where full packets are lost and others are not.

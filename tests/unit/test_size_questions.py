@@ -11,6 +11,7 @@ import pytest
 
 from softmrc import path_mtu, reach
 from softmrc.path_mtu import STEPS, Found, Survey
+from softmrc.verbs.narrow_paths import FORGOTTEN_AFTER_S, NarrowPaths
 from softmrc.verbs.peer import PeerPlane
 
 FULL = 8832
@@ -31,15 +32,15 @@ class Network:
     def __init__(self, clock: Clock, *carries: int, rtt_s: float = RTT_S) -> None:
         self.clock = clock
         self.asked: list[tuple[float, list[int]]] = []
-        self.known_narrow: dict[Any, Any] = {}
+        self.narrow_paths = NarrowPaths()
         self.config = SimpleNamespace(prove_addresses=True)
         self._routes, self.stays_here = None, False
         self.local_planes = [SimpleNamespace(link="eth0", link_mtu=9000) for _ in carries]
         self.path_mtus = [0] * len(carries)
-        self._carries, self._rtt_s, self._native = carries, rtt_s, self
+        self.carries, self._rtt_s, self._native = list(carries), rtt_s, self
 
     def planes(self) -> list[dict[str, bool]]:
-        return [{"is_up": True}] * len(self._carries)
+        return [{"is_up": True}] * len(self.carries)
 
     def faults(self, plane: int) -> Any:
         return SimpleNamespace(mtu=0)
@@ -54,7 +55,7 @@ class Network:
     def sizes_answered(self, lane: int, number: int) -> list[int]:
         at, sizes = self.asked[number]
         is_late = self.clock.now < at + self._rtt_s
-        return [0 if is_late else max([size for size in sizes if size <= most], default=0) for most in self._carries]
+        return [0 if is_late else max([size for size in sizes if size <= most], default=0) for most in self.carries]
 
     def end_survey(self, lane: int, number: int) -> None:
         pass
@@ -64,7 +65,7 @@ class Network:
 
     def survey(self, host: int = 1) -> Survey:
         device: Any = self
-        places = [PeerPlane(ipaddress.ip_address(f"10.0.{n}.{host}"), 9, (9,)) for n in range(len(self._carries))]
+        places = [PeerPlane(ipaddress.ip_address(f"10.0.{n}.{host}"), 9, (9,)) for n in range(len(self.carries))]
         return Survey(device, 0, places, FULL, False)
 
     def spend(self, pauses: Iterator[float]) -> float:
@@ -138,3 +139,50 @@ def test_sizes_below_the_full_one_are_those_of_known_links(clock: Clock) -> None
     survey = network.survey()
     network.spend(survey.pauses())
     assert survey.payload == 4096 and 4096 in STEPS
+
+
+def met(network: Network, host: int = 1) -> list[int]:
+    """What is shown of the planes once this device has met a peer, which uses what gets through now."""
+    survey = network.survey(host)
+    network.spend(survey.pauses())
+    survey.note("a peer")
+    assert survey.payload == (FULL if max(network.carries) >= FULL else 1408)
+    return network.path_mtus
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> int:
+    found = len([one for one in caplog.records if "do not reach" in one.message])
+    caplog.clear()
+    return found
+
+
+def test_a_path_that_carries_more_again_is_found_out_by_the_next_connection(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = Network(clock, 1500, WIDE)
+    small = met(network)[0]
+    assert 1400 < small <= 1500 and network.path_mtus[1] == 0 and warnings(caplog) == 1
+    assert met(network)[0] == small and warnings(caplog) == 0
+    network.carries[0] = WIDE
+    assert met(network) == [0, 0] and warnings(caplog) == 0
+    network.carries[0] = 1500
+    assert met(network)[0] == small and warnings(caplog) == 1
+
+
+def test_a_path_to_another_peer_says_nothing_about_this_one_for_a_while(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = Network(clock, 1500, WIDE)
+    small = met(network, 1)[0]
+    network.carries[0] = WIDE
+    assert met(network, 2)[0] == small
+    clock.now += FORGOTTEN_AFTER_S
+    assert met(network, 2) == [0, 0] and warnings(caplog) == 1
+
+
+def test_a_path_that_stays_narrow_is_warned_of_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    network = Network(clock, 1500)
+    for _ in range(3):
+        assert met(network)[0]
+        clock.now += 2 * FORGOTTEN_AFTER_S
+    assert warnings(caplog) == 1
