@@ -433,7 +433,7 @@ void bind_device(nb::module_& m) {
            nb::arg("lane"), nb::arg("survey"))
       .def("end_survey", [](Device& d, std::uint32_t lane, std::uint32_t survey) { d.lane(checked_lane(d, lane)).end_survey(survey); },
            nb::arg("lane"), nb::arg("survey"))
-      .def("note_path_mtu", [](Device& d, std::uint32_t plane, std::uint32_t bytes) { d.note_path_mtu(checked_plane(d, plane), bytes); },
+      .def("set_path_mtu", [](Device& d, std::uint32_t plane, std::uint32_t bytes) { d.set_path_mtu(checked_plane(d, plane), bytes); },
            nb::arg("plane"), nb::arg("bytes"))
       .def("expect_seal", &Device::expect_seal)
       .def_prop_ro("cq_count", [](Device& d) { return d.completion_queues(); })

@@ -174,6 +174,7 @@ void bind_endpoint(nb::module_& m) {
         return e.probe(Time{now}, peer, port, entropy, token);
       })
       .def("on_unreachable", [](Endpoint& e, std::int64_t now, std::uint32_t peer) { e.on_unreachable(Time{now}, peer); })
+      .def("may_answer_at_length", [](Endpoint& e, std::int64_t now, std::uint32_t peer, std::uint32_t bytes) { return e.may_answer_at_length(Time{now}, peer, bytes); })
       .def("deny_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) { raise_if(e.deny_ev(Time{now}, qpn, ev)); })
       .def("allow_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev) { raise_if(e.allow_ev(Time{now}, qpn, ev)); })
       .def("replace_ev", [](Endpoint& e, std::int64_t now, std::uint32_t qpn, std::uint32_t ev, std::uint32_t value) {

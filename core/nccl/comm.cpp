@@ -1,6 +1,8 @@
 // What both ends of a connection have in common: queue pairs, failures, memory that comes and goes.
 #include "nccl/comm.h"
 
+#include <bit>
+
 namespace softmrc::nccl {
 namespace {
 
@@ -8,10 +10,21 @@ namespace {
 constexpr Duration ask_after = seconds(1);
 constexpr std::uint64_t a_question = ~std::uint64_t{0};
 
-std::string reason_of(proto::CompletionStatus status, std::size_t planes) {
+// Those that are up on this side; the first few by number.
+std::string in_words(std::uint32_t planes) {
+  constexpr int most_named = 3;
+  const int count = std::popcount(planes), named = count > most_named ? most_named : count;
+  if (count == 0) return "no plane of this side is up";
+  std::string words = count == 1 ? "plane" : "planes";
+  for (int i = 0; i < named; ++i, planes &= planes - 1) words += (i ? ", " : " ") + std::to_string(std::countr_zero(planes));
+  if (count > named) words += " and " + std::to_string(count - named) + " more";
+  return "nothing came back over " + words;
+}
+
+std::string reason_of(proto::CompletionStatus status, std::uint32_t planes) {
   using enum proto::CompletionStatus;
   switch (status) {
-    case retry_exceeded: return "stopped answering on all of " + face::counted(planes, "plane") + " (retry_exponential in SOFTMRC_CONFIG: how long silence is borne)";
+    case retry_exceeded: return "stopped answering (retry_exponential in SOFTMRC_CONFIG: how long silence is borne): " + in_words(planes);
     case remote_access: return "refused a write: its memory is no longer registered";
     case remote_invalid: return "could not make sense of a write";
     case remote_operation: return "had no receive posted";
@@ -159,7 +172,7 @@ void Comm::post(proto::Endpoint& engine, Time now, Order& order) {
 void Comm::on_completion(proto::Endpoint& engine, Time now, std::uint32_t end, const proto::Completion& c) {
   if (c.status != proto::CompletionStatus::success) {
     if (c.kind != proto::CompletionKind::receive_imm || c.status != proto::CompletionStatus::flushed)
-      fail(Result::remote_error, "peer " + peer_ + " " + reason_of(c.status, node_.planes().size()));
+      fail(Result::remote_error, "peer " + peer_ + " " + reason_of(c.status, engine.up_ports()));
     return;
   }
   heard_at_ps_.store(now.ps, std::memory_order_relaxed);

@@ -11,9 +11,9 @@ namespace softmrc::proto {
 
 class Allowance {
  public:
-  bool take(Time now, std::uint32_t per_s) {
+  bool take(Time now, std::uint32_t per_s, std::uint32_t count = 1) {
     if (earned_at_ - now > milliseconds(100)) return false;
-    earned_at_ = std::max(earned_at_, now) + seconds(1) / std::max(per_s, 1u);
+    earned_at_ = std::max(earned_at_, now) + seconds(1) / std::max(per_s, 1u) * count;
     return true;
   }
 

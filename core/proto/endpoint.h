@@ -34,6 +34,8 @@ namespace softmrc::proto {
 constexpr Duration held_up_after = microseconds(600);
 // A driver takes packets in turns, and a batch lasts while some plane has more; where that never ends, so many turns.
 constexpr std::uint32_t most_turns_in_batch = 8;
+// Of an answer that is longer than those of nodes to each other: so many count as one.
+constexpr std::uint32_t bytes_of_an_answer = 1'600;
 
 class Endpoint {
  public:
@@ -124,6 +126,9 @@ class Endpoint {
   void set_port(Time now, std::uint32_t port, bool is_up);
   // The network says that nobody is there. Anybody may say so: it makes us ask, and it shortens our patience.
   void on_unreachable(Time now, std::uint32_t peer);
+  // Whether the driver may answer a question of its own with so many bytes. It counts as several answers, but takes nothing
+  // from those that are short.
+  bool may_answer_at_length(Time now, std::uint32_t peer, std::uint32_t bytes);
   // Asks the peer's node for a sign of life over one path; the answer is a probe_answer event that carries `token`. False
   // when there will be none: the port is down, or too many wait for it already.
   bool probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
@@ -209,7 +214,7 @@ class Endpoint {
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
   bool send_answer(Time now, const Answer& answer, std::uint32_t free_ports, Transmit& out);
   QueuePair* speaker_to(std::uint32_t peer);
-  bool may_answer(Time now, Peer& peer);
+  bool may_answer(Time now, Allowance& own, Allowance& shared, std::uint32_t count = 1);
   const QueuePair* witness_of(std::uint32_t peer, std::uint64_t key);
   const QueuePair* first_witness_of(std::uint32_t peer, std::uint64_t key);
   std::uint64_t key_for(std::uint32_t peer) const;
@@ -257,6 +262,7 @@ class Endpoint {
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
   Ring<Answer> answers_;
   Allowance allowance_;
+  Allowance long_allowance_;
   std::vector<Ring<PendingProbe>> caller_probes_;  // by port, so that one that is stuck holds up only its own
   std::uint32_t caller_ports_ = 0;                 // those with probes waiting
   std::vector<PendingProbe> pending_probes_;

@@ -38,11 +38,15 @@ std::uint32_t service_ns(Duration took) {
 // Whoever can forge a peer's address can ask as often as it likes; answering costs a send. What one peer is said to ask
 // takes nothing from the share that each of the others has for itself.
 // spec: answers-bounded
-bool Endpoint::may_answer(Time now, Peer& peer) {
+bool Endpoint::may_answer(Time now, Allowance& own, Allowance& shared, std::uint32_t count) {
   if (config_.answers_per_s == 0) return true;
-  if (peer.answers.take(now, config_.answers_per_s / 10) || allowance_.take(now, config_.answers_per_s)) return true;
+  if (own.take(now, config_.answers_per_s / 10, count) || shared.take(now, config_.answers_per_s, count)) return true;
   ++journal_.stats.requests_unanswered;
   return false;
+}
+
+bool Endpoint::may_answer_at_length(Time now, std::uint32_t peer, std::uint32_t bytes) {
+  return may_answer(now, peers_[peer].long_answers, long_allowance_, (bytes + bytes_of_an_answer - 1) / bytes_of_an_answer);
 }
 
 // A working queue pair to this peer whose key this is: it vouches for what is said about the peer's ports. One without a key
@@ -90,7 +94,7 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
   if (is_update && !has_working_qp(arrival.peer)) return;
   const QueuePair* witness = is_update ? first_witness_of(arrival.peer, request.key) : nullptr;
-  if (!witness && !may_answer(now, peer)) return;
+  if (!witness && !may_answer(now, peer.answers, allowance_)) return;
   if (is_update && !witness) witness = witness_of(arrival.peer, request.key);
   if (is_update && !witness)
     return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
@@ -131,7 +135,7 @@ void Endpoint::handle_update_answer(Time now, const wire::Packet& packet, const 
   const auto& response = std::get<wire::EndpointResponse>(packet.body);
   Peer& peer = peers_[arrival.peer];
   if (!first_witness_of(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
-    if (!may_answer(now, peer)) return;
+    if (!may_answer(now, peer.answers, allowance_)) return;
     if (!witness_of(arrival.peer, response.key))
       return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
   }

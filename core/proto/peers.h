@@ -87,6 +87,7 @@ struct Peer {
   Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
   std::uint32_t rounds = 0;          // of either: each shows the key of another queue pair
   Allowance answers;                 // to its requests, besides what all peers share
+  Allowance long_answers;            // likewise, of as many bytes as it likes
 };
 
 class Peers {

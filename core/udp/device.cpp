@@ -637,11 +637,10 @@ void Device::on_failure() {
   make_readable(event_fd_);
 }
 
-void Device::note_path_mtu(std::uint32_t plane, std::uint32_t bytes) {
+void Device::set_path_mtu(std::uint32_t plane, std::uint32_t bytes) {
   const std::lock_guard lock(mutex_);
   path_mtus_.resize(planes());
-  std::uint32_t& known = path_mtus_[plane];
-  known = known ? std::min(known, bytes) : bytes;
+  path_mtus_[plane] = bytes;
 }
 
 std::uint32_t Device::path_mtu(std::uint32_t plane) {

@@ -144,8 +144,8 @@ class Device final : private LaneOwner {
   void set_faults(std::uint32_t plane, const Faults& faults);
   Faults faults(std::uint32_t plane);
   // The largest IP packets that get through where full ones do not, to the peer to which the least does; 0: full ones do,
-  // as far as is known.
-  void note_path_mtu(std::uint32_t plane, std::uint32_t bytes);
+  // as far as is known. Who asks the peers says so, and when it is true no longer; it is only shown.
+  void set_path_mtu(std::uint32_t plane, std::uint32_t bytes);
   std::uint32_t path_mtu(std::uint32_t plane);
   void set_spin(Duration spin);
   Duration spin() {

@@ -257,7 +257,6 @@ class Lane final : public proto::Driver {
   Recorder recorder_;
   std::vector<SizeSurvey> surveys_;
   std::uint32_t last_survey_ = 0;
-  proto::Allowance size_answers_;
   std::vector<proto::Attendant*> attendants_;
 
   int epoll_fd_ = -1;

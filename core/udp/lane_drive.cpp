@@ -141,12 +141,14 @@ void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
   }
 }
 
-// The answer goes to where the peer receives, and not to where the question came from, which may only send.
+// The answer goes to where the peer receives, and not to where the question came from, which may only send. It takes no
+// room from data: where there is none, there is no answer.
 void Lane::handle_size_probe(std::uint32_t p, std::uint32_t peer, wire::Bytes packet, Time now) {
   const auto probe = SizeProbe::parse(packet);
   if (!probe) return;
   if (!probe->is_answer) {
-    if (size_answers_.take(now, size_answers_per_s)) send_size_probe(p, 0, peers_.plane(peer, p), {true, probe->number}, packet.size(), now);
+    if (planes_[p].has_room() && engine_.may_answer_at_length(now, peer, static_cast<std::uint32_t>(packet.size())))
+      send_size_probe(p, 0, peers_.plane(peer, p), {true, probe->number}, packet.size(), now);
     return;
   }
   for (SizeSurvey& survey : surveys_)

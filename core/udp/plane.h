@@ -44,6 +44,7 @@ class Plane final : public Line {
   int blocked_socket = -1;      // the one without room; the plane takes nothing until it has some
   int watched_socket = -1;      // the one whose room the driver waits for
   bool is_blocked() const { return blocked_socket >= 0; }
+  bool has_room() const { return !is_blocked() && stash_.empty(); }
   // Whether trains are given to the kernel whole. Not for a while after it refused one, and then they are tried
   // again: what it refused may be a route that was gone for a moment, and not what the interface can do.
   bool has_gso = true;

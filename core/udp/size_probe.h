@@ -46,7 +46,4 @@ struct SizeSurvey {
   std::uint32_t rounds = 0;
 };
 
-// Questions of others that are answered in a second. Each costs a packet of its own size.
-constexpr std::uint32_t size_answers_per_s = 1'000;
-
 }  // namespace softmrc::udp

@@ -303,5 +303,9 @@ class Endpoint:
         """The network says that nobody is at the peer's address."""
         self._native.on_unreachable(now_ps, peer)
 
+    def may_answer_at_length(self, now_ps: int, peer: int, size: int) -> bool:
+        """Whether a driver may answer a question of its own with so many bytes."""
+        return self._native.may_answer_at_length(now_ps, peer, size)
+
     def stats(self) -> dict[str, int]:
         return self._native.stats()

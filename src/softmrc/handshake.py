@@ -104,6 +104,14 @@ class Inbox:
         self._data = bytearray()
         self._largest = LARGEST_HELLO
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._data
+
+    def expect_short(self) -> None:
+        """What is left to be said is as short as a hello."""
+        self._largest = LARGEST_HELLO
+
     def add(self, data: bytes) -> None:
         self._data += data
 
@@ -281,8 +289,8 @@ class Channel:
         self.socket = sock
         self.peer_name = "the peer"
         self.is_cut = False  # it ended, and nobody proved that it should
+        self.inbox = Inbox()  # of the handshake too: what is said last may come with a frame of that
         self._proof: Proof | None = None
-        self._inbox = Inbox()
         self._has_left = False
         self._hearing = threading.Lock()
         try:
@@ -305,12 +313,15 @@ class Channel:
     def believe_only(self, proof: Proof) -> None:
         """From now on a goodbye has to be proved: anybody on the wire can end a TCP connection."""
         self._proof = proof
+        self.inbox.expect_short()
 
     def is_closed_by_peer(self) -> bool:
         """Whether the other end hung up, found without blocking. Who speaks after the handshake has broken it off."""
         if self._proof is not None:
             self._hear(self._proof)
             return self._has_left
+        if not self.inbox.is_empty:
+            return True
         try:
             self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             return True
@@ -323,19 +334,16 @@ class Channel:
         with self._hearing:
             while not (self._has_left or self.is_cut):
                 try:
-                    data = self.socket.recv(LARGEST_HELLO, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    return
-                except OSError:
-                    data = b""
-                try:
-                    self._inbox.add(data)
-                    frame = self._inbox.next()
-                    if frame is not None:
+                    if (frame := self.inbox.next()) is not None:
                         proof.hear_goodbye(frame)
                         self._has_left = True
-                    self.is_cut = not data and not self._has_left
-                except Refusal:
+                    elif data := self.socket.recv(LARGEST_HELLO, socket.MSG_DONTWAIT):
+                        self.inbox.add(data)
+                    else:
+                        self.is_cut = True
+                except BlockingIOError:
+                    return
+                except (OSError, Refusal):
                     self.is_cut = True
 
     def hang_up(self) -> None:

@@ -11,6 +11,7 @@ A size counts as lost on a plane when smaller ones were answered several times o
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from softmrc._core import LONGEST_PACKET_OVERHEAD, LONGEST_SEALED_OVERHEAD
 from softmrc.config import whole_payload
 from softmrc.planes import SMALLEST_MTU, UDP_BYTES
+from softmrc.reach import few
 from softmrc.verbs import Device
 from softmrc.verbs.peer import PeerPlane
 
@@ -27,7 +29,9 @@ log = logging.getLogger(__name__)
 # of what IPv6 asks of every link.
 STEPS = (8192, 4096, 2048, 1408, 1280, 1152, 1024, SMALLEST_MTU)
 MOST_ROUNDS = 9
+SILENT_ROUNDS = 5  # after so many without any answer none is expected
 LOST_AFTER = 5  # rounds in which less was answered
+GRACE_S = 0.05  # for the other planes once one has answered, and three times as long as that one took
 FIRST_ROUND_S, LONGEST_ROUND_S = 0.02, 0.2
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
 
@@ -51,32 +55,43 @@ class Survey:
         self._rounds: list[int] = []
         self.found: list[Found] = []  # by plane; empty where nobody asked
 
-    def pauses(self, silent_rounds: int = MOST_ROUNDS) -> Iterator[float]:
-        """How long to wait before looking again; ends when all is known that can be, or after so many rounds in which
-        nothing was answered at all."""
+    def pauses(self, silent_rounds: int = SILENT_ROUNDS, until: float = math.inf) -> Iterator[float]:
+        """How long to wait before looking again; ends when all is known that can be, after so many rounds in which
+        nothing was answered at all, or at that moment of `time.monotonic`. Planes that do not even answer the smallest
+        packets are waited for a little after the first that does."""
         native = self._device._native
         if not self._is_wanted():
             return
         places = [plane.native() for plane in self._planes]
-        pause_s = SHORTEST_PAUSE_S
+        pause_s, began, first_s = SHORTEST_PAUSE_S, time.monotonic(), math.inf
         try:
             for number in range(MOST_ROUNDS):
                 if number >= silent_rounds and not any(one.payload for one in self.found):
                     break
                 self._rounds.append(native.survey_sizes(self._lane, places))
                 some = self._payloads if number else [self._payloads[0], self._payloads[-1]]
-                native.ask_sizes(self._lane, self._rounds[-1], [payload + self._around for payload in some])
-                until = time.monotonic() + min(FIRST_ROUND_S * (1 << number), LONGEST_ROUND_S)
-                while time.monotonic() < until:
+                # The smallest goes first: no plane is to look silent because the largest took its time.
+                native.ask_sizes(self._lane, self._rounds[-1], sorted(payload + self._around for payload in some))
+                ends_at = time.monotonic() + min(FIRST_ROUND_S * (1 << number), LONGEST_ROUND_S)
+                while (now := time.monotonic()) < min(ends_at, until):
                     self._look()
-                    if all(self._is_known(one) for one in self.found if self._is_up(one.plane)):
+                    if any(one.payload for one in self.found):
+                        first_s = min(first_s, now - began)
+                    if self._is_over(is_late=now - began > 4 * first_s + GRACE_S):
                         return
-                    yield pause_s
+                    yield min(pause_s, until - now)
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                if now >= until:
+                    break
             self._look()
         finally:
             for one in self._rounds:
                 native.end_survey(self._lane, one)
+
+    def _is_over(self, is_late: bool) -> bool:
+        """Whether all is known of the planes that answer; once it is late, of those that answer at all."""
+        up = [one for one in self.found if self._is_up(one.plane)]
+        return all(self._is_known(one) or (is_late and not one.payload) for one in up)
 
     def _is_wanted(self) -> bool:
         """Loopback carries what it says, unless somebody breaks it on purpose; and an SRv6 path is no route to the
@@ -120,15 +135,17 @@ class Survey:
         return self.full if len(wide) >= len(narrow) else min(one.payload for one in narrow)
 
     def note(self, name: str) -> None:
-        """For `softmrc ctl planes`, and a warning of each plane that loses full packets, once."""
-        device, chosen = self._device, self.payload
-        for one in self.narrow:
-            device._native.note_path_mtu(one.plane, self.bytes_of(one.plane, one.payload))
-        fresh = [one for one in self.narrow if one.plane not in device.known_narrow]
-        device.known_narrow.update(one.plane for one in fresh)
-        for one in fresh:
-            local = device.local_planes[one.plane]
-            log.warning("%s: %s", name, self.words(one, local.link, local.link_mtu, chosen))
+        """For `softmrc ctl planes`, and a warning of each plane that loses full packets and was not known to."""
+        device, chosen, now = self._device, self.payload, time.monotonic()
+        for one in self.found:
+            if not self._is_known(one):
+                continue
+            carried = self.bytes_of(one.plane, one.payload) if one.is_sure else 0
+            is_news = device.narrow_paths.note(one.plane, self._planes[one.plane].address, carried, now)
+            device._native.set_path_mtu(one.plane, device.narrow_paths.carried(one.plane))
+            if is_news:
+                local = device.local_planes[one.plane]
+                log.warning("%s: %s", name, self.words(one, local.link, local.link_mtu, chosen))
 
     def lost_now(self) -> str:
         """Of a peer that no longer confirms what it is sent: the planes where full packets are lost and others are not.
@@ -140,7 +157,7 @@ class Survey:
             f"{self.bytes_of(one.plane, one.payload):,} get through"
             for one in self.narrow
         ]
-        return ("; ".join(sizes) + ": look at the MTU of the path, and start again") if sizes else ""
+        return f"look at the MTU of the path, and start again: {few(sizes)}" if sizes else ""
 
     def words(self, one: Found, link: str, link_mtu: int, chosen: int) -> str:
         there = self._planes[one.plane].address

@@ -8,6 +8,7 @@ planes in another order from a peer that is lost later.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 SILENT_S = 3.0  # a peer that has answered nowhere by then does not
 GRACE_S = 0.2  # for the other planes once one has answered, and three times as long as that one took
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
+MOST_NAMED = 2  # planes in one sentence; the rest is a number
 
 
 def reached(qp: QueuePair) -> set[int]:
@@ -34,17 +36,18 @@ def silent(qp: QueuePair) -> list[int]:
     return sorted(here - reached(qp))
 
 
-def pauses(pairs: Sequence[QueuePair], patience_s: float = SILENT_S) -> Iterator[float]:
+def pauses(pairs: Sequence[QueuePair], patience_s: float = SILENT_S, until: float = math.inf) -> Iterator[float]:
     """How long to wait before looking again whether the peers of these have answered everywhere; ends when they have,
-    or when it is too late for those that have not."""
+    when it is too late for those that have not, or at that moment of `time.monotonic`."""
     start, first_s, pause_s = time.monotonic(), None, SHORTEST_PAUSE_S
     while any(silent(qp) or not reached(qp) for qp in pairs):  # links of this side may still be coming up
         spent_s = time.monotonic() - start
         if first_s is None and all(reached(qp) for qp in pairs):
             first_s = spent_s
-        if spent_s > (patience_s if first_s is None else 4 * first_s + GRACE_S):
+        left_s = until - start - spent_s
+        if left_s <= 0 or spent_s > (patience_s if first_s is None else 4 * first_s + GRACE_S):
             return
-        yield pause_s
+        yield min(pause_s, left_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
@@ -55,7 +58,7 @@ def never_reached(qp: QueuePair, peer: Peer) -> str:
     planes = silent(qp)
     if not planes:
         return "was never reached: no plane of this side is up"
-    over, advice = _pairs(qp.device, peer, planes), _advice(qp.device, peer, planes)
+    over, advice = few(_pairs(qp.device, peer, planes)), _advice(qp.device, peer, planes)
     return f"was never reached: nothing came back over {over}; {advice}"
 
 
@@ -79,26 +82,34 @@ def warn_of_silence(qp: QueuePair, peer: Peer, name: str) -> None:
     log.warning(
         "%s does not answer over %s; the other planes carry on. %s",
         name,
-        _pairs(qp.device, peer, fresh),
+        ", ".join(_pairs(qp.device, peer, fresh)),
         _advice(qp.device, peer, fresh).capitalize(),
     )
 
 
 def tried(device: Device, planes: Sequence[PeerPlane]) -> str:
-    """What is to be said of a peer that answers on no plane any longer: where it was asked, and how long."""
-    rows = zip(device.local_planes, planes, strict=True)
-    over = ", ".join(f"plane {plane} ({here} → {there.address})" for plane, (here, there) in enumerate(rows))
+    """What is to be said of a peer that answers on no plane any longer: how long it was asked, and where. An error is
+    cut off when it is long, so what can be done about it comes first."""
+    rows = enumerate(zip(device.local_planes, planes, device.planes(), strict=True))
+    over = [f"plane {plane} ({here} → {there.address})" for plane, (here, there, row) in rows if row["is_up"]]
     config = device.config
+    patience = f"for {config.patience_s:.3g} s" if config.patience_s < float("inf") else "without end"
     return (
-        f"nothing came back over {over}. Silence is borne for {config.patience_s:.3g} s, or less where the host says "
-        f"that nobody is there: `retry_exponential` of DeviceConfig ({config.retry_exponential}), also in "
-        f"SOFTMRC_CONFIG; each more doubles it"
+        f"silence is borne {patience}, or less where the host says that nobody is there (`retry_exponential` of "
+        f"DeviceConfig ({config.retry_exponential}), also in SOFTMRC_CONFIG; each more doubles it); "
+        + (f"nothing came back over {few(over)}" if over else "no plane of this side is up")
     )
 
 
-def _pairs(device: Device, peer: Peer, planes: Sequence[int]) -> str:
+def few(names: Sequence[str]) -> str:
+    """The first of them, and how many there are besides."""
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    return " and ".join([", ".join(names[:MOST_NAMED]), *more])
+
+
+def _pairs(device: Device, peer: Peer, planes: Sequence[int]) -> list[str]:
     places = [(plane, device.local_planes[plane], peer.planes[plane]) for plane in planes]
-    return ", ".join(f"plane {plane} ({here} → {there.address} UDP port {there.port})" for plane, here, there in places)
+    return [f"plane {plane} ({here} → {there.address} UDP port {there.port})" for plane, here, there in places]
 
 
 def _advice(device: Device, peer: Peer, planes: Sequence[int]) -> str:

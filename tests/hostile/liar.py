@@ -13,6 +13,7 @@ from softmrc.handshake import (
     CONNECTOR,
     CONNECTOR_IS_READY,
     CONNECTOR_OFFERS,
+    LISTENER_IS_READY,
     LISTENER_OFFERS,
     VERSION,
     Inbox,
@@ -77,8 +78,16 @@ class Liar:
         self._socket.sendall(framed(self._proof.sealed(CONNECTOR_OFFERS, words)))
         return self._proof.opened(LISTENER_OFFERS, self._receive())
 
-    def be_ready(self) -> None:
-        self._socket.sendall(framed(self._proof.sealed(CONNECTOR_IS_READY, {})))
+    def be_ready(self, **words: Any) -> None:
+        self._socket.sendall(framed(self._proof.sealed(CONNECTOR_IS_READY, words)))
+
+    def be_ready_and_leave(self) -> None:
+        """In one breath."""
+        both = self._proof.sealed(CONNECTOR_IS_READY, {}), self._proof.goodbye()
+        self._socket.sendall(b"".join(map(framed, both)))
+
+    def is_told_that_the_listener_is_ready(self) -> bool:
+        return self._proof.opened(LISTENER_IS_READY, self._receive()) == {}
 
     def _receive(self) -> dict[str, Any]:
         while (frame := self._inbox.next()) is None:

@@ -244,6 +244,23 @@ def test_answers_to_probes_are_bounded_and_no_peer_loses_its_share() -> None:
     assert rig.stats()["requests_unanswered"] == 20_000 - sum(answered.values())
 
 
+# spec: answers-bounded
+@pytest.mark.parametrize("size", [1600, 16_000])
+def test_answers_about_sizes_are_bounded_by_their_bytes_and_no_peer_loses_its_share(size: int) -> None:
+    rig = Rig(endpoint={"answers_per_s": 1000})
+    other = rig.endpoint.add_peer()
+    allowed = {rig.peer: 0, other: 0}
+    for number in range(20_000):  # a second of it
+        rig.now += 50_000_000
+        peer = other if number % 4000 == 0 else rig.peer
+        allowed[peer] += rig.endpoint.may_answer_at_length(rig.now, peer, size)
+        if number % 200 == 0:
+            assert only(rig.receive(packer.request(EV_PROBE, number)), RESPONSE), "short answers are counted apart"
+    assert allowed[other] == 5, "who asks now and then is answered every time"
+    assert 0.9 < allowed[rig.peer] * size / 1_600_000 < 1.1 * 1.1 + 0.03
+    assert rig.stats()["requests_unanswered"] == 20_000 - sum(allowed.values())
+
+
 def test_a_proven_update_is_heard_in_the_midst_of_a_flood() -> None:
     rig = Rig(ports=4, mtu=512, evs={"count": 16}, rtr=KEYS, endpoint={"answers_per_s": 10})
     for number in range(1000):

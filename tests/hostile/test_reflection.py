@@ -233,7 +233,7 @@ def bystander() -> Any:
 
 @pytest.mark.slow
 def test_over_sockets_a_bystander_gets_questions_and_no_data(bystander: Bystander) -> None:
-    with Device() as device:
+    with Device(retry_exponential=5) as device:
         qp = device.create_qp(device.create_cq())
         qp.init()
         qp.rtr(device.add_peer([bystander.plane]), dest_qpn=77, first_psn=0)

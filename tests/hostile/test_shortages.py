@@ -3,16 +3,95 @@
 from __future__ import annotations
 
 import errno
+import gc
+import os
+import resource
 import socket
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from liar import LIMIT_S, heard, hello, serves_an_honest_one, visit
+from liar import LIMIT_S, Liar, eventually, heard, hello, honest, serves_an_honest_one, visit
 
+from softmrc import _core
 from softmrc.connection import listen
+from softmrc.connection import reception as reception_module
+from softmrc.errors import DeviceError
+from softmrc.handshake import Inbox, Refusal
+from softmrc.sealing import Share
 from softmrc.verbs import Device
+
+PLANES = ["127.0.0.1", "127.0.0.2"]
+MOST_DESCRIPTORS = 40  # that a listener with a device of its own may need
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@contextmanager
+def only(free: int) -> Iterator[None]:
+    """This process may open so many descriptors more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    try:
+        with open(os.devnull) as source:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, source.fileno() + MOST_DESCRIPTORS + 64), hard))
+            try:
+                while True:
+                    held.append(os.dup(source.fileno()))
+            except OSError:
+                pass
+            for _ in range(free):
+                os.close(held.pop())
+            yield
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("owns_device", [False, True])
+def test_a_listener_without_descriptors_is_opened_whole_or_not_at_all(owns_device: bool) -> None:
+    with Device(PLANES) as device:
+
+        def whole() -> int:
+            given: dict[str, Any] = {"planes": PLANES} if owns_device else {"device": device}
+            with listen("127.0.0.1", memory=bytearray(64), **given) as one:
+                return len(one._reception._sockets)
+
+        assert whole() == 2  # what Python opens once is open
+        assert eventually(lambda: device._native.cq_count == 0)
+        gc.collect()
+        before, refusals = descriptors(), 0
+        for free in range(MOST_DESCRIPTORS):
+            with only(free):
+                try:
+                    doors = whole()
+                except DeviceError as error:
+                    assert error.errno == errno.EMFILE and "\n" not in str(error)
+                    refusals += 1
+                else:
+                    assert doors == 2
+            assert device._native.cq_count == 0 and not device._regions
+            gc.collect()
+            assert eventually(lambda: descriptors() <= before), f"{descriptors() - before} lost with {free} left"
+        assert 3 < refusals < MOST_DESCRIPTORS
+        assert whole() == 2
+
+
+def test_a_listener_without_a_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Device(PLANES) as device:
+        with monkeypatch.context() as patched, pytest.raises(DeviceError, match="thread") as caught:
+            patched.setattr(reception_module.threading.Thread, "start", refused)
+            listen("127.0.0.1", device=device, memory=bytearray(64))
+        assert caught.value.errno == errno.EAGAIN
+        assert device._native.cq_count == 0 and not device._regions
 
 
 @pytest.mark.parametrize("errors", [[errno.EMFILE] * 2, [errno.ENOMEM, errno.ENFILE]])
@@ -64,3 +143,61 @@ def test_a_visitor_that_cannot_be_watched_ends_nothing(monkeypatch: pytest.Monke
         assert not failures, listener.refused
         assert serves_an_honest_one(listener)
         assert listener.refused.count == 2
+
+
+@pytest.fixture
+def failures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the kernel refuses the next messages of TCP with."""
+    left: list[int] = []
+    send = socket.socket.send
+
+    def sometimes(sock: socket.socket, *data: Any) -> int:
+        if left:
+            raise OSError(left.pop(), "so it was told to")
+        return send(sock, *data)
+
+    monkeypatch.setattr(socket.socket, "send", sometimes)
+    return left
+
+
+NO_ROOM = [errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM]
+
+
+def test_a_refusal_is_heard_though_there_was_no_room_for_it(failures: list[int]) -> None:
+    with listen(memory=bytearray(64)) as listener, visit(listener) as sock:
+        failures += NO_ROOM
+        sock.sendall(hello(sealed=True))
+        said = Inbox()
+        said.add(heard(sock))
+        with pytest.raises(Refusal, match="refused: one side uses a secret and the other does not"):
+            said.next()
+        assert not failures and listener.refused.count == 1
+        assert eventually(lambda: not listener._reception._visitors)
+        assert serves_an_honest_one(listener)
+
+
+def test_the_last_word_of_a_handshake_is_heard_though_there_was_no_room_for_it(failures: list[int]) -> None:
+    """The connector asks for smaller packets and waits until it is told that they are."""
+    with listen(memory=bytearray(64)) as listener, visit(listener) as sock:
+        liar = Liar(sock)
+        liar.greet()
+        liar.offer(honest(mtu=4096))
+        failures += NO_ROOM
+        liar.be_ready(mtu=1024)
+        assert liar.is_told_that_the_listener_is_ready()
+        assert not failures
+        with listener.accept(LIMIT_S) as accepted:
+            assert accepted._payload == 1024
+
+
+@pytest.mark.skipif(not _core.can_seal(), reason="built without sealing")
+def test_a_goodbye_that_comes_with_the_last_word_is_heard() -> None:
+    """TCP may hand both over at once."""
+    with listen(memory=bytearray(64), secret="open sesame", seal="on") as listener, visit(listener) as sock:
+        liar = Liar(sock, b"open sesame")
+        liar.greet()
+        liar.offer(honest(seal=Share().told()))
+        liar.be_ready_and_leave()
+        with listener.accept(LIMIT_S) as accepted:
+            assert eventually(lambda: accepted._channel.is_closed_by_peer())
+            assert not accepted._channel.is_cut

@@ -58,6 +58,10 @@ def test_a_control_socket_answers_the_next(tmp_path: Path) -> None:
     run(tmp_path, "control", "once")
 
 
+def test_questions_about_sizes_take_no_room_from_data(tmp_path: Path) -> None:
+    run(tmp_path, "sizes")
+
+
 def test_a_device_is_opened_whole_or_not_at_all(tmp_path: Path) -> None:
     run(tmp_path, "opening")
 

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -99,6 +100,25 @@ def test_ping_and_ctl_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "lo" in (shown := capsys.readouterr().out) and "path 1,4" in shown
 
 
+def test_the_time_of_a_connector_bounds_all_that_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handshake gets through by TCP, and nothing by UDP."""
+    ends: list[float] = []
+    pauses = Survey.pauses
+
+    def noted(self: Survey, **more: float) -> Iterator[float]:
+        ends.append(more["until"])
+        return pauses(self, **more)
+
+    monkeypatch.setattr(Survey, "pauses", noted)
+    began = time.monotonic()
+    words = r"answers TCP, and was never reached: .*; `timeout_s` left [012]\.\d s for an answer"
+    with Device(TWO) as here, listen("127.0.0.1", 0, planes=TWO) as listener:
+        here.set_faults(black_hole=True)
+        with pytest.raises(RemoteError, match=words):
+            connect("127.0.0.1", listener.port, device=here, timeout_s=2.0)
+    assert len(ends) == 1 and 2.0 <= ends[0] - began < 60.0
+
+
 def test_sizes_are_lost_and_smaller_ones_pass() -> None:
     with pair(TWO) as (a, b):
         a.device.set_faults(0, mtu=1500)
@@ -126,7 +146,8 @@ def test_a_group_agrees_on_what_gets_through(faults: str, mtu: int, monkeypatch:
 def test_who_stops_answering_to_full_packets_only_is_told_apart() -> None:
     """The path carries less from one moment to the next, and only in this direction would anybody notice."""
     impatient = {"timeout": 10, "retry_linear": 3, "retry_exponential": 2}
-    words = r"stopped answering: packets of 16,\d+ bytes are lost on plane 0, and"
+    advice = "look at the MTU of the path, and start again"
+    words = rf"stopped answering: {advice}: packets of 16,\d+ bytes are lost on plane 0, and"
     with (
         Device(TWO, **impatient) as here,
         Device(TWO, **impatient) as there,

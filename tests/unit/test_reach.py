@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from types import SimpleNamespace
 from typing import Any
 
 from softmrc import reach
+from softmrc.config import DeviceConfig
+from softmrc.errors import LONGEST_SAYING, RemoteError
+from softmrc.verbs.peer import PeerPlane
 
 
 class Pair:
@@ -34,3 +38,29 @@ def test_none_is_waited_for_without_end() -> None:
     for _ in reach.pauses([pair], patience_s=0.0):
         pass
     assert not reach.reached(pair)
+
+
+def words_of(up: list[bool], **config: Any) -> str:
+    """Of a peer that has fallen silent, with the longest names that planes may have."""
+    here = [f"fd00:1111:2222:3333:4444:5555:6666:{plane:04x}%mlx5_bond_{plane:04x}" for plane in range(len(up))]
+    there = [PeerPlane(ipaddress.ip_address(name.partition("%")[0]), 4791, (4791,)) for name in here]
+    rows = [{"is_up": one} for one in up]
+    device: Any = SimpleNamespace(local_planes=here, planes=lambda: rows, config=DeviceConfig(**config))
+    whose = f"write 123456 failed: peer {there[0].address}"
+    return str(RemoteError(f"{whose} stopped answering: {reach.tried(device, there)}"))
+
+
+def test_an_outage_of_many_planes_is_told_whole() -> None:
+    words = words_of([True] * 8)
+    assert len(words) <= LONGEST_SAYING and words.endswith(" and 6 more")
+    assert "borne for 69.1 s" in words and "(`retry_exponential` of DeviceConfig (8), also in SOFTMRC_CONFIG" in words
+
+
+def test_planes_that_are_down_here_are_not_named_as_silent() -> None:
+    words = words_of([False, True, False, True])
+    assert [plane for plane in range(4) if f"plane {plane} (" in words] == [1, 3] and "more;" not in words
+    assert "no plane of this side is up" in words_of([False, False])
+
+
+def test_silence_that_is_borne_for_ever_is_called_so() -> None:
+    assert "silence is borne without end, or less" in words_of([True], retry_exponential=25)

@@ -50,10 +50,10 @@ def connect(
     """Reach a listener, at its TCP port. `host` may be several addresses of it, with commas between them; the handshake
     takes the first way that answers, over any plane of this side. Without `planes`, those of SOFTMRC_PLANES; on a host
     of a fabric (`softmrc.fabric.host`), all its planes and every path; else one plane, on the address that leads there.
-    `memory` (a buffer, a region of `device`, or several) is what the listener may write to; `timeout_s` is for the
-    handshake as a whole, and while there is time left a listener that is busy is called again. `identity` is a folder
-    with a key and those of known peers (`softmrc.identity`), of whom it must be the one that is called so. Without it
-    and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET."""
+    `memory` (a buffer, a region of `device`, or several) is what the listener may write to; `timeout_s` is for all of it,
+    the first answers by UDP too, and while there is time left a listener that is busy is called again. `identity` is a
+    folder with a key and those of known peers (`softmrc.identity`), of whom it must be the one that is called so.
+    Without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET."""
     caller = Caller(host, port, memory, knowledge_of(secret, identity), device, planes, timeout_s, settings)
     return finished(caller.connection(Blocking()))
 
@@ -169,7 +169,7 @@ class Caller:
             return made[0]._narrow(mtu)
 
         async def measure() -> int:
-            return await _measured(made[0], line.patience, channel.peer_name)
+            return await _measured(made[0], line.patience, channel.peer_name, self._until)
 
         proof = proof_by(self._knowledge, CONNECTOR, self._dialled)
         try:
@@ -184,12 +184,14 @@ class Caller:
     async def _see_planes(self, connection: Connection, patience: Patience) -> None:
         """That TCP came through says little about planes: see on which of them the peer answers."""
         try:
-            for pause_s in reach.pauses([connection.qp]):
+            left_s = self._until - time.monotonic()
+            for pause_s in reach.pauses([connection.qp], until=self._until):
                 if connection._has_lost_its_peer():
                     return  # which whoever uses it is told
                 await patience.pause(pause_s)
             if words := reach.never_reached(connection.qp, connection.peer):
-                raise RemoteError(f"{connection.peer_name} answers TCP, and {words}")
+                short = "" if left_s >= reach.SILENT_S else f"; `timeout_s` left {max(left_s, 0.0):.1f} s for an answer"
+                raise RemoteError(f"{connection.peer_name} answers TCP, and {words}{short}")
             reach.warn_of_links(connection.device)
             reach.warn_of_silence(connection.qp, connection.peer, connection.peer_name)
         except BaseException:
@@ -212,10 +214,10 @@ class Busy(RemoteError):
     """The listener could not receive everybody."""
 
 
-async def _measured(connection: Connection, patience: Patience, name: str) -> int:
+async def _measured(connection: Connection, patience: Patience, name: str, until: float) -> int:
     """The payload of packets that get through to the listener, which answers already."""
     survey = connection._survey()
-    for pause_s in survey.pauses():
+    for pause_s in survey.pauses(until=until):
         await patience.pause(pause_s)
     survey.note(name)
     return survey.payload

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from softmrc.connection.ways import Way
 from softmrc.errors import InternalError
-from softmrc.handshake import WHAT_IS_IT, Call, Channel, Inbox, Refusal, framed
+from softmrc.handshake import WHAT_IS_IT, Call, Channel, Refusal, framed
 
 HEAD_START_S = 0.1  # of each way before the next one
 T = TypeVar("T")
@@ -158,7 +158,6 @@ class Line:
         self._channel = channel
         self.patience = patience
         self._until = until
-        self._inbox = Inbox()
         self._doubt = WHAT_IS_IT  # until it has said something
 
     async def follow(self, steps: Call, measure: Callable[[], Awaitable[int]]) -> None:
@@ -193,11 +192,11 @@ class Line:
 
     async def _receive(self) -> dict[str, Any]:
         sock = self._channel.socket
-        while (frame := self._inbox.next()) is None:
+        while (frame := self._channel.inbox.next()) is None:
             data = await self._in_time(lambda left_s: self.patience.receive(sock, left_s))
             if not data:
                 raise Refusal(f"closed the connection during the handshake{self._doubt}")
-            self._inbox.add(data)
+            self._channel.inbox.add(data)
         self._doubt = ""
         return frame
 

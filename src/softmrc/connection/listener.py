@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from softmrc import leaving
 from softmrc.connection.arrange import Folder, Knowledge, device_for, is_loopback, knowledge_of, named, tcp_port
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
-from softmrc.connection.reception import Reception, Refusals
+from softmrc.connection.reception import OUT_OF_DESCRIPTORS, Reception, Refusals
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.host import FabricHost
 from softmrc.threads import finalizer
@@ -140,27 +140,25 @@ def listen(
         made = device_for(host, device, planes, settings)
         if device is None:
             undo.callback(made.close)
-        sockets = [sock, *_beside(sock, made)]
-        for other in sockets[1:]:
-            undo.enter_context(other)
+        sockets = [sock]
+        for other in _beside(sock, made):
+            sockets.append(undo.enter_context(other))
         listener = Listener(made, device is None, sockets, shared, memory)
         undo.pop_all()
         return listener
 
 
 def _opened(host: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(BACKLOG)
+    with contextlib.ExitStack() as undo:
+        try:
+            sock = undo.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            sock.listen(BACKLOG)
+        except OSError as error:
+            raise DeviceError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from None
+        undo.pop_all()
         return sock
-    except OSError as error:
-        sock.close()
-        raise DeviceError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from None
-    except BaseException:
-        sock.close()
-        raise
 
 
 def _everywhere(host: str) -> str:
@@ -169,15 +167,17 @@ def _everywhere(host: str) -> str:
     return "::" if here is not None and here.number_of(host) == here.host else host
 
 
-def _beside(first: socket.socket, device: Device) -> list[socket.socket]:
+def _beside(first: socket.socket, device: Device) -> Iterator[socket.socket]:
     """The same port at the addresses of the other planes. Where it is taken, or the address is not there, connectors
-    come by another."""
+    come by another. A shortage would pass, and leave a listener with fewer addresses for good: it is an error."""
     host, port = first.getsockname()[:2]
     others = [str(plane.address) for plane in device.local_planes if not plane.address.is_link_local]
     if host not in others:
-        return []
-    found = []
+        return
     for address in dict.fromkeys(others):
-        with contextlib.suppress(DeviceError):
-            found += [_opened(address, port)] if address != host else []
-    return found
+        try:
+            if address != host:
+                yield _opened(address, port)
+        except DeviceError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise

@@ -28,9 +28,9 @@ from softmrc.connection.arrange import Knowledge, proof_by
 from softmrc.connection.connection import Connection
 from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.offer import Offer
-from softmrc.errors import MrcError, UsageError
+from softmrc.errors import DeviceError, MrcError, UsageError
 from softmrc.fork import no_survivor
-from softmrc.handshake import LISTENER, Channel, Inbox, Proof, Refusal, framed, welcome
+from softmrc.handshake import LISTENER, Channel, Proof, Refusal, framed, welcome
 from softmrc.threads import a_lock
 from softmrc.verbs import Device
 
@@ -85,9 +85,9 @@ class Visitor:
         self.since = time.monotonic()  # of this step of the handshake
         self.until = self.since + reception.handshake_s
         self.connection: Connection | None = None  # once it has shown that it knows the secret
-        self.is_finished = False
+        self.is_refused = False  # and stays only until it has been told why
+        self._is_through = False  # the handshake's steps
         self._reception = reception
-        self._inbox = Inbox()
         self._outbox = bytearray()
         self._proof = proof_by(knowledge, LISTENER)
         self._steps = welcome(self._proof, self._answer, self._narrow)
@@ -106,27 +106,42 @@ class Visitor:
 
     @property
     def wants(self) -> int:
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
+        """What it says after its part is not the handshake's."""
+        reads = 0 if self._is_through or self.is_refused else selectors.EVENT_READ
+        return reads | (selectors.EVENT_WRITE if self._outbox else 0)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all is said, by either side."""
+        return self._is_through and not self._outbox
+
+    @property
+    def is_owed_words(self) -> bool:
+        return bool(self._outbox)
 
     def attend(self) -> None:
         """Take what it has sent, and answer, without waiting."""
+        if self.wants & selectors.EVENT_READ:
+            self._receive()
+        self._send()
+
+    def _receive(self) -> None:
         try:
             data = self.channel.socket.recv(1 << 16)
             if not data:
                 raise Refusal("closed the connection during the handshake")
-            self._inbox.add(data)
+            self.channel.inbox.add(data)
         except OSError as error:
             _check_passing(error)
-        while not self.is_finished and (frame := self._inbox.next()) is not None:
+        while not self._is_through and (frame := self.channel.inbox.next()) is not None:
             try:
                 answer = self._steps.send(frame)
             except StopIteration as end:
-                self.is_finished = True
+                self._is_through = True
                 if end.value is not None:
                     self._outbox += framed(end.value)
             else:
                 self._outbox += framed(answer or {})
-        self._send()
 
     def _send(self) -> None:
         try:
@@ -135,12 +150,20 @@ class Visitor:
         except OSError as error:
             _check_passing(error)
 
-    def leave(self, refusal: Refusal) -> None:
-        """Show it out, with a word if there is one and it can be said without waiting."""
+    def refuse(self, refusal: Refusal) -> None:
+        """Say why, if there is a word for it, as far as that can be said without waiting."""
+        if self.is_refused:
+            return
+        self.is_refused = True
         if refusal.told:
             self._outbox += framed(refusal.frame)
-        with contextlib.suppress(Refusal):
+        try:
             self._send()
+        except Refusal:
+            self._outbox.clear()  # it hears nothing any longer
+
+    def leave(self, refusal: Refusal) -> None:
+        self.refuse(refusal)
         connection, self.connection = self.connection, None
         if connection is not None:
             with contextlib.suppress(MrcError, OSError, MemoryError):
@@ -170,18 +193,29 @@ class Reception:
         self._refused = self._told_to_come_again = 0
         self._reasons: deque[str] = deque(maxlen=REASONS_KEPT)
         self._resumes_at: float | None = None
-        self._open()
-        self._thread = threading.Thread(target=self._run, name="softmrc-listener", daemon=True)
-        self._thread.start()
+        with contextlib.ExitStack() as undo:
+            self._open(undo)
+            undo.pop_all()
         _receptions.add(self)
 
-    def _open(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
-        self._open_doors()
-        self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
-        self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        """All of it, or nothing: `undo` has what was opened so far."""
+        try:
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            undo.callback(self._close_wake)
+            self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
+            undo.callback(self._watch.destroy)  # at once, though an exception may keep this one
+            self._open_doors()
+            self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+            self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
+        except OSError as error:
+            raise DeviceError(error.errno, f"cannot open a listener: {error.strerror}") from None
+        self._thread = threading.Thread(target=self._run, name="softmrc-listener", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise DeviceError(errno.EAGAIN, f"cannot start a listener's thread: {error}") from None
 
     def _open_doors(self) -> None:
         for sock in self._sockets:
@@ -298,7 +332,7 @@ class Reception:
     def _expire(self) -> None:
         now = time.monotonic()
         while self._visitors and (first := next(iter(self._visitors.values()))).until <= now:
-            self._turn_away(first, Refusal("did not finish the handshake in time", "you took too long"))
+            self._turn_away(first, Refusal("did not finish the handshake in time", "you took too long"), at_once=True)
         if self._resumes_at is not None and self._resumes_at <= now:
             self._resumes_at = None
             try:
@@ -340,7 +374,7 @@ class Reception:
         step = visitor.connection
         self._attend(visitor)
         if self._visitors.get(visitor.channel.socket) is visitor and visitor.connection is step:
-            self._turn_away(visitor, TOO_MANY)
+            self._turn_away(visitor, TOO_MANY, at_once=True)
 
     def _out_of_descriptors(self) -> None:
         """Somebody is at the door and cannot come in: another goes, or the door is closed for a moment."""
@@ -359,10 +393,12 @@ class Reception:
         had_proved = visitor.connection is not None
         try:
             visitor.attend()
-            if visitor.is_finished:
+            if visitor.is_refused and not visitor.is_owed_words:
+                self._dismiss(visitor, CLOSED)
+            elif visitor.is_finished:
                 self._finish(visitor)
             else:
-                self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
+                self._watch_for(visitor)
         except Refusal as refusal:
             self._turn_away(visitor, refusal)
         except Exception as error:  # ours: it is no fault of the visitor's, nor a reason to receive nobody else
@@ -372,6 +408,9 @@ class Reception:
         else:
             if not visitor.is_finished and visitor.connection is not None and not had_proved:
                 self._make_room_for(visitor)
+
+    def _watch_for(self, visitor: Visitor) -> None:
+        self._selector.modify(visitor.channel.socket, visitor.wants, partial(self._attend, visitor))
 
     def _finish(self, visitor: Visitor) -> None:
         connection = visitor.connection
@@ -388,8 +427,17 @@ class Reception:
                 return
         connection.close(0.0)
 
-    def _turn_away(self, visitor: Visitor, refusal: Refusal) -> None:
-        self._count(f"{visitor.channel.peer_name} {refusal}", refusal.busy)
+    def _turn_away(self, visitor: Visitor, refusal: Refusal, at_once: bool = False) -> None:
+        """It is told why. Where the system has no room for that at this moment it stays until there is, at most until
+        its time is up; one that has to make room goes."""
+        is_news = not visitor.is_refused
+        if is_news:
+            self._count(f"{visitor.channel.peer_name} {refusal}", refusal.busy)
+            visitor.refuse(refusal)
+        if is_news and visitor.is_owed_words and not at_once:
+            with contextlib.suppress(OSError):
+                self._watch_for(visitor)
+                return
         self._dismiss(visitor, refusal)
 
     def _count(self, reason: str, is_busy: bool) -> None:

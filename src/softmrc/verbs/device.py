@@ -41,6 +41,7 @@ from softmrc.units import ev_text, qpn_text, rate_text
 from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
 from softmrc.verbs.memory import MemoryRegion, ProtectionDomain
+from softmrc.verbs.narrow_paths import NarrowPaths
 from softmrc.verbs.peer import A_PEER, Peer, PeerPlane, check_carrier, checked_planes
 from softmrc.verbs.queue_pair import QueuePair
 from softmrc.verbs.width import lanes_here
@@ -192,7 +193,7 @@ class Device:
         self._capture: Capture | None = None  # the one that runs
         self._peers: dict[int, Peer] = {}  # by number, those that were added and not removed
         self.known_silent: set[int] = set()  # planes of which it was said that some peer does not answer there
-        self.known_narrow: set[int] = set()  # planes of which it was said that they lose full packets
+        self.narrow_paths = NarrowPaths()
         self._told_of_end: Census[Any] = Census()
         self._groups: Census[Any] = Census()  # leave before this device does
         self._sleepers: set[int] = set()  # those of its users, by id, who want its threads to sleep at once
