@@ -1,11 +1,18 @@
 """How two nodes tell each other what a connection needs, over TCP, before the first packet.
 
-    connector → hello: version, a fresh nonce, whether a secret is in use
-    listener  → hello likewise, and its proof: HMAC-SHA256 with the secret over both nonces
-    connector → its offer: planes, queue pair, first PSN, memory    sealed: an HMAC over step, nonces and offer
+    connector → hello: version, a fresh nonce, whether a secret or key is in use; with a key: it, and a share
+    listener  → hello likewise, and its proof: HMAC-SHA256 with the secret over both nonces; with a key: its signature
+    connector → its offer                                           sealed: an HMAC over step, nonces and offer;
+                                                                    with a key signed, too
     listener  → its offer                                           sealed likewise
-    connector → ready                                               sealed likewise
+    connector → ready, and the payload that gets through            sealed likewise
+    listener  → ready, if that is less than both had offered        sealed likewise
     either    → goodbye, where packets are sealed                   sealed likewise
+    either    → an error in words instead, perhaps to come again    not sealed
+
+What an offer holds: planes, queue pair, first PSN, largest payload, whether packets have an ICRC, how many immediates
+and packets may be under way, a key for words about ports, memory, and a share of the keys where packets are sealed
+(`softmrc.connection.offer`).
 
 So whoever does not know the secret is told nothing but a nonce, at either end: the listener proves itself before it is
 made an offer, and a seal proves the connector before it gets one. Fresh nonces make everything that was said before
