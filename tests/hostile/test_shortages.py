@@ -9,7 +9,7 @@ import resource
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -39,11 +39,9 @@ def only(free: int) -> Iterator[None]:
     try:
         with open(os.devnull) as source:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, source.fileno() + MOST_DESCRIPTORS + 64), hard))
-            try:
+            with suppress(OSError):
                 while True:
                     held.append(os.dup(source.fileno()))
-            except OSError:
-                pass
             for _ in range(free):
                 os.close(held.pop())
             yield

@@ -50,9 +50,9 @@ def connect(
     """Reach a listener, at its TCP port. `host` may be several addresses of it, with commas between them; the handshake
     takes the first way that answers, over any plane of this side. Without `planes`, those of SOFTMRC_PLANES; on a host
     of a fabric (`softmrc.fabric.host`), all its planes and every path; else one plane, on the address that leads there.
-    `memory` (a buffer, a region of `device`, or several) is what the listener may write to; `timeout_s` is for all of it,
-    the first answers by UDP too, and while there is time left a listener that is busy is called again. `identity` is a
-    folder with a key and those of known peers (`softmrc.identity`), of whom it must be the one that is called so.
+    `memory` (a buffer, a region of `device`, or several) is what the listener may write to; `timeout_s` is for all of
+    it, the first answers by UDP too, and while there is time left a listener that is busy is called again. `identity`
+    is a folder with a key and those of known peers (`softmrc.identity`), of whom it must be the one that is called so.
     Without it and `secret`, SOFTMRC_IDENTITY or SOFTMRC_SECRET."""
     caller = Caller(host, port, memory, knowledge_of(secret, identity), device, planes, timeout_s, settings)
     return finished(caller.connection(Blocking()))

@@ -1,4 +1,4 @@
-"""Which planes of a device lose full packets, as far as peers were asked: for people, and so that each is warned of once.
+"""Which planes of a device lose full packets, as far as peers were asked: for people, and to warn of each once.
 
 Nothing else follows from it. Every connection begins with full packets and asks anew, so one answer that was lost or
 forged makes no later connection small.
