@@ -270,9 +270,9 @@ def check_planes_equal(plan: Plan, sent: list[int], retransmitted: int) -> None:
 
     The rotation gives every EV its turn, of one quantum, once a lap, and every plane has the same number of EVs. So per
     queue pair two planes differ by at most one unfinished lap: the EVs of one plane times the quantum. Retransmissions
-    avoid the EV that failed and shift a lap by one each. With a link rate, a window for each port, or a process that asks
-    for room after a few packets, the choice is among ports with room, and what is in flight takes part in it; a fifth of
-    the mean comes on top.
+    avoid the EV that failed and shift a lap by one each. With a link rate, a window for each port, or a process that
+    asks for room after a few packets, the choice is among ports with room, and what is in flight takes part in it; a
+    fifth of the mean comes on top.
     Windows of their own grow by what arrives through each, and the first that meets a queue is halved while another
     still doubles. Nothing makes them equal before there is a queue, so one plane may carry twice what another does.
     """

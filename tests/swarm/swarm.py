@@ -202,9 +202,9 @@ class Run:
         that wait for the one before look for it one after the other.
         Congestion that the pair's single queue answers with trims is resolved at one packet a round trip. A window of
         one packet has no later one whose answer could show a loss: while packets are lost, each that is, and each whose
-        answer is, waits for that shortest silence, one after the other. What looks like a queue
-        whatever is sent keeps a window that heeds it at two packets, or at one where the base RTT is wrong, and a narrow
-        plane has its share to carry.
+        answer is, waits for that shortest silence, one after the other. What looks like a queue whatever is sent keeps
+        a window that heeds it at two packets, or at one where the base RTT is wrong, and a narrow plane has its share
+        to carry.
         """
         plan = self.plan
         rtt_us = plan.rtt_us
