@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "face/refusal.h"
+#include "seal/crypto.h"
 #include "udp/failure.h"
 
 namespace softmrc::nccl {
@@ -58,7 +59,9 @@ Plugin::Plugin() : process_(face::random_bits()), pid_(getpid()) {
     for (const auto& station : of_process().stations_)
       if (station) station->node().abandon();
   });
-  // Before version 11 nobody says when it is over. Peers may still want their last acknowledgement.
+  // Before version 11 nobody says when it is over. Peers may still want their last acknowledgement, sealed perhaps. Where the
+  // process has used the library before, that has its handler of exit() already, which comes after ours.
+  seal::keep_until_the_end();
   std::atexit([] {
     Plugin& plugin = of_process();
     if (plugin.pid_ != getpid()) return;

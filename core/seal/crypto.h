@@ -25,6 +25,8 @@ enum class Cipher : std::uint8_t { aes_256_gcm, chacha20_poly1305 };
 bool is_available();
 // What it calls itself.
 const char* library();
+// Has it stay until the process is gone: its own handler of exit() would take away what lanes use that still answer peers.
+void keep_until_the_end();
 
 class Aead {
  public:

@@ -42,6 +42,7 @@ Secret public_of(int type, const Secret& own) {
 
 bool is_available() { return true; }
 const char* library() { return OpenSSL_version(OPENSSL_VERSION); }
+void keep_until_the_end() { OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr); }
 
 struct Aead::Context {
   EVP_CIPHER_CTX* evp = EVP_CIPHER_CTX_new();

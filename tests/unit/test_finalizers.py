@@ -9,7 +9,7 @@ import sys
 import pytest
 
 START = """
-import os, signal, sys, threading, time
+import os, signal, sys, time
 from softmrc import connect, listen
 from softmrc.cli.ending import terminable
 from softmrc.threads import finalizer
@@ -27,7 +27,7 @@ def drop():
     Dropped()
 
 def wait():
-    threading.Event().wait(60)
+    time.sleep(60)
     sys.exit(9)
 """
 ENDS = {
