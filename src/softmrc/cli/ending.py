@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
-import weakref
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from softmrc.threads import send_again
-
 STATUS = 128 + signal.SIGTERM
+AGAIN_S = 0.01
 
 
 class Terminated(KeyboardInterrupt):
@@ -19,28 +19,35 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise `Terminated` where SIGTERM finds the command. Once: another does not disturb what is being put away. And
-    again, if what was raised is gone and the command is not: Python forgets what is raised in a finalizer."""
-    told: weakref.ref[Terminated] | None = None
-    is_over = False
-
-    def lost(_: object) -> None:
-        if not is_over:
-            send_again(signal.SIGTERM)
+    """Raise `Terminated` where SIGTERM finds the command. Once: another does not disturb what is being put away. Where
+    it finds a finalizer, Python reports what was raised and goes on: the signal is then sent again a moment later."""
+    main = threading.main_thread().ident or 0
+    is_told = is_over = False
 
     def end(*_: Any) -> None:
-        nonlocal told
-        if told is None or told() is None:
-            error = Terminated()
-            told = weakref.ref(error, lost)
-            try:
-                raise error
-            finally:
-                del error  # its traceback holds this frame
+        nonlocal is_told
+        if not is_told:
+            is_told = True
+            raise Terminated
 
+    def send_again() -> None:
+        if not is_over:
+            signal.pthread_kill(main, signal.SIGTERM)
+
+    def report(lost: sys.UnraisableHookArgs) -> None:
+        nonlocal is_told
+        if not isinstance(lost.exc_value, Terminated):
+            report_before(lost)
+            return
+        is_told = False
+        with suppress(RuntimeError):  # no thread to be had: the next signal ends the command
+            threading.Timer(AGAIN_S, send_again).start()
+
+    report_before, sys.unraisablehook = sys.unraisablehook, report
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
         is_over = True
         signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = report_before

@@ -22,7 +22,6 @@ from softmrc.errors import ConfigError
 from softmrc.fork import leave_to_parent
 from softmrc.planes import LocalPlane, resolve_all
 from softmrc.recorder.recorder import recorder_of
-from softmrc.threads import finalizer
 from softmrc.verbs import Device
 from softmrc.verbs.bounds import whole
 from softmrc.verbs.width import lanes_of_rank, processes_here
@@ -318,7 +317,6 @@ class Group:
         if self._owns_device:
             self.device.close()
 
-    @finalizer
     def __del__(self) -> None:
         """One that was dropped leaves a device that it shares as it found it."""
         if not getattr(self, "_closed", True):

@@ -24,7 +24,6 @@ from softmrc.handshake import Channel, Proof, Refusal
 from softmrc.path_mtu import Survey
 from softmrc.said import Nonsense
 from softmrc.sealing import Share
-from softmrc.threads import finalizer
 from softmrc.verbs import (
     Completion,
     CompletionQueue,
@@ -458,7 +457,6 @@ class Connection:
         self._owns_device = False
         self.close(0.0)
 
-    @finalizer
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # half made, or of a device that is gone
             self.close()

@@ -16,7 +16,6 @@ from softmrc.connection.memory import OfferedMemory
 from softmrc.connection.reception import OUT_OF_DESCRIPTORS, Reception, Refusals
 from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.host import FabricHost
-from softmrc.threads import finalizer
 from softmrc.verbs import Device, MemoryRegion
 from softmrc.verbs.bounds import FOR_EVER, seconds
 
@@ -95,7 +94,6 @@ class Listener:
         if self._owns_device:
             self.device.close()
 
-    @finalizer
     def __del__(self) -> None:
         """Waits for nobody: it may run in a thread that holds what the reception's needs to end."""
         with contextlib.suppress(Exception):  # half made

@@ -12,7 +12,6 @@ import numpy as np
 
 from softmrc.engine import COMPLETION, CompletionKind, CompletionStatus
 from softmrc.errors import MrcError, UsageError
-from softmrc.threads import finalizer
 from softmrc.verbs.bounds import FOR_EVER, instance, seconds, whole
 
 if TYPE_CHECKING:
@@ -132,7 +131,6 @@ class CompletionQueue:
         """Destroy it as soon as nobody holds it: whoever still waits for it must not be given another's completions."""
         self._is_retired = True
 
-    @finalizer
     def __del__(self) -> None:
         if self._is_retired:
             with suppress(UsageError):

@@ -36,7 +36,6 @@ from softmrc.engine import EVENT, Endpoint, EventType, EvState, QpState, Refused
 from softmrc.errors import ConfigError, DeviceError, UsageError, did_you_mean
 from softmrc.fabric import denylist
 from softmrc.fork import OfParent, leave_to_parent
-from softmrc.threads import finalizer
 from softmrc.units import ev_text, qpn_text, rate_text
 from softmrc.verbs.bounds import flag, instance, whole
 from softmrc.verbs.completion import CompletionQueue, Readiness
@@ -587,7 +586,6 @@ class Device:
         for one in self._dependents():
             one._on_device_closed()
 
-    @finalizer
     def __del__(self) -> None:
         if hasattr(self, "_native"):
             leaving.let_go(self._native)
