@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto patience_with_one_address = std::chrono::milliseconds(1'000);
 constexpr auto pause_between_tries = std::chrono::milliseconds(50);
-constexpr auto lull_between_shortages = std::chrono::seconds(5);  // those before it do not count
+constexpr auto longest_lull = std::chrono::seconds(10);  // in a row: a connector may have tried its other addresses
 constexpr auto pause_between_words = std::chrono::seconds(1);
 constexpr int admitted_at_once = 16;
 
@@ -37,6 +37,13 @@ std::string peer_of(int fd) {
 int new_socket(bool is_v4) { return socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
 
 }  // namespace
+
+bool Row::lasts(std::chrono::milliseconds patience) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_ > longest_lull) first_ = now;
+  last_ = now;
+  return now - first_ >= patience;
+}
 
 Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);
@@ -68,6 +75,7 @@ void Talk::read() {
       if (udp::is_shortage(errno)) return;
       throw HungUp(std::string("is gone: ") + std::strerror(errno));
     }
+    has_heard_ = true;
     exchange_.hear({buffer, static_cast<std::size_t>(got)});
   }
 }
@@ -93,8 +101,9 @@ void Talk::end(const std::string& words) {
 
 // Door -------------------------------------------------------------------------------------------------------------
 
-Door::Door(const wire::Address& address, bool stays_here, std::string secret, const Token& token, MakeParty make)
-    : secret_(std::move(secret)), token_(token), make_(std::move(make)) {
+Door::Door(const wire::Address& address, bool stays_here, std::string secret, const Token& token, MakeParty make,
+           std::chrono::milliseconds patience)
+    : secret_(std::move(secret)), token_(token), make_(std::move(make)), patience_(patience) {
   wire::Address bound = address;
   if (!stays_here) bound = address.is_v4 ? wire::Address(wire::Ipv4{}) : wire::Address(wire::Ipv6{});
   socket_ = Descriptor(new_socket(bound.is_v4));
@@ -123,13 +132,18 @@ void Door::admit(const Tell& tell) {
   for (int i = 0; i < admitted_at_once; ++i) {
     Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) {
-      const bool is_ours = errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EOPNOTSUPP;
-      const std::string why = std::string("cannot take a connection in: ") + std::strerror(errno);
+      const int error = errno;
+      const bool is_ours = error == EBADF || error == EINVAL || error == ENOTSOCK || error == EOPNOTSUPP;
+      const std::string why = std::string("cannot take a connection in: ") + std::strerror(error);
       if (is_ours) throw Refusal(why);
-      const bool is_nobody = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED || errno == EPROTO;
+      if (error == EINTR) return;
+      const bool is_nobody = error == EAGAIN || error == EWOULDBLOCK || error == ECONNABORTED || error == EPROTO;
+      if (is_nobody || !udp::is_shortage(error)) without_accept_ = {};
+      else if (without_accept_.lasts(patience_) && visitors_.empty()) throw udp::DeviceFailure(error, why);
       if (!is_nobody) refuse_for_now(tell, why);
       return;
     }
+    without_accept_ = {};
     // Of strangers, who came first has had its time; the newest may be who is waited for.
     if (visitors_.size() >= most_visitors) {
       const auto stranger = std::ranges::find_if(visitors_, [](const Talk& one) { return !one.has_proved(); });
@@ -151,12 +165,13 @@ std::unique_ptr<Party> Door::poll(const Tell& tell) {
       if (visitor->advance()) {
         std::unique_ptr<Party> party = visitor->take_party();
         visitors_.erase(visitor);
+        without_means_ = {};
         return party;
       }
       if (!visitor->is_late()) continue;
       tell(visitor->name() + " did not finish the handshake in time");
     } catch (const std::exception& why) {
-      if (udp::is_shortage(why)) {  // without a word, so that it calls again
+      if (udp::is_shortage(why) && !without_means_.lasts(patience_)) {  // without a word, so that it calls again
         refuse_for_now(tell, why.what());
       } else {
         visitor->end(why.what());
@@ -216,14 +231,10 @@ bool Call::is_connected() {
 
 // In a handler: what was thrown goes on if it is no shortage, or one that has lasted too long. Else all begins again.
 void Call::bear(const std::exception& why) {
-  if (!udp::is_shortage(why)) throw;
-  const auto now = Talk::Clock::now();
-  if (now - short_at_ > lull_between_shortages) short_since_ = now;
-  short_at_ = now;
-  if (now - short_since_ >= patience_) throw;
+  if (!udp::is_shortage(why) || short_.lasts(patience_)) throw;
   talk_.reset();
   socket_ = Descriptor();
-  rests_until_ = now + pause_between_tries;
+  rests_until_ = Talk::Clock::now() + pause_between_tries;
 }
 
 std::unique_ptr<Party> Call::poll() {
@@ -249,6 +260,9 @@ std::unique_ptr<Party> Call::advance() {
     if (talk_->is_late()) throw HungUp("has not looked at who calls");
     return nullptr;
   } catch (const HungUp& why) {
+    // To be shut out is no answer if it goes on. Who said something, or does not look yet, may let it in later.
+    if (talk_->has_heard() || talk_->is_late()) shown_out_ = {};
+    else if (shown_out_.lasts(patience_)) throw Refusal(talk_->name() + " lets nobody in: " + why.what());
     answered_at_ = asked_at_;
     talk_.reset();
     next(why.what());  // it made room for others, perhaps

@@ -22,6 +22,16 @@ constexpr std::chrono::seconds visitor_time{10};
 constexpr std::chrono::milliseconds caller_patience{60'000};
 constexpr std::size_t most_visitors = 64;
 
+// A row of failures, each of which comes soon after the one before.
+class Row {
+ public:
+  // One more. Whether the row has lasted for so long.
+  bool lasts(std::chrono::milliseconds patience);
+
+ private:
+  std::chrono::steady_clock::time_point first_{}, last_{};
+};
+
 // An open descriptor.
 class Descriptor {
  public:
@@ -51,6 +61,7 @@ class Talk {
   void end(const std::string& words);
   bool is_late() const { return Clock::now() >= until_ && !has_proved(); }
   bool has_proved() const { return exchange_.has_proved(); }
+  bool has_heard() const { return has_heard_; }
   const std::string& name() const { return name_; }
   std::unique_ptr<Party> take_party() { return std::move(party_); }
 
@@ -64,6 +75,7 @@ class Talk {
   std::unique_ptr<Party> party_;
   Exchange exchange_;
   Bytes outgoing_;
+  bool has_heard_ = false;
 };
 
 class Door {
@@ -74,9 +86,12 @@ class Door {
 
   // On loopback if `stays_here`, else on every address. Throws Refusal, and DeviceFailure where the system is short of
   // something.
-  Door(const wire::Address& address, bool stays_here, std::string secret, const Token& token, MakeParty make);
+  Door(const wire::Address& address, bool stays_here, std::string secret, const Token& token, MakeParty make,
+       std::chrono::milliseconds patience = caller_patience);
   std::uint16_t port() const { return port_; }
   // The party of a connector that has come through, if there is one; `tell` hears of those that were turned away.
+  // While the system is short of something, whoever comes has to come again; once it has been for longer than a connector
+  // waits, who comes is told so. Throws Refusal, and DeviceFailure where nobody could be let in for as long.
   std::unique_ptr<Party> poll(const Tell& tell);
 
  private:
@@ -89,6 +104,8 @@ class Door {
   Descriptor socket_;
   std::uint16_t port_ = 0;
   std::list<Talk> visitors_;
+  std::chrono::milliseconds patience_;
+  Row without_accept_, without_means_;  // shortages in which nobody can be let in; in which who is in gets no further
   Talk::Clock::time_point said_at_{};  // that nobody can be taken in
 };
 
@@ -128,7 +145,7 @@ class Call {
   Talk::Clock::time_point answered_at_ = Talk::Clock::now();  // by somebody's TCP
   Talk::Clock::time_point dialled_{};
   Talk::Clock::time_point rests_until_{};
-  Talk::Clock::time_point short_since_{}, short_at_{};  // the first and the last of a row of shortages
+  Row short_, shown_out_;  // shortages here; who was called hung up before it had said anything
 };
 
 }  // namespace softmrc::face

@@ -1,10 +1,13 @@
 #include "udp/own_file.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <string_view>
 
@@ -20,6 +23,7 @@ bool is_handed(std::string_view path) {
 }
 
 constexpr mode_t others = 077;
+constexpr std::string_view of_all = "others may open it, as any file of its file system";
 
 // Empty: nothing.
 std::string what_is_wrong(const struct stat& about, Begins begins) {
@@ -37,14 +41,27 @@ int not_opened(int fd, int error, std::string& why, std::string reason) {
 
 int not_opened(int fd, int error, std::string& why) { return not_opened(fd, error, why, std::strerror(error)); }
 
-// -1 with EEXIST where there is something already.
-int make(const std::string& path, int flags, std::string& why) {
+// -1 with EEXIST where there is something already. The file is given its name, if that is another, once nobody else may
+// open it.
+int make(const std::string& path, int flags, std::string& why, const std::string& name = "") {
   const int fd = open(path.c_str(), flags | O_CREAT | O_EXCL, 0600);
+  if (fd < 0) return not_opened(fd, errno, why);
   struct stat about {};
-  if (fd < 0 || fstat(fd, &about) != 0) return not_opened(fd, errno, why);
-  if (!(about.st_mode & others)) return fd;
+  int error = fstat(fd, &about) == 0 ? 0 : errno;
+  const bool is_of_all = !error && about.st_mode & others;
+  if (!error && !is_of_all && !name.empty() && std::rename(path.c_str(), name.c_str()) != 0) error = errno;
+  if (!error && !is_of_all) return fd;
   unlink(path.c_str());
-  return not_opened(fd, EPERM, why, "others may open it, as any file of its file system");
+  return is_of_all ? not_opened(fd, EPERM, why, std::string(of_all)) : not_opened(fd, error, why);
+}
+
+// As what is made anew, which takes the place of the old file in one step; that one stays where it cannot.
+int replace(const std::string& path, int flags, std::string& why) {
+  std::uint32_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != sizeof bits) return not_opened(-1, errno, why);
+  const int fd = make(path + "." + std::to_string(bits), flags, why, path);
+  if (fd < 0 && why != of_all) return not_opened(fd, errno, why, "others may open it, and it cannot be replaced (" + why + "): chmod 600 it first");
+  return fd;
 }
 
 // What this process was handed is taken as it is.
@@ -71,7 +88,7 @@ int open_own(const std::string& path, Begins begins, std::string& why) {
   if (begins == Begins::at_end || !S_ISREG(about.st_mode)) return fd;
   if (about.st_mode & others) {  // somebody may have it open
     close(fd);
-    return unlink(path.c_str()) == 0 ? make(path, flags, why) : not_opened(-1, errno, why);
+    return replace(path, flags, why);
   }
   return ftruncate(fd, 0) == 0 ? fd : not_opened(fd, errno, why);
 }

@@ -10,8 +10,8 @@ enum class Begins { anew, at_end };
 
 // A descriptor to write to, which never blocks; -1 with errno, and in `why` what people are told. The file is made with
 // mode 0600. One that is there must be this user's own regular file, or a character device, and no symbolic link. One that
-// others may open is replaced if it begins anew, since somebody may have it open, and refused if it is to be appended to. A
-// descriptor that was handed to this process, as /dev/stdout names one, is taken as it is.
+// others may open is replaced if it begins anew, since somebody may have it open, and refused if it cannot be, or is to be
+// appended to. A descriptor that was handed to this process, as /dev/stdout names one, is taken as it is.
 int open_own(const std::string& path, Begins begins, std::string& why);
 
 }  // namespace softmrc::udp

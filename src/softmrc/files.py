@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import stat
 import tomllib
 from contextlib import suppress
@@ -70,13 +71,14 @@ def cannot_write(path: Path | None, error: OSError | ValueError) -> DeviceError:
 
 HANDED = re.compile(r"/dev/(stdin|stdout|stderr|fd/[0-9]+)|/proc/self/fd/[0-9]+")  # descriptors of this process
 OTHERS = 0o077  # what a mode allows to others than the owner
+OF_ALL = "others may open it, as any file of its file system"
 
 
 def open_own(path: str, *, is_anew: bool, is_pipe_fine: bool = False) -> int:
     """A descriptor to write to, of a file that holds what other users are not to read, or to have put there: captures
     and keys. The file is made with mode 0600. One that is there must be this user's own regular file (or pipe), or a
     character device, and no symbolic link. One that others may open is replaced if it begins anew, since somebody may
-    have it open, and refused if it is to be appended to. `core/udp/own_file.h` is the same for C++."""
+    have it open, and refused if it cannot be, or is to be appended to. `core/udp/own_file.h` is the same for C++."""
     flags = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC | (0 if is_anew else os.O_APPEND)
     flags |= 0 if is_pipe_fine else os.O_NONBLOCK
     if HANDED.fullmatch(path):
@@ -104,20 +106,34 @@ def open_own(path: str, *, is_anew: bool, is_pipe_fine: bool = False) -> int:
         os.close(handle)
         raise
     os.close(handle)
-    os.unlink(path)
-    return _made(path, flags)
+    return _replaced(path, flags)
 
 
-def _made(path: str, flags: int) -> int:
+def _made(path: str, flags: int, name: str | None = None) -> int:
+    """A new file at a path, which is given its name, if it is another, once nobody else may open it."""
     handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         if os.fstat(handle).st_mode & OTHERS:
-            os.unlink(path)
-            raise PermissionError(errno.EPERM, "others may open it, as any file of its file system")
+            raise PermissionError(errno.EPERM, OF_ALL)
+        if name is not None:
+            os.rename(path, name)
     except BaseException:
         os.close(handle)
+        with suppress(OSError):
+            os.unlink(path)
         raise
     return handle
+
+
+def _replaced(path: str, flags: int) -> int:
+    """As what is made anew, which takes the place of the old file in one step; that one stays where it cannot."""
+    try:
+        return _made(f"{path}.{secrets.token_hex(4)}", flags, path)
+    except OSError as error:
+        if error.strerror == OF_ALL:
+            raise
+        words = f"others may open it, and it cannot be replaced ({error.strerror}): chmod 600 it first"
+        raise OSError(error.errno, words) from None
 
 
 def _there(path: str, flags: int) -> int:

@@ -9,6 +9,7 @@ import hmac
 import json
 import os
 import re
+import resource
 import socket
 import time
 import tomllib
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 import parts
 from softmrc import planes, written
 from softmrc.config import DeviceConfig
-from softmrc.errors import ConfigError
+from softmrc.errors import ConfigError, DeviceError
 from softmrc.fabric.denylist import Denylist, Entry
 from softmrc.fabric.description import parse
 from softmrc.fabric.host import FabricHost
@@ -329,6 +330,82 @@ def test_where_nobody_is_the_call_ends_in_words() -> None:
             while time.monotonic() < until:
                 assert call.poll() is None
                 time.sleep(0.005)
+
+
+def refusal_of(call, poll_door, limit_s: float = 20.0) -> str:
+    """Why a call ended, while the door was looked at."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        try:
+            assert call.poll() is None
+        except ValueError as error:
+            return str(error)
+        poll_door()
+        time.sleep(0.001)
+    pytest.fail("it calls for ever")
+
+
+def test_who_calls_is_told_of_a_shortage_that_lasts() -> None:
+    door = parts.FaceShortDoor("s", TOKEN, 0.3)
+    call = parts.FaceCall(door.port, "s", TOKEN, "the connector", 60.0)
+    turned_away = []
+    assert "refused: no descriptor is left" in refusal_of(call, lambda: turned_away.extend(door.poll()))
+    assert door.asked > 1, "for a while it has to come again"
+    assert "for now: no descriptor is left" in turned_away[0] and "for now" not in turned_away[-1]
+
+
+def test_who_calls_outlasts_a_shortage_of_who_is_there() -> None:
+    door = parts.FaceShortDoor("s", TOKEN, 60.0)
+    call = parts.FaceCall(door.port, "s", TOKEN, "the connector", 0.5)
+    until = time.monotonic() + 20
+    while door.asked < 20 and time.monotonic() < until:
+        assert call.poll() is None
+        door.poll()
+        time.sleep(0.001)
+    assert door.asked == 20
+
+
+def test_who_calls_gives_up_where_it_is_always_hung_up_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        hung_up = 0
+
+        def hang_up() -> None:
+            nonlocal hung_up
+            with contextlib.suppress(BlockingIOError):
+                server.accept()[0].close()
+                hung_up += 1
+
+        call = parts.FaceCall(server.getsockname()[1], "s", TOKEN, "the connector", 0.3)
+        assert "lets nobody in" in refusal_of(call, hang_up)
+        assert hung_up > 1
+
+
+@contextlib.contextmanager
+def no_descriptors():
+    usual, lowest = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+@pytest.mark.parametrize("is_broken", [False, True], ids=["row", "broken row"])
+def test_a_door_without_descriptors_says_so_in_the_end(is_broken: bool) -> None:
+    door = parts.FaceDoor("s", TOKEN, "the listener", 0.1)
+    with no_descriptors():
+        assert door.poll() is None
+    if is_broken:
+        assert door.poll() is None
+    time.sleep(0.15)
+    with no_descriptors():
+        if is_broken:
+            assert door.poll() is None
+        else:
+            with pytest.raises(DeviceError, match="cannot take a connection in: Too many open files"):
+                door.poll()
 
 
 # A host of a fabric. -----------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cerrno>
+#include <chrono>
 #include <map>
 
 #include "bind/bind.h"
@@ -16,6 +18,7 @@
 #include "face/json.h"
 #include "face/node.h"
 #include "face/sealing.h"
+#include "udp/failure.h"
 #include "udp/own_file.h"
 
 namespace nb = nanobind;
@@ -79,6 +82,8 @@ nb::list faults_of(const std::string& text, std::size_t planes) {
   return rows;
 }
 
+std::chrono::milliseconds milliseconds_of(double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3)); }
+
 // One side of an exchange, whose offer is what it was given.
 struct Talker final : Party {
   Talker(bool is_connector, const std::string& secret, const nb::bytes& token, const nb::bytes& words)
@@ -100,6 +105,24 @@ struct Talker final : Party {
 // What a party was told, once it is through a door or a call.
 std::unique_ptr<Talker> through(std::unique_ptr<Party> party) { return std::unique_ptr<Talker>(static_cast<Talker*>(party.release())); }
 
+// Who has too little of something for every connection.
+struct Short final : Party {
+  explicit Short(int& asked) : asked(asked) {}
+  Bytes offer() override { return {}; }
+  void accept(std::span<const std::uint8_t>) override {
+    ++asked;
+    throw udp::DeviceFailure(EMFILE, "no descriptor is left");
+  }
+  int& asked;
+};
+
+struct ShortDoor {
+  ShortDoor(const std::string& secret, const nb::bytes& token, double patience_s)
+      : door(wire::Ipv4{127, 0, 0, 1}, true, secret, Talker::token_of(token), [this] { return std::make_unique<Short>(asked); }, milliseconds_of(patience_s)) {}
+  int asked = 0;
+  Door door;
+};
+
 Door::MakeParty talkers(bool is_connector, const nb::bytes& token, const std::string& words) {
   return [=, token = Bytes(of_python(token).begin(), of_python(token).end())] {
     return std::make_unique<Talker>(is_connector, "", nb::bytes(token.data(), token.size()), nb::bytes(words.data(), words.size()));
@@ -110,16 +133,27 @@ Door::MakeParty talkers(bool is_connector, const nb::bytes& token, const std::st
 
 void bind_face(nb::module_& m) {
   nb::class_<Door>(m, "FaceDoor")
-      .def("__init__", [](Door* self, const std::string& secret, const nb::bytes& token, const std::string& offer) {
-        told([&] { return new (self) Door(wire::Ipv4{127, 0, 0, 1}, true, secret, Talker::token_of(token), talkers(false, token, offer)); });
-      })
+      .def("__init__", [](Door* self, const std::string& secret, const nb::bytes& token, const std::string& offer, double patience_s) {
+        told([&] {
+          return new (self) Door(wire::Ipv4{127, 0, 0, 1}, true, secret, Talker::token_of(token), talkers(false, token, offer), milliseconds_of(patience_s));
+        });
+      }, nb::arg("secret"), nb::arg("token"), nb::arg("offer"), nb::arg("patience_s") = 60.0)
       .def_prop_ro("port", &Door::port)
       .def("poll", [](Door& door) { return told([&] { return through(door.poll([](const std::string&) {})); }); }, "Who came through, or None.");
+  nb::class_<ShortDoor>(m, "FaceShortDoor")
+      .def(nb::init<const std::string&, const nb::bytes&, double>())
+      .def_prop_ro("port", [](const ShortDoor& it) { return it.door.port(); })
+      .def_ro("asked", &ShortDoor::asked, "How often it had too little.")
+      .def("poll", [](ShortDoor& it) {
+        std::vector<std::string> turned_away;
+        it.door.poll([&](const std::string& who) { turned_away.push_back(who); });
+        return turned_away;
+      }, "What was told of those that were turned away.");
   nb::class_<Call>(m, "FaceCall")
       .def("__init__", [](Call* self, std::uint16_t port, const std::string& secret, const nb::bytes& token, const std::string& offer, double patience_s) {
         told([&] {
           return new (self) Call({wire::Ipv4{127, 0, 0, 1}}, 0, port, secret, Talker::token_of(token), talkers(true, token, offer),
-                                 std::chrono::milliseconds(static_cast<std::int64_t>(patience_s * 1e3)));
+                                 milliseconds_of(patience_s));
         });
       })
       .def("poll", [](Call& call) { return told([&] { return through(call.poll()); }); });

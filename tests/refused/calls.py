@@ -165,6 +165,7 @@ NOT_REFUSED = {
     "open": "as fstat",
     "fdopen": "as fstat",
     "ftruncate": "as fstat",
+    "rename": "as fstat",
     "fopen64": "of files of settings: who asked is told",
     "pthread_join": "fails for threads that are none",
     "pthread_detach": "as pthread_join",

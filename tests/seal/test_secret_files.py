@@ -6,11 +6,14 @@ import logging
 import os
 import resource
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import needs
 import parts
 from softmrc import _core, keylog
 from softmrc._core import Cipher
@@ -92,11 +95,50 @@ def test_a_file_that_cannot_be_closed_to_others_is_refused(
         return handle
 
     if is_there:
-        path.touch(0o755)
+        path.write_bytes(b"before")
+        path.chmod(0o755)
     monkeypatch.setattr(os, "open", open_for_all)
     with pytest.raises(PermissionError, match="others may open it"):
         open_own(str(path), is_anew=is_anew)
-    assert (is_there and not is_anew) or not path.exists()
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"before"] * is_there
+
+
+@both
+def test_what_cannot_be_replaced_is_refused_and_kept(opened: Opened, tmp_path: Path) -> None:
+    """As in a folder that this user cannot write: no name that is longer can be made beside it."""
+    path = tmp_path / ("x" * 255)
+    path.write_bytes(b"before")
+    path.chmod(0o644)
+    with pytest.raises(REFUSED, match=r"others may open it, and it cannot be replaced \(.*too long\): chmod 600 it"):
+        opened(str(path), True)
+    assert path.read_bytes() == b"before"
+    path.chmod(0o600)
+    write(opened(str(path), True), b"now")
+    assert path.read_bytes() == b"now"
+
+
+MOUNTED = """
+import sys
+import test_secret_files
+try:
+    getattr(test_secret_files, sys.argv[1])(sys.argv[2], True)
+except (OSError, ValueError) as error:
+    print(error)
+"""
+
+
+@both
+@needs.tools("unshare")
+@needs.in_namespaces
+def test_a_file_that_was_mounted_into_a_container_is_refused_and_kept(opened: Opened, tmp_path: Path) -> None:
+    path, script = tmp_path / "it", 'mount --bind "$3" "$3" && exec "$0" -c "$1" "$2" "$3"'
+    path.write_bytes(b"before")
+    path.chmod(0o644)
+    words = ["unshare", "-m", "sh", "-c", script, sys.executable, MOUNTED, opened.__name__, str(path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "cannot be replaced (Device or resource busy): chmod 600 it" in done.stdout
+    assert path.read_bytes() == b"before" and os.listdir(tmp_path) == ["it"]
 
 
 @both
