@@ -70,8 +70,11 @@ class Survey:
                     break
                 self._rounds.append(native.survey_sizes(self._lane, places))
                 some = self._payloads if number else [self._payloads[0], self._payloads[-1]]
-                # The smallest goes first: no plane is to look silent because the largest took its time.
-                native.ask_sizes(self._lane, self._rounds[-1], sorted(payload + self._around for payload in some))
+                # First the smallest goes first: no plane is to look silent because the largest took its time. Then by
+                # turns: a peer whose sockets are full may answer only the first of a round, or only the last, and what
+                # it has no room to answer must not look lost.
+                sizes = sorted((payload + self._around for payload in some), reverse=number % 2 == 1)
+                native.ask_sizes(self._lane, self._rounds[-1], sizes)
                 ends_at = time.monotonic() + min(FIRST_ROUND_S * (1 << number), LONGEST_ROUND_S)
                 while (now := time.monotonic()) < min(ends_at, until):
                     self._look()
