@@ -66,16 +66,19 @@ class Survey:
         pause_s, began, first_s = SHORTEST_PAUSE_S, time.monotonic(), math.inf
         try:
             for number in range(MOST_ROUNDS):
-                if number >= silent_rounds and not any(one.payload for one in self.found):
+                if number >= silent_rounds and not self.has_answer:
                     break
                 self._rounds.append(native.survey_sizes(self._lane, places))
                 some = self._payloads if number else [self._payloads[0], self._payloads[-1]]
-                # The smallest goes first: no plane is to look silent because the largest took its time.
-                native.ask_sizes(self._lane, self._rounds[-1], sorted(payload + self._around for payload in some))
+                # First the smallest goes first: no plane is to look silent because the largest took its time. Then by
+                # turns: a peer whose sockets are full may answer only the first of a round, or only the last, and what
+                # it has no room to answer must not look lost.
+                sizes = sorted((payload + self._around for payload in some), reverse=number % 2 == 1)
+                native.ask_sizes(self._lane, self._rounds[-1], sizes)
                 ends_at = time.monotonic() + min(FIRST_ROUND_S * (1 << number), LONGEST_ROUND_S)
                 while (now := time.monotonic()) < min(ends_at, until):
                     self._look()
-                    if any(one.payload for one in self.found):
+                    if self.has_answer:
                         first_s = min(first_s, now - began)
                     if self._is_over(is_late=now - began > 4 * first_s + GRACE_S):
                         return
@@ -121,6 +124,10 @@ class Survey:
     def bytes_of(self, plane: int, payload: int) -> int:
         """A packet with this payload, as IP counts."""
         return payload + self._around + UDP_BYTES + (20 if self._planes[plane].address.version == 4 else 40)
+
+    @property
+    def has_answer(self) -> bool:
+        return any(one.payload for one in self.found)
 
     @property
     def narrow(self) -> list[Found]:

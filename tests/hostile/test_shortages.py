@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from liar import LIMIT_S, Liar, eventually, heard, hello, honest, serves_an_honest_one, visit
 
+from interrupting import is_interrupted
 from softmrc import _core
-from softmrc.connection import listen
+from softmrc.connection import Listener, listen
 from softmrc.connection import reception as reception_module
 from softmrc.errors import DeviceError
 from softmrc.handshake import Inbox, Refusal
@@ -89,6 +90,60 @@ def test_a_listener_without_a_thread_says_so(monkeypatch: pytest.MonkeyPatch) ->
             patched.setattr(reception_module.threading.Thread, "start", refused)
             listen("127.0.0.1", device=device, memory=bytearray(64))
         assert caught.value.errno == errno.EAGAIN
+        assert device._native.cq_count == 0 and not device._regions
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_signal_while_a_listeners_thread_starts_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Python may leave the start of a thread that runs, or will in a moment."""
+    failures: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda failure: failures.append(failure.exc_value))
+    with Device(PLANES) as device:
+
+        def whole() -> None:
+            opened.append(listen("127.0.0.1", device=device, memory=bytearray(64)))
+
+        def closed() -> None:
+            while opened:
+                opened.pop().close()
+
+        def is_clean() -> bool:
+            threads = [one for one in threading.enumerate() if one.name == "softmrc-listener" and one.is_alive()]
+            return not threads and descriptors() <= before and not device._native.cq_count and not device._regions
+
+        opened: list[Listener] = []
+        whole()
+        closed()
+        assert eventually(lambda: device._native.cq_count == 0)
+        gc.collect()
+        before, step, is_over = descriptors(), 0, False
+        while not is_over:
+            step += 1
+            is_over = not is_interrupted(step, whole, threading.__file__, error=error)
+            closed()
+            assert eventually(is_clean), f"step {step}"
+            whole()
+            closed()
+        assert step > 10 and not failures
+        with listen("127.0.0.1", device=device, memory=bytearray(64)) as one:
+            assert serves_an_honest_one(one, planes=["127.0.0.3", "127.0.0.4"])
+
+
+def test_a_signal_as_a_listeners_thread_has_started_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    with Device(PLANES) as device:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(reception_module.threading.Thread, "start", interrupted)
+            listen("127.0.0.1", device=device, memory=bytearray(64))
+        names = [one.name for one in threading.enumerate() if one.is_alive()]
+        assert "softmrc-listener" not in names
         assert device._native.cq_count == 0 and not device._regions
 
 

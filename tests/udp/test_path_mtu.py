@@ -19,13 +19,13 @@ from loopback import drain, eventually, pair
 
 import needs
 from collectives.ranks import ranks, values_of
-from softmrc import control
+from softmrc import control, path_mtu
 from softmrc.bench.veth import run
 from softmrc.cli.ctl import _planes
 from softmrc.cli.ping import Carried
 from softmrc.collectives import Group
 from softmrc.collectives.neighbours import SHARED_MEMORY
-from softmrc.connection import Connection, connect, listen
+from softmrc.connection import Connection, connect, connect_async, listen
 from softmrc.engine import QpState
 from softmrc.errors import RemoteError
 from softmrc.path_mtu import Survey
@@ -117,6 +117,23 @@ def test_the_time_of_a_connector_bounds_all_that_it_asks(monkeypatch: pytest.Mon
         with pytest.raises(RemoteError, match=words):
             connect("127.0.0.1", listener.port, device=here, timeout_s=2.0)
     assert len(ends) == 1 and 2.0 <= ends[0] - began < 60.0
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_connector_with_little_time_blames_what_is_lost_and_not_tcp(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is over as it asks which sizes get through."""
+    monkeypatch.setattr(path_mtu, "FIRST_ROUND_S", 60.0)
+    monkeypatch.setattr(path_mtu, "LONGEST_ROUND_S", 60.0)
+    words = r"answers TCP, and was never reached: .*; `timeout_s` left [01]\.\d s for an answer"
+    with Device(TWO) as here, listen("127.0.0.1", 0, planes=TWO) as listener:
+        here.set_faults(black_hole=True, mtu=1500)
+        with pytest.raises(RemoteError, match=words):
+            if is_async:
+                asyncio.run(connect_async("127.0.0.1", listener.port, device=here, timeout_s=1.5))
+            else:
+                connect("127.0.0.1", listener.port, device=here, timeout_s=1.5)
 
 
 def test_sizes_are_lost_and_smaller_ones_pass() -> None:

@@ -38,6 +38,7 @@ class Network:
         self.local_planes = [SimpleNamespace(link="eth0", link_mtu=9000) for _ in carries]
         self.path_mtus = [0] * len(carries)
         self.carries, self._rtt_s, self._native = list(carries), rtt_s, self
+        self.room = slice(None)  # which of the questions of a round that get there are answered
 
     def planes(self) -> list[dict[str, bool]]:
         return [{"is_up": True}] * len(self.carries)
@@ -55,7 +56,8 @@ class Network:
     def sizes_answered(self, lane: int, number: int) -> list[int]:
         at, sizes = self.asked[number]
         is_late = self.clock.now < at + self._rtt_s
-        return [0 if is_late else max([size for size in sizes if size <= most], default=0) for most in self.carries]
+        answered = [[size for size in sizes if size <= most][self.room] for most in self.carries]
+        return [0 if is_late else max(some, default=0) for some in answered]
 
     def end_survey(self, lane: int, number: int) -> None:
         pass
@@ -91,10 +93,25 @@ def test_where_full_packets_get_through_two_questions_do(clock: Clock) -> None:
     assert len(network.asked) == 1 and survey.payload == FULL and not survey.narrow
 
 
-def test_the_smallest_is_asked_first(clock: Clock) -> None:
+def test_the_smallest_is_asked_first_and_then_last(clock: Clock) -> None:
     network = Network(clock, 1500, 1500)
     network.spend(network.survey().pauses())
-    assert all(sizes == sorted(sizes) for _, sizes in network.asked) and len(network.asked) > 1
+    for number, (_, sizes) in enumerate(network.asked):
+        assert sizes == sorted(sizes, reverse=number % 2 == 1)
+    assert len(network.asked) > 1
+
+
+@pytest.mark.parametrize("room", [slice(1), slice(3), slice(-1, None), slice(-3, None)], ids=str)
+@pytest.mark.parametrize("carries, payload", [(WIDE, FULL), (4200, 4096), (1500, 1408)])
+def test_a_peer_with_room_for_few_answers_does_not_look_narrower(
+    clock: Clock, room: slice, carries: int, payload: int
+) -> None:
+    """As where other traffic fills its sockets: room may end within every round, or begin."""
+    network = Network(clock, carries, carries)
+    network.room = room
+    survey = network.survey()
+    network.spend(survey.pauses())
+    assert survey.payload == payload and bool(survey.narrow) == (payload < FULL)
 
 
 @pytest.mark.parametrize("rtt_s", [RTT_S, 0.015])

@@ -28,6 +28,7 @@ from softmrc.connection.ways import Way, fabric_ways, ways_to
 from softmrc.errors import RemoteError
 from softmrc.fabric.host import FabricHost
 from softmrc.handshake import CONNECTOR, Channel, Proof, Refusal, call
+from softmrc.path_mtu import Survey
 from softmrc.verbs import Device
 from softmrc.verbs.bounds import seconds
 
@@ -169,7 +170,11 @@ class Caller:
             return made[0]._narrow(mtu)
 
         async def measure() -> int:
-            return await _measured(made[0], line.patience, channel.peer_name, self._until)
+            left_s = self._until - time.monotonic()
+            survey = await _measured(made[0], line.patience, channel.peer_name, self._until)
+            if survey.found and not survey.has_answer and time.monotonic() >= self._until:
+                _check_reached(made[0], left_s)
+            return survey.payload
 
         proof = proof_by(self._knowledge, CONNECTOR, self._dialled)
         try:
@@ -189,9 +194,7 @@ class Caller:
                 if connection._has_lost_its_peer():
                     return  # which whoever uses it is told
                 await patience.pause(pause_s)
-            if words := reach.never_reached(connection.qp, connection.peer):
-                short = "" if left_s >= reach.SILENT_S else f"; `timeout_s` left {max(left_s, 0.0):.1f} s for an answer"
-                raise RemoteError(f"{connection.peer_name} answers TCP, and {words}{short}")
+            _check_reached(connection, left_s)
             reach.warn_of_links(connection.device)
             reach.warn_of_silence(connection.qp, connection.peer, connection.peer_name)
         except BaseException:
@@ -214,10 +217,17 @@ class Busy(RemoteError):
     """The listener could not receive everybody."""
 
 
-async def _measured(connection: Connection, patience: Patience, name: str, until: float) -> int:
-    """The payload of packets that get through to the listener, which answers already."""
+def _check_reached(connection: Connection, left_s: float) -> None:
+    """That the peer has answered on some plane, in the time that was left for it."""
+    if words := reach.never_reached(connection.qp, connection.peer):
+        short = "" if left_s >= reach.SILENT_S else f"; `timeout_s` left {max(left_s, 0.0):.1f} s for an answer"
+        raise RemoteError(f"{connection.peer_name} answers TCP, and {words}{short}")
+
+
+async def _measured(connection: Connection, patience: Patience, name: str, until: float) -> Survey:
+    """Which packets get through to the listener, which answers already."""
     survey = connection._survey()
     for pause_s in survey.pauses(until=until):
         await patience.pause(pause_s)
     survey.note(name)
-    return survey.payload
+    return survey

@@ -35,10 +35,20 @@ class Listener:
         self._memory = OfferedMemory(device, memory)
         try:
             self._reception = Reception(sockets, device, knowledge, self._memory)
+            self._reception.open()
+            leaving.expect_connection(self)
         except BaseException:
-            self._memory.release()
+            self._give_up()
             raise
-        leaving.expect_connection(self)
+
+    def _give_up(self) -> None:
+        """While it is made: the device is still the caller's."""
+        self._is_closed = True
+        try:
+            if hasattr(self, "_reception"):
+                self._reception.close()
+        finally:
+            self._memory.release()
 
     @property
     def regions(self) -> tuple[MemoryRegion, ...]:

@@ -31,7 +31,7 @@ from softmrc.connection.offer import Offer
 from softmrc.errors import DeviceError, MrcError, UsageError
 from softmrc.fork import no_survivor
 from softmrc.handshake import LISTENER, Channel, Proof, Refusal, framed, welcome
-from softmrc.threads import a_lock
+from softmrc.threads import a_lock, has_begun
 from softmrc.verbs import Device
 
 HANDSHAKE_S = 10.0  # for all of it, from the first byte to the last
@@ -193,28 +193,37 @@ class Reception:
         self._refused = self._told_to_come_again = 0
         self._reasons: deque[str] = deque(maxlen=REASONS_KEPT)
         self._resumes_at: float | None = None
-        with contextlib.ExitStack() as undo:
-            self._open(undo)
-            undo.pop_all()
+        self._wake = -1
+        self._thread = threading.Thread(target=self._run, name="softmrc-listener", daemon=True)
+        # What was opened so far. A signal may leave the start of a thread that runs, or that is yet to: either it takes
+        # this out, and closes all itself, or `close` does, and the thread ends before it has touched anything.
+        self._undo = [contextlib.ExitStack()]
+
+    def open(self) -> None:
+        """Where that fails, or is interrupted, `close` undoes it."""
+        self._open(self._undo[0])
+        self._start()
         _receptions.add(self)
 
     def _open(self, undo: contextlib.ExitStack) -> None:
-        """All of it, or nothing: `undo` has what was opened so far."""
         try:
             self._selector = undo.enter_context(selectors.DefaultSelector())
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(self._close_wake)
             self._watch = self.device.create_cq()  # nothing ever ends there: readable means that the device is closed
-            undo.callback(self._watch.destroy)  # at once, though an exception may keep this one
+            undo.callback(self._watch.destroy)
             self._open_doors()
             self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
             self._selector.register(self._watch.fileno(), selectors.EVENT_READ, self._device_closed)
         except OSError as error:
             raise DeviceError(error.errno, f"cannot open a listener: {error.strerror}") from None
-        self._thread = threading.Thread(target=self._run, name="softmrc-listener", daemon=True)
+
+    def _start(self) -> None:
         try:
             self._thread.start()
         except RuntimeError as error:
+            if has_begun(self._thread):  # Python was interrupted as it waited for it, and stumbled over its lock then
+                raise (error.__context__ or error) from None
             raise DeviceError(errno.EAGAIN, f"cannot start a listener's thread: {error}") from None
 
     def _open_doors(self) -> None:
@@ -254,8 +263,13 @@ class Reception:
     def close(self) -> None:
         """Show everybody out, and wait until the thread has ended."""
         self.end()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        try:
+            undo = self._undo.pop()
+        except IndexError:
+            if self._thread.is_alive() and threading.current_thread() is not self._thread:
+                self._thread.join()
+        else:
+            undo.close()
 
     def end(self) -> None:
         """Receive nobody any longer. The thread ends by itself."""
@@ -283,6 +297,10 @@ class Reception:
 
     def _run(self) -> None:
         try:
+            self._undo.pop()
+        except IndexError:
+            return  # closed as it began
+        try:
             while not self._over:
                 for key, _ in self._ready():
                     self._try(key.data)
@@ -296,7 +314,8 @@ class Reception:
             self._selector.close()
             self._close_doors()
             self._close_wake()
-            self._watch.retire()
+            with contextlib.suppress(MrcError):  # the device is closed
+                self._watch.destroy()  # at once, though an exception may keep this one
 
     def _close_wake(self) -> None:
         with self._lock:
