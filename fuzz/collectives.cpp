@@ -1,4 +1,4 @@
-// A rank of a group, over two strands, whose peers are not to be trusted: they say what an honest peer would say, or something else, at the
+// A rank of a group, over two channels, whose peers are not to be trusted: they say what an honest peer would say, or something else, at the
 // wrong time, twice, or of another size; they write where they were let, or elsewhere, and announce what they never wrote.
 // Their queue pairs are honest, so everything arrives. The group may fail; but memory whose operation has ended is given
 // back at once, so whoever still reads or writes it is found, and when the group has failed nothing may be under way.
@@ -21,7 +21,7 @@ using namespace softmrc::collectives;
 using fuzz::Input;
 
 constexpr std::uint32_t ranks = 3;
-constexpr std::uint32_t strands = 2;
+constexpr std::uint32_t channels = 2;
 constexpr std::uint32_t mtu = 4096;
 constexpr std::uint32_t ring_key = 9, landing_key = 100;  // to the peers' memory: for messages, and for the rest
 constexpr std::array<std::uint64_t, 8> sizes = {0, 8, 64, 4096, 8192, 12288, 65600, 300'000};
@@ -34,7 +34,7 @@ using Memory = std::unique_ptr<std::uint8_t[]>;
 
 // What a rank would call, and the memory for it.
 struct Asked {
-  Call call;
+  CollectiveCall call;
   std::vector<Memory> memory;
 
   Part part(std::uint64_t bytes) {
@@ -98,66 +98,66 @@ std::uint32_t set_up(proto::Endpoint& engine) {
 // Nobody drives but `Machine::settle`, and time stands still.
 struct Stage final : proto::Driver {
   proto::Endpoint engine{engine_config()};
-  std::vector<proto::Attendant*> attendants;
-  bool is_nudged = false;
+  std::vector<proto::ProgressHandler*> progress_handlers;
+  bool progress_requested = false;
 
-  void run(proto::Errand errand) override { errand(engine, now()); }
-  void run_and_send(proto::Errand errand) override { errand(engine, now()); }
-  void send_owed() override {}
+  void run(proto::FunctionRef function) override { function(engine, now()); }
+  void run_and_send(proto::FunctionRef function) override { function(engine, now()); }
+  void send_pending() override {}
   bool wait_until(const std::function<bool()>& is_done, Duration) override { return is_done(); }
-  void nudge() override { is_nudged = true; }
-  proto::Verdict init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes, bool) override {
+  void request_progress() override { progress_requested = true; }
+  proto::MaybeError init(proto::Endpoint& engine, Time, std::uint32_t qpn, const proto::InitAttributes& attributes, bool) override {
     return engine.modify_init(qpn, attributes);
   }
-  proto::Verdict connect(proto::Endpoint& e, Time at, std::uint32_t qpn, const proto::RtrAttributes& attributes) override {
+  proto::MaybeError connect(proto::Endpoint& e, Time at, std::uint32_t qpn, const proto::RtrAttributes& attributes) override {
     return e.modify_rtr(at, qpn, attributes);
   }
   void destroy(proto::Endpoint& e, Time at, std::uint32_t qpn) override { e.destroy_qp(at, qpn); }
-  void add_attendant(proto::Attendant* attendant) override { attendants.push_back(attendant); }
-  void remove_attendant(proto::Attendant* attendant) override { std::erase(attendants, attendant); }
+  void add_progress_handler(proto::ProgressHandler* progress_handler) override { progress_handlers.push_back(progress_handler); }
+  void remove_progress_handler(proto::ProgressHandler* progress_handler) override { std::erase(progress_handlers, progress_handler); }
   bool is_closed() const override { return false; }
   Time now() const override { return Time{1'000'000}; }
 
-  void attend() {
-    is_nudged = false;
-    for (proto::Attendant* attendant : attendants) attendant->attend(engine, now());
+  void progress() {
+    progress_requested = false;
+    for (proto::ProgressHandler* progress_handler : progress_handlers) progress_handler->progress(engine, now());
   }
 };
 
 constexpr std::uint32_t message_qpn(std::uint32_t at, std::uint32_t of) { return 0x100 + 16 * at + 2 * of; }
 
-// What an honest peer would say and write in a collective, on one strand.
+// What an honest peer would say and write in a collective, on one channel.
 struct Share {
-  std::vector<Header> eager;
-  Header grant;
+  std::vector<MessageHeader> eager;
+  MessageHeader grant;
   std::vector<Outbound> writes;
 };
 
-// One strand of a peer.
+// One channel of a peer.
 struct Peer {
   proto::Endpoint engine{engine_config()};
   std::uint32_t rank = 0;
-  std::uint32_t strand = 0;
+  std::uint32_t channel = 0;
   std::uint32_t cq = 0;
   std::uint32_t ring_rkey = 0;         // of the ring that its messages go to
   std::uint64_t written = 0;
-  Channel inbox;
+  MessageRing inbox;
   std::vector<std::uint8_t> landing = std::vector<std::uint8_t>(sizes.back());  // what is written to it, one over the other
   std::deque<std::vector<std::uint8_t>> sent;  // what the engine may still read
-  std::deque<Header> heard;
+  std::deque<MessageHeader> heard;
   std::vector<Share> shares;
 };
 
 class Machine {
  public:
   explicit Machine(Input& in) : in_(in), rank_(in.byte() % ranks) {
-    std::vector<Home> homes;
+    std::vector<ChannelResources> homes;
     for (Stage& stage : stages_) {
       homes.push_back({&stage, set_up(stage.engine)});
       stage.engine.allow_domains(ranks);
       for (std::uint32_t peer = 0; peer + 1 < ranks; ++peer) stage.engine.add_peer();
     }
-    group_ = std::make_unique<Group>(homes, Place{rank_, ranks, mtu}, std::vector<proto::Domain>{1, 2, 3}, 7, std::make_shared<Port>());
+    group_ = std::make_unique<Group>(homes, RankInfo{rank_, ranks, mtu}, std::vector<proto::Domain>{1, 2, 3}, 7, std::make_shared<CompletionNotifier>());
     for (std::uint32_t i = 0; i < peers_.size(); ++i) join(i, homes[i / (ranks - 1)].cq);
     group_->start(8 * mtu);
   }
@@ -190,15 +190,15 @@ class Machine {
   void join(std::uint32_t number, std::uint32_t cq) {
     Peer& peer = peers_[number];
     const std::uint32_t index = number % (ranks - 1);  // also who it is to the engine
-    peer.strand = number / (ranks - 1);
+    peer.channel = number / (ranks - 1);
     peer.rank = index < rank_ ? index : index + 1;
     peer.cq = set_up(peer.engine);
-    peer.inbox.open(peer.strand ? Channel::narrow_ring : Channel::wide_ring);
+    peer.inbox.open(peer.channel ? MessageRing::narrow_ring : MessageRing::wide_ring);
     peer.engine.add_peer();
-    peer.ring_rkey = group_->ring_rkey(peer.strand, peer.rank);
+    peer.ring_rkey = group_->ring_rkey(peer.channel, peer.rank);
     expect(peer.engine.add_region({peer.inbox.inbound(), 0, peer.inbox.ring_bytes(), ring_key}));
     for (std::uint32_t i = 0; i < 8; ++i) expect(peer.engine.add_region({peer.landing.data(), 0, peer.landing.size(), landing_key + i}));
-    Stage& stage = stages_[peer.strand];
+    Stage& stage = stages_[peer.channel];
     for (std::uint32_t k : {0, 1}) {
       const std::uint32_t here = message_qpn(rank_, peer.rank) + k, there = message_qpn(peer.rank, rank_) + k;
       connect(stage.engine, stage.now(), here, there, index, cq, group_->domain(peer.rank));
@@ -206,7 +206,7 @@ class Machine {
       for (std::uint32_t i = 0; i < 64; ++i) peer.engine.post_receive(there, k);
     }
     const std::uint32_t qpn = message_qpn(rank_, peer.rank);
-    group_->connect(peer.strand, peer.rank, qpn, qpn + 1, ring_key);
+    group_->connect(peer.channel, peer.rank, qpn, qpn + 1, ring_key);
   }
 
   Peer& any_peer() { return peers_[in_.byte() % peers_.size()]; }
@@ -232,9 +232,9 @@ class Machine {
     pending_.push_back({group_->issue(mine.call, 1e6), std::move(mine.memory)});
     for (Peer& peer : peers_) {
       const Asked its = ask(kind, dtype, op, root, bytes, peer.rank);
-      auto stripes = cut_into_stripes(plan(its.call, {peer.rank, ranks, 8 * mtu, {}, algorithm}), strands, 8 * mtu);
-      stripes.resize(strands);
-      peer.shares.push_back(stripes[peer.strand] ? share_of(*stripes[peer.strand]) : Share{});
+      auto stripes = cut_into_stripes(plan(its.call, {peer.rank, ranks, 8 * mtu, {}, algorithm}), channels, 8 * mtu);
+      stripes.resize(channels);
+      peer.shares.push_back(stripes[peer.channel] ? share_of(*stripes[peer.channel]) : Share{});
     }
   }
 
@@ -252,7 +252,7 @@ class Machine {
         share.writes.push_back(out);
         continue;
       }
-      Header& eager = share.eager.emplace_back(share.grant);
+      MessageHeader& eager = share.eager.emplace_back(share.grant);
       eager.type = MessageType::eager;
       eager.bytes = out.bytes;
       eager.step = out.index;
@@ -278,7 +278,7 @@ class Machine {
   // What the peers say: right in all but what the bits ask for.
   void speak_in_collective() {
     Peer& peer = any_peer();
-    Header header;
+    MessageHeader header;
     if (!peer.shares.empty()) {
       const Share& share = peer.shares[peer.shares.size() - 1 - in_.byte() % peer.shares.size()];
       const std::uint8_t which = in_.byte();
@@ -289,7 +289,7 @@ class Machine {
 
   void speak_of_send() {
     Peer& peer = any_peer();
-    Header header;
+    MessageHeader header;
     const std::uint8_t bits = in_.byte();
     header.tag = bits & 1;
     header.descriptor.dtype = DType::uint8;
@@ -309,20 +309,20 @@ class Machine {
 
   void speak_at_random() {
     Peer& peer = any_peer();
-    Header header;
+    MessageHeader header;
     const wire::Bytes raw = in_.bytes(sizeof header);
     std::memcpy(static_cast<void*>(&header), raw.data(), raw.size());
-    speak(peer, header, header.payload % (most_payload + 1));
+    speak(peer, header, header.payload % (max_payload + 1));
   }
 
-  void speak(Peer& peer, Header header, std::uint64_t payload) {
+  void speak(Peer& peer, MessageHeader header, std::uint64_t payload) {
     const std::uint16_t wrong = static_cast<std::uint16_t>(in_.byte() | in_.byte() << 8);
     if (wrong & 1) header.type = static_cast<MessageType>(in_.byte() % 16);
     if (wrong & 2) header.number += in_.byte() - 128u;
     if (wrong & 4) header.bytes = wrong & 8 ? in_.longword() : any_size();
     if (wrong & 16) header.descriptor.dtype = static_cast<DType>(in_.byte());
     if (wrong & 32) header.descriptor.kind = static_cast<Kind>(in_.byte());
-    if (wrong & 64) payload = in_.word() % (most_payload + 1);
+    if (wrong & 64) payload = in_.word() % (max_payload + 1);
     if (wrong & 128) header.consumed = in_.longword();
     if (wrong & 256) header.taken = in_.word();
     if (wrong & 512) header.rkey = in_.word();
@@ -343,8 +343,8 @@ class Machine {
   void write_slice() {
     Peer& peer = any_peer();
     const std::uint8_t wrong = in_.byte();
-    Header let;
-    for (const Header& header : peer.heard)
+    MessageHeader let;
+    for (const MessageHeader& header : peer.heard)
       if (header.type == MessageType::grant || header.type == MessageType::accept) let = header;
     if (let.type == MessageType::accept)
       return write(peer, 1, let.rkey, 0, std::vector<std::uint8_t>(let.bytes, 1), send_bit | let.number);
@@ -379,28 +379,28 @@ class Machine {
     request.rkey = rkey;
     request.imm = imm;
     request.has_imm = true;
-    peer.engine.post_write(stages_[peer.strand].now(), message_qpn(peer.rank, rank_) + qp, request);
+    peer.engine.post_write(stages_[peer.channel].now(), message_qpn(peer.rank, rank_) + qp, request);
   }
 
   // Everything arrives, everybody listens, and what has ended is forgotten.
   void settle() {
     for (int rounds = 0; rounds < 1000; ++rounds) {
       bool moved = false;
-      for (std::uint32_t k = 0; k < strands; ++k) moved |= exchange(k);
+      for (std::uint32_t k = 0; k < channels; ++k) moved |= exchange(k);
       if (!moved) break;
-      for (Stage& stage : stages_) stage.attend();
+      for (Stage& stage : stages_) stage.progress();
     }
     const bool has_failed = !group_->error().empty();
     for (const Pending& p : pending_) expect(p.work->has_ended() || !has_failed);
     std::erase_if(pending_, [](const Pending& p) { return p.work->has_ended(); });
   }
 
-  // On one strand.
-  bool exchange(std::uint32_t strand) {
-    bool moved = stages_[strand].is_nudged;
-    proto::Endpoint& engine = stages_[strand].engine;
-    const Time now = stages_[strand].now();
-    Peer* const peers = &peers_[strand * (ranks - 1)];
+  // On one channel.
+  bool exchange(std::uint32_t channel) {
+    bool moved = stages_[channel].progress_requested;
+    proto::Endpoint& engine = stages_[channel].engine;
+    const Time now = stages_[channel].now();
+    Peer* const peers = &peers_[channel * (ranks - 1)];
     proto::Transmit t;
     proto::Arrival arrival;
     for (std::uint32_t i = 0; i + 1 < ranks; ++i) {
@@ -419,7 +419,7 @@ class Machine {
       if (completion.kind != proto::CompletionKind::receive_imm || completion.status != proto::CompletionStatus::success) continue;
       peer.engine.post_receive(completion.qpn, completion.wr_id);
       if (completion.wr_id != 0) continue;
-      const Channel::Received got = peer.inbox.receive(peer.engine, now, completion.length);
+      const MessageRing::Received got = peer.inbox.receive(peer.engine, now, completion.length);
       expect(got.is_valid);
       peer.heard.push_back(got.header);
       if (peer.heard.size() > 4) peer.heard.pop_front();
@@ -428,9 +428,9 @@ class Machine {
 
   Input& in_;
   const std::uint32_t rank_;
-  std::array<Stage, strands> stages_;
+  std::array<Stage, channels> stages_;
   std::unique_ptr<Group> group_;
-  std::array<Peer, strands*(ranks - 1)> peers_;  // strand by strand
+  std::array<Peer, channels*(ranks - 1)> peers_;  // channel by channel
   std::vector<Pending> pending_;
   std::uint32_t issued_ = 0;
   std::uint32_t offers_ = 0;

@@ -272,7 +272,7 @@ class Machine {
     now_ = now_ + nanoseconds(static_cast<std::int64_t>(in_.byte()) << (bits % 24));
     if (bits & 32) now_ = std::max(now_, std::min(endpoint_.poll_timeout(), now_ + seconds(1)));
     if (bits & 64) endpoint_.handle_timeout(now_);
-    if (bits & 128) endpoint_.handle_held_up(now_);
+    if (bits & 128) endpoint_.handle_stall(now_);
   }
 
   void drain(std::uint8_t bits) {

@@ -26,11 +26,11 @@ std::vector<std::uint8_t> written(const Packet& packet, bool trimmed) {
 
 void packet_round_trip(Bytes bytes, bool has_icrc, bool trimmed) {
   Packet first;
-  if (parse(bytes, {has_icrc, trimmed, 0}, first) != Refusal::none) return;
+  if (parse(bytes, {has_icrc, trimmed, 0}, first) != ParseError::none) return;
   expect(!describe(first, trimmed).empty());
   const auto once = written(first, trimmed);
   Packet second;
-  expect(parse(once, {false, trimmed, 0}, second) == Refusal::none);
+  expect(parse(once, {false, trimmed, 0}, second) == ParseError::none);
   expect(first.bth == second.bth && first.body.index() == second.body.index());
   expect(written(second, trimmed) == once);
   if (!trimmed) expect(once.size() == bytes.size() - (has_icrc ? icrc_size : 0));
@@ -40,7 +40,7 @@ void elided_payload(Bytes bytes) {
   if (bytes.size() < 2) return;
   Packet packet;
   const std::uint32_t elided = load16(bytes.data());
-  if (parse(bytes.subspan(2), {false, false, elided}, packet) == Refusal::none) expect(!describe(packet).empty());
+  if (parse(bytes.subspan(2), {false, false, elided}, packet) == ParseError::none) expect(!describe(packet).empty());
 }
 
 bool same_headers(const Frame& a, const Frame& b) {
@@ -52,7 +52,7 @@ bool same_headers(const Frame& a, const Frame& b) {
 
 void frame_round_trip(Bytes bytes, const FrameOptions& options) {
   Frame first;
-  const FrameVerdict verdict = parse_frame(bytes, options, first);
+  const FrameResult verdict = parse_frame(bytes, options, first);
   if (!verdict.ok()) {
     expect(!reason_of(verdict).empty());
     return;
@@ -95,12 +95,12 @@ void capture(Bytes bytes) {
 void routing_header(Bytes bytes) {
   Srh first;
   std::size_t size = 0;
-  if (parse_srh(bytes, first, size) != SrhRefusal::none) return;
+  if (parse_srh(bytes, first, size) != SrhError::none) return;
   expect(size <= bytes.size() && first.size() <= size);
   std::vector<std::uint8_t> out(first.size());
   emit_srh(first, out.data());
   Srh second;
-  expect(parse_srh(out, second, size) == SrhRefusal::none && first == second);
+  expect(parse_srh(out, second, size) == SrhError::none && first == second);
   Path path{first.segments[0], first};
   for (std::size_t steps = 0; advance_path(path); ++steps) expect(steps < max_usids * (max_segments + 2));
 }

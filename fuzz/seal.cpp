@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "input.h"
-#include "seal/session.h"
+#include "crypto/packet_sealer.h"
 #include "wire/packet.h"
 
 namespace softmrc::fuzz {
 namespace {
 
-using namespace seal;
+using namespace crypto;
 
 void expect(bool promise) {
   if (!promise) std::abort();
@@ -87,9 +87,9 @@ class Attack {
   void open(std::vector<std::uint8_t> packet) {
     const bool is_trimmed = in_.byte() % 4 == 0;
     const std::size_t clear = wire::clear_size(packet, is_trimmed);
-    const std::uint64_t number = clear ? wire::SealKey::parse(packet.data() + clear).number : 0;
+    const std::uint64_t number = clear ? wire::SealHeader::parse(packet.data() + clear).number : 0;
     MutableBytes found = packet;
-    if (inbound_.open(now_, found, is_trimmed) != Opened::fresh) return;
+    if (inbound_.open(now_, found, is_trimmed) != OpenStatus::fresh) return;
     expect(number < sent_.size() && !sent_[number].was_opened);
     bool& is_again = is_trimmed ? sent_[number].was_trimmed : sent_[number].was_opened;
     expect(!is_again);
@@ -100,8 +100,8 @@ class Attack {
 
   Input& in_;
   Time now_{0};
-  Outbound out_;
-  Inbound inbound_;
+  PacketSealer out_;
+  PacketOpener inbound_;
   std::vector<Sent> sent_;
 };
 
@@ -110,9 +110,9 @@ class Attack {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace softmrc;
-  if (!seal::is_available()) return 0;
+  if (!crypto::is_available()) return 0;
   fuzz::Input in(data, size);
-  fuzz::Attack attack(in, in.byte() % 2 ? seal::Cipher::aes_256_gcm : seal::Cipher::chacha20_poly1305);
+  fuzz::Attack attack(in, in.byte() % 2 ? crypto::Cipher::aes_256_gcm : crypto::Cipher::chacha20_poly1305);
   for (int steps = 0; steps < 64 && !in.empty(); ++steps) attack.step();
   return 0;
 }

@@ -12,7 +12,7 @@ namespace {
 // One call under one set of constants, in picoseconds: whole numbers, so that what is equally good stays so at any size.
 class Model {
  public:
-  Model(const Load& load, const Costs& costs) : load_(load), c_(costs), n_(load.ranks), others_(load.ranks - 1) {}
+  Model(const CollectiveSize& load, const Costs& costs) : load_(load), c_(costs), n_(load.ranks), others_(load.ranks - 1) {}
 
   std::uint64_t direct() const {
     const bool is_granted = load_.largest > eager_limit;
@@ -48,17 +48,17 @@ class Model {
   }
 
   std::uint64_t ring() const {
-    if (2 * others_ > most_transfers) return impossible_ps;
+    if (2 * others_ > max_transfers) return impossible_ps;
     const std::uint64_t once = trip() + others_ * trip() + wire(share());
     if (load_.kind == Kind::reduce_scatter) return once;
-    const std::uint64_t gather = others_ <= most_peers(n_) ? fan(0) + others_ * message() : rounds() * (trip() + message());
+    const std::uint64_t gather = others_ <= max_peers(n_) ? fan(0) + others_ * message() : rounds() * (trip() + message());
     return once + gather + wire(share());
   }
 
   // Rows round rings, and back; a column has what one of its row owns, and is granted with the rest.
   std::uint64_t grid(std::uint32_t columns) const {
     const std::uint64_t steps = columns - 1, owned = load_.bytes / columns, rows = n_ / columns;
-    if (2 * steps > most_transfers) return impossible_ps;
+    if (2 * steps > max_transfers) return impossible_ps;
     const std::uint64_t down = std::bit_width(rows - 1) * trip() + wire(owned - owned / rows);
     return trip() + 2 * (steps * trip() + wire(load_.bytes - owned)) + 2 * down + pass(owned);
   }
@@ -92,12 +92,12 @@ class Model {
   std::uint64_t pass(std::uint64_t bytes) const { return bytes * c_.pass_ps; }
   std::uint64_t fan(std::uint64_t bytes) const { return latency() + others_ * message() + wire(bytes); }
   std::uint64_t grant(std::uint64_t largest) const { return largest > eager_limit ? trip() : 0; }
-  std::uint64_t few(std::uint64_t time) const { return others_ <= most_peers(n_) ? time : impossible_ps; }
+  std::uint64_t few(std::uint64_t time) const { return others_ <= max_peers(n_) ? time : impossible_ps; }
   std::uint64_t share() const { return load_.bytes - load_.bytes / n_; }  // all parts but a rank's own
   std::uint64_t rounds() const { return std::bit_width(n_ - 1); }
   std::uint64_t slice() const { return std::min(load_.bytes, slice_for(load_.bytes, 1)); }
 
-  const Load& load_;
+  const CollectiveSize& load_;
   const Costs& c_;
   const std::uint32_t n_;
   const std::uint64_t others_;
@@ -118,9 +118,9 @@ bool suits(Algorithm algorithm, Kind kind) {
 
 }  // namespace
 
-std::uint32_t most_peers(std::uint32_t ranks) { return 2 * static_cast<std::uint32_t>(std::bit_width(ranks)); }
+std::uint32_t max_peers(std::uint32_t ranks) { return 2 * static_cast<std::uint32_t>(std::bit_width(ranks)); }
 
-std::uint64_t time_of(Algorithm algorithm, const Load& load, const Costs& costs) {
+std::uint64_t time_of(Algorithm algorithm, const CollectiveSize& load, const Costs& costs) {
   if (!suits(algorithm, load.kind)) return impossible_ps;
   if (load.ranks == 1) return 0;
   const Model model(load, costs);
@@ -138,9 +138,9 @@ std::uint64_t time_of(Algorithm algorithm, const Load& load, const Costs& costs)
   return impossible_ps;
 }
 
-std::uint32_t columns_of(const Load& load, const Costs& costs) { return Model(load, costs).columns(); }
+std::uint32_t columns_of(const CollectiveSize& load, const Costs& costs) { return Model(load, costs).columns(); }
 
-Algorithm cheapest(const Load& load, const Costs& costs, std::optional<Algorithm> forced) {
+Algorithm cheapest(const CollectiveSize& load, const Costs& costs, std::optional<Algorithm> forced) {
   if (forced && time_of(*forced, load, costs) != impossible_ps) return *forced;
   Algorithm best = Algorithm::direct;
   for (std::size_t i = 1; i < algorithm_names.size(); ++i) {

@@ -21,7 +21,7 @@ struct Costs {
 };
 
 // What the choice depends on.
-struct Load {
+struct CollectiveSize {
   Kind kind = Kind::barrier;
   std::uint32_t ranks = 1;
   std::uint64_t bytes = 0;    // of one rank's contribution, or of the result: all parts together
@@ -32,16 +32,16 @@ struct Load {
 constexpr std::uint64_t impossible_ps = std::numeric_limits<std::uint64_t>::max();
 
 // The model's word in picoseconds; impossible_ps where the algorithm is none for this call.
-std::uint64_t time_of(Algorithm algorithm, const Load& load, const Costs& costs);
+std::uint64_t time_of(Algorithm algorithm, const CollectiveSize& load, const Costs& costs);
 
 // How many columns the best grid for this call has, all of them full; 1 where no number divides the ranks.
-std::uint32_t columns_of(const Load& load, const Costs& costs);
+std::uint32_t columns_of(const CollectiveSize& load, const Costs& costs);
 
 // `forced` if it is possible.
-Algorithm cheapest(const Load& load, const Costs& costs, std::optional<Algorithm> forced = {});
+Algorithm cheapest(const CollectiveSize& load, const Costs& costs, std::optional<Algorithm> forced = {});
 
 // How many others a rank may speak with in one operation, those apart in which each pair has data of its own: a rank is
 // not to hold a thousand connections because it once called a barrier.
-std::uint32_t most_peers(std::uint32_t ranks);
+std::uint32_t max_peers(std::uint32_t ranks);
 
 }  // namespace softmrc::collectives

@@ -1,23 +1,23 @@
 // Everybody with everybody, or with the root, in one step. The least time among few ranks; and the only way where each pair
 // has data of its own, or where the root has something else from each.
-#include "collectives/draft.h"
+#include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {
 namespace {
 
 // A rank begins with its neighbours, so that not all of them begin with the same one.
-void exchange(Draft& d, const std::vector<Part>& inputs, const std::vector<Part>& outputs) {
+void exchange(PlanBuilder& d, const std::vector<Part>& inputs, const std::vector<Part>& outputs) {
   d.uses_messages = true;
   for (std::uint32_t step = 1; step < d.size; ++step) {
-    d.send(d.beyond(step), inputs[d.beyond(step)]);
-    d.receive(d.before(step), outputs[d.before(step)]);
+    d.send(d.next(step), inputs[d.next(step)]);
+    d.receive(d.prev(step), outputs[d.prev(step)]);
   }
 }
 
 // Everybody gets what the others have for it, and reduces that.
-void exchange_and_reduce(Draft& d, const std::vector<Part>& inputs) {
+void exchange_and_reduce(PlanBuilder& d, const std::vector<Part>& inputs) {
   const Part out = d.call.outputs[0];
-  std::uint8_t* all = d.use_temporary(out.bytes * d.size);
+  std::uint8_t* all = d.alloc_scratch(out.bytes * d.size);
   std::vector<Part> landings;
   for (std::uint32_t p = 0; p < d.size; ++p) landings.push_back({all + p * out.bytes, out.bytes});
   exchange(d, inputs, landings);
@@ -25,31 +25,31 @@ void exchange_and_reduce(Draft& d, const std::vector<Part>& inputs) {
   reduce_when_all_are_here(d, all, out, 0, false);
 }
 
-void to_root(Draft& d, const std::vector<Part>& landings) {
+void to_root(PlanBuilder& d, const std::vector<Part>& landings) {
   const std::uint32_t root = static_cast<std::uint32_t>(d.call.root);
   if (d.rank != root) {
     d.send(root, d.call.inputs[0]);
     return;
   }
-  for (std::uint32_t step = 1; step < d.size; ++step) d.receive(d.beyond(step), landings[d.beyond(step)]);
+  for (std::uint32_t step = 1; step < d.size; ++step) d.receive(d.next(step), landings[d.next(step)]);
   d.copy(landings[root], d.call.inputs[0]);
 }
 
-void from_root(Draft& d, const std::vector<Part>& inputs, Part out) {
+void from_root(PlanBuilder& d, const std::vector<Part>& inputs, Part out) {
   const std::uint32_t root = static_cast<std::uint32_t>(d.call.root);
   if (d.rank != root) {
     d.receive(root, out);
     return;
   }
-  for (std::uint32_t step = 1; step < d.size; ++step) d.send(d.beyond(step), inputs[d.beyond(step)]);
+  for (std::uint32_t step = 1; step < d.size; ++step) d.send(d.next(step), inputs[d.next(step)]);
   d.copy(out, inputs[root]);
 }
 
-void reduce_at_root(Draft& d) {
+void reduce_at_root(PlanBuilder& d) {
   const std::uint64_t bytes = d.call.inputs[0].bytes;
   std::vector<Part> landings;
   if (d.rank == static_cast<std::uint32_t>(d.call.root)) {
-    std::uint8_t* all = d.use_temporary(bytes * d.size);
+    std::uint8_t* all = d.alloc_scratch(bytes * d.size);
     for (std::uint32_t p = 0; p < d.size; ++p) landings.push_back({all + p * bytes, bytes});
     reduce_when_all_are_here(d, all, d.call.outputs[0], 0, false);
   }
@@ -58,7 +58,7 @@ void reduce_at_root(Draft& d) {
 
 }  // namespace
 
-void reduce_when_all_are_here(Draft& d, const std::uint8_t* all, Part out, std::uint32_t first, bool has_factors) {
+void reduce_when_all_are_here(PlanBuilder& d, const std::uint8_t* all, Part out, std::uint32_t first, bool has_factors) {
   d.op.finish = [=, r = d.reduction(), op = d.call.op, n = d.size, scales = d.has_factor() && !has_factors]() mutable {
     const auto of = [&](std::uint32_t rank) { return all + (first + rank) % n * out.bytes; };
     r.scales_incoming = r.scales_local = scales;
@@ -69,8 +69,8 @@ void reduce_when_all_are_here(Draft& d, const std::uint8_t* all, Part out, std::
   };
 }
 
-void plan_direct(Draft& d) {
-  const Call& call = d.call;
+void plan_direct(PlanBuilder& d) {
+  const CollectiveCall& call = d.call;
   switch (call.kind) {
     case Kind::all_reduce: return exchange_and_reduce(d, std::vector<Part>(d.size, call.inputs[0]));
     case Kind::reduce_scatter: return exchange_and_reduce(d, call.inputs);

@@ -3,19 +3,19 @@
 // no power of two, the first ones go in pairs: the second of a pair gives its own to the first, and gets the result.
 #include <bit>
 
-#include "collectives/draft.h"
+#include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {
 
-void plan_doubling(Draft& d) {
+void plan_doubling(PlanBuilder& d) {
   d.uses_messages = true;
   const Part out = d.call.outputs[0];
   const std::uint32_t power = std::bit_floor(d.size), pairs = d.size - power;
   const bool is_paired = d.rank < 2 * pairs;
   // What is sent lies apart from the result: it may have to be sent again when that is there.
-  std::uint8_t* sum = d.use_temporary(padded(out.bytes) * static_cast<std::uint64_t>(std::bit_width(power) + 1));
+  std::uint8_t* sum = d.alloc_scratch(padded(out.bytes) * static_cast<std::uint64_t>(std::bit_width(power) + 1));
   std::uint8_t* landing = sum + padded(out.bytes);
-  d.contribute({sum, out.bytes}, d.call.inputs[0]);
+  d.add_contribution({sum, out.bytes}, d.call.inputs[0]);
   if (is_paired && d.rank % 2) {
     d.send_next(d.rank - 1, {sum, out.bytes});
     d.receive(d.rank - 1, out);

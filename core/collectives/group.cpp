@@ -7,74 +7,74 @@
 namespace softmrc::collectives {
 namespace {
 
-// The first strand has a part of everything, and is the one to say who is missing. The others are for when it has nothing
+// The first channel has a part of everything, and is the one to say who is missing. The others are for when it has nothing
 // left to wait for.
 constexpr Duration others_wait = milliseconds(1500);
 
 }  // namespace
 
-Group::Group(const std::vector<Home>& homes, Place place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port)
-    : place_(place), domains_(std::move(domains)), roll_{place.rank, {}, std::vector<Member>(place.size)}, port_(std::move(port)),
-      boxes_(homes.size()) {
-  SOFTMRC_CHECK(!homes.empty() && homes.size() <= most_strands);
-  StrandOwner& owner = *this;
-  for (const Home& home : homes) strands_.push_back(std::make_unique<Strand>(owner, strands(), home, place_, roll_, domains_, seed));
+Group::Group(const std::vector<ChannelResources>& homes, RankInfo place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<CompletionNotifier> port)
+    : place_(place), domains_(std::move(domains)), roll_{place.rank, {}, std::vector<PeerInfo>(place.size)}, port_(std::move(port)),
+      work_queues_(homes.size()) {
+  SOFTMRC_CHECK(!homes.empty() && homes.size() <= max_channels);
+  ChannelOwner& owner = *this;
+  for (const ChannelResources& home : homes) channels_.push_back(std::make_unique<Channel>(owner, channels(), home, place_, roll_, domains_, seed));
 }
 
 Group::~Group() { close(Duration{0}); }
 
-std::vector<End> Group::reserve() {
-  std::vector<End> ends;
-  for (const auto& strand : strands_) ends.push_back(strand->reserve());
+std::vector<PeerEndpoint> Group::reserve() {
+  std::vector<PeerEndpoint> ends;
+  for (const auto& channel : channels_) ends.push_back(channel->reserve());
   return ends;
 }
 
 // What it says of itself is looked at now, and not when somebody speaks to it.
-proto::Verdict Group::know(std::uint32_t peer, Member member) {
+proto::MaybeError Group::set_peer(std::uint32_t peer, PeerInfo member) {
   roll_.members[peer] = std::move(member);
-  for (std::uint32_t strand = 0; strand < strands(); ++strand)
+  for (std::uint32_t channel = 0; channel < channels(); ++channel)
     for (const bool is_bulk : {false, true}) {
-      if (auto v = validate(roll_.receiving(strand, peer, is_bulk, 0))) return v;
-      if (auto v = validate(roll_.sending(strand, peer, is_bulk))) return v;
+      if (auto v = validate(roll_.receiving(channel, peer, is_bulk, 0))) return v;
+      if (auto v = validate(roll_.sending(channel, peer, is_bulk))) return v;
     }
   return std::nullopt;
 }
 
-void Group::connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
-  strands_[strand]->connect(peer, message_qpn, bulk_qpn, remote_rkey);
+void Group::connect(std::uint32_t channel, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+  channels_[channel]->connect(peer, message_qpn, bulk_qpn, remote_rkey);
 }
 
 void Group::start(std::uint32_t unit, std::uint32_t side_by_side) {
   place_.unit = unit;
   place_.side_by_side = side_by_side;
-  for (const auto& strand : strands_) strand->start();
+  for (const auto& channel : channels_) channel->start();
 }
 
 bool Group::stop() {
   bool is_untouched = true;
-  for (const auto& strand : strands_) is_untouched &= strand->stop();
+  for (const auto& channel : channels_) is_untouched &= channel->stop();
   return is_untouched;
 }
 
 // Operations -------------------------------------------------------------------------------------------------------
 
-std::shared_ptr<Issued> Group::prepare(const Call& call, double timeout_s) {
+std::shared_ptr<InflightOp> Group::prepare(const CollectiveCall& call, double timeout_s) {
   auto op = plan(call, place_);
-  auto issued = std::make_shared<Issued>();
+  auto issued = std::make_shared<InflightOp>();
   issued->descriptor = op->descriptor;
   issued->ranges = std::move(op->ranges);
   issued->reductions = std::move(op->reductions);  // whose addresses stay
   issued->temporary = std::move(op->temporary);
   issued->timeout_s = timeout_s;
   issued->work = std::make_shared<Work>(port_);
-  issued->stripes = cut_into_stripes(std::move(op), strands(), place_.unit);
+  issued->stripes = cut_into_stripes(std::move(op), channels(), place_.unit);
   return issued;
 }
 
-std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
-  const std::shared_ptr<Issued> issued = prepare(call, timeout_s);
-  const Time now = strands_[0]->driver().now();
-  Strands mailed = 0;
+std::shared_ptr<Work> Group::issue(const CollectiveCall& call, double timeout_s) {
+  const std::shared_ptr<InflightOp> issued = prepare(call, timeout_s);
+  const Time now = channels_[0]->driver().now();
+  ChannelMask mailed = 0;
   {
     const std::lock_guard guard(mutex_);
     if (is_refused(*issued->work)) return issued->work;
@@ -96,8 +96,8 @@ std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
     issued_.push_back(issued);
     mailed = start_ready();
   }
-  nudge(mailed & ~Strands{1});
-  strands_[0]->catch_up();
+  request_progress(mailed & ~ChannelMask{1});
+  channels_[0]->catch_up();
   return issued->work;
 }
 
@@ -105,24 +105,24 @@ std::shared_ptr<Work> Group::issue(const Call& call, double timeout_s) {
 bool Group::may_start(Queue::const_iterator at) const {
   std::size_t started = 0;
   for (auto other = issued_.begin(); other != at; ++other)
-    if ((*at)->conflicts(**other) || ++started >= most_started) return false;
+    if ((*at)->conflicts(**other) || ++started >= max_started) return false;
   return true;
 }
 
 // Lays what may start into the boxes; whose.
-Group::Strands Group::start_ready() {
-  Strands mailed = 0;
+Group::ChannelMask Group::start_ready() {
+  ChannelMask mailed = 0;
   for (auto at = issued_.begin(); at != issued_.end() && !has_ended_; ++at) {
-    Issued& issued = **at;
+    InflightOp& issued = **at;
     if (issued.has_started) continue;
     if (!may_start(at)) break;
     issued.has_started = true;
     for (std::size_t k = 0; k < issued.stripes.size(); ++k) {
       if (!issued.stripes[k]) continue;
       issued.stripes[k]->whole = *at;
-      boxes_[k].mail.operations.push_back(std::move(issued.stripes[k]));
-      boxes_[k].is_full.store(true, std::memory_order_release);
-      mailed |= Strands{1} << k;
+      work_queues_[k].mail.operations.push_back(std::move(issued.stripes[k]));
+      work_queues_[k].is_full.store(true, std::memory_order_release);
+      mailed |= ChannelMask{1} << k;
     }
     issued.stripes.clear();
   }
@@ -141,24 +141,24 @@ std::string Group::overdue(Time now) {
   const std::lock_guard guard(mutex_);
   for (const auto& issued : issued_)
     if (!issued->has_started && issued->deadline <= now)
-      return words_for_late(describe(issued->descriptor), place_.rank, issued->timeout_s, "an earlier operation on the same memory has not ended");
+      return timeout_message(describe(issued->descriptor), place_.rank, issued->timeout_s, "an earlier operation on the same memory has not ended");
   return {};
 }
 
-Mail Group::collect(std::uint32_t strand) {
-  Mail mail;
+QueuedWork Group::pop_all(std::uint32_t channel) {
+  QueuedWork mail;
   const std::lock_guard guard(mutex_);
-  std::swap(mail, boxes_[strand].mail);
-  boxes_[strand].is_full.store(false, std::memory_order_release);
+  std::swap(mail, work_queues_[channel].mail);
+  work_queues_[channel].is_full.store(false, std::memory_order_release);
   return mail;
 }
 
 // The last stripe's end is the operation's. It is forgotten first: who sees its end may issue, or close, at once.
-void Group::on_ended(std::uint32_t strand, Operation& stripe, bool is_well) {
-  const std::shared_ptr<Issued> issued = stripe.whole;
+void Group::on_ended(std::uint32_t channel, Operation& stripe, bool is_well) {
+  const std::shared_ptr<InflightOp> issued = stripe.whole;
   if (!is_well) issued->has_failed.store(true, std::memory_order_relaxed);
   if (issued->open.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  Strands mailed = 0;
+  ChannelMask mailed = 0;
   std::string why;
   {
     const std::lock_guard guard(mutex_);
@@ -168,21 +168,21 @@ void Group::on_ended(std::uint32_t strand, Operation& stripe, bool is_well) {
   }
   if (issued->has_failed.load(std::memory_order_relaxed)) issued->work->fail(why);
   else issued->work->succeed();
-  // Whoever waits drives the first strand. Either it has seen the end, or its count is seen here.
-  mailed &= ~(Strands{1} << strand);
+  // Whoever waits drives the first channel. Either it has seen the end, or its count is seen here.
+  mailed &= ~(ChannelMask{1} << channel);
   if (waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) mailed |= 1;
-  nudge(mailed);
+  request_progress(mailed);
 }
 
-void Group::nudge(Strands strands) {
-  for (std::size_t k = 0; k < strands_.size(); ++k)
-    if (strands >> k & 1) strands_[k]->driver().nudge();
+void Group::request_progress(ChannelMask channels) {
+  for (std::size_t k = 0; k < channels_.size(); ++k)
+    if (channels >> k & 1) channels_[k]->driver().request_progress();
 }
 
 bool Group::wait(const Work& work, Duration timeout) {
   if (work.has_ended()) return true;
   waiting_threads_.fetch_add(1, std::memory_order_acq_rel);
-  strands_[0]->driver().wait_until([&work] { return work.has_ended(); }, timeout);
+  channels_[0]->driver().wait_until([&work] { return work.has_ended(); }, timeout);
   waiting_threads_.fetch_sub(1, std::memory_order_acq_rel);
   return work.has_ended();
 }
@@ -195,7 +195,7 @@ std::shared_ptr<Work> Group::send(Part from, DType dtype, std::uint32_t to, std:
     const std::lock_guard guard(mutex_);
     if (is_refused(*work)) return work;
   }
-  strands_[0]->send(from, dtype, to, tag, timeout_s, work);
+  channels_[0]->send(from, dtype, to, tag, timeout_s, work);
   return work;
 }
 
@@ -205,44 +205,44 @@ std::shared_ptr<Work> Group::receive(Part to, DType dtype, std::int32_t source, 
     const std::lock_guard guard(mutex_);
     if (is_refused(*work)) return work;
   }
-  strands_[0]->receive(to, dtype, source, tag, timeout_s, work);
+  channels_[0]->receive(to, dtype, source, tag, timeout_s, work);
   return work;
 }
 
 // Ends -------------------------------------------------------------------------------------------------------------
 
-bool Group::is_stranded() const {
-  return std::any_of(strands_.begin(), strands_.end(), [](const auto& strand) { return strand->driver().is_closed(); });
+bool Group::is_device_closed() const {
+  return std::any_of(channels_.begin(), channels_.end(), [](const auto& channel) { return channel->driver().is_closed(); });
 }
 
 // A device that is closed sends nothing: what is begun on it must not look as if it had gone well.
 bool Group::is_refused(Work& work) {
-  if (error_.empty() && is_stranded()) error_ = "the device is closed";
-  if (error_.empty() && is_closed_) error_ = words_when_closed;
+  if (error_.empty() && is_device_closed()) error_ = "the device is closed";
+  if (error_.empty() && is_closed_) error_ = closed_message;
   if (!error_.empty()) work.fail(error_);
   return !error_.empty();
 }
 
-Ending Group::on_failure(std::uint32_t strand, const std::string& why, bool is_ours) {
-  return end_all(why, is_ours, Strands{1} << strand);
+GroupFailure Group::on_failure(std::uint32_t channel, const std::string& why, bool is_ours) {
+  return end_all(why, is_ours, ChannelMask{1} << channel);
 }
 
-// What has started ends where its stripes are; the first words count, whichever strand has them.
-Ending Group::end_all(const std::string& why, bool is_ours, Strands but) {
-  Ending ending;
+// What has started ends where its stripes are; the first words count, whichever channel has them.
+GroupFailure Group::end_all(const std::string& why, bool is_ours, ChannelMask but) {
+  GroupFailure ending;
   Queue waiting;
-  Strands mailed = 0;
+  ChannelMask mailed = 0;
   {
     const std::lock_guard guard(mutex_);
     if (!has_ended_) {
       has_ended_ = true;
       ending_ = {why, is_ours};
       if (error_.empty()) error_ = why;
-      for (std::size_t k = 0; k < strands_.size(); ++k) {
+      for (std::size_t k = 0; k < channels_.size(); ++k) {
         if (but >> k & 1) continue;
-        boxes_[k].mail.ending = ending_;
-        boxes_[k].is_full.store(true, std::memory_order_release);
-        mailed |= Strands{1} << k;
+        work_queues_[k].mail.ending = ending_;
+        work_queues_[k].is_full.store(true, std::memory_order_release);
+        mailed |= ChannelMask{1} << k;
       }
       for (auto at = issued_.begin(); at != issued_.end();) {
         const auto next = std::next(at);
@@ -255,13 +255,13 @@ Ending Group::end_all(const std::string& why, bool is_ours, Strands but) {
   }
   for (const auto& issued : waiting) issued->work->fail(ending.why);
   if (waiting_threads_.fetch_add(0, std::memory_order_acq_rel)) mailed |= 1;
-  nudge(mailed);
+  request_progress(mailed);
   return ending;
 }
 
 void Group::abort(const std::string& why) {
   end_all("rank " + std::to_string(place_.rank) + " aborted: " + why, true, 0);
-  for (const auto& strand : strands_) strand->catch_up();
+  for (const auto& channel : channels_) channel->catch_up();
 }
 
 void Group::close(Duration linger) {
@@ -272,17 +272,17 @@ void Group::close(Duration linger) {
     is_closed_ = true;
     is_busy = !issued_.empty();
   }
-  if (is_busy || strands_[0]->is_busy()) {
+  if (is_busy || channels_[0]->is_busy()) {
     end_all("rank " + std::to_string(place_.rank) + " left the group in the middle of an operation", true, 0);
-    for (const auto& strand : strands_) strand->catch_up();
+    for (const auto& channel : channels_) channel->catch_up();
   }
-  for (const auto& strand : strands_) strand->say_goodbye();
-  const proto::Driver& clock = strands_[0]->driver();
+  for (const auto& channel : channels_) channel->say_goodbye();
+  const proto::Driver& clock = channels_[0]->driver();
   const Time until = clock.now() + linger;
-  for (const auto& strand : strands_) strand->linger(until - clock.now());
-  for (const auto& strand : strands_) strand->leave();
+  for (const auto& channel : channels_) channel->linger(until - clock.now());
+  for (const auto& channel : channels_) channel->leave();
   const std::lock_guard guard(mutex_);
-  if (error_.empty()) error_ = words_when_closed;
+  if (error_.empty()) error_ = closed_message;
 }
 
 std::string Group::error() {
@@ -292,8 +292,8 @@ std::string Group::error() {
 
 std::vector<std::pair<std::uint32_t, std::uint32_t>> Group::pairs(std::uint32_t peer) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> found;
-  for (const auto& strand : strands_)
-    if (const auto pair = strand->pair(peer)) found.push_back(*pair);
+  for (const auto& channel : channels_)
+    if (const auto pair = channel->pair(peer)) found.push_back(*pair);
   return found;
 }
 
@@ -305,10 +305,10 @@ GroupStats Group::stats() {
     stats.operations_small = operations_small_;
     stats.operations_striped = operations_striped_;
   }
-  for (const auto& strand : strands_) {
-    const StrandStats part = strand->stats();
+  for (const auto& channel : channels_) {
+    const ChannelStats part = channel->stats();
 #define X(name) stats.name += part.name;
-    SOFTMRC_STRAND_COUNTERS(X)
+    SOFTMRC_CHANNEL_COUNTERS(X)
 #undef X
   }
   return stats;

@@ -1,8 +1,8 @@
-// A rank's part in a group: one strand or several, each over an endpoint of its own, and what they have in common, which is
+// A rank's part in a group: one channel or several, each over an endpoint of its own, and what they have in common, which is
 // the order of operations, who waits for whose memory, and how it all ends. While data moves they share nothing.
 //
 // The mutex orders all of it. Strands take it with their engine to themselves; whoever holds it asks for no engine, and
-// nobody asks for an engine who has another. So work for a strand is laid into its box, and its driver nudged.
+// nobody asks for an engine who has another. So work for a channel is laid into its box, and its driver nudged.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "collectives/plan.h"
-#include "collectives/strand.h"
+#include "collectives/channel.h"
 
 namespace softmrc::collectives {
 
@@ -22,7 +22,7 @@ namespace softmrc::collectives {
   X(operations)                        \
   X(operations_small)                  \
   X(operations_striped)                \
-  SOFTMRC_STRAND_COUNTERS(X)
+  SOFTMRC_CHANNEL_COUNTERS(X)
 
 struct GroupStats {
 #define X(name) std::uint64_t name = 0;
@@ -30,83 +30,83 @@ struct GroupStats {
 #undef X
 };
 
-constexpr std::size_t most_strands = 64;
+constexpr std::size_t max_channels = 64;
 
-class Group final : private StrandOwner {
+class Group final : private ChannelOwner {
  public:
-  // `domains` are by rank: what the queue pairs to it are in, on every strand.
-  Group(const std::vector<Home>& homes, Place place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<Port> port);
+  // `domains` are by rank: what the queue pairs to it are in, on every channel.
+  Group(const std::vector<ChannelResources>& homes, RankInfo place, std::vector<proto::Domain> domains, std::uint64_t seed, std::shared_ptr<CompletionNotifier> port);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
   // Either peers are met when they are first needed: each rank keeps numbers, and knows the others' before it starts.
-  std::vector<End> reserve();
-  // Another rank has fewer strands: the rest is given back, before it starts.
-  void narrow(std::uint32_t strands) { strands_.resize(strands); }
-  proto::Verdict know(std::uint32_t peer, Member member);
-  void agree(const Terms& terms) { roll_.terms = terms; }
+  std::vector<PeerEndpoint> reserve();
+  // Another rank has fewer channels: the rest is given back, before it starts.
+  void narrow(std::uint32_t channels) { channels_.resize(channels); }
+  proto::MaybeError set_peer(std::uint32_t peer, PeerInfo member);
+  void set_params(const GroupParams& terms) { roll_.terms = terms; }
   // Now, and not when there is something to say.
-  bool meet(std::uint32_t strand, std::uint32_t peer, Duration patience) { return strands_[strand]->meet_now(peer, patience); }
+  bool meet(std::uint32_t channel, std::uint32_t peer, Duration patience) { return channels_[channel]->connect_now(peer, patience); }
   // Or somebody else makes all queue pairs.
-  std::uint32_t ring_rkey(std::uint32_t strand, std::uint32_t peer) { return strands_[strand]->ring_rkey(peer); }
+  std::uint32_t ring_rkey(std::uint32_t channel, std::uint32_t peer) { return channels_[channel]->ring_rkey(peer); }
   proto::Domain domain(std::uint32_t peer) const { return domains_[peer]; }
-  void connect(std::uint32_t strand, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
+  void connect(std::uint32_t channel, std::uint32_t peer, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey);
   // From here on the peers' messages are taken. `unit` is what all ranks cut bulk data by.
   void start(std::uint32_t unit, std::uint32_t side_by_side = 1);
   // As before: what is known of the others was wrong, and is said anew. False when one of them has been met.
   bool stop();
 
-  std::shared_ptr<Work> issue(const Call& call, double timeout_s);
+  std::shared_ptr<Work> issue(const CollectiveCall& call, double timeout_s);
   std::shared_ptr<Work> send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s);
   std::shared_ptr<Work> receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s);
-  // Drives the first strand meanwhile. False when the time is up.
+  // Drives the first channel meanwhile. False when the time is up.
   bool wait(const Work& work, Duration timeout);
 
   void abort(const std::string& why);
   // Ends what is under way, says goodbye and waits until that has been heard.
   void close(Duration linger);
   // One of the drivers is, and nothing can end well any longer.
-  bool is_stranded() const;
+  bool is_device_closed() const;
   std::string error();
   GroupStats stats();
-  Place place() const { return place_; }
+  RankInfo place() const { return place_; }
   // For tests and benches: this algorithm wherever it is possible. All ranks must say the same, between operations.
   void force(std::optional<Algorithm> algorithm) { place_.forced = algorithm; }
-  // Queue pairs for messages and bulk data, on the strands that have any to this peer.
+  // Queue pairs for messages and bulk data, on the channels that have any to this peer.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs(std::uint32_t peer);
-  std::uint32_t strands() const { return static_cast<std::uint32_t>(strands_.size()); }
+  std::uint32_t channels() const { return static_cast<std::uint32_t>(channels_.size()); }
 
  private:
-  using Strands = std::uint64_t;  // one bit each
-  // What a strand will find when it looks.
-  struct alignas(64) Box {
+  using ChannelMask = std::uint64_t;  // one bit each
+  // What a channel will find when it looks.
+  struct alignas(64) WorkQueue {
     std::atomic<bool> is_full{false};
-    Mail mail;  // under the mutex
+    QueuedWork mail;  // under the mutex
   };
-  using Queue = std::list<std::shared_ptr<Issued>>;
+  using Queue = std::list<std::shared_ptr<InflightOp>>;
 
-  bool has_mail(std::uint32_t strand) const override { return boxes_[strand].is_full.load(std::memory_order_acquire); }
-  Mail collect(std::uint32_t strand) override;
-  void on_ended(std::uint32_t strand, Operation& stripe, bool is_well) override;
-  Ending on_failure(std::uint32_t strand, const std::string& why, bool is_ours) override;
+  bool has_work(std::uint32_t channel) const override { return work_queues_[channel].is_full.load(std::memory_order_acquire); }
+  QueuedWork pop_all(std::uint32_t channel) override;
+  void on_ended(std::uint32_t channel, Operation& stripe, bool is_well) override;
+  GroupFailure on_failure(std::uint32_t channel, const std::string& why, bool is_ours) override;
   Time waits_until() const override { return Time{waits_until_ps_.load(std::memory_order_relaxed)}; }
   std::string overdue(Time now) override;
 
-  std::shared_ptr<Issued> prepare(const Call& call, double timeout_s);
+  std::shared_ptr<InflightOp> prepare(const CollectiveCall& call, double timeout_s);
   bool is_refused(Work& work);
-  Strands start_ready();
+  ChannelMask start_ready();
   bool may_start(Queue::const_iterator at) const;
   void watch_waiting();
-  Ending end_all(const std::string& why, bool is_ours, Strands but);
-  void nudge(Strands strands);
+  GroupFailure end_all(const std::string& why, bool is_ours, ChannelMask but);
+  void request_progress(ChannelMask channels);
 
-  Place place_;
+  RankInfo place_;
   const std::vector<proto::Domain> domains_;
-  Roll roll_;  // complete before it starts
-  const std::shared_ptr<Port> port_;
-  std::vector<std::unique_ptr<Strand>> strands_;  // as many as there are from start to close
-  std::vector<Box> boxes_;
+  GroupDirectory roll_;  // complete before it starts
+  const std::shared_ptr<CompletionNotifier> port_;
+  std::vector<std::unique_ptr<Channel>> channels_;  // as many as there are from start to close
+  std::vector<WorkQueue> work_queues_;
   std::atomic<std::uint32_t> waiting_threads_{0};
   std::atomic<std::int64_t> waits_until_ps_{Time::never().ps};  // the first deadline of what has not started
 
@@ -114,8 +114,8 @@ class Group final : private StrandOwner {
   Queue issued_;      // in order, until it has ended
   std::uint32_t next_number_ = 1;
   std::string error_;
-  bool has_ended_ = false;   // of `ending_`: the strands are told
-  Ending ending_;
+  bool has_ended_ = false;   // of `ending_`: the channels are told
+  GroupFailure ending_;
   bool is_closed_ = false;
   std::uint64_t operations_ = 0;
   std::uint64_t operations_small_ = 0;

@@ -11,7 +11,7 @@
 
 namespace softmrc::collectives {
 
-constexpr std::uint32_t most_transfers = 1u << 12;   // from one rank to another in one collective
+constexpr std::uint32_t max_transfers = 1u << 12;   // from one rank to another in one collective
 constexpr std::uint32_t number_mask = (1u << 19) - 1;
 constexpr std::uint32_t send_bit = 1u << 31;
 constexpr std::uint64_t receive_mark = 1ull << 63;
@@ -19,7 +19,7 @@ constexpr std::uint64_t send_mark = 1ull << 62;
 
 constexpr std::uint32_t immediate_of(std::uint32_t number, std::uint32_t index) { return (number & number_mask) << 12 | index; }
 constexpr bool is_immediate_of(std::uint32_t imm, std::uint32_t number) { return (imm >> 12 & number_mask) == (number & number_mask); }
-constexpr std::uint32_t index_of(std::uint32_t imm) { return imm & (most_transfers - 1); }
+constexpr std::uint32_t index_of(std::uint32_t imm) { return imm & (max_transfers - 1); }
 
 constexpr std::uint64_t receive_request_of(std::uint32_t peer, bool is_bulk) {
   return receive_mark | static_cast<std::uint64_t>(peer) << 32 | (is_bulk ? 1 : 0);

@@ -9,7 +9,7 @@
 namespace softmrc::collectives {
 
 // What every rank of a collective must say alike.
-struct Descriptor {
+struct CollectiveFingerprint {
   Kind kind = Kind::barrier;
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
@@ -18,7 +18,7 @@ struct Descriptor {
   std::uint64_t count = 0;   // elements, all parts together
   std::uint64_t shape = 0;   // a hash of how they are cut, and of the factor
 
-  bool operator==(const Descriptor&) const = default;
+  bool operator==(const CollectiveFingerprint&) const = default;
 };
 
 enum class MessageType : std::uint8_t {
@@ -30,15 +30,15 @@ enum class MessageType : std::uint8_t {
   credit,     // nothing but what every header says
   error,      // the group is over; why is behind the header
   bye,        // I leave, and have finished everything; or, where its number is not 0, have failed
-  pipe,       // here is memory to put into what you would write to me; where is behind the header
+  shm,       // here is memory to put into what you would write to me; where is behind the header
 };
 
-struct Header {
+struct MessageHeader {
   MessageType type{};
   std::uint8_t has_payload = 0;
   std::uint16_t payload = 0;         // bytes behind the header
   std::uint32_t number = 0;          // of the collective, or of the sender's offer
-  Descriptor descriptor;
+  CollectiveFingerprint descriptor;
   std::uint64_t bytes = 0;           // that travel: eager and offer from here, grant and accept to here
   std::uint32_t rkey = 0;
   std::uint32_t tag = 0;
@@ -46,14 +46,14 @@ struct Header {
   std::uint32_t taken = 0;           // small offers of the peer that have found their receiver
   std::uint32_t step = 0;            // of an eager one: among those of this collective from here to the peer
 };
-static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
+static_assert(sizeof(MessageHeader) == 64 && std::is_trivially_copyable_v<MessageHeader>);
 
-constexpr std::uint32_t most_payload = 16 * 1024;
+constexpr std::uint32_t max_payload = 16 * 1024;
 
 // Whether the fields say something that this build knows. Anything may stand in a header: it came from another process.
-constexpr bool makes_sense(const Header& header) {
-  const Descriptor& d = header.descriptor;
-  if (header.type > MessageType::pipe) return false;
+constexpr bool is_valid_header(const MessageHeader& header) {
+  const CollectiveFingerprint& d = header.descriptor;
+  if (header.type > MessageType::shm) return false;
   if (static_cast<std::size_t>(d.kind) >= kind_names.size() || static_cast<std::size_t>(d.dtype) >= dtype_names.size() ||
       static_cast<std::size_t>(d.op) >= op_names.size() || static_cast<std::size_t>(d.algorithm) >= algorithm_names.size())
     return false;

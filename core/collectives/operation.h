@@ -1,5 +1,5 @@
 // One collective on one rank, as data: what comes in from whom and where it lands, what goes out to whom and what it
-// must wait for. plan.h makes these, stripes.h may cut them, strands carry them out; none knows the others' part.
+// must wait for. plan.h makes these, stripes.h may cut them, channels carry them out; none knows the others' part.
 //
 // Two ways to wait. A transfer may pass another one on, slice by slice as they arrive. Or it may be a *step*: then it
 // waits until so many of the inbound transfers have been *taken*, which happens in the order of the plan. Taking one is
@@ -31,7 +31,7 @@ constexpr std::uint64_t slices_wanted = 8;
 constexpr std::uint64_t head_start = 2 * 1024 * 1024;
 
 // Collectives of one rank that are under way at a time; the others wait.
-constexpr std::size_t most_started = 16;
+constexpr std::size_t max_started = 16;
 
 // How all ranks cut. `unit` is what fills whole packets, and a multiple of every element's size.
 constexpr std::uint64_t slice_for(std::uint64_t bytes, std::uint64_t unit) {
@@ -148,11 +148,11 @@ struct Range {
   }
 };
 
-struct Issued;
+struct InflightOp;
 
 struct Operation {
   std::uint32_t number = 0;
-  Descriptor descriptor;
+  CollectiveFingerprint descriptor;
   std::deque<Inbound> ins;             // addresses stay: regions point at them
   std::vector<Outbound> outs;
   std::vector<Copy> copies;
@@ -173,10 +173,10 @@ struct Operation {
   Time deadline = Time::never();
   std::uint32_t extensions = 0;        // of the deadline
   double timeout_s = 0;
-  std::shared_ptr<Issued> whole;       // what it is a stripe of
+  std::shared_ptr<InflightOp> whole;       // what it is a stripe of
 
   // Everything still travels, but nothing is read, written or reduced.
-  void forget_memory() {
+  void drop_memory() {
     for (Inbound& in : ins) in.to = nullptr, in.reduction = nullptr, in.stream = nullptr, in.merge.to = nullptr;
     for (Outbound& out : outs) out.from = nullptr;
     copies.clear();

@@ -1,26 +1,26 @@
-// How a strand comes to know its peers: with queue pairs, rings and keys, when one of the two first speaks to the other.
+// How a channel comes to know its peers: with queue pairs, rings and keys, when one of the two first speaks to the other.
 #include "base/check.h"
 #include "collectives/immediate.h"
-#include "collectives/strand.h"
+#include "collectives/channel.h"
 
 namespace softmrc::collectives {
 namespace {
 
 constexpr std::uint32_t receives_posted = 2048;
 constexpr std::uint32_t highest_qpn = 0xFFFFFF;
-constexpr std::uint32_t most_draws = 1'000'000;
+constexpr std::uint32_t max_draws = 1'000'000;
 
 }  // namespace
 
 // Numbers are drawn, and so is where the keys begin: who has not read the store must not be able to guess them.
-End Strand::reserve() {
+PeerEndpoint Channel::reserve() {
   const std::uint32_t pairs = 2 * place_.size;
   const std::uint32_t choices = highest_qpn / home_.lanes;
   SOFTMRC_CHECK(pairs + 4 < choices);
   driver_.run([&](Engine& engine, Time) {
-    proto::Reserve kept{0, home_.lanes, pairs, 0, place_.size};
+    proto::QpnReservation kept{0, home_.lanes, pairs, 0, place_.size};
     for (std::uint32_t draws = 0; !meets_; ++draws) {
-      SOFTMRC_CHECK(draws < most_draws);
+      SOFTMRC_CHECK(draws < max_draws);
       kept.first_qpn = home_.lane + home_.lanes * (4 + prng_.below(choices - pairs - 4));
       kept.first_rkey = 1 + prng_.below(~0u - place_.size);
       meets_ = engine.reserve(kept, *this);
@@ -30,44 +30,44 @@ End Strand::reserve() {
   return end_;
 }
 
-Strand::Peer& Strand::open(Engine& engine, std::uint32_t p, std::uint32_t rkey, const proto::Greeter* by) {
+Channel::Peer& Channel::open(Engine& engine, std::uint32_t p, std::uint32_t rkey, const proto::LazyAccept* by) {
   SOFTMRC_CHECK(!peers_[p]);
   Peer& peer = *(peers_[p] = std::make_unique<Peer>());
-  peer.channel.open(is_first() ? Channel::wide_ring : Channel::narrow_ring);
+  peer.ring.open(is_first() ? MessageRing::wide_ring : MessageRing::narrow_ring);
   peer.ring_rkey = rkey;
-  SOFTMRC_CHECK(engine.add_region({peer.channel.inbound(), 0, peer.channel.ring_bytes(), rkey, nullptr, domains_[p]}, by));
+  SOFTMRC_CHECK(engine.add_region({peer.ring.inbound(), 0, peer.ring.ring_bytes(), rkey, nullptr, domains_[p]}, by));
   return peer;
 }
 
 // By a word that says nothing: the other end is made when it comes.
-bool Strand::meet_now(std::uint32_t p, Duration patience) {
-  Header header;
+bool Channel::connect_now(std::uint32_t p, Duration patience) {
+  MessageHeader header;
   header.type = MessageType::credit;
   driver_.run_and_send([&](Engine& engine, Time now) {
-    if (!peers_[p]) say(engine, now, p, header);
+    if (!peers_[p]) send_message(engine, now, p, header);
   });
   const auto is_answered = [&] {
-    const proto::QueuePair* pair = peers_[p]->bulk_qpn ? engine_->qp(peers_[p]->channel.qpn()) : nullptr;
+    const proto::QueuePair* pair = peers_[p]->bulk_qpn ? engine_->qp(peers_[p]->ring.qpn()) : nullptr;
     return pair && (pair->requester().live_ports() & engine_->up_ports()) == engine_->up_ports();
   };
   return driver_.wait_until(is_answered, patience);
 }
 
-std::uint32_t Strand::ring_rkey(std::uint32_t p) {
+std::uint32_t Channel::ring_rkey(std::uint32_t p) {
   driver_.run([&](Engine& engine, Time) {
     if (!peers_[p]) open(engine, p, new_rkeys(engine, 1), nullptr);
   });
   return peers_[p]->ring_rkey;
 }
 
-void Strand::connect(std::uint32_t p, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+void Channel::connect(std::uint32_t p, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
   ring_rkey(p);
   driver_.run([&](Engine& engine, Time) { join(engine, p, message_qpn, bulk_qpn, remote_rkey); });
 }
 
-void Strand::join(Engine& engine, std::uint32_t p, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
+void Channel::join(Engine& engine, std::uint32_t p, std::uint32_t message_qpn, std::uint32_t bulk_qpn, std::uint32_t remote_rkey) {
   Peer& peer = *peers_[p];
-  peer.channel.connect(message_qpn, remote_rkey);
+  peer.ring.connect(message_qpn, remote_rkey);
   peer.bulk_qpn = bulk_qpn;
   owners_[message_qpn] = {p, false};
   owners_[bulk_qpn] = {p, true};
@@ -77,14 +77,14 @@ void Strand::join(Engine& engine, std::uint32_t p, std::uint32_t message_qpn, st
 }
 
 // What both know makes the same connection, whoever begins, or if both do at once.
-Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
-  const Member& member = roll_.members[p];
-  const End& there = member.ends[number_];
+Channel::Peer& Channel::meet(Engine& engine, Time now, std::uint32_t p) {
+  const PeerInfo& member = roll_.members[p];
+  const PeerEndpoint& there = member.ends[number_];
   Peer& peer = open(engine, p, end_.ring_rkey(p), this);
   const std::uint32_t node = driver_.admit(there.place);
   const auto give_up = [&](const char* why) -> Peer& {
     peer.is_broken = true;
-    suspect(now, p, name_of(p) + " cannot be reached: " + why);
+    suspect_peer(now, p, name_of(p) + " cannot be reached: " + why);
     return peer;
   };
   if (node == proto::no_peer) return give_up("another is where it was said to be");
@@ -112,7 +112,7 @@ Strand::Peer& Strand::meet(Engine& engine, Time now, std::uint32_t p) {
 
 // Whose packet it is has been asked: a rank cannot make us speak to another. To the node a rank speaks before it has a queue
 // pair; where ways back are its own, they are needed for the answer.
-void Strand::greet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) {
+void Channel::on_first_packet(Engine& engine, Time now, std::uint32_t node, std::uint32_t qpn) {
   if (!is_started_ || driver_.is_closed()) return;
   const std::uint32_t place = driver_.place_of(node);
   std::uint32_t p = 0;
@@ -124,14 +124,14 @@ void Strand::greet(Engine& engine, Time now, std::uint32_t node, std::uint32_t q
   if (p >= place_.size || p == place_.rank || peers_[p] || roll_.members[p].ends[number_].place != place) return;
   meet(engine, now, p);
   // It has missed what the others were told.
-  if (has_failed() && is_first()) say_error(engine, now, p);
-  if (is_leaving_) say_bye(engine, now, p);
+  if (has_failed() && is_first()) send_error(engine, now, p);
+  if (is_leaving_) send_bye(engine, now, p);
 }
 
-std::optional<std::pair<std::uint32_t, std::uint32_t>> Strand::pair(std::uint32_t p) {
+std::optional<std::pair<std::uint32_t, std::uint32_t>> Channel::pair(std::uint32_t p) {
   std::optional<std::pair<std::uint32_t, std::uint32_t>> found;
   driver_.run([&](Engine&, Time) {
-    if (peers_[p] && peers_[p]->bulk_qpn && !has_left_) found.emplace(peers_[p]->channel.qpn(), peers_[p]->bulk_qpn);
+    if (peers_[p] && peers_[p]->bulk_qpn && !has_left_) found.emplace(peers_[p]->ring.qpn(), peers_[p]->bulk_qpn);
   });
   return found;
 }

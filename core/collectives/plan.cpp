@@ -4,18 +4,18 @@
 #include <bit>
 
 #include "base/prng.h"
-#include "collectives/draft.h"
+#include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {
 namespace {
 
 // A reduction over one rank is what that rank has.
-void plan_alone(Draft& d) {
+void plan_alone(PlanBuilder& d) {
   if (d.call.kind == Kind::barrier || d.call.kind == Kind::broadcast) return;
-  d.contribute(d.call.outputs[0], d.call.inputs[0]);
+  d.add_contribution(d.call.outputs[0], d.call.inputs[0]);
 }
 
-std::uint64_t hash_of(const Call& call) {
+std::uint64_t hash_of(const CollectiveCall& call) {
   std::uint64_t state = std::bit_cast<std::uint64_t>(call.op == ReduceOp::premul_sum ? call.factor : 0.0);
   const auto mix = [&state](const std::vector<Part>& parts) {
     for (const Part& part : parts) state ^= part.bytes, state = splitmix64(state);
@@ -25,7 +25,7 @@ std::uint64_t hash_of(const Call& call) {
   return state;
 }
 
-std::uint64_t count_of(const Call& call) {
+std::uint64_t count_of(const CollectiveCall& call) {
   std::uint64_t bytes = 0;
   switch (call.kind) {
     case Kind::all_reduce: case Kind::reduce: case Kind::reduce_scatter:
@@ -41,7 +41,7 @@ std::uint64_t count_of(const Call& call) {
 }
 
 // The same on all ranks of one collective; of those that differ from pair to pair only the kind counts.
-Load load_of(const Call& call, const Place& place) {
+CollectiveSize load_of(const CollectiveCall& call, const RankInfo& place) {
   const std::uint64_t bytes = count_of(call) * size_of(call.dtype);
   std::uint64_t largest = call.kind == Kind::all_reduce ? bytes : 0;
   const std::vector<Part>& parts = call.kind == Kind::reduce_scatter ? call.inputs : call.outputs;
@@ -52,7 +52,7 @@ Load load_of(const Call& call, const Place& place) {
 
 // Whether all that a transfer waits for or is merged with is cut in the same places: it is as long as itself, or says what
 // it is a piece of.
-bool may_be_striped(const Descriptor& descriptor) {
+bool may_be_striped(const CollectiveFingerprint& descriptor) {
   using enum Algorithm;
   switch (descriptor.algorithm) {
     case ring: case binomial: case binary: case chain: case grid: return true;
@@ -69,7 +69,7 @@ std::string check_parts(const std::vector<Part>& parts, std::size_t wanted, cons
 
 }  // namespace
 
-std::string check(const Call& call, Place place) {
+std::string check(const CollectiveCall& call, RankInfo place) {
   const std::size_t n = place.size;
   const bool is_root = call.root == static_cast<std::int32_t>(place.rank);
   if (reduces(call.kind) && !combine_for(call.dtype, call.op))
@@ -101,7 +101,7 @@ std::string check(const Call& call, Place place) {
   return {};
 }
 
-std::unique_ptr<Operation> plan(const Call& call, Place place) {
+std::unique_ptr<Operation> plan(const CollectiveCall& call, RankInfo place) {
   auto op = std::make_unique<Operation>();
   op->descriptor.kind = call.kind;
   op->descriptor.dtype = call.dtype;
@@ -109,11 +109,11 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
   op->descriptor.root = call.root;
   op->descriptor.count = count_of(call);
   op->descriptor.shape = hash_of(call);
-  const Load load = load_of(call, place);
+  const CollectiveSize load = load_of(call, place);
   op->descriptor.algorithm = cheapest(load, place.costs, place.forced);
   for (const Part& part : call.inputs) op->ranges.push_back({part.data, part.data + part.bytes, false});
   for (const Part& part : call.outputs) op->ranges.push_back({part.data, part.data + part.bytes, true});
-  Draft d{call, place.rank, place.size, place.unit, *op};
+  PlanBuilder d{call, place.rank, place.size, place.unit, *op};
   if (place.size == 1) {
     plan_alone(d);
     return op;
@@ -128,7 +128,7 @@ std::unique_ptr<Operation> plan(const Call& call, Place place) {
     case Algorithm::grid: plan_grid(d, columns_of(load, place.costs)); break;
     case Algorithm::binomial: case Algorithm::binary: case Algorithm::chain: plan_tree(d, op->descriptor.algorithm); break;
   }
-  if (place.is_weightless) op->forget_memory();
+  if (place.is_dry_run) op->drop_memory();
   return op;
 }
 

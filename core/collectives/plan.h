@@ -21,13 +21,13 @@
 
 namespace softmrc::collectives {
 
-struct Place {
+struct RankInfo {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
   std::uint32_t unit = 4096;  // bytes of whole packets, the same for all ranks: see slice_for
   Costs costs{};              // the same for all ranks
   std::optional<Algorithm> forced{};  // where it is possible: for tests and benches, on all ranks
-  bool is_weightless = false; // in simulators: lengths alone count, no memory is read or written
+  bool is_dry_run = false; // in simulators: lengths alone count, no memory is read or written
   std::uint32_t side_by_side = 1;  // ranks of every machine, if they are as many everywhere and have numbers in a row
 };
 
@@ -38,7 +38,7 @@ struct Part {
 };
 
 // What the caller asked for. Single blocks are a list of one part; lists have a part for every rank.
-struct Call {
+struct CollectiveCall {
   Kind kind = Kind::barrier;
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
@@ -49,9 +49,9 @@ struct Call {
 };
 
 // Empty when the call makes sense on this rank; else what is wrong with it.
-std::string check(const Call& call, Place place);
+std::string check(const CollectiveCall& call, RankInfo place);
 
 // The call must have passed check().
-std::unique_ptr<Operation> plan(const Call& call, Place place);
+std::unique_ptr<Operation> plan(const CollectiveCall& call, RankInfo place);
 
 }  // namespace softmrc::collectives

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "collectives/draft.h"
+#include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // Side by side in memory from block 0 on; but where the blocks are the parts of a buffer, the last part's neighbour is the
 // first one, at the other end.
 struct Blocks {
-  Circle circle;
+  RankSubset circle;
   std::vector<Part> parts;
   std::uint32_t wrap;  // the number of the part with which the buffer begins
 
@@ -33,21 +33,21 @@ struct Blocks {
   }
 };
 
-Blocks parts_of(const Circle& circle, Part whole) {
+Blocks parts_of(const RankSubset& circle, Part whole) {
   const std::vector<Part> parts = cut(whole, circle.size);
   Blocks blocks{circle, {}, circle.size - circle.place};
   for (std::uint32_t i = 0; i < circle.size; ++i) {
-    Part& part = blocks.parts.emplace_back(parts[circle.beyond(i)]);
+    Part& part = blocks.parts.emplace_back(parts[circle.next(i)]);
     part.site = {static_cast<std::uint64_t>(part.data - whole.data), whole.bytes, whole.site.blocks};
   }
   return blocks;
 }
 
 // In temporary memory, where they need not wrap; nowhere, where only their lengths are wanted.
-Blocks side_by_side(const Draft& d, const std::vector<Part>& parts, std::uint8_t* at) {
+Blocks side_by_side(const PlanBuilder& d, const std::vector<Part>& parts, std::uint8_t* at) {
   Blocks blocks{d.all(), {}, d.size};
   for (std::uint32_t i = 0; i < d.size; ++i) {
-    blocks.parts.push_back({at, parts[d.beyond(i)].bytes});
+    blocks.parts.push_back({at, parts[d.next(i)].bytes});
     if (at) at += blocks.parts.back().bytes;
   }
   return blocks;
@@ -77,12 +77,12 @@ std::uint64_t landing_bytes(const Blocks& blocks) {
   return bytes;
 }
 
-void reduce(Draft& d, const Blocks& blocks, Part result, std::uint8_t* landing) {
-  const Circle& circle = blocks.circle;
+void reduce(PlanBuilder& d, const Blocks& blocks, Part result, std::uint8_t* landing) {
+  const RankSubset& circle = blocks.circle;
   for (const Round round : rounds_of(circle.size)) {
-    for (const Part& piece : blocks.pieces(round.half, round.width)) d.send_next(circle.rank_at(circle.beyond(round.half)), piece);
+    for (const Part& piece : blocks.pieces(round.half, round.width)) d.send_next(circle.rank_at(circle.next(round.half)), piece);
     for (const Part& piece : blocks.pieces(0, round.width - round.half)) {
-      const std::uint32_t in = d.receive(circle.rank_at(circle.before(round.half)), {landing, piece.bytes, piece.site});
+      const std::uint32_t in = d.receive(circle.rank_at(circle.prev(round.half)), {landing, piece.bytes, piece.site});
       const bool is_last = round.half == 1;
       d.merge(in, is_last ? result.data : piece.data, landing, piece.data, is_last);
       landing += padded(piece.bytes);
@@ -90,36 +90,36 @@ void reduce(Draft& d, const Blocks& blocks, Part result, std::uint8_t* landing) 
   }
 }
 
-void gather(Draft& d, const Blocks& blocks) {
-  const Circle& circle = blocks.circle;
+void gather(PlanBuilder& d, const Blocks& blocks) {
+  const RankSubset& circle = blocks.circle;
   const std::vector<Round> rounds = rounds_of(circle.size);
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
-    for (const Part& piece : blocks.pieces(0, round->width - round->half)) d.send_next(circle.rank_at(circle.before(round->half)), piece);
-    for (const Part& piece : blocks.pieces(round->half, round->width)) d.receive(circle.rank_at(circle.beyond(round->half)), piece);
+    for (const Part& piece : blocks.pieces(0, round->width - round->half)) d.send_next(circle.rank_at(circle.prev(round->half)), piece);
+    for (const Part& piece : blocks.pieces(round->half, round->width)) d.receive(circle.rank_at(circle.next(round->half)), piece);
   }
 }
 
 // Of a reduce, only the root has a place for the result.
-void all_reduce(Draft& d) {
+void all_reduce(PlanBuilder& d) {
   const Part in = d.call.inputs[0];
   const std::uint64_t room = landing_in_rounds(d.all(), in);
-  std::uint8_t* landing = d.use_temporary(room + in.bytes);
+  std::uint8_t* landing = d.alloc_scratch(room + in.bytes);
   const Part out = d.call.outputs.empty() ? Part{landing + room, in.bytes} : d.call.outputs[0];
-  d.contribute(out, in);
+  d.add_contribution(out, in);
   all_reduce_in_rounds(d, d.all(), out, landing);
 }
 
-void reduce_scatter(Draft& d) {
+void reduce_scatter(PlanBuilder& d) {
   const std::uint64_t room = landing_bytes(side_by_side(d, d.call.inputs, nullptr));
-  std::uint8_t* landing = d.use_temporary(room + total_of(d.call.inputs));
+  std::uint8_t* landing = d.alloc_scratch(room + total_of(d.call.inputs));
   const Blocks blocks = side_by_side(d, d.call.inputs, landing + room);
-  for (std::uint32_t i = 0; i < d.size; ++i) d.contribute(blocks.parts[i], d.call.inputs[d.beyond(i)]);
+  for (std::uint32_t i = 0; i < d.size; ++i) d.add_contribution(blocks.parts[i], d.call.inputs[d.next(i)]);
   reduce(d, blocks, d.call.outputs[0], landing);
 }
 
 // Small parts, many in a message; in the end each goes to its place.
-void gather_small(Draft& d) {
-  const Blocks blocks = side_by_side(d, d.call.outputs, d.use_temporary(total_of(d.call.outputs)));
+void gather_small(PlanBuilder& d) {
+  const Blocks blocks = side_by_side(d, d.call.outputs, d.alloc_scratch(total_of(d.call.outputs)));
   d.copy(blocks.parts[0], d.call.inputs[0]);
   gather(d, blocks);
   d.op.finish = [parts = blocks.parts, outputs = d.call.outputs, own = d.rank] {
@@ -129,7 +129,7 @@ void gather_small(Draft& d) {
   };
 }
 
-void all_gather(Draft& d) {
+void all_gather(PlanBuilder& d) {
   std::uint64_t largest = 0;
   for (const Part& part : d.call.outputs) largest = std::max(largest, part.bytes);
   d.uses_messages = largest <= eager_limit;
@@ -141,35 +141,35 @@ void all_gather(Draft& d) {
 
 }  // namespace
 
-void gather_in_rounds(Draft& d, const std::vector<Part>& parts, std::uint32_t own, Part source, std::int32_t after) {
+void gather_in_rounds(PlanBuilder& d, const std::vector<Part>& parts, std::uint32_t own, Part source, std::int32_t after) {
   const std::vector<Round> rounds = rounds_of(d.size);
   std::vector<std::int32_t> came(d.size, after);
   for (auto round = rounds.rbegin(); round != rounds.rend(); ++round) {
     for (std::uint32_t i = 0; i < round->width - round->half; ++i) {
-      d.pass_on(d.before(round->half), i == 0 ? source : parts[(own + i) % d.size], came[i]);
-      came[round->half + i] = static_cast<std::int32_t>(d.receive(d.beyond(round->half), parts[(own + round->half + i) % d.size]));
+      d.forward(d.prev(round->half), i == 0 ? source : parts[(own + i) % d.size], came[i]);
+      came[round->half + i] = static_cast<std::int32_t>(d.receive(d.next(round->half), parts[(own + round->half + i) % d.size]));
     }
   }
 }
 
-std::uint64_t landing_in_rounds(const Circle& circle, Part whole) { return landing_bytes(parts_of(circle, whole)); }
+std::uint64_t landing_in_rounds(const RankSubset& circle, Part whole) { return landing_bytes(parts_of(circle, whole)); }
 
-void all_reduce_in_rounds(Draft& d, const Circle& circle, Part whole, std::uint8_t* landing) {
+void all_reduce_in_rounds(PlanBuilder& d, const RankSubset& circle, Part whole, std::uint8_t* landing) {
   const Blocks blocks = parts_of(circle, whole);
   reduce(d, blocks, blocks.parts[0], landing);
   gather(d, blocks);
 }
 
-void plan_gathered(Draft& d) {
+void plan_gathered(PlanBuilder& d) {
   d.uses_messages = true;
   const Part in = d.call.inputs[0];
-  const Blocks blocks = side_by_side(d, std::vector<Part>(d.size, in), d.use_temporary(in.bytes * d.size));
-  d.contribute(blocks.parts[0], in);
+  const Blocks blocks = side_by_side(d, std::vector<Part>(d.size, in), d.alloc_scratch(in.bytes * d.size));
+  d.add_contribution(blocks.parts[0], in);
   gather(d, blocks);
   reduce_when_all_are_here(d, blocks.parts[0].data, d.call.outputs[0], (d.size - d.rank) % d.size, true);
 }
 
-void plan_rounds(Draft& d) {
+void plan_rounds(PlanBuilder& d) {
   d.uses_messages = true;
   switch (d.call.kind) {
     case Kind::all_reduce: case Kind::reduce: return all_reduce(d);

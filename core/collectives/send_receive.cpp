@@ -3,14 +3,14 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "collectives/strand.h"
+#include "collectives/channel.h"
 #include "collectives/immediate.h"
 
 namespace softmrc::collectives {
 namespace {
 
 constexpr std::uint64_t small_send = 4096;
-constexpr std::uint32_t most_small_sends = 32;  // that wait at the receiver, from one sender
+constexpr std::uint32_t max_small_sends = 32;  // that wait at the receiver, from one sender
 constexpr std::uint64_t largest_write = 1ull << 30;
 
 std::string words_of(std::uint64_t bytes, DType dtype) {
@@ -19,44 +19,44 @@ std::string words_of(std::uint64_t bytes, DType dtype) {
 
 }  // namespace
 
-void Strand::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
+void Channel::send(Part from, DType dtype, std::uint32_t to, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (!has_failed() && has_left(to)) fail(engine, now, name_of(to) + " has left the group; nothing can be sent to it");
     if (has_failed()) return work->fail(error_);
-    if (is_leaving_) return work->fail(words_when_closed);
+    if (is_leaving_) return work->fail(closed_message);
     ++stats_.sends;
-    Channel& channel = reach(engine, now, to).channel;
-    Header header;
+    MessageRing& ring = get_or_connect(engine, now, to).ring;
+    MessageHeader header;
     header.type = MessageType::offer;
     header.number = next_offer_++ & ~send_bit;
     header.descriptor.dtype = dtype;
     header.bytes = from.bytes;
     header.tag = tag;
-    if (from.bytes <= small_send && channel.offers_sent - channel.offers_taken_there < most_small_sends) {
+    if (from.bytes <= small_send && ring.offers_sent - ring.offers_taken_there < max_small_sends) {
       header.has_payload = 1;
-      ++channel.offers_sent;
-      say(engine, now, to, header, {from.data, from.bytes});
+      ++ring.offers_sent;
+      send_message(engine, now, to, header, {from.data, from.bytes});
       work->succeed();
       return;
     }
-    say(engine, now, to, header);
-    sendings_.push_back({header.number, to, tag, from, now, deadline_of(now, timeout_s), timeout_s, work});
+    send_message(engine, now, to, header);
+    send_ops_.push_back({header.number, to, tag, from, now, deadline_of(now, timeout_s), timeout_s, work});
     if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
   });
 }
 
-void Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
+void Channel::receive(Part to, DType dtype, std::int32_t source, std::uint32_t tag, double timeout_s, const std::shared_ptr<Work>& work) {
   driver_.run_and_send([&](Engine& engine, Time now) {
     if (has_failed()) return work->fail(error_);
-    if (is_leaving_) return work->fail(words_when_closed);
+    if (is_leaving_) return work->fail(closed_message);
     ++stats_.receives;
     if (inquires_at_ == Time::never()) inquires_at_ = now + seconds(1);
-    Receiving receiving{source, tag, to, dtype, 0, 0, now, deadline_of(now, timeout_s), timeout_s, work};
+    RecvOp receiving{source, tag, to, dtype, 0, 0, now, deadline_of(now, timeout_s), timeout_s, work};
     for (auto offer = offers_.begin(); offer != offers_.end(); ++offer) {
       if ((source >= 0 && offer->peer != static_cast<std::uint32_t>(source)) || offer->header.tag != tag) continue;
-      const Offer found = std::move(*offer);
+      const UnexpectedSend found = std::move(*offer);
       offers_.erase(offer);
-      if (!match(engine, now, receiving, found.peer, found.header, found.payload)) receivings_.push_back(receiving);
+      if (!match(engine, now, receiving, found.peer, found.header, found.payload)) recv_ops_.push_back(receiving);
       if (has_failed()) work->fail(error_);
       give_credit(engine, now, found.peer);
       return;
@@ -66,21 +66,21 @@ void Strand::receive(Part to, DType dtype, std::int32_t source, std::uint32_t ta
       work->fail(error_);
       return;
     }
-    receivings_.push_back(std::move(receiving));
+    recv_ops_.push_back(std::move(receiving));
   });
 }
 
-void Strand::handle_offer(Engine& engine, Time now, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
-  for (auto at = receivings_.begin(); at != receivings_.end(); ++at) {
+void Channel::handle_offer(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
+  for (auto at = recv_ops_.begin(); at != recv_ops_.end(); ++at) {
     if (at->rkey || at->tag != header.tag || (at->source >= 0 && at->source != static_cast<std::int32_t>(peer))) continue;
-    if (match(engine, now, *at, peer, header, payload) && !has_failed()) receivings_.erase(at);
+    if (match(engine, now, *at, peer, header, payload) && !has_failed()) recv_ops_.erase(at);
     return;
   }
   offers_.push_back({peer, header, {payload.begin(), payload.end()}});
 }
 
 // True when the receive has ended with it.
-bool Strand::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+bool Channel::match(Engine& engine, Time now, RecvOp& receiving, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
   if (header.bytes != receiving.to.bytes || header.descriptor.dtype != receiving.dtype) {
     fail(engine, now, name_of(peer) + " sends " + words_of(header.bytes, header.descriptor.dtype) + " where " + name_of(place_.rank) +
                           " receives " + words_of(receiving.to.bytes, receiving.dtype));
@@ -90,42 +90,42 @@ bool Strand::match(Engine& engine, Time now, Receiving& receiving, std::uint32_t
   receiving.work->source = receiving.source;
   if (header.has_payload) {
     if (!payload.empty()) std::memcpy(receiving.to.data, payload.data(), payload.size());
-    ++peers_[peer]->channel.offers_taken_here;
+    ++peers_[peer]->ring.offers_taken_here;
     receiving.work->succeed();
     return true;
   }
   receiving.id = header.number;
   receiving.rkey = new_rkeys(engine, 1);
-  Header reply;
+  MessageHeader reply;
   reply.type = MessageType::accept;
   reply.number = header.number;
   reply.bytes = header.bytes;
   reply.rkey = receiving.rkey;
   if (receiving.to.bytes) SOFTMRC_CHECK(engine.add_region({receiving.to.data, 0, receiving.to.bytes, receiving.rkey, nullptr, domains_[peer]}));
   stats_.bytes_granted += header.bytes;
-  say(engine, now, peer, reply);
+  send_message(engine, now, peer, reply);
   if (receiving.to.bytes) return false;
   receiving.work->succeed();
   return true;
 }
 
-void Strand::handle_accept(Engine& engine, Time now, std::uint32_t peer, const Header& header) {
-  const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.peer == peer && s.id == header.number; });
-  if (at == sendings_.end()) return;
+void Channel::handle_accept(Engine& engine, Time now, std::uint32_t peer, const MessageHeader& header) {
+  const auto at = std::find_if(send_ops_.begin(), send_ops_.end(), [&](const SendOp& s) { return s.peer == peer && s.id == header.number; });
+  if (at == send_ops_.end()) return;
   // Two writes of one send: the first one's end would give the memory back that the second one reads.
   if (at->is_accepted) return fail(engine, now, name_of(peer) + " accepted a send twice");
   at->is_accepted = true;
   at->rkey = header.rkey;
   if (at->from.bytes == 0) {
     at->work->succeed();
-    sendings_.erase(at);
+    send_ops_.erase(at);
     return;
   }
   post(engine, now, *at);
 }
 
 // As much as the send queue holds; the rest when acknowledgements have made room.
-void Strand::post(Engine& engine, Time now, Sending& sending) {
+void Channel::post(Engine& engine, Time now, SendOp& sending) {
   while (!sending.is_written()) {
     proto::WorkRequest request;
     const std::uint64_t bytes = std::min(largest_write, sending.from.bytes - sending.posted);
@@ -144,44 +144,44 @@ void Strand::post(Engine& engine, Time now, Sending& sending) {
   }
 }
 
-void Strand::handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id) {
-  const auto at = std::find_if(receivings_.begin(), receivings_.end(), [&](const Receiving& r) {
+void Channel::handle_received(Engine& engine, std::uint32_t peer, std::uint32_t id) {
+  const auto at = std::find_if(recv_ops_.begin(), recv_ops_.end(), [&](const RecvOp& r) {
     return r.rkey && r.source == static_cast<std::int32_t>(peer) && r.id == id;
   });
-  if (at == receivings_.end()) return;
+  if (at == recv_ops_.end()) return;
   engine.remove_region(at->rkey);
   at->work->succeed();
-  receivings_.erase(at);
+  recv_ops_.erase(at);
 }
 
-void Strand::handle_sending_done(std::uint32_t id) {
-  const auto at = std::find_if(sendings_.begin(), sendings_.end(), [&](const Sending& s) { return s.id == id && s.is_written(); });
-  if (at == sendings_.end()) return;
+void Channel::handle_sending_done(std::uint32_t id) {
+  const auto at = std::find_if(send_ops_.begin(), send_ops_.end(), [&](const SendOp& s) { return s.id == id && s.is_written(); });
+  if (at == send_ops_.end()) return;
   at->work->succeed();
-  sendings_.erase(at);
+  send_ops_.erase(at);
 }
 
-void Strand::look_at_point_to_point(Engine& engine, Time now) {
-  for (const Sending& s : sendings_)
+void Channel::look_at_point_to_point(Engine& engine, Time now) {
+  for (const SendOp& s : send_ops_)
     if (s.deadline <= now) {
       const std::string whom = name_of(s.peer) + (s.is_accepted ? " did not take all of it" : " did not receive it");
-      return fail_late(engine, now, "a send with tag " + std::to_string(s.tag), s.timeout_s, whom);
+      return fail_timeout(engine, now, "a send with tag " + std::to_string(s.tag), s.timeout_s, whom);
     }
-  for (const Receiving& r : receivings_)
+  for (const RecvOp& r : recv_ops_)
     if (r.deadline <= now) {
       const std::string whom = r.source < 0 ? "nobody sent it" : name_of(static_cast<std::uint32_t>(r.source)) + " did not send it";
-      return fail_late(engine, now, "a receive with tag " + std::to_string(r.tag), r.timeout_s, whom);
+      return fail_timeout(engine, now, "a receive with tag " + std::to_string(r.tag), r.timeout_s, whom);
     }
 }
 
-void Strand::end_point_to_point(Engine& engine, const std::string& why) {
-  for (const Sending& s : sendings_) s.work->fail(why);
-  for (const Receiving& r : receivings_) {
+void Channel::end_p2p(Engine& engine, const std::string& why) {
+  for (const SendOp& s : send_ops_) s.work->fail(why);
+  for (const RecvOp& r : recv_ops_) {
     if (r.rkey && r.to.bytes) engine.remove_region(r.rkey);
     r.work->fail(why);
   }
-  sendings_.clear();
-  receivings_.clear();
+  send_ops_.clear();
+  recv_ops_.clear();
   offers_.clear();
 }
 

@@ -7,7 +7,7 @@
 namespace softmrc::collectives {
 namespace {
 
-constexpr std::uint64_t grain = 4096;  // so that elements stay whole, and nearly no page is two strands'
+constexpr std::uint64_t grain = 4096;  // so that elements stay whole, and nearly no page is two channels'
 
 // What is cut is the part that a transfer is a piece of, into whole blocks; or it by itself, evenly.
 struct Cut {
@@ -16,15 +16,15 @@ struct Cut {
   std::uint64_t each = 0;
   std::uint32_t count = 1;
 
-  Cut(std::uint64_t length, std::uint32_t strands, const Site& where) : bytes(length), site(where.blocks ? where : Site{0, length, 0}), each(length) {
-    const std::uint64_t wanted = std::min<std::uint64_t>(strands, site.bytes / smallest_stripe);
+  Cut(std::uint64_t length, std::uint32_t channels, const Site& where) : bytes(length), site(where.blocks ? where : Site{0, length, 0}), each(length) {
+    const std::uint64_t wanted = std::min<std::uint64_t>(channels, site.bytes / smallest_stripe);
     if (wanted < 2) return;
     each = ((bytes + wanted - 1) / wanted + grain - 1) / grain * grain;
     count = static_cast<std::uint32_t>(site.blocks ? std::min<std::uint64_t>(wanted, site.blocks) : (bytes + each - 1) / each);
   }
   template <typename Transfer>
-  static Cut of(const Transfer& transfer, std::uint32_t strands) {
-    return {transfer.bytes, transfer.is_eager ? 1 : strands, transfer.site};
+  static Cut of(const Transfer& transfer, std::uint32_t channels) {
+    return {transfer.bytes, transfer.is_eager ? 1 : channels, transfer.site};
   }
   // Of the part, before this stripe.
   std::uint64_t edge(std::uint32_t stripe) const {
@@ -46,22 +46,22 @@ struct Names {
 };
 
 template <typename Transfers>
-std::vector<std::int32_t> names_of(const Transfers& transfers, std::uint32_t stripe, std::uint32_t strands) {
+std::vector<std::int32_t> names_of(const Transfers& transfers, std::uint32_t stripe, std::uint32_t channels) {
   std::vector<std::int32_t> names;
   std::int32_t next = 0;
   for (const auto& transfer : transfers)
-    names.push_back(Cut::of(transfer, strands).has(stripe) ? next++ : -1);
+    names.push_back(Cut::of(transfer, channels).has(stripe) ? next++ : -1);
   return names;
 }
 
-std::unique_ptr<Operation> stripe_of(const Operation& whole, std::uint32_t stripe, std::uint32_t strands, std::uint64_t unit) {
+std::unique_ptr<Operation> stripe_of(const Operation& whole, std::uint32_t stripe, std::uint32_t channels, std::uint64_t unit) {
   auto op = std::make_unique<Operation>();
   op->descriptor = whole.descriptor;
-  const Names names{names_of(whole.ins, stripe, strands), names_of(whole.outs, stripe, strands)};
+  const Names names{names_of(whole.ins, stripe, channels), names_of(whole.outs, stripe, channels)};
   for (std::size_t i = 0; i < whole.ins.size(); ++i) {
     if (names.ins[i] < 0) continue;
     Inbound& in = op->ins.emplace_back(whole.ins[i]);
-    const Cut cut = Cut::of(in, strands);
+    const Cut cut = Cut::of(in, channels);
     in.to += cut.at(stripe);
     if (in.local) in.local += cut.at(stripe);
     if (in.merge.to) {
@@ -81,7 +81,7 @@ std::unique_ptr<Operation> stripe_of(const Operation& whole, std::uint32_t strip
   for (std::size_t i = 0; i < whole.outs.size(); ++i) {
     if (names.outs[i] < 0) continue;
     Outbound out = whole.outs[i];
-    const Cut cut = Cut::of(out, strands);
+    const Cut cut = Cut::of(out, channels);
     // What is passed on was cut in the same places as it came in.
     SOFTMRC_CHECK(out.after < 0 || whole.ins[static_cast<std::size_t>(out.after)].bytes == out.bytes);
     out.from += cut.at(stripe);
@@ -97,7 +97,7 @@ std::unique_ptr<Operation> stripe_of(const Operation& whole, std::uint32_t strip
     op->outs.push_back(out);
   }
   for (const Copy& copy : whole.copies) {
-    const Cut cut(copy.bytes, strands, {});
+    const Cut cut(copy.bytes, channels, {});
     if (!cut.has(stripe)) continue;
     Copy& part = op->copies.emplace_back(copy);
     part.to += cut.at(stripe);
@@ -109,18 +109,18 @@ std::unique_ptr<Operation> stripe_of(const Operation& whole, std::uint32_t strip
 
 }  // namespace
 
-std::vector<std::unique_ptr<Operation>> cut_into_stripes(std::unique_ptr<Operation> whole, std::uint32_t strands, std::uint64_t unit) {
+std::vector<std::unique_ptr<Operation>> cut_into_stripes(std::unique_ptr<Operation> whole, std::uint32_t channels, std::uint64_t unit) {
   std::vector<std::unique_ptr<Operation>> stripes;
   for (Inbound& in : whole->ins) in.total = in.bytes;
   for (Outbound& out : whole->outs) out.total = out.bytes;
-  const auto is_cut = [&](const auto& transfer) { return Cut::of(transfer, strands).count > 1; };
+  const auto is_cut = [&](const auto& transfer) { return Cut::of(transfer, channels).count > 1; };
   const bool is_whole = std::none_of(whole->ins.begin(), whole->ins.end(), is_cut) && std::none_of(whole->outs.begin(), whole->outs.end(), is_cut);
   if (is_whole || !whole->is_striped) {
     stripes.push_back(std::move(whole));
     return stripes;
   }
-  for (std::uint32_t k = 0; k < strands; ++k) {
-    auto stripe = stripe_of(*whole, k, strands, unit);
+  for (std::uint32_t k = 0; k < channels; ++k) {
+    auto stripe = stripe_of(*whole, k, channels, unit);
     const bool is_idle = stripe->ins.empty() && stripe->outs.empty() && stripe->copies.empty();
     stripes.push_back(k > 0 && is_idle ? nullptr : std::move(stripe));
   }

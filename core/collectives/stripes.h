@@ -1,6 +1,6 @@
-// How an operation is spread over strands: each of its transfers is cut, and stripe k goes by strand k. So who adds what to
-// what, and in which order, does not depend on how many strands there are, and a stripe waits for stripes of its own
-// strand alone. Both ends of a transfer cut it alike, for they look at its length and at nothing else.
+// How an operation is spread over channels: each of its transfers is cut, and stripe k goes by channel k. So who adds what to
+// what, and in which order, does not depend on how many channels there are, and a stripe waits for stripes of its own
+// channel alone. Both ends of a transfer cut it alike, for they look at its length and at nothing else.
 #pragma once
 
 #include <atomic>
@@ -16,14 +16,14 @@ namespace softmrc::collectives {
 constexpr std::uint64_t smallest_stripe = smallest_slice;
 
 // One call, from its issue until all its stripes have ended. What is not atomic is written before it starts, under the
-// group's mutex; the mutex then hands it to the strands.
-struct Issued {
+// group's mutex; the mutex then hands it to the channels.
+struct InflightOp {
   std::uint32_t number = 0;
-  Descriptor descriptor;
+  CollectiveFingerprint descriptor;
   std::vector<Range> ranges;
   std::deque<Reduction> reductions;
   std::unique_ptr<std::uint8_t[]> temporary;
-  std::vector<std::unique_ptr<Operation>> stripes;  // by strand, null where there is none, until it starts
+  std::vector<std::unique_ptr<Operation>> stripes;  // by channel, null where there is none, until it starts
   bool has_started = false;
   Time deadline = Time::never();
   double timeout_s = 0;
@@ -31,7 +31,7 @@ struct Issued {
   std::atomic<std::uint32_t> open{0};   // stripes; whoever ends the last one has seen what all others did
   std::atomic<bool> has_failed{false};
 
-  bool conflicts(const Issued& other) const {
+  bool conflicts(const InflightOp& other) const {
     for (const Range& a : ranges)
       for (const Range& b : other.ranges)
         if (a.conflicts(b)) return true;
@@ -39,7 +39,7 @@ struct Issued {
   }
 };
 
-// One operation for every strand that has something to do, the first always.
-std::vector<std::unique_ptr<Operation>> cut_into_stripes(std::unique_ptr<Operation> whole, std::uint32_t strands, std::uint64_t unit);
+// One operation for every channel that has something to do, the first always.
+std::vector<std::unique_ptr<Operation>> cut_into_stripes(std::unique_ptr<Operation> whole, std::uint32_t channels, std::uint64_t unit);
 
 }  // namespace softmrc::collectives

@@ -1,10 +1,10 @@
-// How a strand carries out its stripes of collectives: grants, slices, and what waits for what.
+// How a channel carries out its stripes of collectives: grants, slices, and what waits for what.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
-#include "collectives/strand.h"
+#include "collectives/channel.h"
 #include "collectives/immediate.h"
 
 namespace softmrc::collectives {
@@ -14,13 +14,13 @@ constexpr std::uint64_t copy_step = 1024 * 1024;
 
 }  // namespace
 
-Operation* Strand::find(std::uint32_t number) {
+Operation* Channel::find(std::uint32_t number) {
   for (const auto& op : operations_)
     if (op->number == number && !op->has_ended) return op.get();
   return nullptr;
 }
 
-std::uint32_t Strand::new_rkeys(Engine& engine, std::uint32_t count) {
+std::uint32_t Channel::new_rkeys(Engine& engine, std::uint32_t count) {
   for (;;) {
     const std::uint32_t first = static_cast<std::uint32_t>(prng_.bits()) | 1;
     bool is_free = first + count > first;
@@ -29,15 +29,15 @@ std::uint32_t Strand::new_rkeys(Engine& engine, std::uint32_t count) {
   }
 }
 
-void Strand::begin(Engine& engine, Time now, Operation& op) {
+void Channel::begin(Engine& engine, Time now, Operation& op) {
   if (inquires_at_ == Time::never()) inquires_at_ = now + inquiry_interval;
   op.granted.assign(place_.size, 0);
   op.has_message.assign(place_.size, false);
   op.open_outs = static_cast<std::uint32_t>(op.outs.size());
   for (const Inbound& in : op.ins)
-    if (has_left(in.peer)) miss(engine, now, in.peer, op);
+    if (has_left(in.peer)) on_peer_left(engine, now, in.peer, op);
   for (const Outbound& out : op.outs)
-    if (has_left(out.peer)) miss(engine, now, out.peer, op);
+    if (has_left(out.peer)) on_peer_left(engine, now, out.peer, op);
   if (has_failed()) return;
   grant(engine, now, op);
   if (!op.copies.empty() && copy_some(op)) has_copies_ = true;
@@ -45,14 +45,14 @@ void Strand::begin(Engine& engine, Time now, Operation& op) {
   // What came before its time.
   for (std::uint32_t p = 0; p < place_.size && !has_failed(); ++p) {
     if (!peers_[p]) continue;
-    auto& stash = peers_[p]->stash;
-    for (std::size_t i = 0; i < stash.size() && !has_failed();) {
-      if (stash[i].header.number != op.number) {
+    auto& early_messages = peers_[p]->early_messages;
+    for (std::size_t i = 0; i < early_messages.size() && !has_failed();) {
+      if (early_messages[i].header.number != op.number) {
         ++i;
         continue;
       }
-      const Stashed early = std::move(stash[i]);
-      stash.erase(stash.begin() + static_cast<std::ptrdiff_t>(i));
+      const EarlyMessage early = std::move(early_messages[i]);
+      early_messages.erase(early_messages.begin() + static_cast<std::ptrdiff_t>(i));
       deliver(engine, now, op, p, early.header, early.payload);
     }
   }
@@ -60,7 +60,7 @@ void Strand::begin(Engine& engine, Time now, Operation& op) {
 }
 
 // Registers what will come in by WRITE, and tells each sender where. The transfers of one peer have keys in a row.
-void Strand::grant(Engine& engine, Time now, Operation& op) {
+void Channel::grant(Engine& engine, Time now, Operation& op) {
   for (std::size_t begin = 0; begin < op.ins.size(); ++begin) {
     if (op.ins[begin].is_eager || op.ins[begin].rkey) continue;
     const std::uint32_t peer = op.ins[begin].peer;
@@ -73,7 +73,7 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
       bytes += in.bytes;
       total += in.total;
     }
-    offer_pipe(engine, now, peer);
+    offer_shm(engine, now, peer);
     const std::uint32_t first = new_rkeys(engine, count);
     std::uint32_t next = first;
     for (Inbound& in : op.ins) {
@@ -83,24 +83,24 @@ void Strand::grant(Engine& engine, Time now, Operation& op) {
       SOFTMRC_CHECK(engine.add_region({in.to, 0, in.bytes, in.rkey, in.needs_placing() ? &in : nullptr, domains_[peer]}));
     }
     stats_.bytes_granted += bytes;
-    Header header;
+    MessageHeader header;
     header.type = MessageType::grant;
     header.number = op.number;
     header.descriptor = op.descriptor;
     header.bytes = total;
     header.rkey = first;
-    say(engine, now, peer, header);
+    send_message(engine, now, peer, header);
   }
 }
 
-void Strand::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+void Channel::deliver(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
   if (header.descriptor != op.descriptor) return fail_different(engine, now, peer, header.descriptor, op.descriptor);
   op.has_message[peer] = true;
   if (header.type == MessageType::eager) deliver_eager(engine, now, op, peer, header, payload);
   if (header.type == MessageType::grant) deliver_grant(engine, now, op, peer, header);
 }
 
-void Strand::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header, std::span<const std::uint8_t> payload) {
+void Channel::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header, std::span<const std::uint8_t> payload) {
   std::uint64_t expected = 0;
   Inbound* found = nullptr;
   for (Inbound& in : op.ins) {
@@ -120,14 +120,14 @@ void Strand::deliver_eager(Engine& engine, Time now, Operation& op, std::uint32_
   advance(engine, now, op);
 }
 
-void Strand::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const Header& header) {
+void Channel::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_t peer, const MessageHeader& header) {
   std::uint64_t granted = 0, all = 0;
   for (const Outbound& out : op.outs) {
     if (out.peer != peer) continue;
     all += out.total;
     if (!out.is_eager) granted += out.total;
   }
-  if (granted != header.bytes && !is_first()) return;  // the first strand has a stripe of everything, and knows the whole
+  if (granted != header.bytes && !is_first()) return;  // the first channel has a stripe of everything, and knows the whole
   if (granted != header.bytes)
     return fail(engine, now, name_of(peer) + " expects " + std::to_string(header.bytes) + " bytes from " + name_of(place_.rank) + " in " +
                                  describe(op.descriptor) + ", which sends " + std::to_string(all));
@@ -139,27 +139,27 @@ void Strand::deliver_grant(Engine& engine, Time now, Operation& op, std::uint32_
 
 // What is small is copied, and its memory the caller's again. A barrier's end is a word about the others as well, so it
 // waits until they have this rank's.
-void Strand::say_eager(Engine& engine, Time now, Operation& op, std::uint32_t index) {
+void Channel::send_eager(Engine& engine, Time now, Operation& op, std::uint32_t index) {
   Outbound& out = op.outs[index];
   if (out.posted || !op.ready(out)) return;
   out.posted = 1;
   const bool is_awaited = op.descriptor.kind == Kind::barrier;
-  Header header;
+  MessageHeader header;
   header.type = MessageType::eager;
   header.number = op.number;
   header.descriptor = op.descriptor;
   header.bytes = out.bytes;
   header.step = out.index;
-  say(engine, now, out.peer, header, {out.from, out.bytes}, is_awaited ? work_request_of(op.number, index) : 0);
+  send_message(engine, now, out.peer, header, {out.from, out.bytes}, is_awaited ? work_request_of(op.number, index) : 0);
   if (is_awaited) return;
   out.has_ended = true;
   --op.open_outs;
 }
 
 // Every slice that is here and that its receiver waits for.
-void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
+void Channel::post(Engine& engine, Time now, Operation& op, std::uint32_t index) {
   Outbound& out = op.outs[index];
-  if (out.is_eager) return say_eager(engine, now, op, index);
+  if (out.is_eager) return send_eager(engine, now, op, index);
   const std::uint32_t rkey = op.granted[out.peer];
   if (rkey == 0 || out.has_ended) return;
   const std::uint32_t ready = op.ready(out);
@@ -191,24 +191,24 @@ void Strand::post(Engine& engine, Time now, Operation& op, std::uint32_t index) 
   }
 }
 
-void Strand::post_all(Engine& engine, Time now) {
+void Channel::post_all(Engine& engine, Time now) {
   has_unposted_ = false;
   for (const auto& op : operations_) {
     if (op->has_ended) continue;
     for (std::uint32_t i = 0; i < op->outs.size(); ++i) post(engine, now, *op, i);
   }
-  for (Sending& sending : sendings_)
+  for (SendOp& sending : send_ops_)
     if (sending.is_accepted) post(engine, now, sending);
 }
 
-void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm, std::uint32_t length) {
+void Channel::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uint32_t imm, std::uint32_t length) {
   for (const auto& op : operations_) {
     if (op->has_ended || !is_immediate_of(imm, op->number)) continue;
     for (Inbound& in : op->ins) {
       if (in.peer != peer || in.is_eager || in.index != index_of(imm)) continue;
       if (in.has_ended) break;
       op->has_message[peer] = true;
-      if (length == 0 && in.bytes && !take_from_pipe(engine, now, in)) return;
+      if (length == 0 && in.bytes && !take_from_shm(engine, now, in)) return;
       ++in.arrived;
       for (std::uint32_t out : in.feeds) post(engine, now, *op, out);
       if (in.arrived == in.slices.count) end_inbound(engine, in);
@@ -220,7 +220,7 @@ void Strand::handle_slice(Engine& engine, Time now, std::uint32_t peer, std::uin
   fail(engine, now, name_of(peer) + " sent data that belongs to nothing");
 }
 
-void Strand::handle_sent(std::uint64_t wr_id) {
+void Channel::handle_sent(std::uint64_t wr_id) {
   Operation* op = find(number_of(wr_id));
   if (!op) return;
   Outbound& out = op->outs[out_of(wr_id)];
@@ -230,20 +230,20 @@ void Strand::handle_sent(std::uint64_t wr_id) {
   settle(*op);
 }
 
-void Strand::end_inbound(Engine& engine, Inbound& in) {
+void Channel::end_inbound(Engine& engine, Inbound& in) {
   in.has_ended = true;
   if (!in.is_eager && in.bytes) engine.remove_region(in.rkey);
 }
 
 // Takes what has come in, and sends what waited for that.
-void Strand::advance(Engine& engine, Time now, Operation& op) {
+void Channel::advance(Engine& engine, Time now, Operation& op) {
   while (const Inbound* in = op.take())
     for (std::uint32_t out : in->feeds) post(engine, now, op, out);
   settle(op);
 }
 
 // True while there is more to copy.
-bool Strand::copy_some(Operation& op) {
+bool Channel::copy_some(Operation& op) {
   std::uint64_t room = copy_step;
   for (Copy& copy : op.copies) {
     const std::uint64_t before = copy.done;
@@ -256,7 +256,7 @@ bool Strand::copy_some(Operation& op) {
 }
 
 // It has ended when everything came in and everything that went out from the caller's memory was acknowledged.
-void Strand::settle(Operation& op) {
+void Channel::settle(Operation& op) {
   if (op.has_ended || op.taken < op.ins.size() || !op.copies.empty()) return;
   if (!op.has_finished) {
     op.has_finished = true;
@@ -267,13 +267,13 @@ void Strand::settle(Operation& op) {
   owner_.on_ended(number_, op, true);
 }
 
-// Forgets what has ended, and begins what the owner has for this strand.
-void Strand::sweep(Engine& engine, Time now) {
-  while (has_ended_some_ || owner_.has_mail(number_)) {
+// Forgets what has ended, and begins what the owner has for this channel.
+void Channel::sweep(Engine& engine, Time now) {
+  while (has_ended_some_ || owner_.has_work(number_)) {
     has_ended_some_ = false;
     operations_.remove_if([](const auto& op) { return op->has_ended; });
-    Mail mail;
-    if (owner_.has_mail(number_)) mail = owner_.collect(number_);
+    QueuedWork mail;
+    if (owner_.has_work(number_)) mail = owner_.pop_all(number_);
     for (auto& op : mail.operations) {
       next_number_ = op->number + 1;
       operations_.push_back(std::move(op));
@@ -288,26 +288,26 @@ void Strand::sweep(Engine& engine, Time now) {
 // slice is there, so all that is promised of writes, their order and their end holds for slices as well.
 
 // Before the first grant, and to those alone who have something for us.
-void Strand::offer_pipe(Engine& engine, Time now, std::uint32_t p) {
+void Channel::offer_shm(Engine& engine, Time now, std::uint32_t p) {
   if (!roll_.members[p].is_neighbour) return;
-  Peer& peer = reach(engine, now, p);
-  if (std::exchange(peer.is_offered_pipe, true) || !(peer.from = Pipe::make(prng_.bits()))) return;
-  const PipeKey key = peer.from->key();
-  Header header;
-  header.type = MessageType::pipe;
-  say(engine, now, p, header, {reinterpret_cast<const std::uint8_t*>(&key), sizeof key});
+  Peer& peer = get_or_connect(engine, now, p);
+  if (std::exchange(peer.is_shm_offered, true) || !(peer.from = ShmRing::make(prng_.bits()))) return;
+  const ShmKey key = peer.from->key();
+  MessageHeader header;
+  header.type = MessageType::shm;
+  send_message(engine, now, p, header, {reinterpret_cast<const std::uint8_t*>(&key), sizeof key});
 }
 
 // Where it cannot be opened, data goes by the network as it does to others.
-void Strand::handle_pipe(Engine& engine, Time now, std::uint32_t p, std::span<const std::uint8_t> payload) {
-  PipeKey key;
+void Channel::handle_shm_offer(Engine& engine, Time now, std::uint32_t p, std::span<const std::uint8_t> payload) {
+  ShmKey key;
   if (!roll_.members[p].is_neighbour || payload.size() != sizeof key || peers_[p]->to)
     return fail(engine, now, name_of(p) + " sent a message that makes no sense");
   std::memcpy(&key, payload.data(), sizeof key);
-  peers_[p]->to = Pipe::open(key);
+  peers_[p]->to = ShmRing::open(key);
 }
 
-bool Strand::take_from_pipe(Engine& engine, Time now, Inbound& in) {
+bool Channel::take_from_shm(Engine& engine, Time now, Inbound& in) {
   Peer& peer = *peers_[in.peer];
   const std::uint64_t at = in.arrived * in.slices.size;
   const std::uint64_t bytes = std::min(in.slices.size, in.bytes - at);
@@ -320,9 +320,9 @@ bool Strand::take_from_pipe(Engine& engine, Time now, Inbound& in) {
     return false;
   }
   if (peer.from->is_awaited()) {
-    Header header;
+    MessageHeader header;
     header.type = MessageType::credit;
-    say(engine, now, in.peer, header);
+    send_message(engine, now, in.peer, header);
   }
   return true;
 }

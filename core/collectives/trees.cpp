@@ -1,6 +1,6 @@
 // Broadcast and reduce along a tree whose top is the root: binomial where latency counts, binary where slices follow each
 // other, and a chain where they fill the way. Ranks are counted from the root on.
-#include "collectives/draft.h"
+#include "collectives/plan_builder.h"
 
 namespace softmrc::collectives {
 namespace {
@@ -27,36 +27,36 @@ Kin kin_of(Algorithm algorithm, std::uint32_t at, std::uint32_t size) {
   return kin;
 }
 
-void broadcast(Draft& d, Algorithm algorithm) {
-  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root), at = d.before(root);
+void broadcast(PlanBuilder& d, Algorithm algorithm) {
+  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root), at = d.prev(root);
   const Part block = d.call.outputs[0];
   const Kin kin = kin_of(algorithm, at, d.size);
   const std::int32_t in = at ? static_cast<std::int32_t>(d.receive((root + kin.parent) % d.size, block)) : -1;
   // The farthest child has the most below it.
-  for (auto child = kin.children.rbegin(); child != kin.children.rend(); ++child) d.pass_on((root + *child) % d.size, block, in);
+  for (auto child = kin.children.rbegin(); child != kin.children.rend(); ++child) d.forward((root + *child) % d.size, block, in);
 }
 
 // Added up while it lands. The chain ends at the root; it begins with the rank after it.
-void reduce_along_chain(Draft& d) {
-  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root), at = d.before(root + 1);
+void reduce_along_chain(PlanBuilder& d) {
+  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root), at = d.prev(root + 1);
   const Part mine = d.call.inputs[0];
-  if (at == 0) return d.pass_on(d.beyond(1), mine, -1);
+  if (at == 0) return d.forward(d.next(1), mine, -1);
   const bool is_root = d.rank == root;
-  const Part to = is_root ? d.call.outputs[0] : Part{d.use_temporary(mine.bytes), mine.bytes};
-  const std::uint32_t in = d.receive(d.before(1), to);
+  const Part to = is_root ? d.call.outputs[0] : Part{d.alloc_scratch(mine.bytes), mine.bytes};
+  const std::uint32_t in = d.receive(d.prev(1), to);
   d.reduce_on_landing(in, mine.data, at == 1, is_root);
-  if (!is_root) d.pass_on(d.beyond(1), to, static_cast<std::int32_t>(in));
+  if (!is_root) d.forward(d.next(1), to, static_cast<std::int32_t>(in));
 }
 
 // The nearest child has the least below it and comes first: sums go in the order of ranks.
-void reduce(Draft& d) {
-  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root), at = d.before(root);
+void reduce(PlanBuilder& d) {
+  const std::uint32_t root = static_cast<std::uint32_t>(d.call.root), at = d.prev(root);
   const Part mine = d.call.inputs[0];
   const Kin kin = kin_of(Algorithm::binomial, at, d.size);
-  std::uint8_t* landing = d.use_temporary(padded(mine.bytes) * (kin.children.size() + 1));
+  std::uint8_t* landing = d.alloc_scratch(padded(mine.bytes) * (kin.children.size() + 1));
   const std::uint8_t* sum = mine.data;
   if (d.has_factor()) {
-    d.contribute({landing, mine.bytes}, mine);
+    d.add_contribution({landing, mine.bytes}, mine);
     sum = landing;
     landing += padded(mine.bytes);
   }
@@ -72,7 +72,7 @@ void reduce(Draft& d) {
 
 }  // namespace
 
-void plan_tree(Draft& d, Algorithm algorithm) {
+void plan_tree(PlanBuilder& d, Algorithm algorithm) {
   if (d.call.kind == Kind::broadcast) return broadcast(d, algorithm);
   if (algorithm == Algorithm::chain) return reduce_along_chain(d);
   reduce(d);

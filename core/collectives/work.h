@@ -15,7 +15,7 @@ namespace softmrc::collectives {
 class Work;
 
 // Numbers of ended operations, for one thread that waits for them (and then calls whatever callers asked for).
-class Port {
+class CompletionNotifier {
  public:
   void push(std::uint64_t number) {
     {
@@ -51,7 +51,7 @@ class Port {
 // Written by whoever has the engine, read by anybody once it has ended, and not before.
 class Work {
  public:
-  explicit Work(std::shared_ptr<Port> port) : port_(std::move(port)) {}
+  explicit Work(std::shared_ptr<CompletionNotifier> port) : port_(std::move(port)) {}
 
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
   bool has_failed() const { return has_ended() && !error_.empty(); }
@@ -67,7 +67,7 @@ class Work {
   std::int32_t source = -1;  // of what was received
 
  private:
-  friend class Port;
+  friend class CompletionNotifier;
   void end() {
     has_ended_.store(true, std::memory_order_release);
     std::vector<std::uint64_t> numbers;
@@ -78,13 +78,13 @@ class Work {
     for (std::uint64_t number : numbers) port_->push(number);
   }
 
-  std::shared_ptr<Port> port_;
+  std::shared_ptr<CompletionNotifier> port_;
   std::atomic<bool> has_ended_{false};
   std::string error_;
   std::vector<std::uint64_t> watched_;  // under the port's mutex
 };
 
-inline void Port::watch(Work& work, std::uint64_t number) {
+inline void CompletionNotifier::watch(Work& work, std::uint64_t number) {
   {
     const std::lock_guard guard(mutex_);
     if (!work.has_ended()) {

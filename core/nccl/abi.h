@@ -11,7 +11,7 @@ enum class Result : int { success = 0, system_error = 2, internal_error = 3, inv
 
 enum class LogLevel : int { warn = 2, info = 3 };
 constexpr unsigned long log_init = 0x1, log_net = 0x10;
-using Logger = void (*)(LogLevel level, unsigned long subsystems, const char* file, int line, const char* format, ...);
+using LogFunction = void (*)(LogLevel level, unsigned long subsystems, const char* file, int line, const char* format, ...);
 
 constexpr std::size_t handle_bytes = 128;
 constexpr int host_pointers = 1;
@@ -25,8 +25,8 @@ struct PropertiesV8 {
   int speed_mbps;
   int port;
   float latency_us;
-  int most_comms;
-  int most_receives;
+  int max_comms;
+  int max_receives;
   int device_type;
   int device_version;
 };
@@ -49,18 +49,18 @@ struct PropertiesV9 {
   int speed_mbps;
   int port;
   float latency_us;
-  int most_comms;
-  int most_receives;
+  int max_comms;
+  int max_receives;
   int device_type;
   int device_version;
   VirtualDevice<4> made_of;
-  std::size_t most_p2p_bytes;
-  std::size_t most_collective_bytes;
+  std::size_t max_p2p_bytes;
+  std::size_t max_collective_bytes;
 };
-static_assert(offsetof(PropertiesV9, made_of) == 64 && offsetof(PropertiesV9, most_p2p_bytes) == 88 && sizeof(PropertiesV9) == 104);
+static_assert(offsetof(PropertiesV9, made_of) == 64 && offsetof(PropertiesV9, max_p2p_bytes) == 88 && sizeof(PropertiesV9) == 104);
 
 struct PropertiesV11 : PropertiesV9 {
-  int most_multi_request;
+  int max_multi_request;
 };
 static_assert(sizeof(PropertiesV11) == 112);
 
@@ -74,18 +74,18 @@ struct PropertiesV12 {
   int speed_mbps;
   int port;
   float latency_us;
-  int most_comms;
-  int most_receives;
+  int max_comms;
+  int max_receives;
   int device_type;
   int device_version;
   VirtualDevice<8> made_of;
-  std::size_t most_p2p_bytes;
-  std::size_t most_collective_bytes;
-  int most_multi_request;
+  std::size_t max_p2p_bytes;
+  std::size_t max_collective_bytes;
+  int max_multi_request;
   std::int16_t rail;
   std::int16_t plane;
 };
-static_assert(offsetof(PropertiesV12, most_p2p_bytes) == 104 && offsetof(PropertiesV12, rail) == 124 && sizeof(PropertiesV12) == 128);
+static_assert(offsetof(PropertiesV12, max_p2p_bytes) == 104 && offsetof(PropertiesV12, rail) == 124 && sizeof(PropertiesV12) == 128);
 
 // The tables. What all versions have alike stands in the middle of each, and at its end.
 struct Middle {
@@ -107,7 +107,7 @@ struct Tail {
 
 struct TableV8 {
   const char* name;
-  Result (*init)(Logger log);
+  Result (*init)(LogFunction log);
   Result (*devices)(int* count);
   Result (*properties)(int device, PropertiesV8* properties);
   Result (*listen)(int device, void* handle, void** listen_comm);
@@ -121,7 +121,7 @@ static_assert(sizeof(TableV8) == 19 * sizeof(void*));
 
 struct TableV9 {
   const char* name;
-  Result (*init)(Logger log);
+  Result (*init)(LogFunction log);
   Result (*devices)(int* count);
   Result (*properties)(int device, PropertiesV9* properties);
   Result (*listen)(int device, void* handle, void** listen_comm);
@@ -136,7 +136,7 @@ static_assert(sizeof(TableV9) == 20 * sizeof(void*));
 
 struct TableV10 {
   const char* name;
-  Result (*init)(Logger log, void* profiler);
+  Result (*init)(LogFunction log, void* profiler);
   Result (*devices)(int* count);
   Result (*properties)(int device, PropertiesV9* properties);
   Result (*listen)(int device, void* handle, void** listen_comm);
@@ -153,7 +153,7 @@ static_assert(sizeof(TableV10) == 20 * sizeof(void*));
 template <typename Properties>
 struct TableOfContexts {
   const char* name;
-  Result (*init)(void** context, std::uint64_t communicator, void* config, Logger log, void* profiler);
+  Result (*init)(void** context, std::uint64_t communicator, void* config, LogFunction log, void* profiler);
   Result (*devices)(int* count);
   Result (*properties)(int device, Properties* properties);
   Result (*listen)(void* context, int device, void* handle, void** listen_comm);

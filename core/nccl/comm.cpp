@@ -7,13 +7,13 @@ namespace softmrc::nccl {
 namespace {
 
 // A peer of which something is awaited, and nothing was heard for so long, is asked for a sign of life.
-constexpr Duration ask_after = seconds(1);
-constexpr std::uint64_t a_question = ~std::uint64_t{0};
+constexpr Duration probe_after = seconds(1);
+constexpr std::uint64_t probe_id = ~std::uint64_t{0};
 
 // Those that are up on this side; the first few by number.
 std::string in_words(std::uint32_t planes) {
-  constexpr int most_named = 3;
-  const int count = std::popcount(planes), named = count > most_named ? most_named : count;
+  constexpr int max_named = 3;
+  const int count = std::popcount(planes), named = count > max_named ? max_named : count;
   if (count == 0) return "no plane of this side is up";
   std::string words = count == 1 ? "plane" : "planes";
   for (int i = 0; i < named; ++i, planes &= planes - 1) words += (i ? ", " : " ") + std::to_string(std::countr_zero(planes));
@@ -37,41 +37,41 @@ std::string reason_of(proto::CompletionStatus status, std::uint32_t planes) {
 
 }  // namespace
 
-Comm::Comm(std::shared_ptr<Station> station)
-    : station_(std::move(station)), node_(station_->node()), domain_(node_.device().create_domain()) {
+Comm::Comm(std::shared_ptr<PluginDevice> device)
+    : device_(std::move(device)), node_(device_->node()), domain_(node_.device().create_domain()) {
   for (std::uint32_t i = 0; i < slots; ++i) requests_[i] = {this, i};
-  for (std::uint32_t i = 0; i < most_parts; ++i) {
-    breaks_[i].comm = this;
-    breaks_[i].end = i;
-    breaks_[i].is_break = true;
+  for (std::uint32_t i = 0; i < max_parts; ++i) {
+    error_orders_[i].comm = this;
+    error_orders_[i].end = i;
+    error_orders_[i].is_error = true;
   }
 }
 
 Comm::~Comm() {
-  for (Memory* memory : memories_) delete memory;
+  for (MemoryHandle* memory : memories_) delete memory;
 }
 
 // Set-up -----------------------------------------------------------------------------------------------------------
 
-void Comm::open_ends(std::size_t count, std::uint32_t home) {
-  const std::uint32_t lanes = station_->lanes();
-  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, lanes, most_parts}); ++i) {
-    ends_.push_back(node_.open((home + i) % lanes, domain_));
-    Porter& porter = station_->porter(ends_[i].lane);
-    porter.lane().with_engine([&](proto::Endpoint&, Time) {
-      porter.add(ends_[i].qpn, *this, i);
+void Comm::create_qps(std::size_t count, std::uint32_t home) {
+  const std::uint32_t lanes = device_->lanes();
+  for (std::uint32_t i = 0; i < std::min<std::size_t>({count, lanes, max_parts}); ++i) {
+    qps_.push_back(node_.open((home + i) % lanes, domain_));
+    SubmitQueue& submit_queue = device_->submit_queue(qps_[i].lane);
+    submit_queue.lane().with_engine([&](proto::Endpoint&, Time) {
+      submit_queue.add(qps_[i].qpn, *this, i);
       return 0;
     });
   }
 }
 
-void Comm::connect_ends(const face::Offer& theirs) {
+void Comm::connect_qps(const host::Offer& theirs) {
   node_.check(theirs);
   const std::vector<udp::PeerPlane>& planes = theirs.ends[0].planes;
   peer_ = udp::text_of(planes[0].address);
-  if (planes.size() > 1) peer_ += " (and " + face::counted(planes.size() - 1, "more plane") + ")";
-  for (std::size_t i = 0; i < ends_.size(); ++i) node_.connect(ends_[i], theirs, i, receives_posted);
-  heard_at_ps_ = node_.device().clock().now().ps;
+  if (planes.size() > 1) peer_ += " (and " + host::counted(planes.size() - 1, "more plane") + ")";
+  for (std::size_t i = 0; i < qps_.size(); ++i) node_.connect(qps_[i], theirs, i, receives_posted);
+  last_heard_ps_ = node_.device().clock().now().ps;
 }
 
 void Comm::close() {
@@ -79,17 +79,17 @@ void Comm::close() {
   is_closed_ = true;
   mark(Result::internal_error, "the connection is closed");
   std::uint64_t sent = 0, again = 0, left = 0, trusted = 0;
-  for (const face::End& end : ends_) {
-    Porter& porter = station_->porter(end.lane);
-    porter.lane().with_engine([&](proto::Endpoint&, Time) {
-      porter.remove(end.qpn);
+  for (const host::LocalQp& end : qps_) {
+    SubmitQueue& submit_queue = device_->submit_queue(end.lane);
+    submit_queue.lane().with_engine([&](proto::Endpoint&, Time) {
+      submit_queue.remove(end.qpn);
       return 0;
     });
   }
-  for (const face::End& end : ends_) {
-    Porter& porter = station_->porter(end.lane);
-    porter.lane().with_engine([&](proto::Endpoint& engine, Time now) {
-      porter.carry_out(engine, now);
+  for (const host::LocalQp& end : qps_) {
+    SubmitQueue& submit_queue = device_->submit_queue(end.lane);
+    submit_queue.lane().with_engine([&](proto::Endpoint& engine, Time now) {
+      submit_queue.drain(engine, now);
       if (const proto::QueuePair* pair = engine.qp(end.qpn)) {
         sent += pair->stats().packets_sent;
         again += pair->stats().packets_retransmitted;
@@ -99,36 +99,36 @@ void Comm::close() {
       return 0;
     });
   }
-  for (face::End& end : ends_) node_.close(end);
-  if (heard_at_ps_ != 0)  // it had come about
-    station_->words().tell(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
+  for (host::LocalQp& end : qps_) node_.close(end);
+  if (last_heard_ps_ != 0)  // it had come about
+    device_->logger().info(log_net, "connection with " + peer_ + " over: " + std::to_string(sent) + " data packets sent, " + std::to_string(again) +
                                         " of them again; paths left " + std::to_string(left) + " times, trusted again " + std::to_string(trusted) + " times");
-  for (const Memory* memory : memories_)
+  for (const MemoryHandle* memory : memories_)
     if (memory->is_offered) node_.device().remove_region(memory->rkey);
 }
 
 // Memory -----------------------------------------------------------------------------------------------------------
 
-Memory* Comm::keep(std::unique_ptr<Memory> memory) {
+MemoryHandle* Comm::keep(std::unique_ptr<MemoryHandle> memory) {
   const std::lock_guard lock(mutex_);
   memories_.insert(memory.get());
   return memory.release();
 }
 
-void Comm::deregister(Memory* memory) {
+void Comm::deregister(MemoryHandle* memory) {
   {
     const std::lock_guard lock(mutex_);
-    if (memories_.erase(memory) == 0) throw face::Refusal("memory was deregistered that is not registered with this comm");
+    if (memories_.erase(memory) == 0) throw host::HostError("memory was deregistered that is not registered with this comm");
   }
-  const std::unique_ptr<Memory> taken(memory);
-  if (uses(*taken)) break_off();
+  const std::unique_ptr<MemoryHandle> taken(memory);
+  if (uses(*taken)) set_all_to_error();
   if (taken->is_offered) node_.device().remove_region(taken->rkey);
 }
 
 // First no lane begins anything, then what has begun is dropped.
-void Comm::break_off() {
+void Comm::set_all_to_error() {
   mark(Result::internal_error, "memory was deregistered while requests were under way");
-  for (const face::End& end : ends_)
+  for (const host::LocalQp& end : qps_)
     node_.device().lane_of(end.qpn).with_engine_and_send([&](proto::Endpoint& engine, Time now) { return engine.modify_error(now, end.qpn); });
 }
 
@@ -138,35 +138,35 @@ void Comm::break_off() {
 bool Comm::mark(Result result, const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (has_failed()) return false;
-  words_ = why;
+  error_text_ = why;
   failure_.store(result, std::memory_order_release);
   return true;
 }
 
 void Comm::fail(Result result, const std::string& why) {
   if (!mark(result, why)) return;
-  for (std::size_t i = 0; i < ends_.size(); ++i) submit(breaks_[i]);
+  for (std::size_t i = 0; i < qps_.size(); ++i) submit(error_orders_[i]);
 }
 
 // Who logs may take its time, and lanes want the mutex.
 Result Comm::report() {
   const Result failure = failure_.load(std::memory_order_acquire);
-  if (is_told_.exchange(true)) return failure;
+  if (is_logged_.exchange(true)) return failure;
   std::string words;
   {
     const std::lock_guard lock(mutex_);
-    words = words_;
+    words = error_text_;
   }
-  station_->words().warn(words);
+  device_->logger().warn(words);
   return failure;
 }
 
 // The lane ---------------------------------------------------------------------------------------------------------
 
-void Comm::post(proto::Endpoint& engine, Time now, Order& order) {
-  if (order.is_break) return void(engine.modify_error(now, ends_[order.end].qpn));
+void Comm::post(proto::Endpoint& engine, Time now, SendOrder& order) {
+  if (order.is_error) return void(engine.modify_error(now, qps_[order.end].qpn));
   if (has_failed()) return;
-  if (engine.post_write(now, ends_[order.end].qpn, order.request) != proto::PostStatus::ok) fail(Result::remote_error, peer_ + " lost its connection");
+  if (engine.post_write(now, qps_[order.end].qpn, order.request) != proto::PostStatus::ok) fail(Result::remote_error, peer_ + " lost its connection");
 }
 
 void Comm::on_completion(proto::Endpoint& engine, Time now, std::uint32_t end, const proto::Completion& c) {
@@ -175,12 +175,12 @@ void Comm::on_completion(proto::Endpoint& engine, Time now, std::uint32_t end, c
       fail(Result::remote_error, "peer " + peer_ + " " + reason_of(c.status, engine.up_ports()));
     return;
   }
-  heard_at_ps_.store(now.ps, std::memory_order_relaxed);
+  last_heard_ps_.store(now.ps, std::memory_order_relaxed);
   if (c.kind == proto::CompletionKind::receive_imm) {
     engine.post_receive(c.qpn, 0);
     if (!has_failed()) on_message(end, c.imm, c.length);
-  } else if (c.wr_id == a_question) {
-    is_asking_ = false;
+  } else if (c.wr_id == probe_id) {
+    is_probing_ = false;
   } else {
     if (const proto::QueuePair* pair = engine.qp(c.qpn)) resent_[end].store(pair->stats().packets_retransmitted, std::memory_order_relaxed);
     on_written(c.wr_id);
@@ -194,12 +194,12 @@ std::uint64_t Comm::resent() const {
 }
 
 // Who waits sends nothing, and would never miss an answer: so it asks, with a message without bytes.
-void Comm::look(proto::Endpoint& engine, Time now, std::uint32_t end) {
-  if (end != 0 || is_asking_ || has_failed() || !is_waiting()) return;
-  if (now - Time{heard_at_ps_.load(std::memory_order_relaxed)} < ask_after) return;
+void Comm::check_peer(proto::Endpoint& engine, Time now, std::uint32_t end) {
+  if (end != 0 || is_probing_ || has_failed() || !is_waiting()) return;
+  if (now - Time{last_heard_ps_.load(std::memory_order_relaxed)} < probe_after) return;
   proto::WorkRequest question;
-  question.wr_id = a_question;
-  is_asking_ = engine.post_write(now, ends_[0].qpn, question) == proto::PostStatus::ok;
+  question.wr_id = probe_id;
+  is_probing_ = engine.post_write(now, qps_[0].qpn, question) == proto::PostStatus::ok;
 }
 
 }  // namespace softmrc::nccl

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <thread>
 
-#include "face/refusal.h"
-#include "seal/crypto.h"
-#include "udp/failure.h"
+#include "host/host_error.h"
+#include "crypto/crypto.h"
+#include "udp/device_error.h"
 
 namespace softmrc::nccl {
 namespace {
@@ -53,90 +53,90 @@ Plugin& Plugin::of_process() {
   return *plugin;
 }
 
-Plugin::Plugin() : process_(face::random_bits()), pid_(getpid()) {
+Plugin::Plugin() : process_(host::random_bits()), pid_(getpid()) {
   // What a child has are copies; if it kept them, this process's ports would outlive it.
   pthread_atfork(nullptr, nullptr, [] {
-    for (const auto& station : of_process().stations_)
-      if (station) station->node().abandon();
+    for (const auto& device : of_process().devices_)
+      if (device) device->node().close_after_fork();
   });
   // Before version 11 nobody says when it is over. Peers may still want their last acknowledgement, sealed perhaps. Where the
   // process has used the library before, that has its handler of exit() already, which comes after ours.
-  seal::keep_until_the_end();
+  crypto::keep_until_the_end();
   std::atexit([] {
     Plugin& plugin = of_process();
     if (plugin.pid_ != getpid()) return;
-    Stations left;
+    Devices left;
     {
       const std::lock_guard lock(plugin.mutex_);
-      left = plugin.stations_;
+      left = plugin.devices_;
     }
-    depart(left);
+    shut_down(left);
   });
 }
 
 void Plugin::check_process() const {
-  if (pid_ != getpid()) throw face::Refusal("this is a forked child: the device is its parent's, start the process anew");
+  if (pid_ != getpid()) throw host::HostError("this is a forked child: the device is its parent's, start the process anew");
 }
 
 void Plugin::read_settings() {
-  const face::Settings settings = face::read_settings();
-  std::vector<face::LocalPlane> planes;
-  for (const std::string& name : settings.planes.empty() ? face::planes_found() : settings.planes) planes.push_back(face::resolve(name));
-  face::check(settings, planes);
-  if (settings.device.max_send_wr < most_posted)
-    throw face::Refusal("max_send_wr is " + std::to_string(settings.device.max_send_wr) + "; allowed: at least " + std::to_string(most_posted) +
+  const host::HostSettings settings = host::read_settings();
+  std::vector<host::LocalPlane> planes;
+  for (const std::string& name : settings.planes.empty() ? host::discover_planes() : settings.planes) planes.push_back(host::resolve(name));
+  host::check(settings, planes);
+  if (settings.device.max_send_wr < max_posted)
+    throw host::HostError("max_send_wr is " + std::to_string(settings.device.max_send_wr) + "; allowed: at least " + std::to_string(max_posted) +
                         ", which a connection of NCCL may have under way");
-  lanes_ = settings.device.lanes ? settings.device.lanes : settings.device.port ? 1 : face::lanes_here(face::of_process, most_lanes_by_default);
+  lanes_ = settings.device.lanes ? settings.device.lanes : settings.device.port ? 1 : host::lanes_here(host::of_process, most_lanes_by_default);
   Properties found;
   std::uint64_t mbps = 0;
   std::string names;
-  for (const face::LocalPlane& plane : planes) {
+  for (const host::LocalPlane& plane : planes) {
     mbps += plane.speed_bps() ? plane.speed_bps() / 1'000'000 : unknown_speed_mbps;
     names += (names.empty() ? "" : ", ") + udp::text_of(plane.address) + (plane.link.empty() ? "" : " on " + plane.link);
   }
   found.speed_mbps = static_cast<int>(std::min<std::uint64_t>(mbps, INT_MAX));
   if (const std::string path = pci_path_of(planes[0].link); !path.empty()) found.pci_path = pci_paths_.insert(path).first->c_str();
-  const bool stays_here = std::all_of(planes.begin(), planes.end(), [](const face::LocalPlane& plane) { return face::is_loopback(plane.address); });
-  const bool is_sealed = face::seals(settings.device, settings.secret, stays_here);
+  const bool is_loopback_only = std::all_of(planes.begin(), planes.end(), [](const host::LocalPlane& plane) { return host::is_loopback(plane.address); });
+  const bool is_sealed = host::seals(settings.device, settings.secret, is_loopback_only);
   settings_ = settings;
   planes_ = std::move(planes);
   properties_ = found;
-  words_.tell(log_init | log_net, face::counted(planes_.size(), "plane") + ": " + names + "; " + face::counted(lanes_, "lane") + "; " +
+  logger_.info(log_init | log_net, host::counted(planes_.size(), "plane") + ": " + names + "; " + host::counted(lanes_, "lane") + "; " +
                                       (settings.secret.empty() ? "no secret" : "with a secret") + (is_sealed ? ", packets are sealed" : "") +
                                       (settings.faults.empty() ? "" : "; faults " + settings.faults));
 }
 
-void Plugin::begin(Logger logger) {
+void Plugin::begin(LogFunction logger) {
   check_process();
-  words_.set(logger);
+  logger_.set(logger);
   const std::lock_guard lock(mutex_);
   if (!settings_) read_settings();
 }
 
-void Plugin::enter() {
+void Plugin::add_communicator() {
   const std::lock_guard lock(mutex_);
   ++communicators_;
 }
 
-void Plugin::leave() {
+void Plugin::remove_communicator() {
   check_process();
-  Stations left;
+  Devices left;
   {
     const std::lock_guard lock(mutex_);
     if (communicators_ == 0 || --communicators_ > 0) return;
-    for (face::Call* call : calls_) delete call;
-    calls_.clear();
-    left = std::exchange(stations_, {});
+    for (host::HandshakeConnector* call : connectors_) delete call;
+    connectors_.clear();
+    left = std::exchange(devices_, {});
     settings_.reset();
   }
-  depart(left);
+  shut_down(left);
 }
 
-void Plugin::depart(const Stations& stations) {
-  for (const auto& station : stations)
-    if (station) station->close();
-  for (const auto& station : stations)
-    if (station) station->wait_until_over();
+void Plugin::shut_down(const Devices& stations) {
+  for (const auto& device : stations)
+    if (device) device->close();
+  for (const auto& device : stations)
+    if (device) device->wait_until_over();
 }
 
 const Properties& Plugin::properties() {
@@ -144,18 +144,18 @@ const Properties& Plugin::properties() {
   return properties_;
 }
 
-std::shared_ptr<Station> Plugin::station(bool is_mirror) {
+std::shared_ptr<PluginDevice> Plugin::device(bool is_mirror) {
   check_process();
   const std::lock_guard lock(mutex_);
-  if (!settings_) throw face::Refusal("the plugin was not initialised");
-  std::shared_ptr<Station>& station = stations_[is_mirror];
-  if (station) return station;
-  face::Settings settings = *settings_;
+  if (!settings_) throw host::HostError("the plugin was not initialised");
+  std::shared_ptr<PluginDevice>& device = devices_[is_mirror];
+  if (device) return device;
+  host::HostSettings settings = *settings_;
   if (is_mirror && !settings.capture.empty()) settings.capture += ".mirror";
-  if (is_mirror) settings.device.port = 0;  // that one is the first station's; no firewall is between the two
-  station = std::make_shared<Station>(settings, planes_, lanes_, words_);
-  words_.tell(log_init | log_net, station->node().control());
-  return station;
+  if (is_mirror) settings.device.port = 0;  // that one is the first device's; no firewall is between the two
+  device = std::make_shared<PluginDevice>(settings, planes_, lanes_, logger_);
+  logger_.info(log_init | log_net, device->control());
+  return device;
 }
 
 // Connections ------------------------------------------------------------------------------------------------------
@@ -164,31 +164,31 @@ ListenComm* Plugin::listen(Handle& handle) {
   for (const auto until = std::chrono::steady_clock::now() + shortage_borne;; std::this_thread::sleep_for(pause_between_tries)) try {
       return listen_now(handle);
     } catch (const std::exception& why) {
-      if (!udp::is_shortage(why) || std::chrono::steady_clock::now() >= until) throw;
-      words_.tell(log_net, std::string("tried again: ") + why.what());
+      if (!udp::is_transient(why) || std::chrono::steady_clock::now() >= until) throw;
+      logger_.info(log_net, std::string("tried again: ") + why.what());
     }
 }
 
 ListenComm* Plugin::listen_now(Handle& handle) {
   auto comm = std::make_unique<ListenComm>();
-  comm->station = station(false);
-  face::Node& node = comm->station->node();
+  comm->device = device(false);
+  host::Node& node = comm->device->node();
   Handle told;
   told.magic = magic;
   told.version = handle_version;
   told.process = process_;
   for (std::size_t i = 0; i < told.token.size(); i += 8) {
-    const std::uint64_t bits = face::random_bits();
+    const std::uint64_t bits = host::random_bits();
     std::memcpy(told.token.data() + i, &bits, 8);
   }
-  const std::optional<wire::Ipv6> reached_at = comm->station->tcp_address();
+  const std::optional<wire::Ipv6> reached_at = comm->device->tcp_address();
   if (reached_at) told.address[told.addresses++] = *reached_at;
-  for (const face::LocalPlane& plane : node.planes())
-    if (!reached_at && told.addresses < told.address.size() && (node.stays_here() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
+  for (const host::LocalPlane& plane : node.planes())
+    if (!reached_at && told.addresses < told.address.size() && (node.is_loopback_only() ? told.addresses == 0 : plane.address.is_v4 == node.planes()[0].address.is_v4))
       told.address[told.addresses++] = as_v6(plane.address);
-  const auto make = [station = comm->station] { return std::make_unique<ReceiveComm>(station); };
-  comm->door = std::make_unique<face::Door>(node.planes()[0].address, node.stays_here(), comm->station->secret(), told.token, make);
-  told.port = comm->door->port();
+  const auto make = [device = comm->device] { return std::make_unique<ReceiveComm>(device); };
+  comm->listener = std::make_unique<host::HandshakeListener>(node.planes()[0].address, node.is_loopback_only(), comm->device->secret(), told.token, make);
+  told.port = comm->listener->port();
   handle = told;
   return comm.release();
 }
@@ -196,48 +196,48 @@ ListenComm* Plugin::listen_now(Handle& handle) {
 SendComm* Plugin::connect(Handle& handle) {
   check_process();
   if (handle.magic != magic || handle.version != handle_version || handle.addresses > handle.address.size())
-    throw face::Refusal("the peer's handle is not of this plugin, or of another version: NCCL_NET must name the same on all ranks");
-  face::Call* call = handle.call;
+    throw host::HostError("the peer's handle is not of this plugin, or of another version: NCCL_NET must name the same on all ranks");
+  host::HandshakeConnector* call = handle.call;
   {
     const std::lock_guard lock(mutex_);
-    if (!calls_.contains(call)) call = nullptr;  // what a handle says that came from a peer is no address of ours
+    if (!connectors_.contains(call)) call = nullptr;  // what a handle says that came from a peer is no address of ours
   }
   if (!call) {
     std::vector<wire::Address> addresses;
     for (std::uint8_t i = 0; i < handle.addresses; ++i) addresses.push_back(from_v6(handle.address[i]));
-    // The station, too, is made by the call, which tries again where the system is short of something.
-    const auto make = [this, is_mirror = handle.process == process_] { return std::make_unique<SendComm>(station(is_mirror)); };
+    // The device, too, is made by the call, which tries again where the system is short of something.
+    const auto make = [this, is_mirror = handle.process == process_] { return std::make_unique<SendComm>(device(is_mirror)); };
     const std::lock_guard lock(mutex_);
-    if (!settings_) throw face::Refusal("the plugin was not initialised");
-    call = new face::Call(std::move(addresses), planes_[0].scope_id(), handle.port, settings_->secret, handle.token, make);
-    std::erase_if(calls_, [](face::Call* old) {
-      const std::unique_ptr<face::Call> taken(old->is_forgotten() ? old : nullptr);  // NCCL gave up, and does not say so
+    if (!settings_) throw host::HostError("the plugin was not initialised");
+    call = new host::HandshakeConnector(std::move(addresses), planes_[0].scope_id(), handle.port, settings_->secret, handle.token, make);
+    std::erase_if(connectors_, [](host::HandshakeConnector* old) {
+      const std::unique_ptr<host::HandshakeConnector> taken(old->is_abandoned() ? old : nullptr);  // NCCL gave up, and does not say so
       return taken != nullptr;
     });
-    calls_.insert(call);
+    connectors_.insert(call);
     handle.call = call;
   }
   try {
-    std::unique_ptr<face::Party> party = call->poll();
+    std::unique_ptr<host::HandshakeDelegate> party = call->poll();
     if (!party) return nullptr;
-    forget(call);
+    drop_connector(call);
     return static_cast<SendComm*>(party.release());
   } catch (...) {
-    forget(call);
+    drop_connector(call);
     throw;
   }
 }
 
-void Plugin::forget(face::Call* call) {
+void Plugin::drop_connector(host::HandshakeConnector* call) {
   const std::lock_guard lock(mutex_);
-  calls_.erase(call);
+  connectors_.erase(call);
   delete call;
 }
 
 ReceiveComm* Plugin::accept(ListenComm& comm) {
   check_process();
-  const auto tell = [this](const std::string& who) { words_.tell(log_net, "turned away: " + who); };
-  return static_cast<ReceiveComm*>(comm.door->poll(tell).release());
+  const auto tell = [this](const std::string& who) { logger_.info(log_net, "turned away: " + who); };
+  return static_cast<ReceiveComm*>(comm.listener->poll(tell).release());
 }
 
 }  // namespace softmrc::nccl

@@ -1,4 +1,4 @@
-// The plugin as one process has it: settings, a station, and the calls of every version of NCCL's table in one shape.
+// The plugin as one process has it: settings, a device, and the calls of every version of NCCL's table in one shape.
 // Nothing here is ever destroyed: NCCL may unload the plugin, and fork, while threads of ours run.
 #pragma once
 
@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "face/door.h"
+#include "host/handshake_io.h"
 #include "nccl/abi.h"
 #include "nccl/comm.h"
-#include "nccl/words.h"
+#include "nccl/logger.h"
 
 namespace softmrc::nccl {
 
@@ -29,29 +29,29 @@ struct Handle {
   std::uint16_t port = 0;
   std::uint8_t version = 0;
   std::uint8_t addresses = 0;
-  face::Token token{};
+  host::Token token{};
   std::uint64_t process = 0;
   std::array<wire::Ipv6, 4> address{};  // IPv4 as ::ffff:a.b.c.d
-  face::Call* call = nullptr;
+  host::HandshakeConnector* call = nullptr;
 };
 static_assert(sizeof(Handle) <= handle_bytes && std::is_trivially_copyable_v<Handle>);
 
 struct ListenComm {
-  std::shared_ptr<Station> station;
-  std::unique_ptr<face::Door> door;
+  std::shared_ptr<PluginDevice> device;
+  std::unique_ptr<host::HandshakeListener> listener;
 };
 
 class Plugin {
  public:
   static Plugin& of_process();
 
-  Words& words() { return words_; }
+  Logger& logger() { return logger_; }
 
-  // Each throws Refusal or udp::DeviceFailure where it cannot.
-  void begin(Logger logger);
-  // One more, or one fewer, communicator; when the last one ends, the station is left.
-  void enter();
-  void leave();
+  // Each throws HostError or udp::DeviceError where it cannot.
+  void begin(LogFunction logger);
+  // One more, or one fewer, communicator; when the last one ends, the device is left.
+  void add_communicator();
+  void remove_communicator();
   const Properties& properties();
 
   // Waits a little where the system is short of something: NCCL asks once.
@@ -62,27 +62,27 @@ class Plugin {
 
  private:
   // The process's, and a second one for connections between two communicators of the same process.
-  using Stations = std::array<std::shared_ptr<Station>, 2>;
+  using Devices = std::array<std::shared_ptr<PluginDevice>, 2>;
 
   Plugin();
   // Lets go of peers, and stays until they have heard the last of it.
-  static void depart(const Stations& stations);
+  static void shut_down(const Devices& stations);
   void read_settings();
-  std::shared_ptr<Station> station(bool is_mirror);
+  std::shared_ptr<PluginDevice> device(bool is_mirror);
   ListenComm* listen_now(Handle& handle);
-  void forget(face::Call* call);
+  void drop_connector(host::HandshakeConnector* call);
   void check_process() const;
 
-  Words words_;
+  Logger logger_;
   std::mutex mutex_;                        // for what follows
   std::uint32_t communicators_ = 0;
-  std::optional<face::Settings> settings_;
-  std::vector<face::LocalPlane> planes_;
+  std::optional<host::HostSettings> settings_;
+  std::vector<host::LocalPlane> planes_;
   std::uint32_t lanes_ = 1;
   Properties properties_;
   std::set<std::string> pci_paths_;         // all that were ever told: NCCL keeps no copy
-  Stations stations_;
-  std::set<face::Call*> calls_;
+  Devices devices_;
+  std::set<host::HandshakeConnector*> connectors_;
   std::uint64_t process_;
   int pid_;
 };

@@ -3,50 +3,50 @@
 #include <cstring>
 
 #include "nccl/comm.h"
-#include "nccl/shape.h"
+#include "nccl/connect_layout.h"
 
 namespace softmrc::nccl {
 
-constexpr std::size_t shelf_size = std::size_t{shelf_slots} * shelf_bytes;
+constexpr std::size_t eager_size = std::size_t{eager_slots} * eager_bytes;
 
-// Of the shelf, only what is used is ever real memory.
-ReceiveComm::ReceiveComm(std::shared_ptr<Station> station) : Comm(std::move(station)) {
-  void* const memory = mmap(nullptr, shelf_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw face::Refusal("no memory for " + std::to_string(shelf_size) + " bytes");
-  shelf_ = static_cast<std::uint8_t*>(memory);
+// Of the eager_buffer, only what is used is ever real memory.
+ReceiveComm::ReceiveComm(std::shared_ptr<PluginDevice> device) : Comm(std::move(device)) {
+  void* const memory = mmap(nullptr, eager_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw host::HostError("no memory for " + std::to_string(eager_size) + " bytes");
+  eager_buffer_ = static_cast<std::uint8_t*>(memory);
   for (Slot& slot : slots_) slot.order.comm = this;
 }
 
 ReceiveComm::~ReceiveComm() {
   close();
-  if (shelf_rkey_) node_.device().remove_region(shelf_rkey_);
-  munmap(shelf_, shelf_size);
+  if (eager_rkey_) node_.device().remove_region(eager_rkey_);
+  munmap(eager_buffer_, eager_size);
 }
 
 void ReceiveComm::accept(std::span<const std::uint8_t> said) {
-  const face::Offer theirs = face::decode_offer(said);
-  const Shape shape = read_shape(theirs.more);
+  const host::Offer theirs = host::decode_offer(said);
+  const ConnectLayout shape = decode_layout(theirs.more);
   node_.check(theirs);
   ring_va_ = shape.va;
   ring_rkey_ = shape.rkey;
-  open_ends(theirs.ends.size(), station_->next_home(false));
-  connect_ends(theirs);
+  create_qps(theirs.ends.size(), device_->next_primary_lane(false));
+  connect_qps(theirs);
 }
 
-face::Bytes ReceiveComm::offer() {
-  shelf_rkey_ = node_.offer_memory(shelf_, shelf_size, domain_);
-  return face::encode(node_.offer(ends_, shape_of(shelf_, shelf_rkey_)));
+host::Bytes ReceiveComm::offer() {
+  eager_rkey_ = node_.register_memory(eager_buffer_, eager_size, domain_);
+  return host::encode(node_.offer(qps_, encode_layout(eager_buffer_, eager_rkey_)));
 }
 
-Memory* ReceiveComm::register_memory(void* data, std::size_t size) {
-  auto memory = std::make_unique<Memory>(Memory{static_cast<std::uint8_t*>(data), size, 0, true});
-  memory->rkey = node_.offer_memory(data, size, domain_);
+MemoryHandle* ReceiveComm::register_memory(void* data, std::size_t size) {
+  auto memory = std::make_unique<MemoryHandle>(MemoryHandle{static_cast<std::uint8_t*>(data), size, 0, true});
+  memory->rkey = node_.register_memory(data, size, domain_);
   return keep(std::move(memory));
 }
 
 // NCCL's progress thread -------------------------------------------------------------------------------------------
 
-Result ReceiveComm::receive(void* data, std::size_t size, const Memory& memory, Request** request) {
+Result ReceiveComm::receive(void* data, std::size_t size, const MemoryHandle& memory, Request** request) {
   if (has_failed()) return report();
   const std::uint64_t number = next_.load(std::memory_order_relaxed);
   const std::uint32_t at = number % slots;
@@ -57,7 +57,7 @@ Result ReceiveComm::receive(void* data, std::size_t size, const Memory& memory, 
   slot.size = size;
   slot.memory = &memory;
   next_.store(number + 1, std::memory_order_relaxed);
-  if (slot.state.fetch_or(posted, std::memory_order_acq_rel) & shelved) take_from_shelf(at);
+  if (slot.state.fetch_or(posted, std::memory_order_acq_rel) & eager) copy_from_eager(at);
   else grant(at, number);
   *request = &requests_[at];
   return Result::success;
@@ -66,7 +66,7 @@ Result ReceiveComm::receive(void* data, std::size_t size, const Memory& memory, 
 void ReceiveComm::grant(std::uint32_t at, std::uint64_t number) {
   Slot& slot = slots_[at];
   outgoing_[at] = {number, reinterpret_cast<std::uintptr_t>(slot.data), freed_.load(std::memory_order_relaxed), slot.memory->rkey,
-                   static_cast<std::uint32_t>(std::min(slot.size, most_message))};
+                   static_cast<std::uint32_t>(std::min(slot.size, max_message))};
   slot.is_granting.store(true, std::memory_order_relaxed);
   slot.order.request.wr_id = at;
   slot.order.request.data = reinterpret_cast<const std::uint8_t*>(&outgoing_[at]);
@@ -81,7 +81,7 @@ void ReceiveComm::grant(std::uint32_t at, std::uint64_t number) {
 Result ReceiveComm::test(std::uint32_t at, int* is_done, int* size) {
   Slot& slot = slots_[at];
   if (!(slot.state.load(std::memory_order_acquire) & done)) {
-    if (!has_failed() && station_->porter(ends_[0].lane).lane().is_closed()) fail(Result::internal_error, "the device is closed " + node_.device().failure());
+    if (!has_failed() && device_->submit_queue(qps_[0].lane).lane().is_closed()) fail(Result::internal_error, "the device is closed " + node_.device().failure());
     return has_failed() ? report() : Result::success;
   }
   *is_done = 1;
@@ -90,26 +90,26 @@ Result ReceiveComm::test(std::uint32_t at, int* is_done, int* size) {
   slot.bytes.store(0, std::memory_order_relaxed);
   slot.state.store(0, std::memory_order_relaxed);
   slot.is_busy = false;
-  // The peer reuses the shelf by this number, so it counts no further than all before it.
+  // The peer reuses the eager_buffer by this number, so it counts no further than all before it.
   std::uint64_t freed = freed_.load(std::memory_order_relaxed);
   while (freed < next_.load(std::memory_order_relaxed) && !slots_[freed % slots].is_busy) ++freed;
   freed_.store(freed, std::memory_order_release);
   return Result::success;
 }
 
-bool ReceiveComm::uses(const Memory& memory) const {
+bool ReceiveComm::uses(const MemoryHandle& memory) const {
   for (const Slot& slot : slots_)
     if (slot.is_busy && slot.memory == &memory && !(slot.state.load(std::memory_order_acquire) & done)) return true;
   return false;
 }
 
 // By whoever comes second: who posts the receive, or the lane that brings the bytes.
-void ReceiveComm::take_from_shelf(std::uint32_t at) {
+void ReceiveComm::copy_from_eager(std::uint32_t at) {
   Slot& slot = slots_[at];
   const std::uint64_t length = slot.bytes.load(std::memory_order_relaxed);
   if (has_failed()) return;
   if (length > slot.size) return fail(Result::invalid_usage, "peer " + peer_ + " sent " + std::to_string(length) + " bytes to a receive of " + std::to_string(slot.size));
-  if (length) std::memcpy(slot.data, shelf_ + std::size_t{at % shelf_slots} * shelf_bytes, length);
+  if (length) std::memcpy(slot.data, eager_buffer_ + std::size_t{at % eager_slots} * eager_bytes, length);
   slot.state.fetch_or(done, std::memory_order_release);
 }
 
@@ -117,20 +117,20 @@ void ReceiveComm::take_from_shelf(std::uint32_t at) {
 
 void ReceiveComm::on_message(std::uint32_t end, std::uint32_t imm, std::uint32_t length) {
   const auto nonsense = [this] { fail(Result::remote_error, "peer " + peer_ + " sent what makes no sense"); };
-  const Note note = Note::of(imm);
+  const ImmData note = ImmData::of(imm);
   const std::uint32_t at = note.number % slots;
   Slot& slot = slots_[at];
   const std::uint64_t ahead = (note.number - freed_.load(std::memory_order_acquire)) & 0xFFFF;
   if (ahead >= slots) return nonsense();
-  if (note.sent == Sent::too_long) return fail(Result::invalid_usage, "peer " + peer_ + " sends more than the receive holds");
-  if (note.sent == Sent::shelved) {
-    if (end != 0 || note.parts != 1 || length > shelf_bytes || ahead >= shelf_slots) return nonsense();
-    if (slot.state.load(std::memory_order_acquire) & (shelved | done)) return nonsense();
+  if (note.sent == SendKind::too_long) return fail(Result::invalid_usage, "peer " + peer_ + " sends more than the receive holds");
+  if (note.sent == SendKind::eager) {
+    if (end != 0 || note.parts != 1 || length > eager_bytes || ahead >= eager_slots) return nonsense();
+    if (slot.state.load(std::memory_order_acquire) & (eager | done)) return nonsense();
     slot.bytes.store(length, std::memory_order_relaxed);
-    if (slot.state.fetch_or(shelved, std::memory_order_acq_rel) & posted) take_from_shelf(at);
+    if (slot.state.fetch_or(eager, std::memory_order_acq_rel) & posted) copy_from_eager(at);
     return;
   }
-  if (note.sent != Sent::granted || (slot.state.load(std::memory_order_acquire) & (posted | shelved | done)) != posted) return nonsense();
+  if (note.sent != SendKind::granted || (slot.state.load(std::memory_order_acquire) & (posted | eager | done)) != posted) return nonsense();
   slot.bytes.fetch_add(length, std::memory_order_relaxed);
   if (slot.parts.fetch_add(1, std::memory_order_acq_rel) + 1 != note.parts) return;
   if (slot.bytes.load(std::memory_order_relaxed) > slot.size) return nonsense();

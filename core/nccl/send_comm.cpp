@@ -1,5 +1,5 @@
 #include "nccl/comm.h"
-#include "nccl/shape.h"
+#include "nccl/connect_layout.h"
 
 namespace softmrc::nccl {
 namespace {
@@ -9,43 +9,43 @@ constexpr std::size_t smallest_part = 128 << 10;
 
 }  // namespace
 
-SendComm::SendComm(std::shared_ptr<Station> station) : Comm(std::move(station)), ring_(std::make_unique<std::array<Grant, slots>>()) {
+SendComm::SendComm(std::shared_ptr<PluginDevice> device) : Comm(std::move(device)), ring_(std::make_unique<std::array<Grant, slots>>()) {
   for (Slot& slot : slots_)
-    for (Order& order : slot.orders) order.comm = this;
+    for (SendOrder& order : slot.orders) order.comm = this;
 }
 
 SendComm::~SendComm() {
   close();
-  mark_.close(station_->bursts());
+  burst_tracker_.close(device_->bursts());
   if (ring_rkey_) node_.device().remove_region(ring_rkey_);
 }
 
-face::Bytes SendComm::offer() {
-  open_ends(most_parts, station_->next_home(true));
-  ring_rkey_ = node_.offer_memory(ring_->data(), sizeof *ring_, domain_);
-  return face::encode(node_.offer(ends_, shape_of(ring_->data(), ring_rkey_)));
+host::Bytes SendComm::offer() {
+  create_qps(max_parts, device_->next_primary_lane(true));
+  ring_rkey_ = node_.register_memory(ring_->data(), sizeof *ring_, domain_);
+  return host::encode(node_.offer(qps_, encode_layout(ring_->data(), ring_rkey_)));
 }
 
 void SendComm::accept(std::span<const std::uint8_t> said) {
-  const face::Offer theirs = face::decode_offer(said);
-  const Shape shape = read_shape(theirs.more);
-  while (ends_.size() > theirs.ends.size()) {
-    Porter& porter = station_->porter(ends_.back().lane);
-    porter.lane().with_engine([&](proto::Endpoint&, Time) {
-      porter.remove(ends_.back().qpn);
+  const host::Offer theirs = host::decode_offer(said);
+  const ConnectLayout shape = decode_layout(theirs.more);
+  while (qps_.size() > theirs.ends.size()) {
+    SubmitQueue& submit_queue = device_->submit_queue(qps_.back().lane);
+    submit_queue.lane().with_engine([&](proto::Endpoint&, Time) {
+      submit_queue.remove(qps_.back().qpn);
       return 0;
     });
-    node_.close(ends_.back());
-    ends_.pop_back();
+    node_.close(qps_.back());
+    qps_.pop_back();
   }
-  shelf_va_ = shape.va;
-  shelf_rkey_ = shape.rkey;
-  connect_ends(theirs);
-  mark_.set_peer(udp::text_of(theirs.ends[0].planes[0].address));
+  eager_va_ = shape.va;
+  eager_rkey_ = shape.rkey;
+  connect_qps(theirs);
+  burst_tracker_.set_peer(udp::text_of(theirs.ends[0].planes[0].address));
 }
 
-Memory* SendComm::register_memory(void* data, std::size_t size) {
-  return keep(std::make_unique<Memory>(Memory{static_cast<std::uint8_t*>(data), size, 0, false}));
+MemoryHandle* SendComm::register_memory(void* data, std::size_t size) {
+  return keep(std::make_unique<MemoryHandle>(MemoryHandle{static_cast<std::uint8_t*>(data), size, 0, false}));
 }
 
 // NCCL's progress thread -------------------------------------------------------------------------------------------
@@ -56,14 +56,14 @@ Result SendComm::send(void* data, std::size_t size, Request** request) {
   Slot& slot = slots_[number % slots];
   if (slot.is_busy) return Result::success;
   const bool is_granted = granted_.load(std::memory_order_acquire) > number;
-  if (!is_granted && (size > shelf_bytes || number >= freed_.load(std::memory_order_acquire) + shelf_slots)) {
+  if (!is_granted && (size > eager_bytes || number >= freed_.load(std::memory_order_acquire) + eager_slots)) {
     wants_grant_.store(true, std::memory_order_relaxed);
-    if (!mark_.is_waiting()) {
+    if (!burst_tracker_.is_waiting()) {
       const Time now = node_.device().clock().now();
-      mark_.on_wanted(station_->bursts(), now);
-      mark_.on_wait(now);
+      burst_tracker_.on_request(device_->bursts(), now);
+      burst_tracker_.on_wait(now);
     }
-    if (!station_->porter(ends_[0].lane).lane().is_closed()) return Result::success;
+    if (!device_->submit_queue(qps_[0].lane).lane().is_closed()) return Result::success;
     fail(Result::internal_error, "the device is closed " + node_.device().failure());
     return report();
   }
@@ -76,15 +76,15 @@ Result SendComm::send(void* data, std::size_t size, Request** request) {
   slot.is_busy = true;
   slot.size = size;
   const Time now = node_.device().clock().now();
-  mark_.on_wanted(station_->bursts(), now);
-  mark_.on_made(now, size);
+  burst_tracker_.on_request(device_->bursts(), now);
+  burst_tracker_.on_posted(now, size);
   auto* const bytes = static_cast<std::uint8_t*>(data);
   if (is_granted) {
     send_granted(slot, bytes, size, grants_[number % slots]);
   } else {
     slot.left.store(1, std::memory_order_relaxed);
-    const Note note{static_cast<std::uint32_t>(number), 1, Sent::shelved};
-    submit_part(slot, 0, 0, bytes, size, shelf_va_ + number % shelf_slots * shelf_bytes, shelf_rkey_, note);
+    const ImmData note{static_cast<std::uint32_t>(number), 1, SendKind::eager};
+    submit_part(slot, 0, 0, bytes, size, eager_va_ + number % eager_slots * eager_bytes, eager_rkey_, note);
   }
   *request = &requests_[number % slots];
   return Result::success;
@@ -95,25 +95,25 @@ void SendComm::send_granted(Slot& slot, std::uint8_t* data, std::size_t size, co
   const auto number = static_cast<std::uint32_t>(grant.sequence);
   if (size > grant.size) {
     slot.left.store(1, std::memory_order_relaxed);
-    return submit_part(slot, 0, 0, data, 0, 0, 0, {number, 1, Sent::too_long});
+    return submit_part(slot, 0, 0, data, 0, 0, 0, {number, 1, SendKind::too_long});
   }
-  const std::size_t wanted = std::clamp<std::size_t>(size / smallest_part, 1, ends_.size());
+  const std::size_t wanted = std::clamp<std::size_t>(size / smallest_part, 1, qps_.size());
   const std::size_t share = std::max<std::size_t>((size + wanted - 1) / wanted, 1);
-  const std::size_t step = (share + face::payload_unit - 1) / face::payload_unit * face::payload_unit;
+  const std::size_t step = (share + host::payload_unit - 1) / host::payload_unit * host::payload_unit;
   const auto parts = static_cast<std::uint32_t>(std::max<std::size_t>((size + step - 1) / step, 1));
   slot.left.store(parts, std::memory_order_relaxed);
   for (std::uint32_t part = 0; part < parts; ++part) {
     const std::size_t at = part * step;
-    const auto end = static_cast<std::uint32_t>(size <= small_message ? 0 : (number + part) % ends_.size());
-    submit_part(slot, part, end, data + at, std::min(step, size - at), grant.address + at, grant.rkey, {number, parts, Sent::granted});
+    const auto end = static_cast<std::uint32_t>(size <= small_message ? 0 : (number + part) % qps_.size());
+    submit_part(slot, part, end, data + at, std::min(step, size - at), grant.address + at, grant.rkey, {number, parts, SendKind::granted});
   }
 }
 
 void SendComm::submit_part(Slot& slot, std::uint32_t part, std::uint32_t end, const std::uint8_t* data, std::size_t size, std::uint64_t va,
-                           std::uint32_t rkey, const Note& note) {
-  Order& order = slot.orders[part];
+                           std::uint32_t rkey, const ImmData& note) {
+  SendOrder& order = slot.orders[part];
   order.end = end;
-  order.request.wr_id = note.number % slots | (note.sent == Sent::too_long ? too_long_mark : 0);
+  order.request.wr_id = note.number % slots | (note.sent == SendKind::too_long ? too_long_mark : 0);
   order.request.data = data;
   order.request.length = static_cast<std::uint32_t>(size);
   order.request.remote_va = va;
@@ -126,17 +126,17 @@ void SendComm::submit_part(Slot& slot, std::uint32_t part, std::uint32_t end, co
 Result SendComm::test(std::uint32_t number, int* is_done, int* size) {
   Slot& slot = slots_[number];
   if (slot.left.load(std::memory_order_acquire) != 0) {
-    if (!has_failed() && station_->porter(ends_[0].lane).lane().is_closed()) fail(Result::internal_error, "the device is closed " + node_.device().failure());
+    if (!has_failed() && device_->submit_queue(qps_[0].lane).lane().is_closed()) fail(Result::internal_error, "the device is closed " + node_.device().failure());
     return has_failed() ? report() : Result::success;
   }
   *is_done = 1;
   if (size) *size = static_cast<int>(slot.size);
   slot.is_busy = false;
-  mark_.on_done(node_.device().clock().now(), resent());
+  burst_tracker_.on_completed(node_.device().clock().now(), resent());
   return Result::success;
 }
 
-bool SendComm::uses(const Memory& memory) const {
+bool SendComm::uses(const MemoryHandle& memory) const {
   for (const Slot& slot : slots_) {
     if (!slot.is_busy || slot.left.load(std::memory_order_acquire) == 0 || slot.size == 0) continue;
     const std::uint8_t* const data = slot.orders[0].request.data;
@@ -147,7 +147,7 @@ bool SendComm::uses(const Memory& memory) const {
 
 // The lane ---------------------------------------------------------------------------------------------------------
 
-// A grant has come. Those that are missing before it were for messages that had come by the shelf.
+// A grant has come. Those that are missing before it were for messages that had come by the eager_buffer.
 void SendComm::on_message(std::uint32_t end, std::uint32_t imm, std::uint32_t length) {
   const Grant grant = (*ring_)[imm % slots];
   const std::uint64_t known = granted_.load(std::memory_order_relaxed);

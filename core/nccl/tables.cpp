@@ -3,9 +3,9 @@
 #include <exception>
 
 #include "base/check.h"
-#include "face/refusal.h"
+#include "host/host_error.h"
 #include "nccl/plugin.h"
-#include "udp/failure.h"
+#include "udp/device_error.h"
 
 namespace softmrc::nccl {
 namespace {
@@ -13,13 +13,13 @@ namespace {
 // Nothing that is thrown may reach NCCL, and every failure is told in words.
 template <typename F>
 Result guarded(F f) {
-  Words& words = Plugin::of_process().words();
+  Logger& words = Plugin::of_process().logger();
   try {
     return f();
-  } catch (const face::Refusal& why) {
+  } catch (const host::HostError& why) {
     words.warn(why.what());
     return Result::system_error;
-  } catch (const udp::DeviceFailure& why) {
+  } catch (const udp::DeviceError& why) {
     words.warn(why.what());
     return Result::system_error;
   } catch (const std::exception& why) {
@@ -29,27 +29,27 @@ Result guarded(F f) {
 }
 
 Result refuse(const std::string& why) {
-  Plugin::of_process().words().warn(why);
+  Plugin::of_process().logger().warn(why);
   return Result::invalid_argument;
 }
 
 // Life -------------------------------------------------------------------------------------------------------------
 
-Result begin(Logger log) {
+Result begin(LogFunction log) {
   return guarded([&] {
     Plugin::of_process().begin(log);
     return Result::success;
   });
 }
 
-Result begin_with_profiler(Logger log, void*) { return begin(log); }
+Result begin_with_profiler(LogFunction log, void*) { return begin(log); }
 
 // A context is a communicator that has begun; nothing is kept by it.
-Result begin_context(void** context, std::uint64_t, void*, Logger log, void*) {
+Result begin_context(void** context, std::uint64_t, void*, LogFunction log, void*) {
   *context = nullptr;
   const Result begun = begin(log);
   if (begun != Result::success) return begun;
-  Plugin::of_process().enter();
+  Plugin::of_process().add_communicator();
   *context = &Plugin::of_process();
   return Result::success;
 }
@@ -57,7 +57,7 @@ Result begin_context(void** context, std::uint64_t, void*, Logger log, void*) {
 Result finalize(void* context) {
   if (!context) return Result::success;  // of an init that failed
   return guarded([] {
-    Plugin::of_process().leave();
+    Plugin::of_process().remove_communicator();
     return Result::success;
   });
 }
@@ -77,13 +77,13 @@ Result properties(int device, P* out) {
   out->pointers = host_pointers;
   out->speed_mbps = known.speed_mbps;
   out->latency_us = known.latency_us;
-  out->most_comms = 1 << 16;
-  out->most_receives = 1;
-  if constexpr (requires { out->most_p2p_bytes; }) {
+  out->max_comms = 1 << 16;
+  out->max_receives = 1;
+  if constexpr (requires { out->max_p2p_bytes; }) {
     out->made_of.count = 1;
-    out->most_p2p_bytes = out->most_collective_bytes = most_message;
+    out->max_p2p_bytes = out->max_collective_bytes = max_message;
   }
-  if constexpr (requires { out->most_multi_request; }) out->most_multi_request = 1;
+  if constexpr (requires { out->max_multi_request; }) out->max_multi_request = 1;
   if constexpr (requires { out->rail; }) out->rail = out->plane = -1;
   return Result::success;
 }
@@ -157,7 +157,7 @@ Result register_memory(void* comm, void* data, std::size_t size, int type, void*
 
 Result deregister_memory(void* comm, void* memory) {
   return guarded([&] {
-    if (memory) static_cast<Comm*>(comm)->deregister(static_cast<Memory*>(memory));
+    if (memory) static_cast<Comm*>(comm)->deregister(static_cast<MemoryHandle*>(memory));
     return Result::success;
   });
 }
@@ -166,7 +166,7 @@ Result deregister_memory(void* comm, void* memory) {
 
 Result send_any(void* comm, void* data, std::size_t size, void** request) {
   *request = nullptr;
-  if (size > most_message) return refuse("a message has " + std::to_string(size) + " bytes; allowed: at most " + std::to_string(most_message));
+  if (size > max_message) return refuse("a message has " + std::to_string(size) + " bytes; allowed: at most " + std::to_string(max_message));
   return guarded([&] {
     Request* made = nullptr;
     const Result result = static_cast<SendComm*>(static_cast<Comm*>(comm))->send(data, size, &made);
@@ -180,7 +180,7 @@ Result receive_any(void* comm, int count, void** data, std::size_t size, void** 
   if (count != 1 || !memories || !memories[0]) return refuse("a receive has " + std::to_string(count) + " buffers; allowed: 1, of registered memory");
   return guarded([&] {
     Request* made = nullptr;
-    const Result result = static_cast<ReceiveComm*>(static_cast<Comm*>(comm))->receive(data[0], size, *static_cast<const Memory*>(memories[0]), &made);
+    const Result result = static_cast<ReceiveComm*>(static_cast<Comm*>(comm))->receive(data[0], size, *static_cast<const MemoryHandle*>(memories[0]), &made);
     *request = made;
     return result;
   });

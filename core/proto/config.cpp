@@ -13,7 +13,7 @@ std::string in_words(Duration value) {
 
 namespace {
 
-Verdict validate_entries(const EvProfile& profile, std::uint32_t ports) {
+MaybeError validate_entries(const EvProfile& profile, std::uint32_t ports) {
   std::vector<std::uint32_t> per_port(ports, 0);
   for (const EvEntry& entry : profile.entries) {
     if (entry.port >= ports) return refused("entries.port", entry.port, "0 to " + std::to_string(ports - 1));
@@ -32,7 +32,7 @@ Verdict validate_entries(const EvProfile& profile, std::uint32_t ports) {
 }
 
 // spec: ev-modes
-Verdict validate_layout(const EvProfile& profile) {
+MaybeError validate_layout(const EvProfile& profile) {
   const wire::EvLayout& layout = profile.layout;
   if (profile.mode == EvMode::automatic) {
     if (profile.is_wide())
@@ -43,18 +43,18 @@ Verdict validate_layout(const EvProfile& profile) {
     return refused("fields", 0, "at least one with mode GENERATED, to draw values for");
   if (layout.widths.empty() && layout.fields.empty()) return std::nullopt;
   if (const auto invalid = wire::validate(layout, wire::format_width(profile.format)))
-    return Problem{Problem::Kind::config, invalid->field, invalid->value, invalid->allowed};
+    return Error{Error::Kind::config, invalid->field, invalid->value, invalid->allowed};
   return std::nullopt;
 }
 
 }  // namespace
 
-Verdict validate(const EndpointConfig& config) {
+MaybeError validate(const EndpointConfig& config) {
   if (auto v = within_bounds(config)) return v;
   return within("probe_interval_max_us", config.probe_interval_max, config.probe_interval, seconds(3600));
 }
 
-Verdict validate(const EvProfile& profile, std::uint32_t ports) {
+MaybeError validate(const EvProfile& profile, std::uint32_t ports) {
   if (auto v = within_bounds(profile)) return v;
   if (profile.count % ports) return refused("count", profile.count, "a multiple of the " + std::to_string(ports) + " ports");
   if (profile.spares % ports) return refused("spares", profile.spares, "a multiple of the " + std::to_string(ports) + " ports");
@@ -66,7 +66,7 @@ Verdict validate(const EvProfile& profile, std::uint32_t ports) {
   return std::nullopt;
 }
 
-Verdict validate_value(const EvProfile& profile, const char* field, std::uint32_t value, bool is_bytes) {
+MaybeError validate_value(const EvProfile& profile, const char* field, std::uint32_t value, bool is_bytes) {
   const bool needs_bytes = profile.is_wide() || !profile.layout.fields.empty();
   if (is_bytes && (needs_bytes || profile.mode == EvMode::explicit_)) return std::nullopt;
   if (needs_bytes) return refused(field, value, "1 to 32 bytes, which the format and the fields of this profile expand");
@@ -75,7 +75,7 @@ Verdict validate_value(const EvProfile& profile, const char* field, std::uint32_
   return std::nullopt;
 }
 
-Verdict validate(const CcProfile& profile) {
+MaybeError validate(const CcProfile& profile) {
   std::string names;
   for (const std::string& name : Controllers::names()) {
     if (name == profile.algorithm) return within_bounds(profile);
@@ -84,12 +84,12 @@ Verdict validate(const CcProfile& profile) {
   return refused("algorithm", profile.algorithm, names);
 }
 
-Verdict validate(const RtrAttributes& a) {
+MaybeError validate(const RtrAttributes& a) {
   if (auto v = within_bounds(a)) return v;
   if (a.mtu % 4) return refused("mtu", a.mtu, "a multiple of 4");
   return std::nullopt;
 }
 
-Verdict validate(const RtsAttributes& a) { return within_bounds(a); }
+MaybeError validate(const RtsAttributes& a) { return within_bounds(a); }
 
 }  // namespace softmrc::proto

@@ -191,7 +191,7 @@ struct EndpointConfig {
         setting("seed", &C::seed, "of everything that is drawn"),
         setting("secret", &C::secret, "what proofs of addresses rest on; a device draws its own, and nothing on the wire may tell it"),
         setting("ports", &C::ports, 1, max_ports, "of this node, each on a plane of its own"),
-        setting("sack_threshold_bytes", &C::sack_threshold_bytes, 1, 1 << 24, "that arrive before a SACK is sent unasked"),
+        setting("sack_threshold_bytes", &C::sack_threshold_bytes, 1, 1 << 24, "that arrive before a SACK is sent unsolicited"),
         setting("sack_gap_us", &C::sack_gap, Duration{0}, seconds(1),
                 "between two that are sent unasked, at least, unless four times the threshold has arrived"),
         setting("sack_first_packet", &C::sack_first_packet, "acknowledge a queue pair's very first packet at once"),
@@ -211,11 +211,11 @@ struct EndpointConfig {
   }
 };
 
-Verdict validate(const EndpointConfig& config);
-Verdict validate(const EvProfile& profile, std::uint32_t ports);
+MaybeError validate(const EndpointConfig& config);
+MaybeError validate(const EvProfile& profile, std::uint32_t ports);
 // Of one EV that a controller gives, as a number or as bytes.
-Verdict validate_value(const EvProfile& profile, const char* field, std::uint32_t value, bool is_bytes);
-Verdict validate(const RtrAttributes& attributes);
-Verdict validate(const RtsAttributes& attributes);
+MaybeError validate_value(const EvProfile& profile, const char* field, std::uint32_t value, bool is_bytes);
+MaybeError validate(const RtrAttributes& attributes);
+MaybeError validate(const RtsAttributes& attributes);
 
 }  // namespace softmrc::proto

@@ -16,21 +16,21 @@ class Endpoint;
 
 // Native code that lives on completions and gives the engine new work. It is called by whoever drives, with the engine
 // to itself, after every batch that came in.
-class Attendant {
+class ProgressHandler {
  public:
-  virtual ~Attendant() = default;
+  virtual ~ProgressHandler() = default;
   // True when it has more to do at once, whether or not anything comes in.
-  virtual bool attend(Endpoint& engine, Time now) = 0;
+  virtual bool progress(Endpoint& engine, Time now) = 0;
   // When it wants to be called even if nothing happens.
   virtual Time deadline() const = 0;
 };
 
 // Something to do with the engine: a reference to a caller's function, for the length of the call that it is passed to.
-class Errand {
+class FunctionRef {
  public:
   template <typename F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, Errand>)
-  Errand(F&& f)  // NOLINT: a function is one
+    requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
+  FunctionRef(F&& f)  // NOLINT: a function is one
       : what_(std::addressof(f)), call_([](const void* what, Endpoint& engine, Time now) {
           (*static_cast<std::remove_reference_t<F>*>(const_cast<void*>(what)))(engine, now);
         }) {}
@@ -45,28 +45,28 @@ class Driver {
  public:
   virtual ~Driver() = default;
   // Does it while nothing else touches the engine. It must not wait for anything that a caller may hold.
-  virtual void run(Errand errand) = 0;
+  virtual void run(FunctionRef function) = 0;
   // The same for what gives the engine something to send, which then leaves soon.
-  virtual void run_and_send(Errand errand) = 0;
+  virtual void run_and_send(FunctionRef function) = 0;
   // What the engine has to send leaves before this returns.
-  virtual void send_owed() = 0;
+  virtual void send_pending() = 0;
   // Waits, and drives, until `is_done`, which is asked with the engine to itself. False when the time is up, when it is
   // closed, or where time does not pass by waiting.
   virtual bool wait_until(const std::function<bool()>& is_done, Duration timeout) = 0;
-  // Whoever drives calls the attendants soon, and looks again at what it waits for. From any thread, whatever that holds.
-  virtual void nudge() = 0;
+  // Whoever drives calls the progress handlers soon, and looks again at what it waits for. From any thread, whatever that holds.
+  virtual void request_progress() = 0;
   // The engine's number for whoever is at a place that the driver was told of before, with the engine to oneself; no_peer
   // where another has come to be there. Where all peers have numbers from the start, places are those.
   virtual std::uint32_t admit(std::uint32_t place) { return place; }
   virtual std::uint32_t place_of(std::uint32_t peer) const { return peer; }
   // RESET to INIT, INIT to RTR and the end of a queue pair, with the engine to oneself: a controller may have laid down what
   // those get that have nothing of their own, and a driver may have to seal what it sends.
-  virtual Verdict init(Endpoint& engine, Time now, std::uint32_t qpn, const InitAttributes& attributes, bool has_own_paths) = 0;
-  virtual Verdict connect(Endpoint& engine, Time now, std::uint32_t qpn, const RtrAttributes& attributes) = 0;
+  virtual MaybeError init(Endpoint& engine, Time now, std::uint32_t qpn, const InitAttributes& attributes, bool has_own_paths) = 0;
+  virtual MaybeError connect(Endpoint& engine, Time now, std::uint32_t qpn, const RtrAttributes& attributes) = 0;
   virtual void destroy(Endpoint& engine, Time now, std::uint32_t qpn) = 0;
-  virtual void add_attendant(Attendant* attendant) = 0;
-  virtual void remove_attendant(Attendant* attendant) = 0;
-  // Nothing is sent or comes in any longer, and attendants are not called.
+  virtual void add_progress_handler(ProgressHandler* progress_handler) = 0;
+  virtual void remove_progress_handler(ProgressHandler* progress_handler) = 0;
+  // Nothing is sent or comes in any longer, and progress handlers are not called.
   virtual bool is_closed() const = 0;
   virtual Time now() const = 0;
 };

@@ -6,30 +6,30 @@
 namespace softmrc::proto {
 namespace {
 
-Verdict bad_moment(const char* field, std::uint64_t value, std::string allowed) {
-  return Problem{Problem::Kind::usage, field, std::to_string(value), std::move(allowed)};
+MaybeError bad_moment(const char* field, std::uint64_t value, std::string allowed) {
+  return Error{Error::Kind::usage, field, std::to_string(value), std::move(allowed)};
 }
 
-Verdict bad_value(const char* field, std::uint64_t value, std::string allowed) {
-  return Problem{Problem::Kind::config, field, std::to_string(value), std::move(allowed)};
+MaybeError bad_value(const char* field, std::uint64_t value, std::string allowed) {
+  return Error{Error::Kind::config, field, std::to_string(value), std::move(allowed)};
 }
 
 }  // namespace
 
 Endpoint::Endpoint(const EndpointConfig& config)
-    : config_(config), journal_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1),
-      proofs_({config.secret, config.seed}) {
+    : config_(config), event_log_(config.max_events), probe_ids_(config.seed, "probes"), up_ports_((1u << config.ports) - 1),
+      path_validation_({config.secret, config.seed}) {
   // Another process at the same address would otherwise begin with the same ids.
   next_update_id_ = static_cast<std::uint16_t>(Prng(config.seed, "updates").bits() >> 48);
 }
 
-Verdict Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
+MaybeError Endpoint::add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id) {
   if (auto v = validate(*profile, config_.ports)) return v;
   id = ev_profiles_.add(std::move(profile));
   return std::nullopt;
 }
 
-Verdict Endpoint::add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id) {
+MaybeError Endpoint::add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id) {
   if (auto v = validate(*profile)) return v;
   id = cc_profiles_.add(std::move(profile));
   return std::nullopt;
@@ -37,7 +37,7 @@ Verdict Endpoint::add_cc_profile(std::shared_ptr<const CcProfile> profile, std::
 
 std::uint32_t Endpoint::create_cq() { return cqs_.add(std::make_unique<CompletionQueue>()); }
 
-Verdict Endpoint::destroy_cq(std::uint32_t cq) {
+MaybeError Endpoint::destroy_cq(std::uint32_t cq) {
   if (!cqs_.contains(cq)) return bad_moment("cq", cq, "a completion queue that was created");
   if (is_cq_in_use(cq)) return bad_moment("cq", cq, "a queue that no queue pair uses any longer");
   cqs_.remove(cq);
@@ -53,23 +53,23 @@ bool Endpoint::is_cq_in_use(std::uint32_t cq) const {
 bool Endpoint::remove_peer(std::uint32_t peer) {
   if (!peers_.contains(peer) || peers_[peer].claims == 0) return false;
   --peers_[peer].claims;
-  let_go_of(peer);
+  release_peer(peer);
   return true;
 }
 
-bool Endpoint::reserve(const Reserve& reserve, Greeter& owner) {
-  if (reserve.first_qpn < 3 || reserve.last_qpn() > 0xFFFFFF || reserves_.overlap(reserve)) return false;
+bool Endpoint::reserve(const QpnReservation& reserve, LazyAccept& owner) {
+  if (reserve.first_qpn < 3 || reserve.last_qpn() > 0xFFFFFF || reservations_.overlap(reserve)) return false;
   for (const Slot& slot : slots_)
     if (slot.qpn && reserve.has_qpn(slot.qpn)) return false;
   for (std::uint32_t i = 0; i < reserve.rkeys; ++i)
     if (memory_.contains(reserve.first_rkey + i)) return false;
-  reserves_.add(reserve, owner);
+  reservations_.add(reserve, owner);
   return true;
 }
 
-Verdict Endpoint::create_qp(std::uint32_t qpn, const Greeter* by) {
+MaybeError Endpoint::create_qp(std::uint32_t qpn, const LazyAccept* by) {
   if (qpn < 3 || qpn > 0xFFFFFF) return bad_value("qpn", qpn, "3 to 16777215");
-  if (qpns_.find(qpn) || reserves_.owner_of_qpn(qpn) != by) return bad_moment("qpn", qpn, "a number that is not in use");
+  if (qpns_.find(qpn) || reservations_.owner_of_qpn(qpn) != by) return bad_moment("qpn", qpn, "a number that is not in use");
   std::uint32_t slot = static_cast<std::uint32_t>(slots_.size());
   if (free_slots_.empty()) {
     slots_.emplace_back();
@@ -77,13 +77,13 @@ Verdict Endpoint::create_qp(std::uint32_t qpn, const Greeter* by) {
     slot = free_slots_.back();
     free_slots_.pop_back();
   }
-  if (departed_) departed_->forget(qpn);
+  if (time_wait_) time_wait_->forget(qpn);
   slots_[slot].qpn = qpn;
   qpns_.insert(qpn, slot);
   return std::nullopt;
 }
 
-Verdict Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
+MaybeError Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
   const auto slot = qpns_.find(qpn);
   if (!slot) return bad_moment("qpn", qpn, "a queue pair that exists");
   if (at(*slot)) return bad_moment("qpn", qpn, "a queue pair in RESET, to go to INIT");
@@ -93,36 +93,36 @@ Verdict Endpoint::modify_init(std::uint32_t qpn, const InitAttributes& a) {
   if (a.domain > last_domain_) return bad_value("domain", a.domain, "0, or a protection domain that was created");
   if (!cqs_.contains(a.recv_cq)) return bad_value("recv_cq", a.recv_cq, "a completion queue that was created");
   slots_[*slot].qp = std::make_unique<QueuePair>(qpn, config_, ev_profiles_[a.ev_profile], cc_profiles_[a.cc_profile],
-                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], journal_, a);
+                                                 memory_, *cqs_[a.send_cq], *cqs_[a.recv_cq], event_log_, a);
   return std::nullopt;
 }
 
 // spec: rtr-refused
-Verdict Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes) {
+MaybeError Endpoint::modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes) {
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair in INIT, to go to RTR");
   if (!peers_.contains(attributes.peer)) return bad_value("peer", attributes.peer, "a peer that was added");
   if (auto v = pair->check_rtr(attributes)) return v;
   Peer& peer = peers_[attributes.peer];
   // Nobody here has been in touch with it: it may have been restarted since.
-  if (peer.is_known && !has_working_qp(attributes.peer)) renew_peer(now, attributes.peer);
+  if (peer.is_known && !has_working_qp(attributes.peer)) reset_peer(now, attributes.peer);
   pair->to_rtr(attributes, now);
-  ++peer.holders;
+  ++peer.refs;
   ++peer.queue_pairs;
   const bool is_new = !peer.is_known;
   peer.is_known = true;
   if (is_new && config_.proves_addresses) {
-    peer.proven_ports = 0;
-    proofs_.add(now, attributes.peer, (1u << config_.ports) - 1);
+    peer.validated_ports = 0;
+    path_validation_.add(now, attributes.peer, (1u << config_.ports) - 1);
   }
-  pair->set_ports(now, live_ports(attributes.peer), peer.proven_ports);
+  pair->set_ports(now, live_ports(attributes.peer), peer.validated_ports);
   if (!peer.has_qp) {
     peer.first_qp = *qpns_.find(qpn);
     peer.has_qp = true;
   }
   // It may have begun anew without our noticing, and believe that every port is up.
   const std::uint32_t all = (1u << config_.ports) - 1;
-  const bool is_due = up_ports_ != all || (peer.told_ports & all) != up_ports_ || (is_new && config_.announces_ports);
+  const bool is_due = up_ports_ != all || (peer.announced_ports & all) != up_ports_ || (is_new && config_.announces_ports);
   if (is_due) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   return std::nullopt;
 }
@@ -135,13 +135,13 @@ bool Endpoint::has_working_qp(std::uint32_t peer) {
   return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return works(slot.qp.get()); });
 }
 
-Verdict Endpoint::modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes) {
+MaybeError Endpoint::modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes) {
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair in RTR, to go to RTS");
   return pair->to_rts(attributes, now);
 }
 
-Verdict Endpoint::modify_error(Time now, std::uint32_t qpn) {
+MaybeError Endpoint::modify_error(Time now, std::uint32_t qpn) {
   QueuePair* pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair that left RESET");
   pair->to_error(now, CompletionStatus::flushed);
@@ -152,9 +152,9 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
   const auto slot = qpns_.find(qpn);
   if (!slot) return false;
   if (const QueuePair* pair = at(*slot); pair && pair->has_peer()) {
-    if (!departed_) departed_ = std::make_unique<Departed>();
-    departed_->add(pair->last_word(), now);  // which holds the peer in the queue pair's place
-    if (pair->has_reply()) departed_->owe_ack(qpn, pair->responder().reply_trigger_port());
+    if (!time_wait_) time_wait_ = std::make_unique<TimeWait>();
+    time_wait_->add(pair->time_wait_state(), now);  // which holds the peer in the queue pair's place
+    if (pair->has_reply()) time_wait_->owe_ack(qpn, pair->responder().reply_trigger_port());
     Peer& peer = peers_[pair->peer()];
     --peer.queue_pairs;
     if (peer.first_qp == *slot) {
@@ -166,7 +166,7 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
         peer.has_qp = true;
         break;
       }
-      if (!peer.has_qp) peers_.fall_silent(peer);
+      if (!peer.has_qp) peers_.stop_announcing(peer);
     }
   }
   for (PendingProbe& probe : pending_probes_)
@@ -174,17 +174,17 @@ bool Endpoint::destroy_qp(Time now, std::uint32_t qpn) {
   slots_[*slot] = Slot{};
   free_slots_.push_back(*slot);
   qpns_.erase(qpn);
-  drop_words(now);
+  drop_expired(now);
   return true;
 }
 
-void Endpoint::drop_words(Time now) {
-  if (!departed_) return;
-  departed_->handle_timeout(now);
-  while (const auto peer = departed_->poll_dropped()) let_go_of(*peer);
+void Endpoint::drop_expired(Time now) {
+  if (!time_wait_) return;
+  time_wait_->handle_timeout(now);
+  while (const auto peer = time_wait_->poll_expired()) release_peer(*peer);
 }
 
-void Endpoint::depart(Time now) {
+void Endpoint::enter_time_wait(Time now) {
   for (std::size_t slot = 0; slot < slots_.size(); ++slot)
     if (slots_[slot].qpn) destroy_qp(now, slots_[slot].qpn);
   memory_ = Memory{};
@@ -214,11 +214,11 @@ void Endpoint::refuse(Time now, RefusedPacket why, std::uint64_t& counter, const
     e.qpn = bth->dqp;
     e.psn = bth->psn;
   }
-  journal_.note(e);
+  event_log_.record(e);
 }
 
 void Endpoint::refuse_damaged(Time now, const Arrival& arrival) {
-  EndpointStats& stats = journal_.stats;
+  EndpointStats& stats = event_log_.stats;
   switch (arrival.integrity) {
     case Integrity::unchecked:
     case Integrity::verified: return;
@@ -230,62 +230,62 @@ void Endpoint::refuse_damaged(Time now, const Arrival& arrival) {
 }
 
 void Endpoint::handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options) {
-  ++journal_.stats.datagrams_received;
+  ++event_log_.stats.datagrams_received;
   if (is_refused(arrival.integrity)) return refuse_damaged(now, arrival);
   wire::Packet packet;
-  if (wire::parse(bytes, options, packet) != wire::Refusal::none)
-    return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, nullptr, arrival);
+  if (wire::parse(bytes, options, packet) != wire::ParseError::none)
+    return refuse(now, RefusedPacket::malformed, event_log_.stats.refused_malformed, nullptr, arrival);
   handle_packet(now, packet, arrival);
 }
 
 // spec: bad-input
 void Endpoint::handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
-  if (!doubts_.empty()) [[unlikely]] doubts_.on_heard(arrival.peer);
+  if (!unreachable_probes_.empty()) [[unlikely]] unreachable_probes_.on_heard(arrival.peer);
   if (arrival.port >= config_.ports || (arrival.trim != Trim::none && !wire::is_write(packet.bth.opcode)))
-    return refuse(now, RefusedPacket::malformed, journal_.stats.refused_malformed, &packet.bth, arrival);
-  const bool may_be_new = !proofs_.empty() && peers_.contains(arrival.peer);
-  if (may_be_new && !(peers_[arrival.peer].proven_ports >> arrival.port & 1)) [[unlikely]] proofs_.on_heard(now, arrival.peer);
+    return refuse(now, RefusedPacket::malformed, event_log_.stats.refused_malformed, &packet.bth, arrival);
+  const bool may_be_new = !path_validation_.empty() && peers_.contains(arrival.peer);
+  if (may_be_new && !(peers_[arrival.peer].validated_ports >> arrival.port & 1)) [[unlikely]] path_validation_.on_heard(now, arrival.peer);
   if (packet.bth.dqp == wire::endpoint_qpn) {
     if (!peers_.contains(arrival.peer))
-      return refuse(now, RefusedPacket::unknown_peer, journal_.stats.refused_unknown_peer, &packet.bth, arrival);
-    reserves_.for_each_owner([&](Greeter& owner) {
-      if (!peers_[arrival.peer].has_qp) owner.greet(*this, now, arrival.peer, wire::endpoint_qpn);
+      return refuse(now, RefusedPacket::unknown_peer, event_log_.stats.refused_unknown_peer, &packet.bth, arrival);
+    reservations_.for_each_owner([&](LazyAccept& owner) {
+      if (!peers_[arrival.peer].has_qp) owner.on_first_packet(*this, now, arrival.peer, wire::endpoint_qpn);
     });
     if (packet.bth.opcode == wire::Opcode::endpoint_request) return handle_request(now, packet, arrival);
     if (packet.bth.opcode == wire::Opcode::endpoint_response) return handle_response(now, packet, arrival);
   }
   auto slot = qpns_.find(packet.bth.dqp);
-  if (!slot && !reserves_.empty()) [[unlikely]] slot = greet(now, packet, arrival);
+  if (!slot && !reservations_.empty()) [[unlikely]] slot = on_first_packet(now, packet, arrival);
   const bool is_node_operation = std::holds_alternative<wire::EndpointRequest>(packet.body) ||
                                  std::holds_alternative<wire::EndpointResponse>(packet.body);
-  const auto heard = slot || is_node_operation || !departed_ ? Departed::Heard::not_ours : departed_->handle(packet, arrival);
-  if (heard == Departed::Heard::answered || heard == Departed::Heard::refused) ++journal_.stats.departed_answers;
-  if (heard == Departed::Heard::answered) return;
-  if (heard == Departed::Heard::late_answer) {
-    ++journal_.stats.late_answers;
+  const auto heard = slot || is_node_operation || !time_wait_ ? TimeWait::Handled::not_ours : time_wait_->handle(packet, arrival);
+  if (heard == TimeWait::Handled::answered || heard == TimeWait::Handled::refused) ++event_log_.stats.departed_answers;
+  if (heard == TimeWait::Handled::answered) return;
+  if (heard == TimeWait::Handled::late_answer) {
+    ++event_log_.stats.late_answers;
     return;
   }
-  if (heard == Departed::Heard::wrong_peer)
-    return refuse(now, RefusedPacket::wrong_peer, journal_.stats.refused_wrong_peer, &packet.bth, arrival);
+  if (heard == TimeWait::Handled::wrong_peer)
+    return refuse(now, RefusedPacket::wrong_peer, event_log_.stats.refused_wrong_peer, &packet.bth, arrival);
   if (!slot || is_node_operation)
-    return refuse(now, RefusedPacket::unknown_qp, journal_.stats.refused_unknown_qp, &packet.bth, arrival);
+    return refuse(now, RefusedPacket::unknown_qp, event_log_.stats.refused_unknown_qp, &packet.bth, arrival);
   QueuePair* pair = at(*slot);
-  if (!pair) return refuse(now, RefusedPacket::wrong_state, journal_.stats.refused_wrong_state, &packet.bth, arrival);
+  if (!pair) return refuse(now, RefusedPacket::wrong_state, event_log_.stats.refused_wrong_state, &packet.bth, arrival);
   pair->handle(now, packet, arrival);
   after_input(now, *slot);
 }
 
 // What is no question is an answer to nothing that such a queue pair has said.
-std::optional<std::uint32_t> Endpoint::greet(Time now, const wire::Packet& packet, const Arrival& arrival) {
+std::optional<std::uint32_t> Endpoint::on_first_packet(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (!std::holds_alternative<wire::Write>(packet.body) && !std::holds_alternative<wire::Probe>(packet.body)) return std::nullopt;
-  Greeter* owner = reserves_.owner_of_qpn(packet.bth.dqp);
+  LazyAccept* owner = reservations_.owner_of_qpn(packet.bth.dqp);
   if (!owner) return std::nullopt;
-  owner->greet(*this, now, arrival.peer, packet.bth.dqp);
+  owner->on_first_packet(*this, now, arrival.peer, packet.bth.dqp);
   return qpns_.find(packet.bth.dqp);
 }
 
 void Endpoint::end_batch(Time now) {
-  journal_.in_batch = false;
+  event_log_.in_batch = false;
   for (; !batch_list_.empty(); batch_list_.pop()) {
     const std::uint32_t slot = batch_list_.front();
     QueuePair* pair = at(slot);
@@ -296,9 +296,9 @@ void Endpoint::end_batch(Time now) {
   }
 }
 
-void Endpoint::handle_held_up(Time now) {
+void Endpoint::handle_stall(Time now) {
   for (Slot& slot : slots_)
-    if (slot.qp) slot.qp->requester().on_held_up(now);
+    if (slot.qp) slot.qp->requester().on_stall(now);
 }
 
 void Endpoint::list(std::uint32_t slot) {
@@ -311,7 +311,7 @@ void Endpoint::list(std::uint32_t slot) {
     pair.in_data_list = true;
     data_list_.push(slot);
   }
-  if (journal_.in_batch && !pair.in_batch_list) {
+  if (event_log_.in_batch && !pair.in_batch_list) {
     pair.in_batch_list = true;
     batch_list_.push(slot);
   }
@@ -336,7 +336,7 @@ void Endpoint::wake(Time now, std::uint32_t qpn) {
   if (slot && at(*slot)) after_input(now, *slot);
 }
 
-Verdict Endpoint::find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair) {
+MaybeError Endpoint::find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair) {
   pair = qp(qpn);
   if (!pair) return bad_moment("qpn", qpn, "a queue pair that left RESET");
   pair->build_evs();
@@ -344,7 +344,7 @@ Verdict Endpoint::find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair)
   return ev < count ? std::nullopt : bad_value("ev", ev, "an index below " + std::to_string(count));
 }
 
-Verdict Endpoint::deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
+MaybeError Endpoint::deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
   QueuePair* pair = nullptr;
   if (auto v = find_ev(qpn, ev, pair)) return v;
   pair->deny_ev(now, static_cast<std::uint16_t>(ev));
@@ -352,7 +352,7 @@ Verdict Endpoint::deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
   return std::nullopt;
 }
 
-Verdict Endpoint::allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
+MaybeError Endpoint::allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
   QueuePair* pair = nullptr;
   if (auto v = find_ev(qpn, ev, pair)) return v;
   pair->allow_ev(now, static_cast<std::uint16_t>(ev));
@@ -360,7 +360,7 @@ Verdict Endpoint::allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev) {
   return std::nullopt;
 }
 
-Verdict Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value) {
+MaybeError Endpoint::replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value) {
   QueuePair* pair = nullptr;
   if (auto v = find_ev(qpn, ev, pair)) return v;
   if (auto v = pair->replace_ev(now, static_cast<std::uint16_t>(ev), value)) return v;
@@ -378,8 +378,8 @@ void Endpoint::handle_timeout(Time now) {
     pair->handle_timeout(now);
     after_input(now, entry.slot);
   }
-  while (const auto peer = doubts_.empty() ? std::nullopt : doubts_.given_up(now)) give_up(now, *peer);
-  drop_words(now);
+  while (const auto peer = unreachable_probes_.empty() ? std::nullopt : unreachable_probes_.poll_dead(now)) give_up(now, *peer);
+  drop_expired(now);
 }
 
 Time Endpoint::poll_timeout() {
@@ -389,9 +389,9 @@ Time Endpoint::poll_timeout() {
     timers_.pop();
   }
   Time first = timers_.empty() ? Time::never() : timers_.front().at;
-  if (!doubts_.empty()) first = std::min(first, doubts_.deadline(handled_at_));
-  if (departed_) first = std::min(first, departed_->deadline());
-  if (!proofs_.empty()) first = std::min(first, proofs_.deadline(handled_at_));
+  if (!unreachable_probes_.empty()) first = std::min(first, unreachable_probes_.deadline(handled_at_));
+  if (time_wait_) first = std::min(first, time_wait_->deadline());
+  if (!path_validation_.empty()) first = std::min(first, path_validation_.deadline(handled_at_));
   return peers_.deadline() > handled_at_ ? std::min(first, peers_.deadline()) : first;
 }
 
@@ -400,7 +400,7 @@ PostStatus Endpoint::post_write(Time now, std::uint32_t qpn, const WorkRequest& 
   if (!slot || !at(*slot)) return PostStatus::wrong_state;
   const PostStatus status = at(*slot)->post(now, request);
   if (status != PostStatus::ok) return status;
-  if (config_.proves_addresses && peers_[at(*slot)->peer()].proven_ports == 0) proofs_.resume(now, at(*slot)->peer());
+  if (config_.proves_addresses && peers_[at(*slot)->peer()].validated_ports == 0) path_validation_.resume(now, at(*slot)->peer());
   after_input(now, *slot);
   return PostStatus::ok;
 }
@@ -419,14 +419,14 @@ bool Endpoint::poll_transmit(Time now, std::uint32_t free_ports, Transmit& out) 
   free_ports &= up_ports_;
   if (free_ports == 0) return false;
   if (!answers_.empty() && poll_answer(now, free_ports, out)) return true;
-  if (departed_ && departed_->has_answer()) {
-    const auto live = [this](std::uint32_t peer) { return live_ports(peer) & peers_[peer].proven_ports; };
-    if (departed_->poll(free_ports, live, out)) return true;
+  if (time_wait_ && time_wait_->has_answer()) {
+    const auto live = [this](std::uint32_t peer) { return live_ports(peer) & peers_[peer].validated_ports; };
+    if (time_wait_->poll(free_ports, live, out)) return true;
   }
   if (!reply_list_.empty() && poll_replies(now, free_ports, out)) return true;
-  if (peers_.deadline() <= now && poll_port_words(now, free_ports, out)) return true;
-  if (proofs_.deadline() <= now && poll_proof(now, free_ports, out)) return true;
-  if (!doubts_.empty() && poll_doubt(now, free_ports, out)) return true;
+  if (peers_.deadline() <= now && poll_port_updates(now, free_ports, out)) return true;
+  if (path_validation_.deadline() <= now && poll_challenge(now, free_ports, out)) return true;
+  if (!unreachable_probes_.empty() && poll_unreachable_probe(now, free_ports, out)) return true;
   if (caller_ports_ && poll_caller_probe(now, free_ports, out)) return true;
   return !data_list_.empty() && poll_data(now, free_ports, out);
 }
@@ -459,8 +459,8 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
       data_list_.pop();
       continue;
     }
-    const bool may_probe = pair->waits_to_probe(now);
-    if (const auto wanted = may_probe ? pair->next_probe(now, free_ports, ways_from(pair->peer())) : std::nullopt) {
+    const bool may_probe = pair->is_probe_due(now);
+    if (const auto wanted = may_probe ? pair->next_probe(now, free_ports, shared_paths_from(pair->peer())) : std::nullopt) {
       const std::uint16_t id =
           register_probe({PendingProbe::Owner::queue_pair, 0, slot, pair->peer(), *wanted, now});
       fill_request(now, wire::EndpointOp::ev_probe, id, pair->peer(), wanted->port, wanted->entropy, out);
@@ -483,7 +483,7 @@ bool Endpoint::poll_data(Time now, std::uint32_t free_ports, Transmit& out) {
     burst_left_ = 0;
     data_list_.pop();
     arm(now, slot);
-    if (result == Requester::Poll::no_port || pair->waits_to_probe(now)) data_list_.push(slot);
+    if (result == Requester::Poll::no_port || pair->is_probe_due(now)) data_list_.push(slot);
     else pair->in_data_list = false;
   }
   return false;
@@ -501,9 +501,9 @@ std::size_t Endpoint::poll_completions(std::uint32_t cq, std::span<Completion> o
 }
 
 bool Endpoint::poll_event(Event& out) {
-  if (journal_.queue().empty()) return false;
-  out = journal_.queue().front();
-  journal_.queue().pop();
+  if (event_log_.queue().empty()) return false;
+  out = event_log_.queue().front();
+  event_log_.queue().pop();
   return true;
 }
 

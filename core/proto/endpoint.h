@@ -12,28 +12,28 @@
 #include <span>
 #include <vector>
 
-#include "base/fetch.h"
+#include "base/prefetch.h"
 #include "base/handles.h"
 #include "base/id_table.h"
 #include "proto/completion.h"
 #include "proto/config.h"
-#include "proto/departed.h"
-#include "proto/doubts.h"
-#include "proto/journal.h"
+#include "proto/time_wait.h"
+#include "proto/unreachable_probes.h"
+#include "proto/event_log.h"
 #include "proto/memory.h"
 #include "proto/peers.h"
-#include "proto/proofs.h"
+#include "proto/path_validation.h"
 #include "proto/queue_pair.h"
-#include "proto/reserves.h"
+#include "proto/qpn_reservations.h"
 #include "proto/timers.h"
 #include "proto/transmit.h"
 
 namespace softmrc::proto {
 
 // Sending what was polled takes some hundred microseconds at most; if it took longer, the driver was held up.
-constexpr Duration held_up_after = microseconds(600);
+constexpr Duration stall_threshold = microseconds(600);
 // A driver takes packets in turns, and a batch lasts while some plane has more; where that never ends, so many turns.
-constexpr std::uint32_t most_turns_in_batch = 8;
+constexpr std::uint32_t max_turns_in_batch = 8;
 // Of an answer that is longer than those of nodes to each other: so many count as one.
 constexpr std::uint32_t bytes_of_an_answer = 1'600;
 
@@ -43,13 +43,13 @@ class Endpoint {
   explicit Endpoint(const EndpointConfig& config);
 
   // Set-up. Profiles are shared, so that a hundred thousand endpoints can hold the same one.
-  Verdict add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id);
-  Verdict add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id);
+  MaybeError add_ev_profile(std::shared_ptr<const EvProfile> profile, std::uint32_t& id);
+  MaybeError add_cc_profile(std::shared_ptr<const CcProfile> profile, std::uint32_t& id);
   // A queue pair keeps the profiles that it was given; others can then have the number.
   bool remove_ev_profile(std::uint32_t id) { return ev_profiles_.remove(id); }
   bool remove_cc_profile(std::uint32_t id) { return cc_profiles_.remove(id); }
   std::uint32_t create_cq();
-  Verdict destroy_cq(std::uint32_t cq);
+  MaybeError destroy_cq(std::uint32_t cq);
   bool is_cq_in_use(std::uint32_t cq) const;
   // A domain that no other queue pair and no other memory is in.
   Domain create_domain() { return ++last_domain_; }
@@ -64,37 +64,37 @@ class Endpoint {
   bool has_working_qp(std::uint32_t peer);
   std::uint32_t peers() const { return peers_.known(); }
   // Whoever is at this peer's addresses now knows nothing of what was said before, and what it said is void.
-  void renew_peer(Time now, std::uint32_t peer);
+  void reset_peer(Time now, std::uint32_t peer);
   // Keeps numbers for queue pairs and regions that are made later, by whoever keeps them alone. False where some are taken.
-  bool reserve(const Reserve& reserve, Greeter& owner);
-  void release(const Greeter& owner) { reserves_.remove(owner); }
+  bool reserve(const QpnReservation& reserve, LazyAccept& owner);
+  void release(const LazyAccept& owner) { reservations_.remove(owner); }
   // `by` is for who has numbers kept.
-  bool add_region(const Region& region, const Greeter* by = nullptr) {
-    return region.domain <= last_domain_ && reserves_.owner_of_rkey(region.rkey) == by && memory_.add(region);
+  bool add_region(const MemoryRegion& region, const LazyAccept* by = nullptr) {
+    return region.domain <= last_domain_ && reservations_.owner_of_rkey(region.rkey) == by && memory_.add(region);
   }
   bool remove_region(std::uint32_t rkey) { return memory_.remove(rkey); }
   std::size_t regions() const { return memory_.size(); }
   std::uint64_t region_number(std::uint32_t rkey) const { return memory_.number_of(rkey); }
-  bool is_rkey_free(std::uint32_t rkey) const { return !memory_.contains(rkey) && !reserves_.owner_of_rkey(rkey); }
+  bool is_rkey_free(std::uint32_t rkey) const { return !memory_.contains(rkey) && !reservations_.owner_of_rkey(rkey); }
   // Whether some queue pair still sends from this memory.
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end) const {
     for (const Slot& slot : slots_)
       if (slot.qp && slot.qp->requester().reads_from(begin, end)) return true;
     return false;
   }
-  Verdict create_qp(std::uint32_t qpn, const Greeter* by = nullptr);
-  Verdict modify_init(std::uint32_t qpn, const InitAttributes& attributes);
-  Verdict modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes);
-  Verdict modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes);
-  Verdict modify_error(Time now, std::uint32_t qpn);
+  MaybeError create_qp(std::uint32_t qpn, const LazyAccept* by = nullptr);
+  MaybeError modify_init(std::uint32_t qpn, const InitAttributes& attributes);
+  MaybeError modify_rtr(Time now, std::uint32_t qpn, const RtrAttributes& attributes);
+  MaybeError modify_rts(Time now, std::uint32_t qpn, const RtsAttributes& attributes);
+  MaybeError modify_error(Time now, std::uint32_t qpn);
   // The owner may take its memory back. The peer is still told what had arrived, and that no more will be taken.
   bool destroy_qp(Time now, std::uint32_t qpn);
   // All queue pairs are destroyed and all memory is let go; from here on the node only answers.
-  void depart(Time now);
-  bool has_departed() const { return departed_ && !departed_->empty(); }
+  void enter_time_wait(Time now);
+  bool in_time_wait() const { return time_wait_ && !time_wait_->empty(); }
   // For a driver that is about to leave: a peer may be unable to ask until nobody is there to answer it.
-  void repeat_last_words(std::uint32_t turn) {
-    if (departed_) departed_->repeat(turn);
+  void resend_final_acks(std::uint32_t turn) {
+    if (time_wait_) time_wait_->repeat(turn);
   }
   // nullptr for a number that does not exist or is still in RESET.
   QueuePair* qp(std::uint32_t qpn);
@@ -102,7 +102,7 @@ class Endpoint {
   std::optional<QpState> qp_state(std::uint32_t qpn) const;
   std::size_t queue_pairs() const { return slots_.size() - free_slots_.size(); }
   // Those who keep numbers, and will want more.
-  std::size_t reserves() const { return reserves_.size(); }
+  std::size_t reserves() const { return reservations_.size(); }
   // Calls back with the number of each.
   template <typename F>
   void for_each_qpn(F f) const {
@@ -114,10 +114,10 @@ class Endpoint {
   void handle_datagram(Time now, wire::Bytes bytes, const Arrival& arrival, const wire::ParseOptions& options = {});
   void handle_packet(Time now, const wire::Packet& packet, const Arrival& arrival);
   // Between these two, packets are handed in that had been waiting side by side.
-  void begin_batch() { journal_.in_batch = true; }
+  void begin_batch() { event_log_.in_batch = true; }
   void end_batch(Time now);
   // The driver was held up between taking packets and sending them: no verdict may rest on when they were taken.
-  void handle_held_up(Time now);
+  void handle_stall(Time now);
   void handle_timeout(Time now);
   PostStatus post_write(Time now, std::uint32_t qpn, const WorkRequest& request);
   PostStatus post_receive(std::uint32_t qpn, std::uint64_t wr_id);
@@ -134,12 +134,12 @@ class Endpoint {
   bool probe(Time now, std::uint32_t peer, std::uint8_t port, std::uint32_t entropy, std::uint32_t token,
              TrafficClass traffic_class = TrafficClass::data_no_trim);
   // Ask the peer of this queue pair for a sign of life, under its keys where it has some, on every port that may be used.
-  void ask(std::uint32_t qpn);
+  void ping(std::uint32_t qpn);
   // The controller's words about one EV of a queue pair, by its index; each is taken at once, before the connection is set up
   // and after.
-  Verdict deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
-  Verdict allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
-  Verdict replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value);
+  MaybeError deny_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
+  MaybeError allow_ev(Time now, std::uint32_t qpn, std::uint32_t ev);
+  MaybeError replace_ev(Time now, std::uint32_t qpn, std::uint32_t ev, const EvValue& value);
   // Something outside the packet flow changed this queue pair (an EV allowed, a window widened): look at it again.
   void wake(Time now, std::uint32_t qpn);
 
@@ -148,20 +148,20 @@ class Endpoint {
   std::size_t poll_completions(std::uint32_t cq, std::span<Completion> out);
   bool poll_event(Event& out);
   Time poll_timeout();
-  std::size_t events_waiting() const { return journal_.queue().size(); }
+  std::size_t events_waiting() const { return event_log_.queue().size(); }
 
   // Asks for the memory that the next input will touch, one step behind this object itself: for simulators that hold
   // more endpoints than caches do.
-  void fetch_ahead() const {
-    fetch(slots_.data());
-    fetch(qpns_.memory());
-    fetch(data_list_.front_slot());
-    fetch(timers_.memory());
-    if (cqs_.contains(0)) fetch(cqs_[0].get());
+  void prefetch_state() const {
+    prefetch(slots_.data());
+    prefetch(qpns_.memory());
+    prefetch(data_list_.front_slot());
+    prefetch(timers_.memory());
+    if (cqs_.contains(0)) prefetch(cqs_[0].get());
   }
 
-  void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { journal_.set_sink(sink, wanted); }
-  const EndpointStats& stats() const { return journal_.stats; }
+  void set_trace(TraceSink* sink, std::uint32_t wanted = all_events) { event_log_.set_sink(sink, wanted); }
+  const EndpointStats& stats() const { return event_log_.stats; }
   const EndpointConfig& config() const { return config_; }
   std::uint32_t up_ports() const { return up_ports_; }
   bool has_cq(std::uint32_t cq) const { return cqs_.contains(cq); }
@@ -176,13 +176,13 @@ class Endpoint {
   // An EV probe that is out: whose it is and when it left.
   struct PendingProbe {
     // Settled: nobody waits for it any longer, but its answer, or a copy of that, may still come.
-    enum class Owner : std::uint8_t { nobody, settled, queue_pair, caller, doubt };
+    enum class Owner : std::uint8_t { nobody, settled, queue_pair, caller, suspect };
     bool is_awaited() const { return owner > Owner::settled; }
     Owner owner = Owner::nobody;
     std::uint16_t id = 0;
     std::uint32_t slot = 0;   // the queue pair's, or the caller's token; of a doubt about one, its number
     std::uint32_t peer = 0;
-    WantedProbe probe;
+    ProbeRequest probe;
     Time sent_at{};
     TrafficClass traffic_class = TrafficClass::data_no_trim;
   };
@@ -196,11 +196,11 @@ class Endpoint {
     std::uint64_t key = 0;
     Time asked_at{};
     // A copy takes another path of the plane that the question came from, or another plane than the answer, which was
-    // `port`; one that strays even a plane that is not proven.
+    // `port`; one that strays even a plane that is not validated.
     enum class Way : std::uint8_t { usual, other_path, other_plane, any_plane } way = Way::usual;
   };
 
-  std::optional<std::uint32_t> greet(Time now, const wire::Packet& packet, const Arrival& arrival);
+  std::optional<std::uint32_t> on_first_packet(Time now, const wire::Packet& packet, const Arrival& arrival);
   void refuse(Time now, RefusedPacket why, std::uint64_t& counter, const wire::Bth* bth, const Arrival& arrival);
   void refuse_damaged(Time now, const Arrival& arrival);
   void after_input(Time now, std::uint32_t slot);
@@ -213,19 +213,19 @@ class Endpoint {
   void refuse_answer(Time now, const wire::Packet& packet, const Arrival& arrival);
   bool poll_answer(Time now, std::uint32_t free_ports, Transmit& out);
   bool send_answer(Time now, const Answer& answer, std::uint32_t free_ports, Transmit& out);
-  QueuePair* speaker_to(std::uint32_t peer);
-  bool may_answer(Time now, Allowance& own, Allowance& shared, std::uint32_t count = 1);
-  const QueuePair* witness_of(std::uint32_t peer, std::uint64_t key);
-  const QueuePair* first_witness_of(std::uint32_t peer, std::uint64_t key);
+  QueuePair* any_qp_to(std::uint32_t peer);
+  bool may_answer(Time now, TokenBucket& own, TokenBucket& shared, std::uint32_t count = 1);
+  const QueuePair* qp_with_key(std::uint32_t peer, std::uint64_t key);
+  const QueuePair* first_qp_with_key(std::uint32_t peer, std::uint64_t key);
   std::uint64_t key_for(std::uint32_t peer) const;
-  std::span<SharedWay> ways_from(std::uint32_t peer);
-  bool seems_unheard_by(std::uint32_t peer, Time now);
-  Verdict find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
-  bool poll_port_words(Time now, std::uint32_t free_ports, Transmit& out);
+  std::span<SharedReversePath> shared_paths_from(std::uint32_t peer);
+  bool seems_unreachable_by(std::uint32_t peer, Time now);
+  MaybeError find_ev(std::uint32_t qpn, std::uint32_t ev, QueuePair*& pair);
+  bool poll_port_updates(Time now, std::uint32_t free_ports, Transmit& out);
   bool poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& out);
-  bool poll_doubt(Time now, std::uint32_t free_ports, Transmit& out);
-  bool poll_proof(Time now, std::uint32_t free_ports, Transmit& out);
-  void prove(Time now, std::uint32_t peer, std::uint8_t port);
+  bool poll_unreachable_probe(Time now, std::uint32_t free_ports, Transmit& out);
+  bool poll_challenge(Time now, std::uint32_t free_ports, Transmit& out);
+  void confirm_path(Time now, std::uint32_t peer, std::uint8_t port);
   bool echoes_nonces(std::uint32_t peer) const;
   bool has_work_for(std::uint32_t peer) const;
   void give_up(Time now, std::uint32_t peer);
@@ -238,17 +238,17 @@ class Endpoint {
   std::uint16_t register_probe(const PendingProbe& probe);
   std::uint32_t live_ports(std::uint32_t peer) { return up_ports_ & peers_[peer].usable_ports; }
   void refresh_ports(Time now, std::uint32_t peer);
-  void let_go_of(std::uint32_t peer);
-  void drop_words(Time now);
+  void release_peer(std::uint32_t peer);
+  void drop_expired(Time now);
   QueuePair* at(std::uint32_t slot) { return slots_[slot].qp.get(); }
 
   EndpointConfig config_;
-  Journal journal_;
+  EventLog event_log_;
   Handles<std::shared_ptr<const EvProfile>> ev_profiles_;
   Handles<std::shared_ptr<const CcProfile>> cc_profiles_;
   Handles<std::unique_ptr<CompletionQueue>> cqs_;
   Memory memory_;
-  Reserves reserves_;
+  QpnReservations reservations_;
   Domain last_domain_ = 0;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
@@ -261,17 +261,17 @@ class Endpoint {
   Ring<std::uint32_t> batch_list_;  // who was handed something in this batch, and may owe verdicts at its end
   std::uint32_t burst_left_ = 0;   // packets the queue pair at the head may still send before the next one's turn
   Ring<Answer> answers_;
-  Allowance allowance_;
-  Allowance long_allowance_;
+  TokenBucket allowance_;
+  TokenBucket long_allowance_;
   std::vector<Ring<PendingProbe>> caller_probes_;  // by port, so that one that is stuck holds up only its own
   std::uint32_t caller_ports_ = 0;                 // those with probes waiting
   std::vector<PendingProbe> pending_probes_;
   Prng probe_ids_;                                 // which nobody should be able to guess
   std::uint16_t next_update_id_ = 0;
   std::uint32_t up_ports_ = 0;
-  Doubts doubts_;
-  Proofs proofs_;
-  std::unique_ptr<Departed> departed_;             // null until a queue pair is
+  UnreachableProbes unreachable_probes_;
+  PathValidation path_validation_;
+  std::unique_ptr<TimeWait> time_wait_;             // null until a queue pair is
 };
 
 }  // namespace softmrc::proto

@@ -18,14 +18,14 @@ constexpr Duration probe_lifetime = milliseconds(50);
 constexpr Duration half_clock{wire::Timestamp::unit_ps << 15};
 
 // Answers that wait for a port. A peer that floods us with requests must not make us hoard; it will ask again.
-constexpr std::size_t most_answers = 1024;
+constexpr std::size_t max_answers = 1024;
 
 // Probes of a caller that wait for one port.
-constexpr std::size_t most_caller_probes = 1024;
+constexpr std::size_t max_caller_probes = 1024;
 
 // How long a peer that the network says is gone is asked to no avail, or as many round trips where those are longer.
-constexpr Duration doubt_patience = milliseconds(400);
-constexpr int doubt_round_trips = 8;
+constexpr Duration unreachable_timeout = milliseconds(400);
+constexpr int unreachable_round_trips = 8;
 
 // As an answer tells it: never 0, which says nothing.
 // spec: probe-service-time
@@ -38,10 +38,10 @@ std::uint32_t service_ns(Duration took) {
 // Whoever can forge a peer's address can ask as often as it likes; answering costs a send. What one peer is said to ask
 // takes nothing from the share that each of the others has for itself.
 // spec: answers-bounded
-bool Endpoint::may_answer(Time now, Allowance& own, Allowance& shared, std::uint32_t count) {
+bool Endpoint::may_answer(Time now, TokenBucket& own, TokenBucket& shared, std::uint32_t count) {
   if (config_.answers_per_s == 0) return true;
   if (own.take(now, config_.answers_per_s / 10, count) || shared.take(now, config_.answers_per_s, count)) return true;
-  ++journal_.stats.requests_unanswered;
+  ++event_log_.stats.requests_unanswered;
   return false;
 }
 
@@ -52,7 +52,7 @@ bool Endpoint::may_answer_at_length(Time now, std::uint32_t peer, std::uint32_t 
 // A working queue pair to this peer whose key this is: it vouches for what is said about the peer's ports. One without a key
 // vouches for anything, but only where none has one, or whoever connects without would unlock the others.
 // spec: port-keys
-const QueuePair* Endpoint::witness_of(std::uint32_t peer, std::uint64_t key) {
+const QueuePair* Endpoint::qp_with_key(std::uint32_t peer, std::uint64_t key) {
   const QueuePair* keyless = nullptr;
   bool has_keys = false;
   for (const Slot& slot : slots_) {
@@ -66,7 +66,7 @@ const QueuePair* Endpoint::witness_of(std::uint32_t peer, std::uint64_t key) {
 }
 
 // The same at a glance, for what may be said at any rate: the first one's key.
-const QueuePair* Endpoint::first_witness_of(std::uint32_t id, std::uint64_t key) {
+const QueuePair* Endpoint::first_qp_with_key(std::uint32_t id, std::uint64_t key) {
   const Peer& peer = peers_[id];
   const QueuePair* first = peer.has_qp ? at(peer.first_qp) : nullptr;
   return first && first->is_working() && first->port_key() && first->port_key() == key ? first : nullptr;
@@ -84,20 +84,20 @@ std::uint64_t Endpoint::key_for(std::uint32_t id) const {
 
 void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& request = std::get<wire::EndpointRequest>(packet.body);
-  ++journal_.stats.endpoint_requests;
+  ++event_log_.stats.endpoint_requests;
   Peer& peer = peers_[arrival.peer];
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   const Serial<16> ticks(request.timestamp.ticks);
   const bool is_update = request.op == wire::EndpointOp::port_status_update;
   const bool is_news = is_update && !peer.heard.find(id);
-  journal_.stats.port_updates_received += is_update;
+  event_log_.stats.port_updates_received += is_update;
   // What a peer says before we are connected to it would be forgotten when we are. It repeats what is not answered.
   if (is_update && !has_working_qp(arrival.peer)) return;
-  const QueuePair* witness = is_update ? first_witness_of(arrival.peer, request.key) : nullptr;
-  if (!witness && !may_answer(now, peer.answers, allowance_)) return;
-  if (is_update && !witness) witness = witness_of(arrival.peer, request.key);
-  if (is_update && !witness)
-    return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+  const QueuePair* keyed_qp = is_update ? first_qp_with_key(arrival.peer, request.key) : nullptr;
+  if (!keyed_qp && !may_answer(now, peer.answers, allowance_)) return;
+  if (is_update && !keyed_qp) keyed_qp = qp_with_key(arrival.peer, request.key);
+  if (is_update && !keyed_qp)
+    return refuse(now, RefusedPacket::unproven, event_log_.stats.refused_unproven, &packet.bth, arrival);
   if (QueuePair* pair = peer.has_qp ? at(peer.first_qp) : nullptr) pair->note_arrival(arrival.port, arrival.entropy);
   // Of two that are both news, the one that was sent later counts. The wire's clock is short: should this be the newest
   // after all, it comes again until it is answered.
@@ -107,26 +107,26 @@ void Endpoint::handle_request(Time now, const wire::Packet& packet, const Arriva
   // Nobody can say this who is right: it came by some port. If it is true of ports that are down here, it comes again.
   // spec: last-port
   if (is_news && (ports == 0 || (up_ports_ && !(ports & up_ports_))))
-    return refuse(now, RefusedPacket::last_port, journal_.stats.refused_last_port, &packet.bth, arrival);
-  if (answers_.size() >= most_answers) answers_.pop();
-  const std::uint64_t key = !is_update ? request.key : witness->peer_port_key();  // a nonce goes back as it came
+    return refuse(now, RefusedPacket::last_port, event_log_.stats.refused_last_port, &packet.bth, arrival);
+  if (answers_.size() >= max_answers) answers_.pop();
+  const std::uint64_t key = !is_update ? request.key : keyed_qp->peer_port_key();  // a nonce goes back as it came
   answers_.push({arrival.peer, arrival.qpn, id, arrival.port, request.op, request.timestamp, key, now});
   // Copies travel on every plane and may overtake each other; one of an update heard before must not undo a newer.
   if (!is_news) return;
   const bool is_change = peer.usable_ports != ports;
-  peers_.hear(peer, now, {id, ports}, ticks, all);
+  peers_.on_update(peer, now, {id, ports}, ticks, all);
   if (!is_change) return;
   Event e;
   e.at_ps = now.ps;
   e.type = EventType::peer_ports;
   e.code = arrival.peer;
   e.value = ports;
-  journal_.note(e);
+  event_log_.record(e);
   refresh_ports(now, arrival.peer);
 }
 
 void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arrival& arrival) {
-  ++journal_.stats.endpoint_responses;
+  ++event_log_.stats.endpoint_responses;
   const bool is_update = std::get<wire::EndpointResponse>(packet.body).op == wire::EndpointOp::port_status_update;
   return is_update ? handle_update_answer(now, packet, arrival) : handle_probe_answer(now, packet, arrival);
 }
@@ -134,14 +134,14 @@ void Endpoint::handle_response(Time now, const wire::Packet& packet, const Arriv
 void Endpoint::handle_update_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& response = std::get<wire::EndpointResponse>(packet.body);
   Peer& peer = peers_[arrival.peer];
-  if (!first_witness_of(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
+  if (!first_qp_with_key(arrival.peer, response.key) && has_working_qp(arrival.peer)) {
     if (!may_answer(now, peer.answers, allowance_)) return;
-    if (!witness_of(arrival.peer, response.key))
-      return refuse(now, RefusedPacket::unproven, journal_.stats.refused_unproven, &packet.bth, arrival);
+    if (!qp_with_key(arrival.peer, response.key))
+      return refuse(now, RefusedPacket::unproven, event_log_.stats.refused_unproven, &packet.bth, arrival);
   }
   const auto meaning = peers_.on_answer(peer, static_cast<std::uint16_t>(packet.bth.psn));
   if (meaning == Peers::Answer::to_nothing)
-    refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+    refuse(now, RefusedPacket::unknown_answer, event_log_.stats.refused_unknown_answer, &packet.bth, arrival);
   // A copy that was long on its way, or an answer that was: which of them, only saying it again settles. What is unknown
   // may be very old, or a stranger's: then it is said again once a second at most, but it is said.
   const bool is_unknown = meaning == Peers::Answer::to_nothing;
@@ -154,18 +154,18 @@ void Endpoint::handle_update_answer(Time now, const wire::Packet& packet, const 
 
 void Endpoint::refuse_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const bool has_nonce = std::get<wire::EndpointResponse>(packet.body).key;
-  if (proofs_.on_wrong_answer(arrival.peer, has_nonce))
-    refuse(now, RefusedPacket::wrong_proof, journal_.stats.refused_wrong_proof, &packet.bth, arrival);
+  if (path_validation_.on_wrong_answer(arrival.peer, has_nonce))
+    refuse(now, RefusedPacket::wrong_proof, event_log_.stats.refused_wrong_proof, &packet.bth, arrival);
   else
-    refuse(now, RefusedPacket::unknown_answer, journal_.stats.refused_unknown_answer, &packet.bth, arrival);
+    refuse(now, RefusedPacket::unknown_answer, event_log_.stats.refused_unknown_answer, &packet.bth, arrival);
 }
 
 void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const Arrival& arrival) {
   const auto& response = std::get<wire::EndpointResponse>(packet.body);
   const auto id = static_cast<std::uint16_t>(packet.bth.psn);
   const std::uint16_t ticks = response.timestamp.ticks;
-  if (const auto port = proofs_.plane_of(now, arrival.peer, {response.key, id, ticks})) return prove(now, arrival.peer, *port);
-  if (proofs_.is_past(now, arrival.peer, {response.key, id, ticks})) return;
+  if (const auto port = path_validation_.plane_of(now, arrival.peer, {response.key, id, ticks})) return confirm_path(now, arrival.peer, *port);
+  if (path_validation_.is_past(now, arrival.peer, {response.key, id, ticks})) return;
   if (pending_probes_.empty() || response.key) return refuse_answer(now, packet, arrival);
   PendingProbe& pending = pending_probes_[id % pending_probes_.size()];
   if (pending.owner == PendingProbe::Owner::nobody || pending.id != id || pending.peer != arrival.peer ||
@@ -183,12 +183,12 @@ void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const A
     e.port = arrival.port;
     e.value = static_cast<std::uint64_t>((now - probe.sent_at).ps);
     e.took = response.service_ns;
-    journal_.note(e);
+    event_log_.record(e);
     return;
   }
   if (probe.owner != PendingProbe::Owner::queue_pair) return;  // that something came has been noted
   if (QueuePair* pair = at(probe.slot)) {
-    pair->on_probe_answer(now, probe.probe, now - probe.sent_at, ways_from(probe.peer));
+    pair->on_probe_answer(now, probe.probe, now - probe.sent_at, shared_paths_from(probe.peer));
     after_input(now, probe.slot);
   }
 }
@@ -196,7 +196,7 @@ void Endpoint::handle_probe_answer(Time now, const wire::Packet& packet, const A
 // Numbers are drawn: an answer must not come from somebody who did not get the question. The table doubles when places are
 // taken, again and again, by probes still worth awaiting.
 std::uint16_t Endpoint::register_probe(const PendingProbe& probe) {
-  constexpr int most_draws = 4;
+  constexpr int max_draws = 4;
   if (pending_probes_.empty()) pending_probes_.resize(16);
   std::uint16_t id = 0;
   const auto is_taken = [&] {
@@ -205,8 +205,8 @@ std::uint16_t Endpoint::register_probe(const PendingProbe& probe) {
   };
   for (int draws = 0;; ++draws) {
     id = static_cast<std::uint16_t>(probe_ids_.bits() >> 48);
-    if (!is_taken() || (draws >= most_draws && pending_probes_.size() == 65536)) break;
-    if (draws < most_draws) continue;
+    if (!is_taken() || (draws >= max_draws && pending_probes_.size() == 65536)) break;
+    if (draws < max_draws) continue;
     draws = 0;
     std::vector<PendingProbe> wider(pending_probes_.size() * 2);
     for (const PendingProbe& old : pending_probes_)
@@ -235,12 +235,12 @@ void Endpoint::fill_request(Time now, wire::EndpointOp op, std::uint16_t id, std
   request.op = op;
   request.timestamp.ticks = timestamp_ticks(now);
   if (op != wire::EndpointOp::port_status_update) return;
-  request.port_status_mask = to_wire(peers_[peer].told_ports);
+  request.port_status_mask = to_wire(peers_[peer].announced_ports);
   request.key = key_for(peer);
 }
 
 // Whose paths the node takes to say something to this peer: of a queue pair that has any left.
-QueuePair* Endpoint::speaker_to(std::uint32_t id) {
+QueuePair* Endpoint::any_qp_to(std::uint32_t id) {
   const Peer& peer = peers_[id];
   QueuePair* first = peer.has_qp ? at(peer.first_qp) : nullptr;
   if (!first || first->open_ports()) return first;
@@ -250,16 +250,16 @@ QueuePair* Endpoint::speaker_to(std::uint32_t id) {
 }
 
 // Alone, a queue pair shares with nobody.
-std::span<SharedWay> Endpoint::ways_from(std::uint32_t id) {
+std::span<SharedReversePath> Endpoint::shared_paths_from(std::uint32_t id) {
   Peer& peer = peers_[id];
   if (peer.queue_pairs < 2) return {};
   if (peer.ways.empty()) peer.ways.resize(config_.ports);
   return peer.ways;
 }
 
-bool Endpoint::seems_unheard_by(std::uint32_t peer, Time now) {
+bool Endpoint::seems_unreachable_by(std::uint32_t peer, Time now) {
   for (const Slot& slot : slots_)
-    if (slot.qp && slot.qp->peer() == peer && slot.qp->seems_unheard(now)) return true;
+    if (slot.qp && slot.qp->peer() == peer && slot.qp->seems_unreachable(now)) return true;
   return false;
 }
 
@@ -278,13 +278,13 @@ bool Endpoint::poll_answer(Time now, std::uint32_t free_ports, Transmit& out) {
 
 bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_ports, Transmit& out) {
   using Way = Answer::Way;
-  QueuePair* pair = speaker_to(answer.peer);
+  QueuePair* pair = any_qp_to(answer.peer);
   std::uint32_t open = pair ? pair->open_ports() : ~0u;
   const bool strays = answer.way == Way::any_plane;
   // Where the peer has yet to show that it is there, nothing goes but back where the question came from. That way is open
-  // even if others are proven: they may be dead by now at both ends, and each would wait for the other's answer.
+  // even if others are validated: they may be dead by now at both ends, and each would wait for the other's answer.
   Peer& peer = peers_[answer.peer];
-  if (!strays) open &= peer.proven_ports | 1u << answer.port;
+  if (!strays) open &= peer.validated_ports | 1u << answer.port;
   free_ports &= open;
   if (free_ports == 0) {
     if (up_ports_ & open) answers_.push(answer);  // they are only busy; but where all EVs are denied, nothing is said
@@ -314,7 +314,7 @@ bool Endpoint::send_answer(Time now, const Answer& answer, std::uint32_t free_po
   if (answer.way == Way::usual && pair) {
     const bool may_stray = config_.proves_addresses && peer.strays.take(now, strays_per_s);
     if (may_stray) copy(Way::other_path, answer.port);
-    if (may_stray || seems_unheard_by(answer.peer, now)) copy(may_stray ? Way::any_plane : Way::other_plane, port);
+    if (may_stray || seems_unreachable_by(answer.peer, now)) copy(may_stray ? Way::any_plane : Way::other_plane, port);
   }
   fill_response(answer.op, answer.id, answer.timestamp, answer.key, answer.peer, port, out);
   if (answer.op == wire::EndpointOp::ev_probe)
@@ -348,37 +348,37 @@ void Endpoint::set_port(Time now, std::uint32_t port, bool is_up) {
   e.type = EventType::port_state;
   e.port = static_cast<std::uint8_t>(port);
   e.code = is_up;
-  journal_.note(e);
+  event_log_.record(e);
   if (!is_up && caller_ports_ >> port & 1) {
-    journal_.stats.probes_unsent += caller_probes_[port].size();
+    event_log_.stats.probes_unsent += caller_probes_[port].size();
     caller_probes_[port].clear();
     caller_ports_ &= ~(1u << port);
   }
-  if (is_up) proofs_.resume_all(now);
+  if (is_up) path_validation_.resume_all(now);
   peers_.announce(now, next_update_id_++, up_ports_);
   for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) refresh_ports(now, peer);
 }
 
 // Doubts about the one before it, and answers to what that was asked, say nothing of it.
-void Endpoint::renew_peer(Time now, std::uint32_t id) {
+void Endpoint::reset_peer(Time now, std::uint32_t id) {
   Peer& peer = peers_[id];
-  peers_.renew(peer);
-  doubts_.remove(id);
-  proofs_.remove(id);
+  peers_.reset(peer);
+  unreachable_probes_.remove(id);
+  path_validation_.remove(id);
   for (PendingProbe& probe : pending_probes_)
     if (probe.peer == id && probe.is_awaited() && probe.owner != PendingProbe::Owner::caller) probe.owner = PendingProbe::Owner::settled;
-  if (config_.proves_addresses) peer.proven_ports = 0;
+  if (config_.proves_addresses) peer.validated_ports = 0;
   if (peer.has_qp) peers_.announce_to(peer, now, next_update_id_++, up_ports_);
   refresh_ports(now, id);
 }
 
 // What waits to be sent to it, or to be heard from it, must not become another's who is given its number.
 // spec: peer-life
-void Endpoint::let_go_of(std::uint32_t id) {
+void Endpoint::release_peer(std::uint32_t id) {
   if (!peers_.release(id)) return;
-  ++journal_.stats.peers_forgotten;
-  doubts_.remove(id);
-  proofs_.forget(id);
+  ++event_log_.stats.peers_forgotten;
+  unreachable_probes_.remove(id);
+  path_validation_.forget(id);
   answers_.remove_if([id](const Answer& answer) { return answer.peer == id; });
   for (std::uint32_t port = 0; port < caller_probes_.size(); ++port) {
     caller_probes_[port].remove_if([id](const PendingProbe& probe) { return probe.peer == id; });
@@ -392,7 +392,7 @@ void Endpoint::refresh_ports(Time now, std::uint32_t peer) {
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     QueuePair* pair = at(slot);
     if (!pair || pair->peer() != peer) continue;
-    pair->set_ports(now, live_ports(peer), peers_[peer].proven_ports);
+    pair->set_ports(now, live_ports(peer), peers_[peer].validated_ports);
     after_input(now, slot);
   }
 }
@@ -400,14 +400,14 @@ void Endpoint::refresh_ports(Time now, std::uint32_t peer) {
 // What there is to say about ports: how ours are, and what we believe of a peer's. Either goes by planes too that the peer
 // calls dead: the first is news to it, and the second may be wrong.
 // spec: port-beliefs
-bool Endpoint::poll_port_words(Time now, std::uint32_t free_ports, Transmit& out) {
+bool Endpoint::poll_port_updates(Time now, std::uint32_t free_ports, Transmit& out) {
   constexpr auto op = wire::EndpointOp::port_status_update;
   for (std::uint32_t id = 0; id < peers_.size(); ++id) {
     Peer& peer = peers_[id];
-    for (Repetition* words : {&peer.update, &peer.reminder}) {
+    for (RepeatTimer* words : {&peer.update, &peer.reminder}) {
       if (words->at > now) continue;
-      QueuePair* pair = speaker_to(id);
-      std::uint32_t ports = words->ports & peer.proven_ports & free_ports & (pair ? pair->open_ports() : ~0u);
+      QueuePair* pair = any_qp_to(id);
+      std::uint32_t ports = words->ports & peer.validated_ports & free_ports & (pair ? pair->open_ports() : ~0u);
       if (words == &peer.reminder && !has_working_qp(id)) ports = 0;
       const auto port = static_cast<std::uint8_t>(std::countr_zero(ports));
       words->ports = ports ? words->ports & ~(1u << port) : 0;
@@ -415,7 +415,7 @@ bool Endpoint::poll_port_words(Time now, std::uint32_t free_ports, Transmit& out
         fill_response(op, peer.heard_id, wire::Timestamp{static_cast<std::uint16_t>(peer.heard_ticks.value)}, key_for(id), id, port, out);
       } else if (ports) {
         fill_request(now, op, peer.update_id, id, port, 0, out);
-        ++journal_.stats.port_updates_sent;
+        ++event_log_.stats.port_updates_sent;
       }
       if (pair && ports) pair->address_reply(port, words == &peer.reminder || words->is_again, out);
       if (words->ports == 0) peers_.end_round(peer, *words, now, up_ports_);
@@ -429,8 +429,8 @@ bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t 
   if (!peers_.contains(peer) || port >= config_.ports) return false;
   if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
   auto& waiting = caller_probes_[port];
-  if (!(up_ports_ >> port & 1) || waiting.size() >= most_caller_probes) {
-    ++journal_.stats.probes_unsent;
+  if (!(up_ports_ >> port & 1) || waiting.size() >= max_caller_probes) {
+    ++event_log_.stats.probes_unsent;
     return false;
   }
   waiting.push({PendingProbe::Owner::caller, 0, token, peer, {no_ev, port, entropy}, Time{}, traffic_class});
@@ -439,14 +439,14 @@ bool Endpoint::probe(Time, std::uint32_t peer, std::uint8_t port, std::uint32_t 
 }
 
 // A doubt of the caller's about one queue pair: whether the peer still has its keys is for the caller to see.
-void Endpoint::ask(std::uint32_t qpn) {
+void Endpoint::ping(std::uint32_t qpn) {
   const QueuePair* pair = qp(qpn);
   if (!pair || !pair->is_working()) return;
   if (caller_probes_.empty()) caller_probes_.resize(config_.ports);
-  for (std::uint32_t left = up_ports_ & peers_[pair->peer()].proven_ports & pair->open_ports(); left; left &= left - 1) {
+  for (std::uint32_t left = up_ports_ & peers_[pair->peer()].validated_ports & pair->open_ports(); left; left &= left - 1) {
     const auto port = static_cast<std::uint8_t>(std::countr_zero(left));
-    if (caller_probes_[port].size() >= most_caller_probes) continue;
-    caller_probes_[port].push({PendingProbe::Owner::doubt, 0, qpn, pair->peer(), {no_ev, port, 0}, Time{}});
+    if (caller_probes_[port].size() >= max_caller_probes) continue;
+    caller_probes_[port].push({PendingProbe::Owner::suspect, 0, qpn, pair->peer(), {no_ev, port, 0}, Time{}});
     caller_ports_ |= 1u << port;
   }
 }
@@ -462,7 +462,7 @@ bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& o
   probe.sent_at = now;
   const std::uint16_t id = register_probe(probe);
   fill_request(now, wire::EndpointOp::ev_probe, id, probe.peer, probe.probe.port, probe.probe.entropy, out);
-  if (probe.owner == PendingProbe::Owner::doubt) {
+  if (probe.owner == PendingProbe::Owner::suspect) {
     if (QueuePair* pair = qp(probe.slot)) pair->address_reply(probe.probe.port, true, out);
     out.qpn = probe.slot;
     return true;
@@ -476,28 +476,28 @@ bool Endpoint::poll_caller_probe(Time now, std::uint32_t free_ports, Transmit& o
 // Nobody is waited for where nothing is under way; the next write will ask.
 void Endpoint::on_unreachable(Time now, std::uint32_t peer) {
   if (!peers_.contains(peer)) return;
-  ++journal_.stats.unreachable_reports;
-  if (doubts_.contains(peer)) return;
-  Duration patience = doubt_patience;
+  ++event_log_.stats.unreachable_reports;
+  if (unreachable_probes_.contains(peer)) return;
+  Duration patience = unreachable_timeout;
   bool is_waited_for = false;
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     const QueuePair* pair = at(slot);
     if (!pair || pair->state() != QpState::rts || pair->peer() != peer || !pair->requester().has_work()) continue;
     is_waited_for = true;
-    patience = std::max(patience, pair->requester().rtt().smoothed() * doubt_round_trips);
+    patience = std::max(patience, pair->requester().rtt().smoothed() * unreachable_round_trips);
   }
-  if (is_waited_for) doubts_.add(now, peer, up_ports_, patience);
+  if (is_waited_for) unreachable_probes_.add(now, peer, up_ports_, patience);
 }
 
-bool Endpoint::poll_doubt(Time now, std::uint32_t free_ports, Transmit& out) {
-  while (const auto question = doubts_.poll(now, free_ports, up_ports_)) {
-    QueuePair* pair = speaker_to(question->peer);
-    const std::uint32_t ports = peers_[question->peer].proven_ports & (pair ? pair->open_ports() : ~0u);
-    if (!(ports >> question->port & 1)) continue;
-    doubts_.on_asked(question->peer);
-    const std::uint16_t id = register_probe({PendingProbe::Owner::doubt, 0, 0, question->peer, {no_ev, question->port, 0}, now});
-    fill_request(now, wire::EndpointOp::ev_probe, id, question->peer, question->port, 0, out);
-    if (pair) pair->address_reply(question->port, true, out);
+bool Endpoint::poll_unreachable_probe(Time now, std::uint32_t free_ports, Transmit& out) {
+  while (const auto next = unreachable_probes_.poll(now, free_ports, up_ports_)) {
+    QueuePair* pair = any_qp_to(next->peer);
+    const std::uint32_t ports = peers_[next->peer].validated_ports & (pair ? pair->open_ports() : ~0u);
+    if (!(ports >> next->port & 1)) continue;
+    unreachable_probes_.on_probed(next->peer);
+    const std::uint16_t id = register_probe({PendingProbe::Owner::suspect, 0, 0, next->peer, {no_ev, next->port, 0}, now});
+    fill_request(now, wire::EndpointOp::ev_probe, id, next->peer, next->port, 0, out);
+    if (pair) pair->address_reply(next->port, true, out);
     return true;
   }
   return false;
@@ -516,18 +516,18 @@ bool Endpoint::has_work_for(std::uint32_t peer) const {
   });
 }
 
-bool Endpoint::poll_proof(Time now, std::uint32_t free_ports, Transmit& out) {
+bool Endpoint::poll_challenge(Time now, std::uint32_t free_ports, Transmit& out) {
   const auto is_worth_it = [this](std::uint32_t peer) { return has_work_for(peer); };
-  while (const auto question = proofs_.poll(now, free_ports, up_ports_, is_worth_it)) {
-    QueuePair* pair = speaker_to(question->peer);
-    if (!pair || !(pair->open_ports() >> question->port & 1)) continue;
-    if (!doubts_.empty()) doubts_.on_asked(question->peer);  // who is not there answers this as little
-    const auto token = proofs_.draw(now, question->peer, question->port, echoes_nonces(question->peer));
-    fill_request(now, wire::EndpointOp::ev_probe, token.id, question->peer, question->port, 0, out);
+  while (const auto next = path_validation_.poll(now, free_ports, up_ports_, is_worth_it)) {
+    QueuePair* pair = any_qp_to(next->peer);
+    if (!pair || !(pair->open_ports() >> next->port & 1)) continue;
+    if (!unreachable_probes_.empty()) unreachable_probes_.on_probed(next->peer);  // who is not there answers this as little
+    const auto token = path_validation_.issue_token(now, next->peer, next->port, echoes_nonces(next->peer));
+    fill_request(now, wire::EndpointOp::ev_probe, token.id, next->peer, next->port, 0, out);
     auto& request = std::get<wire::EndpointRequest>(out.packet.body);
     request.timestamp.ticks = token.ticks;
     request.key = token.nonce;
-    pair->address_reply(question->port, !question->is_first, out);
+    pair->address_reply(next->port, !next->is_first, out);
     return true;
   }
   return false;
@@ -535,12 +535,12 @@ bool Endpoint::poll_proof(Time now, std::uint32_t free_ports, Transmit& out) {
 
 // The peer is there, on this plane. What it was to be told can be said.
 // spec: proof-of-address
-void Endpoint::prove(Time now, std::uint32_t id, std::uint8_t port) {
+void Endpoint::confirm_path(Time now, std::uint32_t id, std::uint8_t port) {
   Peer& peer = peers_[id];
-  if (peer.proven_ports >> port & 1) return;
-  peer.proven_ports |= 1u << port;
-  proofs_.on_proven(id, port);
-  peers_.hurry_update(peer, now, up_ports_);
+  if (peer.validated_ports >> port & 1) return;
+  peer.validated_ports |= 1u << port;
+  path_validation_.on_validated(id, port);
+  peers_.resend_update_now(peer, now, up_ports_);
   refresh_ports(now, id);
 }
 

@@ -16,9 +16,9 @@ constexpr std::uint16_t silent_port_strikes = 3;
 constexpr std::uint8_t healthy_carry = 32;
 constexpr std::uint8_t max_damping = 10;
 // How often a port that has lost EVs is passed over before it goes ahead of the whole ones.
-constexpr std::uint8_t most_waits = 32;
+constexpr std::uint8_t max_waits = 32;
 // A bar is doubled so many times at most.
-constexpr std::uint8_t most_relapses = 4;
+constexpr std::uint8_t max_relapses = 4;
 }  // namespace
 
 // spec: ev-equal-planes
@@ -26,7 +26,7 @@ void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
   prng_ = prng;
   floor_ = profile.floor();
   skips_congested_ = profile.skips_congested;
-  ports_.assign(ports, PortFacts{});
+  ports_.assign(ports, PortState{});
   const std::uint32_t total = profile.count + profile.spares;
   active_per_port_ = profile.count / ports;
   per_port_ = total / ports;
@@ -56,12 +56,12 @@ void EvSet::build(const EvProfile& profile, std::uint32_t ports, Prng prng) {
 }
 
 // A port that was out of use for a while rejoins the others' count.
-void EvSet::begin_lap(PortFacts& port) {
+void EvSet::begin_lap(PortState& port) {
   port.turned = 0;
   port.waited = 0;
   port.is_congested = false;
   ++port.laps;
-  for (const PortFacts& other : ports_)
+  for (const PortState& other : ports_)
     if (static_cast<std::int32_t>(other.laps - port.laps) > 1) port.laps = other.laps - 1;
 }
 
@@ -70,12 +70,12 @@ void EvSet::begin_lap(PortFacts& port) {
 std::uint16_t EvSet::draw(std::uint32_t ports) {
   std::uint32_t left = 0;
   for (std::uint32_t set = ports; set; set &= set - 1) {
-    const PortFacts& port = ports_[static_cast<std::size_t>(std::countr_zero(set))];
+    const PortState& port = ports_[static_cast<std::size_t>(std::countr_zero(set))];
     left += port.in_rotation - port.turned;
   }
   if (left == 0) {
     for (std::uint32_t set = ports; set; set &= set - 1) {
-      PortFacts& port = ports_[static_cast<std::size_t>(std::countr_zero(set))];
+      PortState& port = ports_[static_cast<std::size_t>(std::countr_zero(set))];
       begin_lap(port);
       left += port.in_rotation;
     }
@@ -100,7 +100,7 @@ std::uint16_t EvSet::draw(std::uint32_t ports) {
 // congestion window of all planes shrinks.
 // spec: ev-shares
 bool EvSet::must_wait(std::uint32_t at) {
-  PortFacts& port = ports_[at];
+  PortState& port = ports_[at];
   if (!port.is_congested || port.in_rotation >= active_per_port_ || port.turned < port.in_rotation) return false;
   bool has_model = false;
   for (std::uint32_t other = 0; other < ports_.size(); ++other) {
@@ -109,7 +109,7 @@ bool EvSet::must_wait(std::uint32_t at) {
     has_model = true;
   }
   // A whole port that stays busy for long must not stop the others for good.
-  if (!has_model || ++port.waited > most_waits) {
+  if (!has_model || ++port.waited > max_waits) {
     port.waited = 0;
     return false;
   }
@@ -142,13 +142,13 @@ std::uint16_t EvSet::pick(EvSearch& search, std::uint32_t ports) {
 std::uint16_t EvSet::pick_again(EvSearch& search, std::uint32_t ports, std::uint16_t drawn) {
   std::uint32_t count = 0;
   for (std::uint32_t set = ports; set; set &= set - 1) count += ports_[static_cast<std::size_t>(std::countr_zero(set))].in_rotation;
-  std::uint16_t barred = no_ev;
+  std::uint16_t suspended = no_ev;
   bool may_repeat = false;
   for (std::uint32_t step = 1;; ++step) {
     Ev& ev = evs_[drawn];
-    if (ev.is_barred && ev.barred_until > search.now) [[unlikely]] {
+    if (ev.is_suspended && ev.suspended_until > search.now) [[unlikely]] {
       if (drawn == search.avoid) may_repeat = true;
-      else barred = drawn;
+      else suspended = drawn;
     } else if (ev.state == EvState::skip) {
       if (search.restored == no_ev) {
         end_skip(ev);
@@ -166,9 +166,9 @@ std::uint16_t EvSet::pick_again(EvSearch& search, std::uint32_t ports, std::uint
     }
     drawn = draw(ports);
   }
-  // Nothing else is left: the one just restored, sooner than a barred one, sooner than the one to avoid.
+  // Nothing else is left: the one just restored, sooner than a suspended one, sooner than the one to avoid.
   if (search.restored != no_ev && ports >> evs_[search.restored].port & 1) return search.restored;
-  return barred == no_ev && may_repeat ? search.avoid : barred;
+  return suspended == no_ev && may_repeat ? search.avoid : suspended;
 }
 
 std::uint16_t EvSet::pick_instead(const EvSearch& search, std::uint16_t ev) {
@@ -180,26 +180,26 @@ std::uint16_t EvSet::pick_instead(const EvSearch& search, std::uint16_t ev) {
 
 void EvSet::end_skip(Ev& ev) {
   ev.state = EvState::good;
-  if (!ev.is_barred) return;
-  ev.is_barred = false;
-  --ports_[ev.port].barred;
+  if (!ev.is_suspended) return;
+  ev.is_suspended = false;
+  --ports_[ev.port].suspended;
 }
 
-// Where more than half of a port's paths would be barred, it is not this path that is worse than the others.
+// Where more than half of a port's paths would be suspended, it is not this path that is worse than the others.
 // spec: ev-barred
-void EvSet::bar(std::uint16_t ev, Time now, Duration span) {
+void EvSet::suspend(std::uint16_t ev, Time now, Duration span) {
   on_congestion(ev);
   Ev& e = evs_[ev];
   if (e.state != EvState::skip) return;
-  if (!e.is_barred) {
-    PortFacts& port = ports_[e.port];
-    if (2 * (port.barred + 1) > port.in_rotation) return;
-    ++port.barred;
-    e.is_barred = true;
-    const bool is_relapse = now - e.barred_until <= span * (1 << e.relapses);
-    e.relapses = is_relapse ? std::min<std::uint8_t>(e.relapses + 1, most_relapses) : 0;
+  if (!e.is_suspended) {
+    PortState& port = ports_[e.port];
+    if (2 * (port.suspended + 1) > port.in_rotation) return;
+    ++port.suspended;
+    e.is_suspended = true;
+    const bool is_relapse = now - e.suspended_until <= span * (1 << e.relapses);
+    e.relapses = is_relapse ? std::min<std::uint8_t>(e.relapses + 1, max_relapses) : 0;
   }
-  e.barred_until = std::max(e.barred_until, now + span * (1 << e.relapses));
+  e.suspended_until = std::max(e.suspended_until, now + span * (1 << e.relapses));
 }
 
 std::uint16_t EvSet::pick_any(std::uint32_t ports) {
@@ -212,7 +212,7 @@ std::uint16_t EvSet::pick_any(std::uint32_t ports) {
 }
 
 void EvSet::append(std::uint16_t ev) {
-  PortFacts& port = ports_[evs_[ev].port];
+  PortState& port = ports_[evs_[ev].port];
   put(evs_[ev].port * per_port_ + port.in_rotation++, ev);
 }
 
@@ -226,7 +226,7 @@ void EvSet::leave_rotation(std::uint16_t ev) {
   std::uint32_t place = evs_[ev].place;
   if (place == no_ev) return;
   end_skip(evs_[ev]);
-  PortFacts& port = ports_[evs_[ev].port];
+  PortState& port = ports_[evs_[ev].port];
   const std::uint32_t first = evs_[ev].port * per_port_;
   const std::uint32_t last = first + --port.in_rotation;
   if (place < first + port.turned) {
@@ -258,7 +258,7 @@ void EvSet::demote(std::uint16_t ev) {
   else if (e.damping) --e.damping;
   leave_rotation(ev);
   e.state = EvState::assumed_bad;
-  e.fell_with_port = false;
+  e.withdrawn_with_port = false;
   changes_.push(ev);
 }
 
@@ -283,14 +283,14 @@ bool EvSet::activate_spare(std::uint8_t port) {
 }
 
 // The port lives after all. What it lost while that was in doubt is made up for now, so that it carries its share.
-void EvSet::acquit(std::uint8_t port) {
+void EvSet::clear_strikes(std::uint8_t port) {
   ports_[port].strikes = 0;
   while (ports_[port].in_rotation < active_per_port_ && activate_spare(port)) {
   }
 }
 
 bool EvSet::port_fell_silent(std::uint16_t ev, Time sent_at) {
-  PortFacts& port = ports_[evs_[ev].port];
+  PortState& port = ports_[evs_[ev].port];
   // Lost before the port last answered: no news about the port, either way.
   if (sent_at <= port.acked_sent_at) return false;
   if (port.strikes == 0) port.several_evs_struck = false;
@@ -308,7 +308,7 @@ void EvSet::silence_port(std::uint8_t port) {
     const std::uint8_t damping = ev.damping;
     demote(i);
     ev.damping = damping;  // a healthy EV is not to blame for its port
-    ev.fell_with_port = true;
+    ev.withdrawn_with_port = true;
   }
 }
 
@@ -340,30 +340,30 @@ void EvSet::on_loss(std::uint16_t ev, Time sent_at, Time latest_acked_sent, Dura
 bool EvSet::on_spurious(std::uint16_t ev, Time sent_at) {
   const std::uint8_t port = evs_[ev].port;
   if (ports_[port].slow_wait) return false;  // that it arrives, and late, was known
-  const bool whole_port = evs_[ev].fell_with_port;
+  const bool whole_port = evs_[ev].withdrawn_with_port;
   if (whole_port && ports_[port].strikes && sent_at < ports_[port].struck_sent_at) return false;
   for (std::uint16_t i = 0; i < size(); ++i) {
     Ev& e = evs_[i];
     if (e.state != EvState::assumed_bad || e.port != port) continue;
-    if (i != ev && !(whole_port && e.fell_with_port)) continue;
+    if (i != ev && !(whole_port && e.withdrawn_with_port)) continue;
     return_to_service(i);
     e.carried = 255;
   }
-  acquit(port);
+  clear_strikes(port);
   return true;
 }
 
 void EvSet::revive(std::uint16_t ev) {
   return_to_service(ev);
   evs_[ev].carried = 0;
-  acquit(evs_[ev].port);
+  clear_strikes(evs_[ev].port);
 }
 
 void EvSet::return_to_service(std::uint16_t ev) {
   Ev& e = evs_[ev];
   ports_[e.port].slow_wait = 0;  // a port in use is measured, whoever brought it back, and can be left again
   e.state = EvState::good;
-  e.fell_with_port = false;
+  e.withdrawn_with_port = false;
   e.unacked_since = Time::never();
   // Its place may have been taken by a spare meanwhile; then it is the spare now, and the port keeps its share.
   e.is_spare = ports_[e.port].in_rotation >= active_per_port_;
@@ -393,17 +393,17 @@ void EvSet::allow(std::uint16_t ev) {
 // spec: ev-replace
 void EvSet::replace(std::uint16_t ev, const EvPath& path) {
   Ev& e = evs_[ev];
-  PortFacts& port = ports_[e.port];
+  PortState& port = ports_[e.port];
   if (port.last_struck == ev && !port.several_evs_struck) port.strikes = 0;
   evs_[retired_on(e.port)].value = e.value;
   e.value = path.value;
   if (!wide_.empty()) wide_[ev] = path.wide;
   e.drops = 0;
   e.damping = 0;
-  e.fell_with_port = false;
+  e.withdrawn_with_port = false;
   e.unacked_since = Time::never();
   e.relapses = 0;
-  e.barred_until = Time::long_ago();
+  e.suspended_until = Time::long_ago();
   if (e.state == EvState::skip) end_skip(e);
   if (e.state == EvState::assumed_bad) return_to_service(ev);
   e.carried = 255;

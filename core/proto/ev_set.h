@@ -3,7 +3,7 @@
 // state         usable  enters on                              leaves on
 // good          yes     start, recovery                        feedback
 // skip          no      one congestion mark                    the rotation reaches it: good again, for the next packet
-//   barred      no      a trim, or a packet given up too soon  the same, once its time is over
+//   suspended      no      a trim, or a packet given up too soon  the same, once its time is over
 // assumed_bad   no      a real loss, or an always-skip mark    enough probes answered
 // denied        no      the controller                         the controller
 //
@@ -23,7 +23,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/fetch.h"
+#include "base/prefetch.h"
 #include "base/prng.h"
 #include "base/ring.h"
 #include "base/time.h"
@@ -38,7 +38,7 @@ constexpr std::uint16_t no_ev = 0xFFFF;
 
 struct Ev {
   Time unacked_since = Time::never();  // first use since its last acknowledgement
-  Time barred_until = Time::long_ago();  // until then a barred EV is passed over, however often its turn comes
+  Time suspended_until = Time::long_ago();  // until then a suspended EV is passed over, however often its turn comes
   std::uint32_t value = 0;
   std::uint32_t drops = 0;
   std::uint16_t place = no_ev;         // in the rotation; no_ev when not in it
@@ -46,10 +46,10 @@ struct Ev {
   EvState state = EvState::good;
   std::uint8_t damping = 0;            // relapses: each one doubles the wait before it is trusted again
   std::uint8_t carried = 255;          // acknowledged packets since its last revival, saturating
-  std::uint8_t relapses = 0;           // barred again soon after: each one doubles the next bar
+  std::uint8_t relapses = 0;           // suspended again soon after: each one doubles the next bar
   bool is_spare : 1 = false;
-  bool is_barred : 1 = false;          // skipped for longer than once
-  bool fell_with_port : 1 = false;     // withdrawn because its whole port fell silent
+  bool is_suspended : 1 = false;          // skipped for longer than once
+  bool withdrawn_with_port : 1 = false;     // withdrawn because its whole port fell silent
 };
 static_assert(sizeof(Ev) == 32);
 
@@ -81,9 +81,9 @@ class EvSet {
     Ev& e = evs_[ev];
     e.unacked_since = Time::never();
     if (e.carried < 255) ++e.carried;
-    PortFacts& port = ports_[e.port];
+    PortState& port = ports_[e.port];
     if (sent_at > port.acked_sent_at) port.acked_sent_at = sent_at;
-    if (port.strikes) [[unlikely]] acquit(e.port);
+    if (port.strikes) [[unlikely]] clear_strikes(e.port);
   }
   // A congestion mark: step over it once. A spare has no turn to miss.
   void on_congestion(std::uint16_t ev) {
@@ -92,7 +92,7 @@ class EvSet {
     if (evs_[ev].state == EvState::good && evs_[ev].place != no_ev) evs_[ev].state = EvState::skip;
   }
   // A trim, or a packet that came after it was given up: step over it for that long, and longer if it soon happens again.
-  void bar(std::uint16_t ev, Time now, Duration span);
+  void suspend(std::uint16_t ev, Time now, Duration span);
   void unskip(std::uint16_t ev) {
     if (evs_[ev].state == EvState::skip) end_skip(evs_[ev]);
   }
@@ -132,9 +132,9 @@ class EvSet {
   }
   std::uint32_t live_ports() const { return live_ports_; }
 
-  void fetch_ahead() const {
-    fetch_bytes(order_.data(), order_.size() * sizeof(std::uint16_t));
-    fetch(ports_.data());
+  void prefetch_state() const {
+    prefetch_bytes(order_.data(), order_.size() * sizeof(std::uint16_t));
+    prefetch(ports_.data());
   }
 
   const Ev& operator[](std::uint16_t ev) const { return evs_[ev]; }
@@ -155,7 +155,7 @@ class EvSet {
   Ring<std::uint16_t>& changes() { return changes_; }
 
  private:
-  struct PortFacts {
+  struct PortState {
     Time acked_sent_at = Time::long_ago();  // the newest send on this port that was acknowledged
     std::uint16_t in_rotation = 0;
     std::uint16_t turned = 0;               // of these, how many have had their turn this lap: they stand first
@@ -164,13 +164,13 @@ class EvSet {
     Time struck_sent_at = Time::long_ago();  // the newest send among them
     std::uint16_t last_struck = no_ev;
     bool several_evs_struck = false;
-    std::uint16_t barred = 0;               // of those in the rotation
+    std::uint16_t suspended = 0;               // of those in the rotation
     bool is_congested = false;              // some path of it was, this lap
     std::uint8_t waited = 0;                // passed over since its lap ended
     std::uint8_t slow_wait = 0;             // see wait_of; while it is not zero the port is left for being slow
   };
 
-  void begin_lap(PortFacts& port);
+  void begin_lap(PortState& port);
 
   void count_usable();
   std::uint16_t draw(std::uint32_t ports);
@@ -184,7 +184,7 @@ class EvSet {
   void enter_rotation(std::uint16_t ev);
   void leave_rotation(std::uint16_t ev);
   bool activate_spare(std::uint8_t port);
-  void acquit(std::uint8_t port);
+  void clear_strikes(std::uint8_t port);
   bool port_fell_silent(std::uint16_t ev, Time sent_at);
   void silence_port(std::uint8_t port);
   void put(std::uint32_t place, std::uint16_t ev) {
@@ -204,7 +204,7 @@ class EvSet {
   std::uint32_t floor_ = 0;
   std::uint32_t active_per_port_ = 0;
   bool skips_congested_ = true;
-  std::vector<PortFacts> ports_;
+  std::vector<PortState> ports_;
   Ring<std::uint16_t> changes_;
   Prng prng_;
 };

@@ -47,9 +47,9 @@ class Loss {
   Time latest_acked_sent() const { return latest_acked_sent_; }
 
   // Whoever sends for us was held up until now: what it had been given may have left only now.
-  void on_held_up(Time now) { left_by_ = now; }
+  void on_stall(Time now) { stalled_until_ = now; }
   // The latest moment at which a packet given away at `sent_at` really left.
-  Time left_at(Time sent_at) const { return std::max(sent_at, left_by_); }
+  Time left_at(Time sent_at) const { return std::max(sent_at, stalled_until_); }
 
   // W, at least `least`. Until the spread has been watched for a while it is taken at its worst.
   Duration reorder_window(Duration base_rtt, Duration smoothed_rtt, Duration target, Duration least) const {
@@ -65,7 +65,7 @@ class Loss {
 
   Time latest_acked_sent_ = Time::long_ago();
   Time newest_of_sack_ = Time::long_ago();
-  Time left_by_ = Time::long_ago();
+  Time stalled_until_ = Time::long_ago();
   Time epoch_ends_ = Time::long_ago();
   Duration lag_now_{0};
   Duration lag_before_{0};

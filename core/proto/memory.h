@@ -23,7 +23,7 @@ class Placer {
 // A group of queue pairs and of memory that they may write to. Everything is in the first one unless it is told otherwise.
 using Domain = std::uint64_t;
 
-struct Region {
+struct MemoryRegion {
   std::uint8_t* data = nullptr;
   std::uint64_t va = 0;      // the address by which the peer names the first byte
   std::uint64_t length = 0;
@@ -36,7 +36,7 @@ struct Region {
 class Memory {
  public:
   // False when the key is in use or the region would wrap the address space.
-  bool add(const Region& region) {
+  bool add(const MemoryRegion& region) {
     if (region.length == 0 || region.va + (region.length - 1) < region.va) return false;
     if (!index_.insert(region.rkey, static_cast<std::uint32_t>(regions_.size()))) return false;
     regions_.push_back(region);
@@ -73,7 +73,7 @@ class Memory {
                            std::uint32_t size) const {
     const auto at = index_.find(rkey);
     if (!at) return false;
-    const Region& region = regions_[*at];
+    const MemoryRegion& region = regions_[*at];
     if (region.domain != domain) return false;
     if (va < region.va || va - region.va > region.length || size > region.length - (va - region.va)) return false;
     if (region.placer) region.placer->place(va - region.va, source, size);
@@ -82,7 +82,7 @@ class Memory {
   }
 
  private:
-  std::vector<Region> regions_;
+  std::vector<MemoryRegion> regions_;
   IdTable index_;
   std::uint64_t added_ = 0;
 };

@@ -12,7 +12,7 @@
 
 #include "base/serial.h"
 #include "base/time.h"
-#include "proto/allowance.h"
+#include "proto/token_bucket.h"
 #include "proto/reverse_paths.h"
 
 namespace softmrc::proto {
@@ -45,7 +45,7 @@ class RecentUpdates {
 };
 
 // Something that is said on every live plane, in rounds that wait twice as long each time, up to a second.
-struct Repetition {
+struct RepeatTimer {
   std::uint32_t ports = 0;  // planes that still want a copy in this round
   Time at = Time::never();  // of this round
   Duration interval{};      // to the next
@@ -65,29 +65,29 @@ struct Repetition {
 constexpr std::uint32_t strays_per_s = 20;
 
 struct Peer {
-  std::uint32_t holders = 0;
+  std::uint32_t refs = 0;
   std::uint32_t claims = 0;          // of these, how many added it
   std::uint32_t usable_ports = ~0u;  // as the peer reported them
-  std::uint32_t proven_ports = ~0u;  // where it has answered, if that is asked for; see proofs.h
-  Allowance strays;                  // answers that go where neither a proof nor the question came from
+  std::uint32_t validated_ports = ~0u;  // where it has answered, if that is asked for; see path_validation.h
+  TokenBucket strays;                  // answers that go where neither a proof nor the question came from
   RecentUpdates heard;
   Serial<16> heard_ticks;            // when the newest of them was sent, by the peer's clock ...
   Time heard_at = Time::long_ago();  // ... and when it came
   std::uint16_t heard_id = 0;        // what `usable_ports` rests on ...
-  Repetition reminder;               // ... and is answered again where some are not
+  RepeatTimer reminder;               // ... and is answered again where some are not
   RecentUpdates said;
   bool is_known = false;             // some queue pair has had it for a peer
   std::uint32_t first_qp = 0;        // slot of a queue pair to this peer, for its paths
   bool has_qp = false;
   std::uint32_t queue_pairs = 0;     // to this peer
-  std::vector<SharedWay> ways;       // back from it, by port; empty while one queue pair at most needs them
-  std::uint32_t told_ports = ~0u;    // of ours: what this peer was last told
+  std::vector<SharedReversePath> ways;       // back from it, by port; empty while one queue pair at most needs them
+  std::uint32_t announced_ports = ~0u;    // of ours: what this peer was last told
   std::uint16_t update_id = 0;
-  Repetition update;                 // pending until it is answered
+  RepeatTimer update;                 // pending until it is answered
   Time may_repeat_at = Time::long_ago();  // what an unknown answer puts in doubt
   std::uint32_t rounds = 0;          // of either: each shows the key of another queue pair
-  Allowance answers;                 // to its requests, besides what all peers share
-  Allowance long_answers;            // likewise, of as many bytes as it likes
+  TokenBucket answers;                 // to its requests, besides what all peers share
+  TokenBucket long_answers;            // likewise, of as many bytes as it likes
 };
 
 class Peers {
@@ -104,18 +104,18 @@ class Peers {
     return id;
   }
   void claim(std::uint32_t id) {
-    ++peers_[id].holders;
+    ++peers_[id].refs;
     ++peers_[id].claims;
   }
   // True when nobody holds it any longer: it is gone.
   bool release(std::uint32_t id) {
-    if (--peers_[id].holders) return false;
+    if (--peers_[id].refs) return false;
     peers_[id] = Peer{};
     free_.push_back(id);
     refresh();
     return true;
   }
-  bool contains(std::uint32_t id) const { return id < peers_.size() && peers_[id].holders; }
+  bool contains(std::uint32_t id) const { return id < peers_.size() && peers_[id].refs; }
   Peer& operator[](std::uint32_t id) { return peers_[id]; }
   const Peer& operator[](std::uint32_t id) const { return peers_[id]; }
   // Numbers given so far; not all of them are somebody's.
@@ -132,19 +132,19 @@ class Peers {
     tell(peer, now, id, live_ports);
     refresh();
   }
-  void end_round(Peer& peer, Repetition& words, Time now, std::uint32_t live_ports) {
+  void end_round(Peer& peer, RepeatTimer& words, Time now, std::uint32_t live_ports) {
     ++peer.rounds;
     words.end_round(now, live_ports);
     refresh();
   }
   // There is a new way to say it.
-  void hurry_update(Peer& peer, Time now, std::uint32_t live_ports) {
+  void resend_update_now(Peer& peer, Time now, std::uint32_t live_ports) {
     if (!peer.update.is_pending()) return;
     peer.update.begin(now, first_repeat, live_ports);
     refresh();
   }
   // The peer has said something new.
-  void hear(Peer& peer, Time now, PortUpdate update, Serial<16> ticks, std::uint32_t all_ports) {
+  void on_update(Peer& peer, Time now, PortUpdate update, Serial<16> ticks, std::uint32_t all_ports) {
     peer.heard.add(update);
     peer.heard_id = update.id;
     peer.heard_ticks = ticks;
@@ -163,25 +163,25 @@ class Peers {
       peer.update = {};
       refresh();
     }
-    if (update->ports == peer.told_ports) return Answer::to_newest;
-    update->ports = peer.told_ports;  // its other copies are answered too, and say no more than this one
+    if (update->ports == peer.announced_ports) return Answer::to_newest;
+    update->ports = peer.announced_ports;  // its other copies are answered too, and say no more than this one
     return Answer::to_older;
   }
   // Another process may be at this address now, or the same one after it forgot us: neither side's old news holds.
-  void renew(Peer& peer) {
+  void reset(Peer& peer) {
     const Peer old = peer;
     peer = Peer{};
-    peer.holders = old.holders;
+    peer.refs = old.refs;
     peer.claims = old.claims;
     peer.has_qp = old.has_qp;
     peer.first_qp = old.first_qp;
     peer.queue_pairs = old.queue_pairs;
-    peer.told_ports = 0;
+    peer.announced_ports = 0;
     refresh();
   }
   // There is nobody here whom it concerns.
-  void fall_silent(Peer& peer) {
-    if (peer.update.is_pending()) peer.told_ports = 0;
+  void stop_announcing(Peer& peer) {
+    if (peer.update.is_pending()) peer.announced_ports = 0;
     peer.update = {};
     peer.reminder = {};
     refresh();
@@ -193,7 +193,7 @@ class Peers {
   static constexpr Duration first_reminder = milliseconds(1);
 
   void tell(Peer& peer, Time now, std::uint16_t id, std::uint32_t live_ports) {
-    peer.told_ports = live_ports;
+    peer.announced_ports = live_ports;
     peer.said.add({id, live_ports});
     peer.update_id = id;
     peer.update.begin(now, first_repeat, live_ports);

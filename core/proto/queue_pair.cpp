@@ -5,9 +5,9 @@
 namespace softmrc::proto {
 namespace {
 
-Verdict wrong_state(QpState state, const char* allowed) {
+MaybeError wrong_state(QpState state, const char* allowed) {
   constexpr const char* names[] = {"RESET", "INIT", "RTR", "RTS", "ERROR"};
-  return Problem{Problem::Kind::usage, "state", names[static_cast<std::size_t>(state)], allowed};
+  return Error{Error::Kind::usage, "state", names[static_cast<std::size_t>(state)], allowed};
 }
 
 // Acknowledgements of packets and questions name both queue pairs, of which whoever only guesses knows neither.
@@ -26,19 +26,19 @@ bool is_between(const wire::Packet& packet, std::uint32_t from, std::uint32_t to
 
 QueuePair::QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
                      std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
-                     CompletionQueue& recv_cq, Journal& journal, const InitAttributes& attributes)
+                     CompletionQueue& recv_cq, EventLog& event_log, const InitAttributes& attributes)
     : config_(config),
       ev_profile_(std::move(ev_profile)),
       cc_profile_(std::move(cc_profile)),
       requester_(context_, config, *ev_profile_, *cc_profile_, send_cq),
       responder_(context_, config, memory, recv_cq) {
   context_.qpn = qpn;
-  context_.journal = &journal;
+  context_.event_log = &event_log;
   context_.sharers = attributes.sharers();
   context_.domain = attributes.domain;
 }
 
-Verdict QueuePair::check_rtr(const RtrAttributes& attributes) const {
+MaybeError QueuePair::check_rtr(const RtrAttributes& attributes) const {
   if (state_ != QpState::init) return wrong_state(state_, "INIT, to go to RTR");
   return validate(attributes);
 }
@@ -57,7 +57,7 @@ void QueuePair::to_rtr(const RtrAttributes& attributes, Time now) {
   enter(QpState::rtr, now, CompletionStatus::success);
 }
 
-Verdict QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
+MaybeError QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
   if (state_ != QpState::rtr) return wrong_state(state_, "RTR, to go to RTS");
   if (auto v = validate(attributes)) return v;
   requester_.start(attributes);
@@ -65,27 +65,27 @@ Verdict QueuePair::to_rts(const RtsAttributes& attributes, Time now) {
   return std::nullopt;
 }
 
-Verdict QueuePair::narrow(std::uint32_t mtu) {
+MaybeError QueuePair::reduce_mtu(std::uint32_t mtu) {
   RtrAttributes wanted;
   wanted.dest_qpn = context_.dest_qpn;
   wanted.mtu = mtu;
   if (state_ != QpState::rtr && state_ != QpState::rts) return wrong_state(state_, "RTR or RTS, for smaller packets");
   if (auto v = validate(wanted)) return v;
   if (context_.stats.messages_posted)
-    return Problem{Problem::Kind::usage, "mtu", std::to_string(mtu), "a size that is chosen before anything is sent"};
+    return Error{Error::Kind::usage, "mtu", std::to_string(mtu), "a size that is chosen before anything is sent"};
   context_.mtu = mtu;
   if (state_ == QpState::rts) requester_.start_windows();
   return std::nullopt;
 }
 
-Verdict QueuePair::set_receive_window(std::uint32_t mpr_units) {
+MaybeError QueuePair::set_receive_window(std::uint32_t mpr_units) {
   RtrAttributes wanted;
   wanted.dest_qpn = context_.dest_qpn;
   wanted.mpr_dest = mpr_units;
   if (state_ != QpState::rtr && state_ != QpState::rts) return wrong_state(state_, "RTR or RTS, to offer another window");
   if (auto v = validate(wanted)) return v;
   if (!context_.dynamic_mpr)
-    return Problem{Problem::Kind::usage, "dynamic_mpr", "false", "true at RTR, at both ends, for a window that changes"};
+    return Error{Error::Kind::usage, "dynamic_mpr", "false", "true at RTR, at both ends, for a window that changes"};
   responder_.set_window(mpr_units);
   return std::nullopt;
 }
@@ -102,7 +102,7 @@ void QueuePair::enter(QpState state, Time now, CompletionStatus cause) {
   Event e = context_.event(EventType::qp_state, now);
   e.code = static_cast<std::uint32_t>(state);
   e.value = static_cast<std::uint64_t>(cause);
-  context_.journal->note(e);
+  context_.event_log->record(e);
 }
 
 PostStatus QueuePair::post(Time now, const WorkRequest& request) {
@@ -112,14 +112,14 @@ PostStatus QueuePair::post(Time now, const WorkRequest& request) {
 
 PostStatus QueuePair::post_receive(std::uint64_t wr_id) {
   if (state_ == QpState::error || state_ == QpState::reset) return PostStatus::wrong_state;
-  if (responder_.receives_posted() >= Responder::most_receives) return PostStatus::queue_full;
+  if (responder_.receives_posted() >= Responder::max_receives) return PostStatus::queue_full;
   responder_.post_receive(wr_id);
   return PostStatus::ok;
 }
 
 PostStatus QueuePair::post_receives(std::uint64_t wr_id, std::uint32_t count) {
   if (state_ == QpState::error || state_ == QpState::reset) return PostStatus::wrong_state;
-  if (responder_.receives_posted() + count > Responder::most_receives) return PostStatus::queue_full;
+  if (responder_.receives_posted() + count > Responder::max_receives) return PostStatus::queue_full;
   responder_.post_receives(wr_id, count);
   return PostStatus::ok;
 }
@@ -130,30 +130,30 @@ void QueuePair::refuse(Time now, RefusedPacket why, const wire::Packet& packet, 
 
 void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arrival) {
   if (!has_peer()) {
-    ++context_.journal->stats.refused_wrong_state;
+    ++context_.event_log->stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
     return;
   }
   if (arrival.peer != context_.peer) {
-    ++context_.journal->stats.refused_wrong_peer;
+    ++context_.event_log->stats.refused_wrong_peer;
     refuse(now, RefusedPacket::wrong_peer, packet, arrival);
     return;
   }
   const bool is_write = wire::is_write(packet.bth.opcode);
   if (!is_write && !is_between(packet, context_.dest_qpn, context_.qpn)) {
-    ++context_.journal->stats.refused_wrong_pair;
+    ++context_.event_log->stats.refused_wrong_pair;
     refuse(now, RefusedPacket::wrong_pair, packet, arrival);
     return;
   }
   const bool asks = is_write || packet.bth.opcode == wire::Opcode::probe;
   if (state_ == QpState::error) {
-    ++context_.journal->stats.refused_wrong_state;
+    ++context_.event_log->stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
     if (asks) responder_.refuse_in_error(packet.bth, arrival);
     return;
   }
   if (!asks && state_ != QpState::rts) {
-    ++context_.journal->stats.refused_wrong_state;
+    ++context_.event_log->stats.refused_wrong_state;
     refuse(now, RefusedPacket::wrong_state, packet, arrival);
     return;
   }
@@ -167,7 +167,7 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
       const std::uint64_t duplicates = context_.stats.packets_duplicate;
       status = responder_.on_write(now, packet.bth, *write, arrival);
       if (packet.bth.retransmission && context_.stats.packets_duplicate != duplicates)
-        reverse_.on_doubt(now, requester_.rtt().smoothed());
+        reverse_.on_suspect(now, requester_.rtt().smoothed());
     }
   } else if (const auto* sack = std::get_if<wire::Sack>(&packet.body)) {
     note_reverse(now, *sack);
@@ -179,7 +179,7 @@ void QueuePair::handle(Time now, const wire::Packet& packet, const Arrival& arri
   } else if (const auto* probe = std::get_if<wire::Probe>(&packet.body)) {
     // Whoever asks has heard nothing of late.
     reverse_.on_received(now);
-    reverse_.on_doubt(now, requester_.rtt().smoothed());
+    reverse_.on_suspect(now, requester_.rtt().smoothed());
     responder_.on_probe(*probe, arrival);
   }
   if (status != CompletionStatus::success) to_error(now, status);
@@ -208,11 +208,11 @@ Time QueuePair::deadline(Time now) const {
 // Proven ports, or where the cause came from if there are none. If there are and the peer seems not to hear, they may be
 // dead by now: then chance decides, since taking turns could always give the same to the ACK behind a SACK.
 std::uint32_t QueuePair::reply_ports(Time now) {
-  const std::uint32_t proven = live_ports_ & proven_ports_;
+  const std::uint32_t validated = live_ports_ & validated_ports_;
   const std::uint32_t back = live_ports_ & 1u << responder_.reply_trigger_port();
-  if (proven == 0) return back;
-  if (!(back & ~proven) || !seems_unheard(now)) return proven;
-  return reverse_.toss() ? back : proven;
+  if (validated == 0) return back;
+  if (!(back & ~validated) || !seems_unreachable(now)) return validated;
+  return reverse_.toss() ? back : validated;
 }
 
 bool QueuePair::poll_reply(Time now, std::uint32_t free_ports, Transmit& out) {
@@ -229,27 +229,27 @@ Requester::Poll QueuePair::poll_data(Time now, std::uint32_t free_ports, Transmi
   return requester_.poll(now, free_ports, out);
 }
 
-std::optional<WantedProbe> QueuePair::next_probe(Time now, std::uint32_t free_ports, std::span<SharedWay> shared) {
+std::optional<ProbeRequest> QueuePair::next_probe(Time now, std::uint32_t free_ports, std::span<SharedReversePath> shared) {
   if (state_ == QpState::rts) {
     if (const auto ev = requester_.next_probe(now, free_ports)) {
       const Ev& e = requester_.evs()[*ev];
-      return WantedProbe{*ev, e.port, e.value};
+      return ProbeRequest{*ev, e.port, e.value};
     }
   }
   if (state_ != QpState::rts && state_ != QpState::rtr) return std::nullopt;
   const Duration rtt = requester_.rtt().smoothed();
-  const auto port = reverse_.next_probe(now, live_ports_ & proven_ports_, free_ports, rtt, shared);
+  const auto port = reverse_.next_probe(now, live_ports_ & validated_ports_, free_ports, rtt, shared);
   if (!port) return std::nullopt;
-  return WantedProbe{no_ev, *port, reverse_.entropy(*port)};
+  return ProbeRequest{no_ev, *port, reverse_.entropy(*port)};
 }
 
-void QueuePair::on_probe_answer(Time now, const WantedProbe& probe, Duration took, std::span<SharedWay> shared) {
+void QueuePair::on_probe_answer(Time now, const ProbeRequest& probe, Duration took, std::span<SharedReversePath> shared) {
   if (state_ == QpState::error) return;
   if (probe.ev == no_ev) reverse_.on_answer(probe.port, probe.entropy, now, took, shared);
   else requester_.on_probe_answer(now, probe.ev, probe.entropy, took);
 }
 
-const wire::EvBytes* QueuePair::wide_of(const WantedProbe& probe) const {
+const wire::EvBytes* QueuePair::wide_of(const ProbeRequest& probe) const {
   const std::uint16_t ev = probe.ev == no_ev ? reverse_.ev(probe.port) : probe.ev;
   return ev == no_ev ? nullptr : requester_.evs().wide(ev);
 }
@@ -264,7 +264,7 @@ void QueuePair::allow_ev(Time now, std::uint16_t ev) {
   reverse_.on_evs_changed();
 }
 
-Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) {
+MaybeError QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) {
   const auto* bytes = std::get_if<wire::EvBytes>(&value);
   const std::uint32_t number = bytes ? 0 : std::get<std::uint32_t>(value);
   if (auto v = validate_value(*ev_profile_, "value", number, bytes != nullptr)) return v;
@@ -274,8 +274,8 @@ Verdict QueuePair::replace_ev(Time now, std::uint16_t ev, const EvValue& value) 
   return std::nullopt;
 }
 
-LastWord QueuePair::last_word() const {
-  LastWord word = responder_.last_word();
+TimeWaitState QueuePair::time_wait_state() const {
+  TimeWaitState word = responder_.time_wait_state();
   if (!reverse_.is_built()) return word;
   word.open_ports = reverse_.open_ports();
   for (std::uint8_t port = 0; port < config_.ports; ++port) {
@@ -288,10 +288,10 @@ LastWord QueuePair::last_word() const {
   return word;
 }
 
-void QueuePair::set_ports(Time now, std::uint32_t live, std::uint32_t proven) {
+void QueuePair::set_ports(Time now, std::uint32_t live, std::uint32_t validated) {
   live_ports_ = live;
-  proven_ports_ = proven;
-  requester_.set_live_ports(now, live & proven);
+  validated_ports_ = validated;
+  requester_.set_live_ports(now, live & validated);
 }
 
 }  // namespace softmrc::proto

@@ -13,7 +13,7 @@
 #include <span>
 
 #include "proto/config.h"
-#include "proto/departed.h"
+#include "proto/time_wait.h"
 #include "proto/requester.h"
 #include "proto/responder.h"
 #include "proto/reverse_paths.h"
@@ -24,7 +24,7 @@ namespace softmrc::proto {
 enum class QpState : std::uint8_t { reset, init, rtr, rts, error };
 
 // A path that wants an EV probe: one of the rotation's, or a port's way back.
-struct WantedProbe {
+struct ProbeRequest {
   std::uint16_t ev = no_ev;  // no_ev: the reverse path of `port`
   std::uint8_t port = 0;
   std::uint32_t entropy = 0;
@@ -34,19 +34,19 @@ class QueuePair {
  public:
   QueuePair(std::uint32_t qpn, const EndpointConfig& config, std::shared_ptr<const EvProfile> ev_profile,
             std::shared_ptr<const CcProfile> cc_profile, const Memory& memory, CompletionQueue& send_cq,
-            CompletionQueue& recv_cq, Journal& journal, const InitAttributes& attributes);
+            CompletionQueue& recv_cq, EventLog& event_log, const InitAttributes& attributes);
 
   // Whether it may go to RTR with these; `to_rtr` must not be asked for what this refuses.
-  Verdict check_rtr(const RtrAttributes& attributes) const;
+  MaybeError check_rtr(const RtrAttributes& attributes) const;
   void to_rtr(const RtrAttributes& attributes, Time now);
-  Verdict to_rts(const RtsAttributes& attributes, Time now);
+  MaybeError to_rts(const RtsAttributes& attributes, Time now);
   // Both queues are flushed; the first send in line carries `status`.
   void to_error(Time now, CompletionStatus status);
 
   // What SACKs offer the peer from now on, in units of 128 PSNs.
   // Full packets carry less from here on; before anything was sent, either way.
-  Verdict narrow(std::uint32_t mtu);
-  Verdict set_receive_window(std::uint32_t mpr_units);
+  MaybeError reduce_mtu(std::uint32_t mtu);
+  MaybeError set_receive_window(std::uint32_t mpr_units);
 
   PostStatus post(Time now, const WorkRequest& request);
   PostStatus post_receive(std::uint64_t wr_id);
@@ -64,15 +64,15 @@ class QueuePair {
   bool poll_reply(Time now, std::uint32_t free_ports, Transmit& out);
   Requester::Poll poll_data(Time now, std::uint32_t free_ports, Transmit& out);
   // `shared`: what all queue pairs to this peer know of the ways back; empty where there is no other.
-  std::optional<WantedProbe> next_probe(Time now, std::uint32_t free_ports, std::span<SharedWay> shared);
+  std::optional<ProbeRequest> next_probe(Time now, std::uint32_t free_ports, std::span<SharedReversePath> shared);
   // A probe is due, but its port had no room when it was last polled.
-  bool waits_to_probe(Time now) const {
-    if (state_ == QpState::rts && requester_.waits_to_probe(now)) return true;
+  bool is_probe_due(Time now) const {
+    if (state_ == QpState::rts && requester_.is_probe_due(now)) return true;
     return (state_ == QpState::rts || state_ == QpState::rtr) && reverse_.deadline() <= now;
   }
-  void on_probe_answer(Time now, const WantedProbe& probe, Duration took, std::span<SharedWay> shared);
+  void on_probe_answer(Time now, const ProbeRequest& probe, Duration took, std::span<SharedReversePath> shared);
   // The SRv6 path that a probe about to be sent should take.
-  const wire::EvBytes* wide_of(const WantedProbe& probe) const;
+  const wire::EvBytes* wide_of(const ProbeRequest& probe) const;
   // The SRv6 path of a number, for packets that no queue pair sends; null: none of ours.
   const wire::EvBytes* wide_of(std::uint8_t port, std::uint32_t entropy) const {
     const EvSet& evs = requester_.evs();
@@ -83,11 +83,11 @@ class QueuePair {
 
   // Ports that are up at both ends, and those at which the peer has shown that it is there: data takes what is both.
   // Answers may go to others, but only back where the question came from.
-  void set_ports(Time now, std::uint32_t live, std::uint32_t proven);
+  void set_ports(Time now, std::uint32_t live, std::uint32_t validated);
 
-  void fetch_ahead(bool receives) const {
-    if (receives) responder_.fetch_ahead();
-    else requester_.fetch_ahead();
+  void prefetch_state(bool receives) const {
+    if (receives) responder_.prefetch_state();
+    else requester_.prefetch_state();
   }
 
   QpState state() const { return state_; }
@@ -100,7 +100,7 @@ class QueuePair {
   // What the peer's words about its ports must carry, and what ours do; 0: nothing.
   std::uint64_t port_key() const { return port_key_; }
   std::uint64_t peer_port_key() const { return peer_port_key_; }
-  LastWord last_word() const;
+  TimeWaitState time_wait_state() const;
   const QpStats& stats() const { return context_.stats; }
   Requester& requester() { return requester_; }
   const Requester& requester() const { return requester_; }
@@ -122,9 +122,9 @@ class QueuePair {
     out.wide = choice.ev == no_ev ? nullptr : requester_.evs().wide(choice.ev);
   }
   // There is evidence that the peer does not hear us.
-  bool seems_unheard(Time now) const {
+  bool seems_unreachable(Time now) const {
     return is_working() &&
-           (reverse_.is_in_doubt(now) || (state_ == QpState::rts && requester_.hears_nothing()));
+           (reverse_.is_suspect(now) || (state_ == QpState::rts && requester_.is_probing()));
   }
 
   // The set of EVs is made when it is first needed: most queue pairs of a simulated fabric only receive.
@@ -132,7 +132,7 @@ class QueuePair {
   // The controller's words; an index that the set has.
   void deny_ev(Time now, std::uint16_t ev);
   void allow_ev(Time now, std::uint16_t ev);
-  Verdict replace_ev(Time now, std::uint16_t ev, const EvValue& value);
+  MaybeError replace_ev(Time now, std::uint16_t ev, const EvValue& value);
   const EvProfile& ev_profile() const { return *ev_profile_; }
   bool uses(const CompletionQueue& cq) const { return requester_.uses(cq) || responder_.uses(cq); }
 
@@ -154,7 +154,7 @@ class QueuePair {
   const std::shared_ptr<const CcProfile> cc_profile_;
   QpState state_ = QpState::init;
   std::uint32_t live_ports_ = ~0u;
-  std::uint32_t proven_ports_ = ~0u;
+  std::uint32_t validated_ports_ = ~0u;
   std::uint64_t port_key_ = 0;
   std::uint64_t peer_port_key_ = 0;
   Requester requester_;

@@ -17,9 +17,9 @@ wire::Opcode write_opcode(bool is_first, bool is_last, bool has_imm) {
 }
 
 // Draws until one is found that does not hold more than its share.
-constexpr int most_draws = 6;
+constexpr int max_draws = 6;
 // Packets that follow a path which just answered where nothing else did.
-constexpr std::uint32_t proven_quantum = 64;
+constexpr std::uint32_t validated_quantum = 64;
 
 }  // namespace
 
@@ -30,8 +30,8 @@ void Requester::start(const RtsAttributes& attributes) {
   sent_.start(next_psn_, evs_.size());  // the controller may have had a word before
   rtt_ = Rtt(cc_profile_.base_rtt, cc_profile_.learn_base_rtt, cc_profile_.min_base_rtt);
   start_windows();
-  ev_probe_.configure(config_);
-  silence_.start(attributes, config_.timestamps);
+  ev_prober_.configure(config_);
+  pto_.start(attributes, config_.timestamps);
 }
 
 void Requester::start_windows() {
@@ -51,8 +51,8 @@ PostStatus Requester::post(Time now, const WorkRequest& request) {
   if (messages_.size() >= attributes_.max_send_wr) return PostStatus::queue_full;
   build_evs();
   if (messages_.empty()) {
-    silence_.on_work(now);
-    ++context_.journal->senders;
+    pto_.on_work(now);
+    ++context_.event_log->senders;
   }
   messages_.push(request, packets_of(request.length, context_.mtu));
   ++context_.stats.messages_posted;
@@ -74,11 +74,11 @@ bool Requester::is_last_for_now() const {
 // Where links are slow a window is smaller than what the receiver would wait for, and to ask with the last packet only would
 // leave them idle for a round trip: four SACKs a window.
 bool Requester::wants_sack(std::uint32_t bytes) {
-  unasked_bytes_ += bytes;
+  unsolicited_bytes_ += bytes;
   const std::uint64_t usable = usable_window();
   const bool is_small = windows_.is_each() && usable < 4 * config_.sack_threshold_bytes;
-  if (!is_last_for_now() && !(is_small && unasked_bytes_ * 4 >= usable)) return false;
-  unasked_bytes_ = 0;
+  if (!is_last_for_now() && !(is_small && unsolicited_bytes_ * 4 >= usable)) return false;
+  unsolicited_bytes_ = 0;
   return true;
 }
 
@@ -86,7 +86,7 @@ bool Requester::wants_sack(std::uint32_t bytes) {
 // queue of its link is as much shorter as the link is slower.
 std::uint32_t Requester::quantum_on(std::uint8_t port) const {
   if (!windows_.is_each()) return ev_profile_.spray_quantum;
-  const auto share = static_cast<std::uint32_t>(windows_.window_of(port, context_.journal->senders) / 4 / nominal_mtu_);
+  const auto share = static_cast<std::uint32_t>(windows_.window_of(port, context_.event_log->senders) / 4 / nominal_mtu_);
   return std::clamp(share, 1u, ev_profile_.spray_quantum);
 }
 
@@ -95,7 +95,7 @@ std::uint32_t Requester::roomy_ports() const {
   if (!windows_.is_each()) return ~0u;
   std::uint32_t roomy = 0;
   for (std::uint8_t port = 0; port < config_.ports; ++port)
-    if (windows_.has_room(port, (quantum_on(port) + 1) / 2, context_.journal->senders)) roomy |= 1u << port;
+    if (windows_.has_room(port, (quantum_on(port) + 1) / 2, context_.event_log->senders)) roomy |= 1u << port;
   return roomy;
 }
 
@@ -108,7 +108,7 @@ std::uint16_t Requester::choose_ev(Time now, std::uint32_t free_ports, std::uint
       return quantum_ev_;
     }
   }
-  if (silence_.is_long()) return evs_.pick_any(free_ports);
+  if (pto_.is_persistent()) return evs_.pick_any(free_ports);
   const std::uint16_t ev = draw_ev(now, free_ports & roomy_ports(), avoid);
   if (ev_profile_.spray_quantum > 1 && ev != no_ev) {
     quantum_ev_ = ev;
@@ -127,7 +127,7 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
   const std::uint32_t share = sent_.in_flight() + evs_.usable() * ev_profile_.spray_quantum;
   const auto holds_too_much = [&](std::uint16_t one) { return sent_.in_flight_on(one) * evs_.usable() >= share; };
   if (!holds_too_much(ev)) return ev;
-  for (int draws = 1; draws < most_draws; ++draws) {
+  for (int draws = 1; draws < max_draws; ++draws) {
     const std::uint16_t other = evs_.pick_instead(search, ev);
     if (other != no_ev && !holds_too_much(other)) return other;
   }
@@ -135,18 +135,18 @@ std::uint16_t Requester::draw_ev(Time now, std::uint32_t free_ports, std::uint16
 }
 
 // Each question goes by a port not yet asked, where there is one. It is about the oldest packet in flight, and goes by that
-// one's port only if it is the last before the timer and all others have been asked. After two timers scouts ask them all, and
+// one's port only if it is the last before the timer and all others have been asked. After two timers checks ask them all, and
 // what answered one leads.
 std::uint16_t Requester::choose_to_ask(Time now, std::uint32_t free_ports, std::uint16_t avoid) {
-  if (silence_.is_long()) return choose_ev(now, free_ports, avoid);
+  if (pto_.is_persistent()) return choose_ev(now, free_ports, avoid);
   const std::uint32_t others = free_ports & ~(sent_.in_flight() ? 1u << port_of(sent_[sent_.oldest()]) : 0u);
   EvSearch search{now, avoid};
-  std::uint16_t ev = evs_.pick(search, silence_.unasked(others));
-  if (ev == no_ev && silence_.asks_last()) ev = evs_.pick(search, silence_.unasked(free_ports));
+  std::uint16_t ev = evs_.pick(search, pto_.unprobed(others));
+  if (ev == no_ev && pto_.is_last_probe()) ev = evs_.pick(search, pto_.unprobed(free_ports));
   if (ev == no_ev) ev = evs_.pick(search, others);
   if (ev == no_ev) ev = evs_.pick(search, free_ports);
   if (ev == no_ev) return no_ev;
-  silence_.on_asked(evs_[ev].port);
+  pto_.on_probed(evs_[ev].port);
   quantum_left_ = 0;
   return ev;
 }
@@ -199,16 +199,16 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
   holes_.clear(psn.value);
   evs_.on_sent(ev, now);
   windows_.on_sent(out.port, r.bytes);
-  silence_.on_sent(now);
+  pto_.on_sent(now);
   ++context_.stats.packets_sent;
-  if (context_.journal->traces(EventType::packet_sent)) [[unlikely]] {
+  if (context_.event_log->traces(EventType::packet_sent)) [[unlikely]] {
     Event e = context_.event(EventType::packet_sent, now);
     e.psn = psn.value;
     e.ev = out.entropy;
     e.port = out.port;
     e.code = r.tx_count;
     e.value = r.bytes;
-    context_.journal->trace(e);
+    context_.event_log->trace(e);
   }
 }
 
@@ -216,7 +216,7 @@ void Requester::record_sent(Time now, Psn psn, std::uint16_t ev, const Transmit&
 void Requester::make_room(std::uint32_t span) {
   room_ = std::bit_ceil(std::max(span, 16u));
   sent_.reserve(room_);
-  for (WindowBitmap* bits : {&acked_, &lost_, &suspects_, &holes_, &convicted_}) bits->reserve(sent_.first().value, room_);
+  for (WindowBitmap* bits : {&acked_, &lost_, &suspects_, &holes_, &detected_}) bits->reserve(sent_.first().value, room_);
 }
 
 Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit& out) {
@@ -226,7 +226,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   const std::uint32_t span = static_cast<std::uint32_t>(psn - sent_.first()) + 1;
   if (span > room_) [[unlikely]] make_room(span);
 
-  if (messages_.is_at_first() && sent_.in_flight() == 0 && lost_count_ == 0) silence_.on_first_sent(now);
+  if (messages_.is_at_first() && sent_.in_flight() == 0 && lost_count_ == 0) pto_.on_first_sent(now);
   const Message& message = messages_.cut(psn);
   fill(now, message, psn, ev, false, out);
   context_.stats.bytes_sent += std::get<wire::Write>(out.packet.body).payload_size;
@@ -236,7 +236,7 @@ Requester::Poll Requester::send_new(Time now, std::uint32_t free_ports, Transmit
   r.msn = message.msn;
   record_sent(now, psn, ev, out);
   ++next_psn_;
-  silence_.on_new_sent(now);
+  pto_.on_new_sent(now);
   out.packet.bth.ack_request = wants_sack(r.bytes);
   return Poll::sent;
 }
@@ -248,15 +248,15 @@ Requester::Poll Requester::resend(Time now, Psn psn, std::uint16_t ev, Transmit&
   if (r.state == SentState::lost) {
     lost_.clear(psn.value);
     --lost_count_;
-    r.in_doubt = false;
+    r.is_ambiguous = false;
   } else {
-    absolve(psn);
+    clear_loss_marks(psn);
     sent_.unlink(psn);
     windows_.on_gone(port_of(r), r.bytes);
-    r.in_doubt = true;
-    r.window_paid = false;
+    r.is_ambiguous = true;
+    r.window_charged = false;
   }
-  if (r.answers != Answers::newest || !r.was_nacked) r.answers = Answers::unknown;
+  if (r.answers != AckedCopy::newest || !r.was_nacked) r.answers = AckedCopy::unknown;
   r.was_nacked = false;
   r.previous_ev = r.ev;
   fill(now, messages_.of(r.msn), psn, ev, true, out);
@@ -272,7 +272,7 @@ Requester::Poll Requester::send_solicitation(Time now, std::uint32_t free_ports,
   if (ev == no_ev) return Poll::no_port;
   const Message& message = messages_.front();
   fill(now, message, message.last_psn(), ev, true, out);
-  silence_.on_sent(now);
+  pto_.on_sent(now);
   ++context_.stats.packets_sent;
   ++context_.stats.packets_retransmitted;
   return Poll::sent;
@@ -287,7 +287,7 @@ Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_p
   out.packet.bth.opcode = wire::Opcode::probe;
   out.packet.bth.dqp = context_.dest_qpn;
   wire::Probe& probe = out.packet.body.emplace<wire::Probe>();
-  probe.probe_id = silence_.on_probe_sent(now, ev);
+  probe.probe_id = pto_.on_probe_sent(now, ev);
   probe.spdcid = static_cast<std::uint16_t>(context_.qpn);
   probe.dpdcid = static_cast<std::uint16_t>(context_.dest_qpn);
   probe.timestamp.ticks = timestamp_ticks(now);
@@ -297,30 +297,30 @@ Requester::Poll Requester::send_reliability_probe(Time now, std::uint32_t free_p
 // What silence wishes goes out whatever the congestion window says; a wish that finds no port stays a wish.
 std::optional<Requester::Poll> Requester::poll_urgent(Time now, std::uint32_t free_ports, Transmit& out) {
   const bool all_settled = messages_.has_sent_operation() && messages_.front().last_psn() - sent_.first() < 0;
-  const Silence::Wish wish = silence_.next_wish(sent_.in_flight(), all_settled);
+  const ProbeTimeout::ProbeAction action = pto_.next_action(sent_.in_flight(), all_settled);
   Poll result = Poll::no_port;
-  switch (wish) {
-    case Silence::Wish::none: return std::nullopt;
-    case Silence::Wish::copy: {
+  switch (action) {
+    case ProbeTimeout::ProbeAction::none: return std::nullopt;
+    case ProbeTimeout::ProbeAction::copy: {
       const Psn newest = sent_.newest();
       const std::uint16_t before = sent_[newest].ev;
-      silence_.on_asked(evs_[before].port);
+      pto_.on_probed(evs_[before].port);
       result = resend(now, newest, choose_to_ask(now, free_ports, before), out);
       break;
     }
-    case Silence::Wish::probe: result = send_reliability_probe(now, free_ports, out); break;
-    case Silence::Wish::solicitation: result = send_solicitation(now, free_ports, out); break;
+    case ProbeTimeout::ProbeAction::probe: result = send_reliability_probe(now, free_ports, out); break;
+    case ProbeTimeout::ProbeAction::solicitation: result = send_solicitation(now, free_ports, out); break;
   }
-  if (result == Poll::sent) silence_.on_granted(wish);
+  if (result == Poll::sent) pto_.on_action_done(action);
   return result;
 }
 
 Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& out) {
   if (messages_.empty()) return Poll::idle;
-  if (silence_.has_wishes()) [[unlikely]]
+  if (pto_.has_actions()) [[unlikely]]
     if (const auto urgent = poll_urgent(now, free_ports, out)) return *urgent;
   const std::uint32_t open = open_ports();
-  if (open == 0 || silence_.holds(now)) return Poll::idle;
+  if (open == 0 || pto_.is_backing_off(now)) return Poll::idle;
   free_ports &= open;
   if (lost_count_) {
     const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
@@ -333,22 +333,22 @@ Requester::Poll Requester::poll(Time now, std::uint32_t free_ports, Transmit& ou
 }
 
 std::optional<std::uint16_t> Requester::next_probe(Time now, std::uint32_t free_ports) {
-  if (ev_probe_.deadline() > now) return std::nullopt;
-  const auto ev = ev_probe_.next_due(now, live_ports_, free_ports, silence_span());
+  if (ev_prober_.deadline() > now) return std::nullopt;
+  const auto ev = ev_prober_.next_due(now, live_ports_, free_ports, pto_interval());
   if (ev) ++context_.stats.ev_probes_sent;
   return ev;
 }
 
 void Requester::on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took) {
-  if (ev >= evs_.size() || evs_[ev].value != entropy || !ev_probe_.contains(ev)) return;
+  if (ev >= evs_.size() || evs_[ev].value != entropy || !ev_prober_.contains(ev)) return;
   ++context_.stats.ev_probes_answered;
-  if (ev_profile_.leaves_slow_ports && !silence_.is_long()) {
+  if (ev_profile_.leaves_slow_ports && !pto_.is_persistent()) {
     const auto most = slow_ports_.limit(rtt_.base(), evs_.usable_ports());
     if (most && took > *most) return;
   }
-  if (!ev_probe_.on_answer(ev, now)) return;
-  if (silence_.is_long()) silence_.on_way_found(now);
-  on_proof(ev);
+  if (!ev_prober_.on_answer(ev, now)) return;
+  if (pto_.is_persistent()) pto_.on_path_found(now);
+  on_path_works(ev);
   drain_ev_changes(now);
 }
 
@@ -368,25 +368,25 @@ void Requester::note_round_trip(Time now, std::uint16_t ev, Duration took, bool 
 }
 
 // This path works: it returns, and where nothing else has answered for two timers it leads.
-void Requester::on_proof(std::uint16_t ev) {
+void Requester::on_path_works(std::uint16_t ev) {
   if (evs_.is_retired(ev)) return;
   if (evs_[ev].state == EvState::assumed_bad) {
     evs_.revive(ev);
     ++context_.stats.evs_revived;
   } else {
-    ev_probe_.remove(ev);
+    ev_prober_.remove(ev);
   }
-  if (!silence_.is_long()) return;
+  if (!pto_.is_persistent()) return;
   evs_.unskip(ev);
   quantum_ev_ = ev;
-  quantum_left_ = proven_quantum;
+  quantum_left_ = validated_quantum;
 }
 
 // Nothing has answered for two timers. A good EV may be as dead as the others, so one of each port is probed as well, and
 // what answers first is where the next packets go.
-void Requester::send_scouts(Time now) {
+void Requester::send_checks(Time now) {
   for (std::uint32_t port = 0; port < config_.ports; ++port)
-    if (const auto ev = evs_.any_on(port)) ev_probe_.add_scout(*ev, static_cast<std::uint8_t>(port), now);
+    if (const auto ev = evs_.any_on(port)) ev_prober_.add_check(*ev, static_cast<std::uint8_t>(port), now);
 }
 
 void Requester::set_live_ports(Time now, std::uint32_t mask) {
@@ -395,13 +395,13 @@ void Requester::set_live_ports(Time now, std::uint32_t mask) {
   if (!evs_.is_built()) return;
   evs_.set_live_ports(mask);
   for (std::uint32_t port = 0; port < config_.ports; ++port)
-    if (risen >> port & 1) ev_probe_.hurry_port(static_cast<std::uint8_t>(port), now);
+    if (risen >> port & 1) ev_prober_.probe_port_now(static_cast<std::uint8_t>(port), now);
   drain_ev_changes(now);
 }
 
 void Requester::deny_ev(Time now, std::uint16_t ev) {
   build_evs();
-  ev_probe_.remove(ev);
+  ev_prober_.remove(ev);
   evs_.deny(ev);
   drain_ev_changes(now);
 }
@@ -415,7 +415,7 @@ void Requester::allow_ev(Time now, std::uint16_t ev) {
 void Requester::replace_ev(Time now, std::uint16_t ev, const EvPath& path) {
   build_evs();
   retire(ev);
-  ev_probe_.remove(ev);
+  ev_prober_.remove(ev);
   evs_.replace(ev, path);
   drain_ev_changes(now);
 }
@@ -430,9 +430,9 @@ void Requester::retire(std::uint16_t ev) {
     sent_.unlink_from_ev(psn);
     r.ev = retired;
   }
-  for (std::size_t i = 0; i < accusations_.size(); ++i)
-    if (accusations_[i].ev == ev) accusations_[i].ev = no_ev;
-  silence_.on_retired(ev, retired);
+  for (std::size_t i = 0; i < trim_waits_.size(); ++i)
+    if (trim_waits_[i].ev == ev) trim_waits_[i].ev = no_ev;
+  pto_.on_retired(ev, retired);
 }
 
 // Turns state changes into events, and keeps the prober in step with them.
@@ -442,20 +442,20 @@ void Requester::drain_ev_changes(Time now) {
     evs_.changes().pop();
     const Ev& e = evs_[ev];
     if (e.state == EvState::assumed_bad) {
-      ev_probe_.add(ev, e.port, evs_.wait_of(ev), now);
+      ev_prober_.add(ev, e.port, evs_.wait_of(ev), now);
       ++context_.stats.evs_demoted;
     } else {
-      ev_probe_.remove(ev);
+      ev_prober_.remove(ev);
     }
     Event event = context_.event(EventType::ev_state, now);
     event.ev = e.value;
     event.port = e.port;
     event.code = static_cast<std::uint32_t>(e.state);
     event.value = e.drops;
-    context_.journal->note(event);
+    context_.event_log->record(event);
   }
   // Two timers without any answer: the EVs that are left have proved no better than those that are gone.
-  ev_probe_.set_desperate(evs_.usable() == 0 || silence_.is_long(), now);
+  ev_prober_.set_none_left(evs_.usable() == 0 || pto_.is_persistent(), now);
 }
 
 void Requester::complete(const Message& message, CompletionStatus status) {
@@ -472,14 +472,14 @@ void Requester::complete(const Message& message, CompletionStatus status) {
 }
 
 void Requester::fail(CompletionStatus status) {
-  if (has_work()) --context_.journal->senders;
+  if (has_work()) --context_.event_log->senders;
   while (!messages_.empty()) {
     complete(messages_.front(), status);
     messages_.give_up();
     status = CompletionStatus::flushed;
   }
-  lost_count_ = suspect_count_ = convicted_count_ = 0;
-  accusations_.clear();
+  lost_count_ = suspect_count_ = detected_count_ = 0;
+  trim_waits_.clear();
   windows_.on_nothing_left();
 }
 

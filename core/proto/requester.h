@@ -5,18 +5,18 @@
 #include <array>
 #include <cstdint>
 
-#include "base/bitmap.h"
-#include "base/fetch.h"
+#include "base/window_bitmap.h"
+#include "base/prefetch.h"
 #include "proto/completion.h"
 #include "proto/config.h"
-#include "proto/ev_probe.h"
+#include "proto/ev_prober.h"
 #include "proto/ev_set.h"
-#include "proto/journal.h"
+#include "proto/event_log.h"
 #include "proto/loss.h"
 #include "proto/rtt.h"
 #include "proto/send_queue.h"
 #include "proto/sent_ring.h"
-#include "proto/silence.h"
+#include "proto/probe_timeout.h"
 #include "proto/slow_ports.h"
 #include "proto/transmit.h"
 #include "proto/windows.h"
@@ -31,7 +31,7 @@ class Requester {
             CompletionQueue& completions)
       : context_(context), config_(config), ev_profile_(ev_profile), cc_profile_(cc_profile), completions_(completions) {}
   ~Requester() {
-    if (has_work()) --context_.journal->senders;
+    if (has_work()) --context_.event_log->senders;
   }
   Requester(const Requester&) = delete;
   Requester& operator=(const Requester&) = delete;
@@ -51,7 +51,7 @@ class Requester {
   CompletionStatus on_nack(Time now, const wire::Nack& nack);
   CompletionStatus on_ack(Time now, const wire::Aeth& aeth, Psn cack);
 
-  void on_held_up(Time now) { loss_.on_held_up(now); }
+  void on_stall(Time now) { loss_.on_stall(now); }
   // The verdicts that waited for the end of a batch.
   void end_batch(Time now);
 
@@ -60,11 +60,11 @@ class Requester {
 
   // The EVs that need a probe: the endpoint sends it and reports the answer.
   std::optional<std::uint16_t> next_probe(Time now, std::uint32_t ports);
-  bool waits_to_probe(Time now) const { return ev_probe_.deadline() <= now; }
+  bool is_probe_due(Time now) const { return ev_prober_.deadline() <= now; }
   // An answer to a probe of `entropy`, which may have been replaced meanwhile.
   void on_probe_answer(Time now, std::uint16_t ev, std::uint32_t entropy, Duration took);
   // Nothing that was sent has been answered for a while.
-  bool hears_nothing() const { return silence_.is_any(); }
+  bool is_probing() const { return pto_.is_probing(); }
 
   // Ports that may carry data.
   void set_live_ports(Time now, std::uint32_t mask);
@@ -77,13 +77,13 @@ class Requester {
   // Completes everything that is left: the first with `status`, the others flushed.
   void fail(CompletionStatus status);
 
-  // See Endpoint::fetch_ahead.
-  void fetch_ahead() const {
+  // See Endpoint::prefetch_state.
+  void prefetch_state() const {
     if (!evs_.is_built()) return;
-    fetch(&sent_[next_psn_]);
-    fetch(&sent_[sent_.first()]);
-    messages_.fetch_ahead();
-    evs_.fetch_ahead();
+    prefetch(&sent_[next_psn_]);
+    prefetch(&sent_[sent_.first()]);
+    messages_.prefetch_state();
+    evs_.prefetch_state();
   }
 
   const EvSet& evs() const { return evs_; }
@@ -96,9 +96,9 @@ class Requester {
   Prng ev_stream() const { return Prng(config_.seed, "ev", context_.qpn); }
   const Rtt& rtt() const { return rtt_; }
   std::uint32_t spray_quantum() const { return ev_profile_.spray_quantum; }
-  std::uint64_t window() const { return windows_.window(context_.journal->senders); }
+  std::uint64_t window() const { return windows_.window(context_.event_log->senders); }
   // Of each port, or nothing where one is for all.
-  std::vector<std::uint64_t> port_windows() const { return windows_.of_ports(context_.journal->senders); }
+  std::vector<std::uint64_t> port_windows() const { return windows_.of_ports(context_.event_log->senders); }
   std::uint64_t bytes_in_flight() const { return windows_.in_flight(); }
   std::uint32_t packets_in_flight() const { return sent_.in_flight(); }
   std::uint32_t messages() const { return static_cast<std::uint32_t>(messages_.size()); }
@@ -114,7 +114,7 @@ class Requester {
   using Message = SendQueue::Message;
 
   // A path on which a packet is missing that a switch may have trimmed: the NACK that would say so has until `due`.
-  struct Accusation {
+  struct TrimWait {
     Time sent_at{};
     Time due{};
     Psn psn;
@@ -125,13 +125,13 @@ class Requester {
   bool window_allows() const;
   // Ports with room in their window and a path; all of them where none has a path, since then that is what is wrong.
   std::uint32_t open_ports() const {
-    const std::uint32_t open = windows_.open_ports(context_.journal->senders), usable = evs_.usable_ports();
+    const std::uint32_t open = windows_.open_ports(context_.event_log->senders), usable = evs_.usable_ports();
     return usable && !(open & usable) ? 0 : open;
   }
   // Without that of ports by which nothing can be sent now.
   std::uint64_t usable_window() const {
     const std::uint32_t usable = evs_.usable_ports();
-    return windows_.window(context_.journal->senders, usable ? usable : ~0u);
+    return windows_.window(context_.event_log->senders, usable ? usable : ~0u);
   }
   void widen_window(Psn edge) {
     if (edge - window_edge_ > 0) window_edge_ = edge;
@@ -161,11 +161,11 @@ class Requester {
   bool is_too_soon(Time now, const SentRecord& record) const {
     return rtt_.has_sample() && now - record.sent_at < rtt_.fastest() * 7 / 8;
   }
-  void settle(Time now, Psn psn);
-  Answers copy_answered(const SentRecord& record, const wire::Sack& sack) const;
-  void tell_copies_apart(Psn psn, const wire::Sack& sack);
-  void settle_undone(Time now, Psn psn, SentRecord& record);
-  void judge_first_copy(Psn psn, const wire::Sack& sack);
+  void on_packet_acked(Time now, Psn psn);
+  AckedCopy acked_copy(const SentRecord& record, const wire::Sack& sack) const;
+  void resolve_copies(Psn psn, const wire::Sack& sack);
+  void undo_loss(Time now, Psn psn, SentRecord& record);
+  void attribute_first_copy(Psn psn, const wire::Sack& sack);
   void suspect_older_on_ev(std::uint16_t ev, Psn acked);
   std::optional<Duration> sample_rtt(Time now, Psn psn, const wire::Sack& sack);
   void apply_mark(Psn psn, const wire::Sack& sack);
@@ -173,42 +173,42 @@ class Requester {
   void refuse_acknowledgement(Time now, Psn cack);
   bool is_credible(const wire::Aeth& aeth, Psn cack) const;
   void report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes);
-  bool explains_accusation(Time now, const wire::Nack& nack);
+  bool resolves_trim_wait(Time now, const wire::Nack& nack);
   void on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason);
 
   // loss
   bool is_overtaken(const SentRecord& record) const;
   bool is_late(const SentRecord& record) const;
-  void convict(const wire::Sack& sack);
-  void note_holes(Psn base, std::uint64_t bitmap);
-  void convict_holes();
-  void convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too);
-  void pass_verdicts(Time now);
-  void declare_convicted(Time now, LossCause cause);
+  void detect_losses(const wire::Sack& sack);
+  void record_holes(Psn base, std::uint64_t bitmap);
+  void detect_holes();
+  void detect_left_out(Psn base, std::uint64_t left_out, bool suspects_too);
+  void commit_losses(Time now);
+  void declare_detected(Time now, LossCause cause);
   void declare_lost(Time now, Psn psn, LossCause cause);
-  void absolve(Psn psn);
-  void blame_path(Time now, Psn psn, SentRecord& record, LossCause cause);
-  void judge_accused(Time now);
-  std::optional<Accusation> withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
+  void clear_loss_marks(Psn psn);
+  void charge_path(Time now, Psn psn, SentRecord& record, LossCause cause);
+  void expire_trim_waits(Time now);
+  std::optional<TrimWait> cancel_trim_wait(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks);
   Duration reorder_window() const {
     return loss_.reorder_window(rtt_.base(), rtt_.smoothed(), windows_.target(rtt_.base()), cc_profile_.min_reorder_window);
   }
-  Duration silence_span() const { return silence_.span(rtt_.silence()); }
+  Duration pto_interval() const { return pto_.span(rtt_.silence()); }
   Time conclusive_from() const;
   // When the copy was sent that was given up; of one that has been sent again since, the latest that it can have been.
   Time given_up_sent_at(const SentRecord& r) const { return r.state == SentState::lost ? r.sent_at : r.sent_at - reorder_window(); }
   void measure(Duration round_trip, bool is_certain) {
     rtt_.on_sample(round_trip, is_certain);
-    silence_.on_measured();
+    pto_.on_measured();
   }
-  // How long a path stays barred the first time.
-  Duration bar_span() const { return rtt_.base() * 5; }
+  // How long a path stays suspended the first time.
+  Duration suspend_span() const { return rtt_.base() * 5; }
   CompletionStatus on_timeout(Time now);
   void drain_ev_changes(Time now);
-  void send_scouts(Time now);
+  void send_checks(Time now);
   void retire(std::uint16_t ev);
   void note_round_trip(Time now, std::uint16_t ev, Duration took, bool is_exact);
-  void on_proof(std::uint16_t ev);
+  void on_path_works(std::uint16_t ev);
   void complete(const Message& message, CompletionStatus status);
 
   bool is_outstanding(Psn psn) const { return psn - sent_.first() >= 0 && psn - next_psn_ < 0; }
@@ -241,15 +241,15 @@ class Requester {
   WindowBitmap holes_;             // left out by a SACK that reports a later one
   std::uint32_t lost_count_ = 0;
   std::uint32_t suspect_count_ = 0;
-  WindowBitmap convicted_;         // lost, unless the rest of the batch says otherwise
-  std::uint32_t convicted_count_ = 0;
-  Ring<Accusation> accusations_;
+  WindowBitmap detected_;         // lost, unless the rest of the batch says otherwise
+  std::uint32_t detected_count_ = 0;
+  Ring<TrimWait> trim_waits_;
   std::uint64_t suspect_clock_ = 0;
-  std::uint64_t unasked_bytes_ = 0;   // sent since a SACK was asked for
+  std::uint64_t unsolicited_bytes_ = 0;   // sent since a SACK was asked for
   std::uint64_t clock_ = 0;        // the receiver's rcvd_bytes, widened: the order in which SACKs were written
 
   EvSet evs_;
-  EvProbe ev_probe_;
+  EvProber ev_prober_;
   SlowPorts slow_ports_;
   std::array<Time, max_ports> answered_at_{};  // when each last acknowledged something
   std::uint16_t quantum_ev_ = no_ev;
@@ -259,7 +259,7 @@ class Requester {
   Loss loss_;
   Rtt rtt_;
   Windows windows_;
-  Silence silence_;
+  ProbeTimeout pto_;
 };
 
 }  // namespace softmrc::proto

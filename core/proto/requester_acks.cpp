@@ -31,12 +31,12 @@ std::uint64_t Requester::advance_clock(const wire::CcState& cc, bool& is_newest)
 // Which transmission of a packet in flight the SACK answers that it caused: its timestamp says so. Without one, the path
 // does that it reflects, as long as there were but two of them, on paths of their own.
 // spec: loss-copies
-Answers Requester::copy_answered(const SentRecord& r, const wire::Sack& sack) const {
-  if (config_.timestamps) return sack.cc.tx_timestamp == timestamp_ticks(r.sent_at) ? Answers::newest : Answers::earlier;
-  if (r.tx_count == 1) return Answers::newest;
+AckedCopy Requester::acked_copy(const SentRecord& r, const wire::Sack& sack) const {
+  if (config_.timestamps) return sack.cc.tx_timestamp == timestamp_ticks(r.sent_at) ? AckedCopy::newest : AckedCopy::earlier;
+  if (r.tx_count == 1) return AckedCopy::newest;
   const bool is_known = r.tx_count == 2 && r.ev < evs_.size() && r.previous_ev < evs_.size() && r.ev != r.previous_ev;
-  if (is_known && sack.entropy == evs_[r.ev].value) return Answers::newest;
-  return is_known && sack.entropy == evs_[r.previous_ev].value ? Answers::earlier : Answers::unknown;
+  if (is_known && sack.entropy == evs_[r.ev].value) return AckedCopy::newest;
+  return is_known && sack.entropy == evs_[r.previous_ev].value ? AckedCopy::earlier : AckedCopy::unknown;
 }
 
 // Valid when it is certain which transmission the SACK answers.
@@ -44,7 +44,7 @@ Answers Requester::copy_answered(const SentRecord& r, const wire::Sack& sack) co
 std::optional<Duration> Requester::sample_rtt(Time now, Psn psn, const wire::Sack& sack) {
   if (!is_outstanding(psn)) return std::nullopt;
   const SentRecord& r = sent_[psn];
-  if (r.state != SentState::in_flight || copy_answered(r, sack) != Answers::newest) return std::nullopt;
+  if (r.state != SentState::in_flight || acked_copy(r, sack) != AckedCopy::newest) return std::nullopt;
   const Duration rtt = now - r.sent_at;
   measure(rtt, r.tx_count == 1);
   note_round_trip(now, r.ev, rtt, true);
@@ -71,26 +71,26 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
     refuse_acknowledgement(now, cack);
     return CompletionStatus::success;
   }
-  AckFacts facts;
+  AckSample info;
   bool is_newest = false;
-  facts.new_bytes = advance_clock(sack.cc, is_newest);
-  facts.marked = sack.mark != wire::Mark::none;
+  info.new_bytes = advance_clock(sack.cc, is_newest);
+  info.marked = sack.mark != wire::Mark::none;
 
   const Psn trigger = cack + sack.ack_psn_offset;
   const std::uint32_t port = is_outstanding(trigger) ? port_of(sent_[trigger]) : max_ports;
   if (sack.answers_probe) {
-    if (const auto probe = silence_.on_probe_answer(sack.probe_id())) {
+    if (const auto probe = pto_.on_probe_answer(sack.probe_id())) {
       loss_.on_probe_answered(probe->sent_at);
       measure(now - probe->sent_at, true);
-      if (silence_.is_long()) on_proof(probe->ev);
+      if (pto_.is_persistent()) on_path_works(probe->ev);
     }
   } else {
-    if (is_outstanding(trigger) && sent_[trigger].in_doubt) [[unlikely]] judge_first_copy(trigger, sack);
-    facts.round_trip = sample_rtt(now, trigger, sack);
-    if (facts.round_trip) facts.delay = std::max(*facts.round_trip - rtt_.base(), Duration{0});
+    if (is_outstanding(trigger) && sent_[trigger].is_ambiguous) [[unlikely]] attribute_first_copy(trigger, sack);
+    info.round_trip = sample_rtt(now, trigger, sack);
+    if (info.round_trip) info.delay = std::max(*info.round_trip - rtt_.base(), Duration{0});
     apply_mark(trigger, sack);
     if (is_outstanding(trigger)) {
-      tell_copies_apart(trigger, sack);
+      resolve_copies(trigger, sack);
       acknowledge_bits(now, trigger, 1);
     }
   }
@@ -101,19 +101,19 @@ CompletionStatus Requester::on_sack(Time now, const wire::Sack& sack) {
     else widen_window(cack + 1 + sack.mpr * mpr_unit);
   }
   loss_.on_sack_done();
-  if (is_newest && sent_.in_flight()) convict(sack);
-  if (!context_.journal->in_batch) pass_verdicts(now);
+  if (is_newest && sent_.in_flight()) detect_losses(sack);
+  if (!context_.event_log->in_batch) commit_losses(now);
 
-  facts.base_rtt = rtt_.base();
-  facts.penalty = sack.cc.rcv_cwnd_pen;
-  facts.restore = sack.cc.restore_cwnd;
-  windows_.on_sack(now, facts, port);
+  info.base_rtt = rtt_.base();
+  info.penalty = sack.cc.rcv_cwnd_pen;
+  info.restore = sack.cc.restore_cwnd;
+  windows_.on_sack(now, info, port);
   drain_ev_changes(now);
-  if (context_.journal->traces(EventType::window)) [[unlikely]] {
+  if (context_.event_log->traces(EventType::window)) [[unlikely]] {
     Event e = context_.event(EventType::window, now);
     e.value = window();
     e.psn = static_cast<std::uint32_t>(windows_.in_flight());
-    context_.journal->trace(e);
+    context_.event_log->trace(e);
   }
   return CompletionStatus::success;
 }
@@ -125,14 +125,14 @@ bool Requester::acknowledge_through(Time now, Psn cack) {
   if (count <= 0) return false;
   for (std::int32_t i = 0; i < count; ++i) {
     const Psn psn = first + i;
-    if (sent_[psn].state != SentState::settled) settle(now, psn);
+    if (sent_[psn].state != SentState::acked) on_packet_acked(now, psn);
   }
   acked_.clear_run(first.value, static_cast<std::uint32_t>(count));
   holes_.clear_run(first.value, static_cast<std::uint32_t>(count));
   sent_.advance(cack + 1);
   // Where SACKs carry the window, cack alone promises no more than the smallest.
   widen_window(sent_.first() + (context_.dynamic_mpr ? smallest_mpr : attributes_.mpr) * mpr_unit);
-  silence_.on_progress(now);
+  pto_.on_progress(now);
   return true;
 }
 
@@ -151,52 +151,52 @@ void Requester::acknowledge_bits(Time now, Psn base, std::uint64_t bits) {
     const Psn psn = base + std::countr_zero(fresh);
     fresh &= fresh - 1;
     acked_.set(psn.value);
-    settle(now, psn);
-    silence_.on_progress(now);
+    on_packet_acked(now, psn);
+    pto_.on_progress(now);
   }
 }
 
-void Requester::settle(Time now, Psn psn) {
+void Requester::on_packet_acked(Time now, Psn psn) {
   SentRecord& r = sent_[psn];
-  if (context_.journal->traces(EventType::packet_acked)) [[unlikely]] {
+  if (context_.event_log->traces(EventType::packet_acked)) [[unlikely]] {
     Event e = context_.event(EventType::packet_acked, now);
     e.psn = psn.value;
     e.ev = evs_[r.ev].value;
     e.port = evs_[r.ev].port;
     e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
-    context_.journal->trace(e);
+    context_.event_log->trace(e);
   }
-  if (r.state == SentState::lost || r.answers == Answers::earlier || (r.answers == Answers::unknown && is_too_soon(now, r))) {
-    settle_undone(now, psn, r);
+  if (r.state == SentState::lost || r.answers == AckedCopy::earlier || (r.answers == AckedCopy::unknown && is_too_soon(now, r))) {
+    undo_loss(now, psn, r);
     return;
   }
-  absolve(psn);
+  clear_loss_marks(psn);
   // What may answer either copy says nothing about when, or by which path, the packet arrived.
-  const bool is_evidence = r.answers == Answers::newest;
+  const bool is_evidence = r.answers == AckedCopy::newest;
   if (is_evidence) suspect_older_on_ev(r.ev, psn);
   sent_.unlink(psn);
   windows_.on_gone(port_of(r), r.bytes);
-  r.state = SentState::settled;
+  r.state = SentState::acked;
   if (!is_evidence) return;
   answered_at_[port_of(r)] = now;
   windows_.on_arrived(port_of(r), r.bytes, now - r.sent_at);
-  if (silence_.is_long()) on_proof(r.ev);
+  if (pto_.is_persistent()) on_path_works(r.ev);
   evs_.on_acked(r.ev, r.sent_at);
   loss_.on_acked(now, r.sent_at, rtt_.smoothed());
 }
 
-void Requester::tell_copies_apart(Psn psn, const wire::Sack& sack) {
+void Requester::resolve_copies(Psn psn, const wire::Sack& sack) {
   SentRecord& r = sent_[psn];
-  if (r.answers != Answers::newest && r.state == SentState::in_flight) r.answers = copy_answered(r, sack);
+  if (r.answers != AckedCopy::newest && r.state == SentState::in_flight) r.answers = acked_copy(r, sack);
 }
 
 // A packet was sent again in silence, and this SACK says which copy it answers. If the second, and the path of
 // the first has acknowledged nothing for three round trips, that path lost it. Without this verdict a flow of one packet
 // at a time would stumble over the same dead path lap after lap.
-void Requester::judge_first_copy(Psn psn, const wire::Sack& sack) {
+void Requester::attribute_first_copy(Psn psn, const wire::Sack& sack) {
   SentRecord& r = sent_[psn];
-  r.in_doubt = false;
-  if (r.state != SentState::in_flight || r.previous_ev == r.ev || copy_answered(r, sack) != Answers::newest) return;
+  r.is_ambiguous = false;
+  if (r.state != SentState::in_flight || r.previous_ev == r.ev || acked_copy(r, sack) != AckedCopy::newest) return;
   const Duration three_rtt = std::max(rtt_.base(), rtt_.smoothed()) * 3;
   const Time unacked_since = evs_[r.previous_ev].unacked_since;
   if (unacked_since == Time::never() || r.sent_at - unacked_since <= three_rtt) return;
@@ -205,7 +205,7 @@ void Requester::judge_first_copy(Psn psn, const wire::Sack& sack) {
 
 // The packet was declared lost, and here it is: the verdict on its path falls.
 // spec: loss-undone
-void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
+void Requester::undo_loss(Time now, Psn psn, SentRecord& r) {
   const bool was_waiting = r.state == SentState::lost;
   const std::uint16_t ev = was_waiting ? r.ev : r.previous_ev;
   if (was_waiting) {
@@ -213,23 +213,23 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
     --lost_count_;
     if (loss_.latest_acked_sent() > r.sent_at) loss_.on_lag(loss_.latest_acked_sent() - r.sent_at);
   } else {
-    absolve(psn);
+    clear_loss_marks(psn);
     sent_.unlink(psn);
     windows_.on_gone(port_of(r), r.bytes);
   }
-  r.state = SentState::settled;
+  r.state = SentState::acked;
   // Whichever transmission this answers, it took at least so long: longer than the timer had allowed for. Or its answers were
   // lost, and it is we who took so long to ask again: so it is not taken for more than a network's.
   // spec: timer-outgrown
-  const Duration took = std::min(now - r.sent_at, Silence::longest_guess);
-  if (silence_.has_timed_out() && rtt_.has_sample() && took > silence_span()) rtt_.on_sample(took, false);
+  const Duration took = std::min(now - r.sent_at, ProbeTimeout::longest_guess);
+  if (pto_.has_timed_out() && rtt_.has_sample() && took > pto_interval()) rtt_.on_sample(took, false);
   ++context_.stats.loss_spurious;
-  if (r.window_paid) windows_.on_loss_undone(evs_[ev == no_ev ? r.ev : ev].port, r.bytes);
+  if (r.window_charged) windows_.on_loss_undone(evs_[ev == no_ev ? r.ev : ev].port, r.bytes);
   // What was sent again had waited for W at least before that.
   if (ev != no_ev) note_round_trip(now, ev, was_waiting ? now - r.sent_at : now - r.sent_at + reorder_window(), was_waiting);
-  withdraw_accusation(psn, ev, std::nullopt);
-  if (r.path_blamed && ev != no_ev && evs_[ev].state == EvState::assumed_bad && evs_.on_spurious(ev, given_up_sent_at(r))) {
-    evs_.bar(ev, now, bar_span());
+  cancel_trim_wait(psn, ev, std::nullopt);
+  if (r.path_charged && ev != no_ev && evs_[ev].state == EvState::assumed_bad && evs_.on_spurious(ev, given_up_sent_at(r))) {
+    evs_.suspend(ev, now, suspend_span());
     ++context_.stats.evs_restored;
   }
   Event e = context_.event(EventType::packet_spurious, now);
@@ -238,7 +238,7 @@ void Requester::settle_undone(Time now, Psn psn, SentRecord& r) {
     e.ev = evs_[ev].value;
     e.port = evs_[ev].port;
   }
-  context_.journal->trace(e);
+  context_.event_log->trace(e);
 }
 
 void Requester::suspect_older_on_ev(std::uint16_t ev, Psn acked) {
@@ -251,14 +251,14 @@ void Requester::suspect_older_on_ev(std::uint16_t ev, Psn acked) {
   }
 }
 
-void Requester::absolve(Psn psn) {
+void Requester::clear_loss_marks(Psn psn) {
   if (suspect_count_ && suspects_.test(psn.value)) {
     suspects_.clear(psn.value);
     --suspect_count_;
   }
-  if (convicted_count_ && convicted_.test(psn.value)) {
-    convicted_.clear(psn.value);
-    --convicted_count_;
+  if (detected_count_ && detected_.test(psn.value)) {
+    detected_.clear(psn.value);
+    --detected_count_;
   }
 }
 
@@ -272,22 +272,22 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
     return CompletionStatus::success;
   }
   const bool is_trim = nack.reason == wire::NackReason::trimmed || nack.reason == wire::NackReason::trimmed_last_hop;
-  if (!evs_.is_built() || (is_trim && explains_accusation(now, nack)) || !is_outstanding(psn)) return CompletionStatus::success;
+  if (!evs_.is_built() || (is_trim && resolves_trim_wait(now, nack)) || !is_outstanding(psn)) return CompletionStatus::success;
   SentRecord& r = sent_[psn];
   // A NACK of an earlier transmission says nothing about the one under way.
   const bool is_of_last =
       r.tx_count == 1 || (config_.timestamps ? nack.tx_timestamp == timestamp_ticks(r.sent_at) : !is_too_soon(now, r));
   if (r.state != SentState::in_flight || !is_of_last) {
-    if (is_trim && r.state != SentState::settled) on_late_trim(now, r, is_of_last, nack.reason);
+    if (is_trim && r.state != SentState::acked) on_late_trim(now, r, is_of_last, nack.reason);
     return CompletionStatus::success;
   }
   const std::uint64_t bytes = r.bytes;
   declare_lost(now, psn, LossCause::nacked);
   if (is_trim) {
     report_trim(now, r.ev, r.sent_at, nack.reason, bytes);
-    silence_.on_trimmed(now, r.tx_count, silence_span());
+    pto_.on_trimmed(now, r.tx_count, pto_interval());
   } else {
-    silence_.on_not_taken(now, r.tx_count, silence_span());
+    pto_.on_receiver_not_ready(now, r.tx_count, pto_interval());
     drain_ev_changes(now);
   }
   return CompletionStatus::success;
@@ -297,7 +297,7 @@ CompletionStatus Requester::on_nack(Time now, const wire::Nack& nack) {
 void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::NackReason reason, std::uint64_t bytes) {
   ++context_.stats.trims_reported;
   evs_.on_acked(ev, sent_at);
-  if (reason == wire::NackReason::trimmed) evs_.bar(ev, now, bar_span());
+  if (reason == wire::NackReason::trimmed) evs_.suspend(ev, now, suspend_span());
   windows_.on_trim(now, evs_[ev].port, bytes);
   drain_ev_changes(now);
 }
@@ -305,21 +305,21 @@ void Requester::report_trim(Time now, std::uint16_t ev, Time sent_at, wire::Nack
 // The packet was given up before its NACK came, which was slower than a SACK on another plane. It is as good a report on the
 // path and on the congestion there as one in time; the window was cut already.
 // spec: trim-late-nack
-bool Requester::explains_accusation(Time now, const wire::Nack& nack) {
+bool Requester::resolves_trim_wait(Time now, const wire::Nack& nack) {
   const Psn psn(nack.nack_psn);
   const auto ticks = config_.timestamps ? std::optional(nack.tx_timestamp) : std::nullopt;
-  const auto accusation = withdraw_accusation(psn, no_ev, ticks);
-  if (!accusation) return false;
-  evs_.on_acked(accusation->ev, accusation->sent_at);
+  const auto trim_wait = cancel_trim_wait(psn, no_ev, ticks);
+  if (!trim_wait) return false;
+  evs_.on_acked(trim_wait->ev, trim_wait->sent_at);
   // Without timestamps it may as well be the copy's.
   if (!config_.timestamps) return false;
   if (is_outstanding(psn)) {
     SentRecord& r = sent_[psn];
-    r.path_blamed = false;
+    r.path_charged = false;
     if (r.state == SentState::lost) r.was_nacked = true;
-    else if (r.tx_count == 2) r.answers = Answers::newest;
+    else if (r.tx_count == 2) r.answers = AckedCopy::newest;
   }
-  report_trim(now, accusation->ev, accusation->sent_at, nack.reason, 0);
+  report_trim(now, trim_wait->ev, trim_wait->sent_at, nack.reason, 0);
   return true;
 }
 
@@ -327,14 +327,14 @@ bool Requester::explains_accusation(Time now, const wire::Nack& nack) {
 void Requester::on_late_trim(Time now, SentRecord& r, bool is_of_last, wire::NackReason reason) {
   const bool is_waiting = r.state == SentState::lost;
   // Of a packet sent more than twice it is not known which copy is meant.
-  const bool is_told = is_waiting ? r.was_nacked || !is_of_last : r.answers == Answers::newest || r.tx_count != 2;
+  const bool is_told = is_waiting ? r.was_nacked || !is_of_last : r.answers == AckedCopy::newest || r.tx_count != 2;
   const std::uint16_t ev = is_waiting ? r.ev : r.previous_ev;
   if (is_told || ev == no_ev) return;
   if (is_waiting) r.was_nacked = true;
-  else r.answers = Answers::newest;
-  if (r.path_blamed && evs_[ev].state == EvState::assumed_bad) {
+  else r.answers = AckedCopy::newest;
+  if (r.path_charged && evs_[ev].state == EvState::assumed_bad) {
     if (evs_.on_spurious(ev, given_up_sent_at(r))) ++context_.stats.evs_restored;
-    r.path_blamed = false;
+    r.path_charged = false;
   }
   report_trim(now, ev, is_waiting ? r.sent_at : Time::long_ago(), reason, 0);
 }
@@ -369,8 +369,8 @@ CompletionStatus Requester::on_ack(Time now, const wire::Aeth& aeth, Psn cack) {
     complete(messages_.front(), CompletionStatus::success);
     ++context_.stats.messages_completed;
     messages_.confirm();
-    if (messages_.empty()) --context_.journal->senders;
-    silence_.on_progress(now);
+    if (messages_.empty()) --context_.event_log->senders;
+    pto_.on_progress(now);
   }
   // A refusal confirms what came before the request that it refuses.
   if (aeth.syndrome != wire::Syndrome::ack) return status_of(aeth.syndrome);

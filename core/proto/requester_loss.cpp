@@ -21,27 +21,27 @@ bool Requester::is_late(const SentRecord& r) const {
 // out of order as the receiver counts, so is everything: it reports stretches in which something arrived, and of one that
 // was lost as a whole it would never speak.
 // spec: loss-same-ev loss-across-evs loss-covered
-void Requester::convict(const wire::Sack& sack) {
-  if (sack.bitmap) note_holes(Psn(sack.cack_psn) + sack.sack_offset, sack.bitmap);
+void Requester::detect_losses(const wire::Sack& sack) {
+  if (sack.bitmap) record_holes(Psn(sack.cack_psn) + sack.sack_offset, sack.bitmap);
   const bool suspects_too = suspect_count_ && clock_ >= suspect_clock_;
   const bool some_are_late = is_overtaken(sent_[sent_.oldest()]);
   if (!suspects_too && !some_are_late) return;
   const Psn after_cack = Psn(sack.cack_psn) + 1;
-  convict_left_out(after_cack, 1, suspects_too);
-  if (sack.bitmap) convict_left_out(Psn(sack.cack_psn) + sack.sack_offset, ~sack.bitmap, suspects_too);
+  detect_left_out(after_cack, 1, suspects_too);
+  if (sack.bitmap) detect_left_out(Psn(sack.cack_psn) + sack.sack_offset, ~sack.bitmap, suspects_too);
   if (!some_are_late) return;
-  convict_holes();
+  detect_holes();
   const auto settled = static_cast<std::uint32_t>(next_psn_ - sent_.first()) - sent_.in_flight() - lost_count_;
   if (sack.cc.ooo_count != settled) return;
   const Psn first = after_cack - sent_.first() > 0 ? after_cack : sent_.first();
-  for (Psn base = first; base - next_psn_ < 0; base = base + 64) convict_left_out(base, ~0ull, false);
+  for (Psn base = first; base - next_psn_ < 0; base = base + 64) detect_left_out(base, ~0ull, false);
 }
 
 // What this SACK leaves out before the last that it reports. If one of these arrives after all, its 64 PSNs have news and
 // are soon reported again; so for rule (b) it need not be covered once more when it turns out to be late. Without this
 // the packets that one slow path holds would be missed one by one, as cack reaches them.
 // spec: loss-holes
-void Requester::note_holes(Psn base, std::uint64_t bitmap) {
+void Requester::record_holes(Psn base, std::uint64_t bitmap) {
   std::uint64_t holes = ~bitmap & ~0ull >> std::countl_zero(bitmap);
   const std::int32_t behind = sent_.first() - base;
   if (behind >= 64) return;
@@ -55,16 +55,16 @@ void Requester::note_holes(Psn base, std::uint64_t bitmap) {
   if (holes) holes_.set_window(base.value, holes);
 }
 
-void Requester::convict_holes() {
+void Requester::detect_holes() {
   std::uint32_t left = sent_.in_flight();
   for (Psn psn = sent_.oldest(); left && is_overtaken(sent_[psn]); psn = sent_.newer_than(psn), --left) {
-    if (!is_late(sent_[psn]) || !holes_.test(psn.value) || acked_.test(psn.value) || convicted_.test(psn.value)) continue;
-    convicted_.set(psn.value);
-    ++convicted_count_;
+    if (!is_late(sent_[psn]) || !holes_.test(psn.value) || acked_.test(psn.value) || detected_.test(psn.value)) continue;
+    detected_.set(psn.value);
+    ++detected_count_;
   }
 }
 
-void Requester::convict_left_out(Psn base, std::uint64_t left_out, bool suspects_too) {
+void Requester::detect_left_out(Psn base, std::uint64_t left_out, bool suspects_too) {
   const std::int32_t behind = sent_.first() - base;
   if (behind >= 64) return;
   if (behind > 0) {
@@ -78,25 +78,25 @@ void Requester::convict_left_out(Psn base, std::uint64_t left_out, bool suspects
   for (; left_out; left_out &= left_out - 1) {
     const Psn psn = base + std::countr_zero(left_out);
     const SentRecord& r = sent_[psn];
-    if (r.state != SentState::in_flight || convicted_.test(psn.value)) continue;
+    if (r.state != SentState::in_flight || detected_.test(psn.value)) continue;
     if (!(suspects_too && suspects_.test(psn.value)) && !is_late(r)) continue;
-    convicted_.set(psn.value);
-    ++convicted_count_;
+    detected_.set(psn.value);
+    ++detected_count_;
   }
 }
 
 void Requester::end_batch(Time now) {
-  if (convicted_count_ == 0 && accusations_.empty()) return;
-  pass_verdicts(now);
+  if (detected_count_ == 0 && trim_waits_.empty()) return;
+  commit_losses(now);
   drain_ev_changes(now);
 }
 
-void Requester::pass_verdicts(Time now) {
-  if (!accusations_.empty()) judge_accused(now);
-  if (convicted_count_ == 0) return;
-  declare_convicted(now, LossCause::same_ev);
+void Requester::commit_losses(Time now) {
+  if (!trim_waits_.empty()) expire_trim_waits(now);
+  if (detected_count_ == 0) return;
+  declare_detected(now, LossCause::same_ev);
   drain_ev_changes(now);
-  declare_convicted(now, LossCause::across_evs);
+  declare_detected(now, LossCause::across_evs);
   // Nothing sent later on these paths has come back either; waiting for each packet's own evidence would cost a round
   // trip per packet. A path condemned by (a) is different: it just delivered.
   for (std::size_t i = 0; i < evs_.changes().size(); ++i) {
@@ -107,10 +107,10 @@ void Requester::pass_verdicts(Time now) {
 }
 
 // Suspects by (a), all others by (b).
-void Requester::declare_convicted(Time now, LossCause cause) {
+void Requester::declare_detected(Time now, LossCause cause) {
   const std::uint32_t window = static_cast<std::uint32_t>(next_psn_ - sent_.first());
   std::uint32_t at = 0;
-  while (convicted_count_ && (at += convicted_.distance_to_set((sent_.first() + at).value, window - at)) < window) {
+  while (detected_count_ && (at += detected_.distance_to_set((sent_.first() + at).value, window - at)) < window) {
     const Psn psn = sent_.first() + at++;
     if (cause == LossCause::across_evs || (suspect_count_ && suspects_.test(psn.value))) declare_lost(now, psn, cause);
   }
@@ -119,7 +119,7 @@ void Requester::declare_convicted(Time now, LossCause cause) {
 void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
   SentRecord& r = sent_[psn];
   SOFTMRC_CHECK(r.state == SentState::in_flight);
-  absolve(psn);
+  clear_loss_marks(psn);
   sent_.unlink(psn);
   windows_.on_gone(port_of(r), r.bytes);
   r.state = SentState::lost;
@@ -133,51 +133,51 @@ void Requester::declare_lost(Time now, Psn psn, LossCause cause) {
     case LossCause::timeout: ++context_.stats.lost_timeout; break;
     case LossCause::nacked: ++context_.stats.lost_nacked; break;
   }
-  blame_path(now, psn, r, cause);
-  r.window_paid = cause != LossCause::nacked;
-  if (r.window_paid) windows_.on_loss(now, port_of(r), r.bytes);
-  if (context_.journal->traces(EventType::packet_lost)) [[unlikely]] {
+  charge_path(now, psn, r, cause);
+  r.window_charged = cause != LossCause::nacked;
+  if (r.window_charged) windows_.on_loss(now, port_of(r), r.bytes);
+  if (context_.event_log->traces(EventType::packet_lost)) [[unlikely]] {
     Event e = context_.event(EventType::packet_lost, now);
     e.psn = psn.value;
     e.ev = evs_[r.ev].value;
     e.port = evs_[r.ev].port;
     e.code = static_cast<std::uint32_t>(cause);
     e.value = static_cast<std::uint64_t>((now - r.sent_at).ps);
-    context_.journal->trace(e);
+    context_.event_log->trace(e);
   }
 }
 
 // A timer proves nothing about one path, since none answered; only a second in a row is held against them.
 // spec: trim-late-nack
-void Requester::blame_path(Time now, Psn psn, SentRecord& r, LossCause cause) {
-  r.path_blamed = cause == LossCause::same_ev || cause == LossCause::across_evs ||
-                  (cause == LossCause::timeout && silence_.is_long());
-  if (!r.path_blamed) return;
+void Requester::charge_path(Time now, Psn psn, SentRecord& r, LossCause cause) {
+  r.path_charged = cause == LossCause::same_ev || cause == LossCause::across_evs ||
+                  (cause == LossCause::timeout && pto_.is_persistent());
+  if (!r.path_charged) return;
   // A later packet of this path came through. Where switches trim, so may the header of this one have, and the NACK that
   // it caused be slower than the SACK on another plane. The packet is sent again at once; the path is given that long.
   if (cause == LossCause::same_ev && config_.peer_trim_nack) {
-    accusations_.push({r.sent_at, now + reorder_window(), psn, r.ev});
+    trim_waits_.push({r.sent_at, now + reorder_window(), psn, r.ev});
     return;
   }
   evs_.on_loss(r.ev, r.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
 }
 
-void Requester::judge_accused(Time now) {
-  while (!accusations_.empty() && accusations_.front().due <= now) {
-    const Accusation a = accusations_.front();
-    accusations_.pop();
+void Requester::expire_trim_waits(Time now) {
+  while (!trim_waits_.empty() && trim_waits_.front().due <= now) {
+    const TrimWait a = trim_waits_.front();
+    trim_waits_.pop();
     if (a.ev == no_ev) continue;
     evs_.on_loss(a.ev, a.sent_at, loss_.latest_acked_sent(), std::max(rtt_.base(), rtt_.smoothed()) * 3);
   }
 }
 
-// The accusation of this packet, on this EV (or any) or with this timestamp, if there was one.
-std::optional<Requester::Accusation> Requester::withdraw_accusation(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks) {
-  for (std::size_t i = 0; i < accusations_.size(); ++i) {
-    Accusation& a = accusations_[i];
+// The trim_wait of this packet, on this EV (or any) or with this timestamp, if there was one.
+std::optional<Requester::TrimWait> Requester::cancel_trim_wait(Psn psn, std::uint16_t ev, std::optional<std::uint16_t> ticks) {
+  for (std::size_t i = 0; i < trim_waits_.size(); ++i) {
+    TrimWait& a = trim_waits_[i];
     if (a.psn != psn || a.ev == no_ev) continue;
     if (ticks ? *ticks != timestamp_ticks(a.sent_at) : ev != no_ev && a.ev != ev) continue;
-    const Accusation withdrawn = a;
+    const TrimWait withdrawn = a;
     a.ev = no_ev;
     return withdrawn;
   }
@@ -191,39 +191,39 @@ Time Requester::conclusive_from() const {
   const SentRecord& r = sent_[sent_.oldest()];
   const Duration late = reorder_window() + windows_.lag_of(port_of(r));
   const Time answered_at = answered_at_[port_of(r)];
-  return std::max(loss_.left_at(r.sent_at) + std::max(late, silence_span()), answered_at + silence_span()) + nanoseconds(1);
+  return std::max(loss_.left_at(r.sent_at) + std::max(late, pto_interval()), answered_at + pto_interval()) + nanoseconds(1);
 }
 
 Time Requester::deadline(Time now) const {
-  Time at = ev_probe_.deadline() > now ? ev_probe_.deadline() : Time::never();
-  if (!accusations_.empty()) at = std::min(at, accusations_.front().due);
-  return waits() ? std::min(at, silence_.deadline(now, silence_span(), conclusive_from())) : at;
+  Time at = ev_prober_.deadline() > now ? ev_prober_.deadline() : Time::never();
+  if (!trim_waits_.empty()) at = std::min(at, trim_waits_.front().due);
+  return waits() ? std::min(at, pto_.deadline(now, pto_interval(), conclusive_from())) : at;
 }
 
 CompletionStatus Requester::on_timer(Time now) {
-  if (!accusations_.empty()) {
-    judge_accused(now);
+  if (!trim_waits_.empty()) {
+    expire_trim_waits(now);
     drain_ev_changes(now);
   }
   if (!waits()) return CompletionStatus::success;
-  switch (silence_.due(now, silence_span(), conclusive_from())) {
-    case Silence::Due::timeout: return on_timeout(now);
-    case Silence::Due::question:
-      if (silence_.ask(now, sent_.in_flight(), messages_.has_sent_operation())) ++context_.stats.tail_probes;
+  switch (pto_.due(now, pto_interval(), conclusive_from())) {
+    case ProbeTimeout::Due::timeout: return on_timeout(now);
+    case ProbeTimeout::Due::probe:
+      if (pto_.ping(now, sent_.in_flight(), messages_.has_sent_operation())) ++context_.stats.tail_probes;
       break;
-    case Silence::Due::nothing: break;
+    case ProbeTimeout::Due::nothing: break;
   }
   return CompletionStatus::success;
 }
 
 CompletionStatus Requester::on_timeout(Time now) {
   ++context_.stats.timeouts;
-  if (!silence_.on_timeout(now)) return CompletionStatus::retry_exceeded;
-  for (std::uint32_t left = sent_.in_flight(); left && sent_[sent_.oldest()].sent_at + silence_span() <= now; --left)
+  if (!pto_.on_timeout(now)) return CompletionStatus::retry_exceeded;
+  for (std::uint32_t left = sent_.in_flight(); left && sent_[sent_.oldest()].sent_at + pto_interval() <= now; --left)
     declare_lost(now, sent_.oldest(), LossCause::timeout);
-  if (messages_.has_sent_operation()) silence_.solicit();
+  if (messages_.has_sent_operation()) pto_.solicit();
   drain_ev_changes(now);
-  if (silence_.is_long()) send_scouts(now);
+  if (pto_.is_persistent()) send_checks(now);
   return CompletionStatus::success;
 }
 

@@ -12,12 +12,12 @@
 
 #include <cstdint>
 
-#include "base/bitmap.h"
-#include "proto/ack_maker.h"
+#include "base/window_bitmap.h"
+#include "proto/ack_generator.h"
 #include "proto/completion.h"
 #include "proto/config.h"
-#include "proto/departed.h"
-#include "proto/journal.h"
+#include "proto/time_wait.h"
+#include "proto/event_log.h"
 #include "proto/memory.h"
 
 namespace softmrc::proto {
@@ -30,7 +30,7 @@ class Responder {
   void start(const RtrAttributes& attributes);
 
   // As many as their 16-bit numbers tell apart.
-  static constexpr std::size_t most_receives = 1 << 16;
+  static constexpr std::size_t max_receives = 1 << 16;
   void post_receive(std::uint64_t wr_id) { receives_.push(wr_id); }
   void post_receives(std::uint64_t wr_id, std::uint32_t count) { receives_.push(count, wr_id); }
   std::size_t receives_posted() const { return receives_.size(); }
@@ -43,10 +43,10 @@ class Responder {
   // A packet for a queue pair that is in error: tell the peer, so that it need not wait for its timer.
   void refuse_in_error(const wire::Bth& bth, const Arrival& arrival);
 
-  // See Endpoint::fetch_ahead.
-  void fetch_ahead() const {
-    received_.fetch_ahead(expected_.value);
-    unreported_.fetch_ahead(expected_.value >> 6);
+  // See Endpoint::prefetch_state.
+  void prefetch_state() const {
+    received_.prefetch_state(expected_.value);
+    unreported_.prefetch_state(expected_.value >> 6);
   }
 
   // When a reply becomes due by time alone.
@@ -66,7 +66,7 @@ class Responder {
   void set_penalty(std::uint8_t penalty);
   void fail();
 
-  LastWord last_word() const {
+  TimeWaitState time_wait_state() const {
     return {context_.qpn, context_.dest_qpn, context_.peer, expected_ - 1, static_cast<std::uint16_t>(released_messages_ - 1),
             has_released_, ~0u, {}, {}};
   }
@@ -135,7 +135,7 @@ class Responder {
   std::uint16_t next_rqmsn_ = 0;
   Ring<std::uint64_t> receives_;
 
-  AckMaker acks_;
+  AckGenerator acks_;
   std::uint8_t penalty_ = 0;
   std::uint8_t restores_left_ = 0; // SACKs that still carry restore_cwnd, in case one is lost
   bool is_first_packet_ = true;

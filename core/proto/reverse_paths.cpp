@@ -89,7 +89,7 @@ std::uint32_t ReversePaths::likeliest(std::uint32_t arrival_port, std::uint32_t 
     if (paths_[port].answered_at > paths_[newest].answered_at) newest = port;
   }
   const Duration behind = paths_[newest].answered_at - paths_[arrival_port].answered_at;
-  return behind > interval_ * most_rounds_silent ? newest : arrival_port;
+  return behind > interval_ * max_rounds_silent ? newest : arrival_port;
 }
 
 bool ReversePaths::should_wait(std::uint32_t free_ports, std::uint32_t live_ports) const {
@@ -110,15 +110,15 @@ void ReversePaths::confirm(std::uint8_t port, Time now) {
   awaiting_ &= ~(1u << port);
 }
 
-void ReversePaths::on_doubt(Time now, Duration rtt) {
-  if (now - doubted_at_ < rtt) return;
-  doubted_at_ = now;
+void ReversePaths::on_suspect(Time now, Duration rtt) {
+  if (now - suspected_at_ < rtt) return;
+  suspected_at_ = now;
   for (std::uint32_t port = 0; port < paths_.size(); ++port)
     if (now - paths_[port].confirmed_at >= rtt) take(port, redraw(port));
 }
 
 std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports,
-                                                     Duration rtt, std::span<SharedWay> shared) {
+                                                     Duration rtt, std::span<SharedReversePath> shared) {
   if (paths_.empty() || now < deadline()) return std::nullopt;
   if (to_probe_ == 0) judge_silent(now, shared);
   if (receiving_ && to_probe_ == 0) {
@@ -149,7 +149,7 @@ std::optional<std::uint8_t> ReversePaths::next_probe(Time now, std::uint32_t liv
 }
 
 // The round is over: paths whose probe was not answered are held to be broken, and try another EV next time.
-void ReversePaths::judge_silent(Time now, std::span<SharedWay> shared) {
+void ReversePaths::judge_silent(Time now, std::span<SharedReversePath> shared) {
   awaits_ = false;
   healthy_ &= ~awaiting_;
   for (; awaiting_; awaiting_ &= awaiting_ - 1) {
@@ -160,7 +160,7 @@ void ReversePaths::judge_silent(Time now, std::span<SharedWay> shared) {
 }
 
 // Its path is another one than ours, on the same plane: what is said of it says nothing about when ours was confirmed.
-void ReversePaths::believe(std::uint32_t port, const SharedWay& way) {
+void ReversePaths::believe(std::uint32_t port, const SharedReversePath& way) {
   if (way.silent_at > way.answered_at) healthy_ &= ~(1u << port);
   if (way.answered_at <= std::max(way.silent_at, paths_[port].answered_at)) return;
   paths_[port].answered_at = way.answered_at;
@@ -168,7 +168,7 @@ void ReversePaths::believe(std::uint32_t port, const SharedWay& way) {
 }
 
 void ReversePaths::on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took,
-                             std::span<SharedWay> shared) {
+                             std::span<SharedReversePath> shared) {
   if (port >= paths_.size()) return;
   paths_[port].answered_at = now;
   if (took > interval_) return;

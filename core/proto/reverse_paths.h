@@ -19,7 +19,7 @@
 namespace softmrc::proto {
 
 // What the queue pairs to one peer tell each other about the way back by one port.
-struct SharedWay {
+struct SharedReversePath {
   Time probed_at = Time::long_ago();
   Time answered_at = Time::long_ago();
   Time silent_at = Time::long_ago();  // a probe was found to be unanswered
@@ -59,10 +59,10 @@ class ReversePaths {
   // Data of our own was acknowledged on this EV.
   void on_data_acked(std::uint16_t ev, Time now);
   // What we send seems not to arrive, and nothing has shown since that it does.
-  bool is_in_doubt(Time now) const { return doubted_at_ > confirmed_at_ && now - doubted_at_ < doubt_lasts; }
+  bool is_suspect(Time now) const { return suspected_at_ > confirmed_at_ && now - suspected_at_ < suspect_lifetime; }
   // The peer sent again what had arrived: our answer may have been lost. Paths that nothing has confirmed of late try
   // another EV, at once instead of after a round of probes, but not more often than answers can come.
-  void on_doubt(Time now, Duration rtt);
+  void on_suspect(Time now, Duration rtt);
   // Data came in: the way back matters.
   void on_received(Time now) {
     if (!receiving_ && !awaits_) round_at_ = now + interval_;
@@ -76,10 +76,10 @@ class ReversePaths {
   Time deadline() const { return receiving_ || to_probe_ || awaits_ ? round_at_ : Time::never(); }
   // The port whose path should be probed now. `shared` is empty, or has a place for each port.
   std::optional<std::uint8_t> next_probe(Time now, std::uint32_t live_ports, std::uint32_t free_ports, Duration rtt,
-                                         std::span<SharedWay> shared);
+                                         std::span<SharedReversePath> shared);
   // An answer that comes after its round was judged shows a path that is too slow to be healthy. One of a path that was
   // given up meanwhile brings it back, if it still may be used.
-  void on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took, std::span<SharedWay> shared);
+  void on_answer(std::uint8_t port, std::uint32_t entropy, Time now, Duration took, std::span<SharedReversePath> shared);
 
  private:
   struct Path {
@@ -90,9 +90,9 @@ class ReversePaths {
     std::uint16_t ev = no_ev;
   };
   // A port that has been silent for so many rounds while another answered is not given the benefit of the doubt.
-  static constexpr int most_rounds_silent = 10;
+  static constexpr int max_rounds_silent = 10;
   // Timers and probes of a peer that hears nothing are a second apart at most.
-  static constexpr Duration doubt_lasts = seconds(2);
+  static constexpr Duration suspect_lifetime = seconds(2);
 
   // The set, or its twin as long as nobody has built it: made to begin with and thrown away, and kept from the first trouble
   // on, since trouble should cost no memory each time.
@@ -100,10 +100,10 @@ class ReversePaths {
   Choice draw(std::uint32_t port, const EvSet& evs);
   Choice redraw(std::uint32_t port);
   void take(std::uint32_t port, const Choice& choice);
-  void judge_silent(Time now, std::span<SharedWay> shared);
+  void judge_silent(Time now, std::span<SharedReversePath> shared);
   void confirm(std::uint8_t port, Time now);
   // Another queue pair probes this port: what it has found out.
-  void believe(std::uint32_t port, const SharedWay& way);
+  void believe(std::uint32_t port, const SharedReversePath& way);
   // Where an answer is most likely to get through while no port is healthy.
   std::uint32_t likeliest(std::uint32_t arrival_port, std::uint32_t ports) const;
   bool is_healthy(std::uint32_t port) const { return healthy_ >> port & 1; }
@@ -118,7 +118,7 @@ class ReversePaths {
   Prng of_evs_;
   Prng prng_;
   Time round_at_ = Time::never();
-  Time doubted_at_ = Time::long_ago();
+  Time suspected_at_ = Time::long_ago();
   Time confirmed_at_ = Time::long_ago();  // some path
   Duration interval_ = milliseconds(1);
   std::uint32_t to_probe_ = 0;

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/fetch.h"
+#include "base/prefetch.h"
 #include "base/ring.h"
 #include "base/serial.h"
 
@@ -94,7 +94,7 @@ class SendQueue {
       if (messages_[i].data && messages_[i].data < end && messages_[i].data + messages_[i].length > begin) return true;
     return false;
   }
-  void fetch_ahead() const { fetch(messages_.front_slot()); }
+  void prefetch_state() const { prefetch(messages_.front_slot()); }
 
  private:
   Ring<Message> messages_;

@@ -15,13 +15,13 @@
 namespace softmrc::proto {
 
 enum class SentState : std::uint8_t {
-  settled,    // acknowledged, or the slot was never used
+  acked,    // acknowledged, or the slot was never used
   in_flight,
   lost,       // declared lost, waiting to be sent again
 };
 
 // Which transmission of a packet an acknowledgement of it answers.
-enum class Answers : std::uint8_t {
+enum class AckedCopy : std::uint8_t {
   newest,   // no earlier one can arrive any more, or its timestamp said so
   unknown,  // an earlier one was given up, but may still arrive
   earlier,  // its timestamp said so
@@ -35,14 +35,14 @@ struct SentRecord {
   std::uint16_t bytes = 0;            // nominal size
   std::uint16_t older = 0, newer = 0;
   std::uint16_t ev_older = 0, ev_newer = 0;
-  SentState state = SentState::settled;
+  SentState state = SentState::acked;
   std::uint8_t tx_count = 0;
   bool on_ev_list : 1 = false;
-  bool path_blamed : 1 = false;       // the verdict of loss counted against its EV
-  bool window_paid : 1 = false;       // and against the congestion window
-  bool in_doubt = false;              // sent again in silence, without a verdict on the first copy
+  bool path_charged : 1 = false;       // the verdict of loss counted against its EV
+  bool window_charged : 1 = false;       // and against the congestion window
+  bool is_ambiguous = false;              // sent again in silence, without a verdict on the first copy
   bool was_nacked = false;            // the last transmission is known not to have been taken
-  Answers answers = Answers::newest;
+  AckedCopy answers = AckedCopy::newest;
 };
 static_assert(sizeof(SentRecord) == 32);
 

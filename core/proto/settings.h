@@ -15,19 +15,19 @@
 namespace softmrc::proto {
 
 // What is wrong with a request of the caller: a value (config) or the moment (usage).
-struct Problem {
+struct Error {
   enum class Kind : std::uint8_t { config, usage };
   Kind kind = Kind::config;
   std::string field;
   std::string value;
   std::string allowed;
 };
-using Verdict = std::optional<Problem>;
+using MaybeError = std::optional<Error>;
 
-inline Verdict refused(const char* field, std::string value, std::string allowed) {
-  return Problem{Problem::Kind::config, field, std::move(value), std::move(allowed)};
+inline MaybeError refused(const char* field, std::string value, std::string allowed) {
+  return Error{Error::Kind::config, field, std::move(value), std::move(allowed)};
 }
-inline Verdict refused(const char* field, std::uint64_t value, std::string allowed) {
+inline MaybeError refused(const char* field, std::uint64_t value, std::string allowed) {
   return refused(field, std::to_string(value), std::move(allowed));
 }
 
@@ -40,7 +40,7 @@ std::string in_words(Duration value);
 inline std::string in_words(Psn value) { return std::to_string(value.value); }
 
 template <typename T>
-Verdict within(const char* field, T value, T low, T high) {
+MaybeError within(const char* field, T value, T low, T high) {
   if (value >= low && value <= high) return std::nullopt;
   return refused(field, in_words(value), in_words(low) + " to " + in_words(high));
 }
@@ -54,7 +54,7 @@ struct Setting {
   const char* meaning;
   std::optional<std::pair<T, T>> bounds;
 
-  Verdict check(const Struct& s) const {
+  MaybeError check(const Struct& s) const {
     if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, Duration>)
       if (bounds) return within<T>(name, s.*member, bounds->first, bounds->second);
     return std::nullopt;
@@ -79,8 +79,8 @@ void each_setting(F&& f) {
 
 // The first setting that is out of its bounds.
 template <typename Struct>
-Verdict within_bounds(const Struct& s) {
-  Verdict found;
+MaybeError within_bounds(const Struct& s) {
+  MaybeError found;
   each_setting<Struct>([&](const auto& one) {
     if (!found) found = one.check(s);
   });

@@ -19,19 +19,19 @@ namespace softmrc::proto {
 // spec: slow-port
 class SlowPorts {
  public:
-  void build(std::uint32_t ports) { ports_.assign(ports, Facts{}); }
+  void build(std::uint32_t ports) { ports_.assign(ports, PortRtt{}); }
 
   // A packet on this port took so long. True when the port is slow, compared with `others`, a mask, and has been for a
   // while. Only those are a measure that have answered to a packet sent later than this one: when all ports slow down
   // together, one is the first to tell, and its packets say nothing about it alone.
   bool on_round_trip(Time now, std::uint8_t port, Duration took, Duration base, std::uint32_t others) {
-    Facts& facts = ports_[port];
+    PortRtt& facts = ports_[port];
     facts.newest_sent_at = std::max(facts.newest_sent_at, now - took);
     return judge(facts, now, took, base, others);
   }
   // It took so long or longer, which says nothing where that much is usual.
   bool on_longer_round_trip(Time now, std::uint8_t port, Duration least, Duration base, std::uint32_t others) {
-    Facts& facts = ports_[port];
+    PortRtt& facts = ports_[port];
     return (facts.samples == 0 || least > facts.round_trip) && judge(facts, now, least, base, others);
   }
 
@@ -41,7 +41,7 @@ class SlowPorts {
     std::array<Duration, max_ports> found;
     std::size_t count = 0;
     for (others &= (1u << ports_.size()) - 1; others; others &= others - 1) {
-      const Facts& facts = ports_[static_cast<std::size_t>(std::countr_zero(others))];
+      const PortRtt& facts = ports_[static_cast<std::size_t>(std::countr_zero(others))];
       if (facts.samples < enough || facts.newest_sent_at < since) continue;
       found[count++] = std::max({facts.round_trip, facts.latest, base});
     }
@@ -53,7 +53,7 @@ class SlowPorts {
   // The port is left, and measured anew when it is back. How many times its wait is doubled: a port that answers probes in
   // time but cannot carry its share falls again and again.
   std::uint8_t leave(std::uint8_t port, Time now) {
-    Facts& facts = ports_[port];
+    PortRtt& facts = ports_[port];
     facts.falls = now - facts.left_at > memory ? first_wait : std::min<std::uint8_t>(facts.falls + 1, last_wait);
     facts.left_at = now;
     facts.samples = facts.in_a_row = 0;
@@ -66,7 +66,7 @@ class SlowPorts {
   static constexpr std::uint8_t first_wait = 7, last_wait = 10;
   static constexpr Duration memory = seconds(8);
 
-  struct Facts {
+  struct PortRtt {
     Time left_at = Time::long_ago();
     Time newest_sent_at = Time::long_ago();  // of what was answered
     Duration round_trip{0};
@@ -76,7 +76,7 @@ class SlowPorts {
     std::uint8_t falls = 0;
   };
 
-  bool judge(Facts& facts, Time now, Duration took, Duration base, std::uint32_t others) {
+  bool judge(PortRtt& facts, Time now, Duration took, Duration base, std::uint32_t others) {
     facts.latest = took;
     facts.round_trip = facts.samples ? facts.round_trip + (took - facts.round_trip) / 16 : took;
     if (facts.samples < enough) ++facts.samples;
@@ -86,7 +86,7 @@ class SlowPorts {
     return facts.in_a_row == enough;
   }
 
-  std::vector<Facts> ports_;
+  std::vector<PortRtt> ports_;
 };
 
 }  // namespace softmrc::proto

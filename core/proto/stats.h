@@ -73,7 +73,7 @@ struct QpStats {
   X(port_updates_received)                                                          \
   X(departed_answers)      /* packets for queue pairs that were destroyed, answered */ \
   X(late_answers)          /* acknowledgements for queue pairs that were destroyed, dropped */ \
-  X(unreachable_reports)   /* of the network: nobody there; see doubts.h */         \
+  X(unreachable_reports)   /* of the network: nobody there; see unreachable_probes.h */         \
   X(peers_forgotten)       /* that nobody held any longer */                        \
   X(probes_unsent)         /* of callers, for a port that is down or full */        \
   X(events_dropped)

@@ -19,14 +19,14 @@ enum class TrafficClass : std::uint8_t {
   control,          // high priority, never trimmed or marked
   own = 0x40,       // and above: a code point that the caller chose
 };
-constexpr std::uint8_t most_dscp = 63;
+constexpr std::uint8_t max_dscp = 63;
 constexpr TrafficClass with_dscp(std::uint8_t dscp) {
   return static_cast<TrafficClass>(static_cast<std::uint8_t>(TrafficClass::own) | dscp);
 }
 // Nothing: it is for the driver to choose.
 constexpr std::optional<std::uint8_t> dscp_of(TrafficClass traffic_class) {
   if (traffic_class < TrafficClass::own) return std::nullopt;
-  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(traffic_class) & most_dscp);
+  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(traffic_class) & max_dscp);
 }
 
 constexpr std::uint32_t no_peer = 0xFFFFFFFF;

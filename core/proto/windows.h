@@ -43,22 +43,22 @@ class Windows {
   }
   // What a SACK tells of all ports together. Where each has a window, what arrived by each since the last counts there;
   // the mark is of the packet that caused it, by `port`.
-  void on_sack(Time now, AckFacts facts, std::uint32_t port) {
-    facts.in_flight = in_flight_;
-    if (!is_each_) return windows_[0].controller.on_ack(now, facts);
-    const bool marked = facts.marked;
+  void on_sack(Time now, AckSample info, std::uint32_t port) {
+    info.in_flight = in_flight_;
+    if (!is_each_) return windows_[0].controller.on_ack(now, info);
+    const bool marked = info.marked;
     for (std::uint32_t p = 0; p < windows_.size(); ++p) {
       One& one = windows_[p];
       if (one.arrived == 0) continue;
-      facts.marked = marked && p == port;
-      facts.new_bytes = one.arrived;
-      facts.round_trip = one.took;
-      facts.in_flight = one.in_flight;
+      info.marked = marked && p == port;
+      info.new_bytes = one.arrived;
+      info.round_trip = one.took;
+      info.in_flight = one.in_flight;
       one.latest = *one.took;
       one.round_trip = one.round_trip.ps ? one.round_trip + (one.latest - one.round_trip) / 4 : one.latest;
       one.arrived = 0;
       one.took.reset();
-      one.controller.on_ack(now, facts);
+      one.controller.on_ack(now, info);
     }
     shortest_ = longest;
     for (const One& one : windows_)

@@ -21,7 +21,7 @@ class Barrier {
       turn_.notify_all();
       return;
     }
-    for (std::uint32_t i = 0; i < most_spins; ++i) {
+    for (std::uint32_t i = 0; i < max_spins; ++i) {
       if (turn_.load(std::memory_order_acquire) != turn) return;
       pause();
     }
@@ -29,7 +29,7 @@ class Barrier {
   }
 
  private:
-  static constexpr std::uint32_t most_spins = 4000;
+  static constexpr std::uint32_t max_spins = 4000;
 
   static void pause() {
 #if defined(__x86_64__)

@@ -71,7 +71,7 @@ LinkId Fabric::twin(LinkId link) const {
   SOFTMRC_CHECK(false);
 }
 
-Node Fabric::from(LinkId link) const {
+FabricNode Fabric::from(LinkId link) const {
   const auto plane = static_cast<std::uint8_t>(plane_of(link));
   std::uint32_t at = link - base(plane);
   if (at < config_.hosts) return {Tier::host, plane, at};
@@ -100,7 +100,7 @@ std::uint32_t Fabric::switches_between(std::uint32_t a, std::uint32_t b) const {
   return 5;
 }
 
-std::uint16_t Fabric::usid(const Node& node) const {
+std::uint16_t Fabric::usid(const FabricNode& node) const {
   switch (node.tier) {
     case Tier::host: return host_usid(node.index);
     case Tier::t0: return static_cast<std::uint16_t>(t0_usid + node.index);

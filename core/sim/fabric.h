@@ -40,11 +40,11 @@ std::optional<FabricProblem> validate(const FabricConfig& config);
 
 enum class Tier : std::uint8_t { host, t0, t1, t2 };
 
-struct Node {
+struct FabricNode {
   Tier tier = Tier::host;
   std::uint8_t plane = 0;
   std::uint32_t index = 0;  // of the host; of the switch within its tier and plane
-  bool operator==(const Node&) const = default;
+  bool operator==(const FabricNode&) const = default;
 };
 
 using LinkId = std::uint32_t;
@@ -85,8 +85,8 @@ class Fabric {
   }
 
   LinkId twin(LinkId link) const;
-  Node from(LinkId link) const;
-  Node to(LinkId link) const { return from(twin(link)); }
+  FabricNode from(LinkId link) const;
+  FabricNode to(LinkId link) const { return from(twin(link)); }
   bool is_first_hop(LinkId link) const { return place_in_plane(link) < config_.hosts; }
   bool is_last_hop(LinkId link) const { return place_in_plane(link) - config_.hosts < config_.hosts; }
   std::uint32_t cables(LinkId link) const;
@@ -105,7 +105,7 @@ class Fabric {
   std::uint32_t paths() const { return has_three_tiers() ? config_.spines * config_.cores_per_spine : config_.spines; }
 
   // The uSIDs of a path, for the switches' tables.
-  std::uint16_t usid(const Node& node) const;
+  std::uint16_t usid(const FabricNode& node) const;
   // Whether a switch or a downlink of a leaf has it.
   bool is_usid(std::uint16_t usid) const {
     return usid - 0x0100u < leaves_ || usid - 0x0300u < t1_ || usid - 0x0500u < t2_ || usid - 0x1000u < config_.hosts_per_leaf;

@@ -13,7 +13,7 @@
 #include "base/prng.h"
 #include "proto/stats.h"
 #include "sim/network_config.h"
-#include "sim/parcel.h"
+#include "sim/sim_packet.h"
 #include "sim/partition.h"
 #include "sim/scheduler.h"
 #include "sim/workload.h"
@@ -53,7 +53,7 @@ struct Landing {
 struct HostObserver {
   virtual ~HostObserver() = default;
   // A packet leaves by the port of its plane.
-  virtual void on_leave(std::uint32_t host, std::uint32_t parcel) = 0;
+  virtual void on_leave(std::uint32_t host, std::uint32_t packet_id) = 0;
   virtual void on_placed(const Placement& placement) = 0;
   virtual void on_landed(const Landing& landing) = 0;
   virtual void on_bad_evs(std::int64_t change) = 0;
@@ -65,21 +65,21 @@ struct HostObserver {
 class Hosts;
 
 // Where hosts of a shard stand; all of it outlives them.
-struct HostPlace {
+struct ShardContext {
   const NetworkConfig& config;
   const Partition& partition;
   std::uint32_t shard;
   const Scheduler& clock;
-  Parcels& parcels;
+  PacketPool& packets;
   std::span<const Nic> nics;
   HostObserver& network;
 };
 
 // All hosts of a network, and who talks to whom, which is known before anything moves. What belongs to a host is touched by the
 // shard of that host alone; the rest changes only while all shards wait.
-class Roster {
+class HostFactory {
  public:
-  virtual ~Roster() = default;
+  virtual ~HostFactory() = default;
 
   // Ranks, by their hosts; and what they will call. Where hosts have no collectives, -1.
   virtual void add_group(const std::vector<std::uint32_t>&) {}
@@ -89,7 +89,7 @@ class Roster {
   virtual Carried carried(std::uint32_t) const { return Carried::flow; }
 
   // The hosts of one shard.
-  virtual std::unique_ptr<Hosts> stand(const HostPlace& place) = 0;
+  virtual std::unique_ptr<Hosts> make_shard(const ShardContext& place) = 0;
   // Once all stand, and before the first flow starts: who will talk to whom. How many bytes are to land because of collectives.
   virtual std::uint64_t begin(const std::vector<Flow>& flows) = 0;
 
@@ -110,7 +110,7 @@ class Hosts {
     }
   };
   // Why a collective failed.
-  struct Error {
+  struct CollectiveError {
     std::uint32_t flow = 0;
     std::string text;
   };
@@ -119,12 +119,12 @@ class Hosts {
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  virtual std::vector<Error> errors() const { return {}; }
+  virtual std::vector<CollectiveError> errors() const { return {}; }
   // The source of a flow is given it to send; a link's delay later, long before a packet can be there, its destination is
   // told to expect it.
   virtual void start(std::uint32_t id, const Flow& flow) = 0;
   virtual void expect(std::uint32_t id, const Flow& flow) = 0;
-  virtual void handle(std::uint32_t host, std::uint32_t parcel) = 0;
+  virtual void handle(std::uint32_t host, std::uint32_t packet_id) = 0;
   virtual void handle_timeout(std::uint32_t host) = 0;
   // More of its ports are free, or may carry data again.
   virtual void handle_free_port(std::uint32_t host) = 0;
@@ -137,15 +137,15 @@ class Hosts {
   // will work on. `arriving` is the packet that it will get; without one it will send.
   bool have_engines() const { return have_engines_; }
   virtual void fetch_row(std::uint32_t) const {}
-  virtual void fetch_engine(std::uint32_t, const Parcel*) const {}
-  virtual void fetch_work(std::uint32_t, const Parcel*) const {}
+  virtual void fetch_engine(std::uint32_t, const SimPacket*) const {}
+  virtual void fetch_work(std::uint32_t, const SimPacket*) const {}
 
   const Counters& counters() const { return counters_; }
   // What arrived where and when, as a number: a sum, so that only what and when counts, not who was looked at first.
   std::uint64_t trace_hash() const { return hash_; }
 
  protected:
-  Hosts(const HostPlace& place, bool have_engines)
+  Hosts(const ShardContext& place, bool have_engines)
       : place_(place), all_ports_((1u << place.config.fabric.planes) - 1), have_engines_(have_engines) {}
 
   Time now() const { return place_.clock.now(); }
@@ -157,7 +157,7 @@ class Hosts {
     hash_ += splitmix64(state);
   }
 
-  HostPlace place_;
+  ShardContext place_;
   Counters counters_;
 
  private:

@@ -34,7 +34,7 @@ void LinkFaults::apply(Time now, const Fault& f) {
   }
 }
 
-bool LinkFaults::swallows(LinkId link, const Parcel& p, Draw& draw) {
+bool LinkFaults::swallows(LinkId link, const SimPacket& p, LinkRng& draw) {
   Kinds& kinds = kinds_.at(link);
   if (is_down(link) || kinds.is_black_hole || draw.chance(static_cast<double>(kinds.loss))) return true;
   if (kinds.ev_loss <= 0 || p.is_control) return false;
@@ -42,7 +42,7 @@ bool LinkFaults::swallows(LinkId link, const Parcel& p, Draw& draw) {
   return p.entropy == kinds.lossy_ev && draw.chance(static_cast<double>(kinds.ev_loss));
 }
 
-bool LinkFaults::corrupts(LinkId link, Draw& draw) const {
+bool LinkFaults::corrupts(LinkId link, LinkRng& draw) const {
   const float share = kinds_.at(link).corrupt;
   return share > 0 && draw.chance(static_cast<double>(share));
 }

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/time.h"
-#include "sim/draw.h"
+#include "sim/link_rng.h"
 #include "sim/fabric.h"
-#include "sim/parcel.h"
+#include "sim/sim_packet.h"
 
 namespace softmrc::sim {
 
@@ -42,8 +42,8 @@ class LinkFaults {
   // Packets may be lost or broken on it.
   bool is_faulty(LinkId link) const { return state_[link] & faulty_bit; }
   // Of a faulty link: does this packet vanish, or break, on it?
-  bool swallows(LinkId link, const Parcel& parcel, Draw& draw);
-  bool corrupts(LinkId link, Draw& draw) const;
+  bool swallows(LinkId link, const SimPacket& packet_id, LinkRng& draw);
+  bool corrupts(LinkId link, LinkRng& draw) const;
   // ECMP groups leave out a link so long after it went down.
   bool is_routable(LinkId link, Time now, Duration convergence_delay) const {
     if (!is_faulty(link)) return true;

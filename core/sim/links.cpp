@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "base/fetch.h"
+#include "base/prefetch.h"
 
 namespace softmrc::sim {
 namespace {
@@ -45,9 +45,9 @@ void LinkTable::apply(Time now, const Fault& f) {
   link.queue_share = static_cast<float>(fabric_.cables(f.link)) * (f.kind == FaultKind::slow_scaled ? static_cast<float>(share) : 1);
 }
 
-Links::Links(const Place& p)
+Links::Links(const Context& p)
     : config_(p.config), fabric_(p.fabric), partition_(p.partition), shard_(p.shard), scheduler_(p.scheduler), outbox_(p.outbox),
-      parcels_(p.parcels), observer_(p.observer), links_(p.table.links_), ends_(p.table.ends_), faults_(p.table.faults_),
+      packets_(p.packets), observer_(p.observer), links_(p.table.links_), ends_(p.table.ends_), faults_(p.table.faults_),
       seed_(Prng(p.config.seed, "links").bits()), router_(p.config, p.fabric, p.table.faults_, p.scheduler),
       is_lossless_(p.config.transport == Transport::roce && p.config.roce.pfc),
       xoff_bytes_(p.config.roce.pfc_xoff_bytes ? p.config.roce.pfc_xoff_bytes : p.config.queue.data_bytes / 2),
@@ -66,14 +66,14 @@ Links::Counters& Links::Counters::operator+=(const Counters& o) {
 
 void Links::lose(std::uint32_t id) {
   ++counters_.lost;
-  observer_.on_lost(parcels_[id]);
-  parcels_.drop(id);
+  observer_.on_lost(packets_[id]);
+  packets_.drop(id);
 }
 
 void Links::drop(std::uint32_t id) {
   ++counters_.dropped;
-  observer_.on_dropped(parcels_[id]);
-  parcels_.drop(id);
+  observer_.on_dropped(packets_[id]);
+  packets_.drop(id);
 }
 
 bool Links::should_mark(LinkId at) {
@@ -89,7 +89,7 @@ bool Links::should_mark(LinkId at) {
 }
 
 // The payload goes, the header goes on as control traffic.
-void Links::cut(Parcel& p, bool last_hop) {
+void Links::cut(SimPacket& p, bool last_hop) {
   p.trim = last_hop ? proto::Trim::trimmed_last_hop : proto::Trim::trimmed;
   p.is_control = true;
   p.is_trimmable = false;
@@ -105,17 +105,17 @@ void Links::cut(Parcel& p, bool last_hop) {
 bool Links::admit(LinkId at, std::uint32_t id) {
   Link& link = links_[at];
   const QueueConfig& q = config_.queue;
-  Parcel* p = &parcels_[id];
+  SimPacket* p = &packets_[id];
   if (!p->is_control) {
     const std::uint32_t full = link.is_last_hop && q.last_hop_trim_bytes ? q.last_hop_trim_bytes : q.trim_bytes;
     const std::uint32_t limit = scaled(full, link.queue_share);
     if (limit && p->is_trimmable && link.data_bytes + p->bytes > limit) {
-      if (!link.data.empty() && parcels_[link.data.tail].is_trimmable && draw(at).chance(0.5)) {
-        Parcel& newest = parcels_[link.data.tail];
+      if (!link.data.empty() && packets_[link.data.tail].is_trimmable && draw(at).chance(0.5)) {
+        SimPacket& newest = packets_[link.data.tail];
         link.data_bytes += p->bytes - newest.bytes;
         std::swap(*p, newest);
         std::swap(p->next, newest.next);
-        std::swap(p->home, newest.home);
+        std::swap(p->owner, newest.owner);
       }
       cut(*p, link.is_last_hop);
     } else if (q.data_bytes && link.data_bytes + p->bytes > scaled(q.data_bytes, link.queue_share) && !is_lossless_) {
@@ -125,11 +125,11 @@ bool Links::admit(LinkId at, std::uint32_t id) {
   if (p->is_control) {
     if (q.control_bytes && link.control_bytes + p->bytes > q.control_bytes) return false;
     link.control_bytes += p->bytes;
-    link.control.push(parcels_, id);
+    link.control.push(packets_, id);
   } else {
     link.data_bytes += p->bytes;
     link.max_queue = std::max(link.max_queue, link.data_bytes);
-    link.data.push(parcels_, id);
+    link.data.push(packets_, id);
     count_buffered(p->came_from, p->bytes);
   }
   return true;
@@ -138,7 +138,7 @@ bool Links::admit(LinkId at, std::uint32_t id) {
 void Links::enqueue(LinkId at, std::uint32_t id) {
   Link& link = links_[at];
   if (faults_.is_down(at)) return lose(id);
-  const bool may_go = !link.is_paused || parcels_[id].is_control;
+  const bool may_go = !link.is_paused || packets_[id].is_control;
   if (!link.is_ready_armed && link.busy_until <= now() && may_go) return transmit(at, id);
   if (!admit(at, id)) return drop(id);
   kick(at);
@@ -150,31 +150,31 @@ void Links::kick(LinkId at) {
   const bool has_work = !link.control.empty() || (!link.data.empty() && !link.is_paused);
   if (link.is_ready_armed || !has_work) return;
   link.is_ready_armed = true;
-  scheduler_.push(std::max(link.busy_until, now()), Happening::ready, at, 0);
+  scheduler_.push(std::max(link.busy_until, now()), EventKind::ready, at, 0);
 }
 
 bool Links::on_ready(LinkId at) {
   Link& link = links_[at];
   if (link.is_first_hop) {
     if (link.data.empty()) return true;
-    transmit(at, link.data.pop(parcels_));
+    transmit(at, link.data.pop(packets_));
     return false;
   }
   link.is_ready_armed = false;
   std::uint32_t id;
   if (!link.control.empty()) {
-    id = link.control.pop(parcels_);
-    link.control_bytes -= parcels_[id].bytes;
+    id = link.control.pop(packets_);
+    link.control_bytes -= packets_[id].bytes;
   } else if (link.data.empty() || link.is_paused) {
     return false;
   } else {
     id = link.data.head;
-    Parcel& p = parcels_[id];
+    SimPacket& p = packets_[id];
     if (should_mark(at)) {
       p.congestion = true;
       ++counters_.marked;
     }
-    link.data.pop(parcels_);
+    link.data.pop(packets_);
     link.data_bytes -= p.bytes;
     count_buffered(p.came_from, -static_cast<std::int64_t>(p.bytes));
   }
@@ -185,22 +185,22 @@ bool Links::on_ready(LinkId at) {
 
 void Links::transmit(LinkId at, std::uint32_t id) {
   Link& link = links_[at];
-  Parcel& p = parcels_[id];
+  SimPacket& p = packets_[id];
   // At least a moment, so that no two packets reach the end of a link at once.
   const auto ps = static_cast<std::int64_t>(static_cast<std::uint64_t>(p.bytes) * link.ps_per_byte_q8 >> 8);
   link.busy_until = now() + Duration{std::max<std::int64_t>(ps, 1)};
   link.bytes += p.bytes;
   ++counters_.hops;
-  if (link.is_first_hop) scheduler_.push(link.busy_until, Happening::ready, at, 0);
+  if (link.is_first_hop) scheduler_.push(link.busy_until, EventKind::ready, at, 0);
   if (faults_.is_faulty(at)) [[unlikely]] {
-    Draw chance = draw(at);
+    LinkRng chance = draw(at);
     if (faults_.swallows(at, p, chance)) return lose(id);
     if (faults_.corrupts(at, chance)) {
       p.is_corrupt = true;
       ++counters_.corrupted;
     }
   }
-  send(link.end_shard, Scheduler::event(link.busy_until + config_.fabric.link_delay, Happening::arrive, at, id));
+  send(link.end_shard, Scheduler::event(link.busy_until + config_.fabric.link_delay, EventKind::arrive, at, id));
 }
 
 bool Links::on_arrive(LinkId at, std::uint32_t id) {
@@ -208,9 +208,9 @@ bool Links::on_arrive(LinkId at, std::uint32_t id) {
     lose(id);
     return false;
   }
-  const Node& node = ends_[at];
+  const FabricNode& node = ends_[at];
   if (node.tier == Tier::host) return true;
-  Parcel& p = parcels_[id];
+  SimPacket& p = packets_[id];
   p.came_from = at;
   const LinkId next = router_.next_link(node, p);
   if (next == no_link) {
@@ -239,7 +239,7 @@ void Links::count_buffered(LinkId came_from, std::int64_t bytes) {
 }
 
 void Links::ask_to_pause(LinkId at, bool is_paused) {
-  send(partition_.of(fabric_.from(at)), Scheduler::event(now() + config_.fabric.link_delay, Happening::pause, at, is_paused));
+  send(partition_.of(fabric_.from(at)), Scheduler::event(now() + config_.fabric.link_delay, EventKind::pause, at, is_paused));
 }
 
 bool Links::on_pause(LinkId at, bool is_paused) {
@@ -250,27 +250,27 @@ bool Links::on_pause(LinkId at, bool is_paused) {
 }
 
 void Links::fetch_link(const Scheduler::Event& event) const {
-  if (event.kind() == Happening::arrive) {
-    fetch(&parcels_[event.what()]);
-    fetch(&ends_[event.who()]);
-  } else if (event.kind() == Happening::ready) {
-    fetch(&links_[event.who()]);
+  if (event.kind() == EventKind::arrive) {
+    prefetch(&packets_[event.what()]);
+    prefetch(&ends_[event.who()]);
+  } else if (event.kind() == EventKind::ready) {
+    prefetch(&links_[event.who()]);
   }
 }
 
 bool Links::fetch_behind(const Scheduler::Event& event) const {
-  if (event.kind() == Happening::arrive) {
-    const Node& node = ends_[event.who()];
+  if (event.kind() == EventKind::arrive) {
+    const FabricNode& node = ends_[event.who()];
     if (node.tier == Tier::host) {
-      fetch(&parcels_[event.what()].packet);
+      prefetch(&packets_[event.what()].packet);
       return false;
     }
-    if (const LinkId next = router_.next_link(node, parcels_[event.what()]); next != no_link) fetch(&links_[next]);
-  } else if (event.kind() == Happening::ready) {
+    if (const LinkId next = router_.next_link(node, packets_[event.what()]); next != no_link) prefetch(&links_[next]);
+  } else if (event.kind() == EventKind::ready) {
     const Link& link = links_[event.who()];
     const std::uint32_t head = link.control.empty() ? link.data.head : link.control.head;
-    if (head == no_parcel) return !link.is_first_hop;
-    fetch(&parcels_[head]);
+    if (head == no_packet) return !link.is_first_hop;
+    prefetch(&packets_[head]);
   }
   return true;
 }

@@ -9,9 +9,9 @@
 
 #include "sim/fabric.h"
 #include "sim/link_faults.h"
-#include "sim/mail.h"
+#include "sim/outbox.h"
 #include "sim/network_config.h"
-#include "sim/parcel.h"
+#include "sim/sim_packet.h"
 #include "sim/partition.h"
 #include "sim/router.h"
 #include "sim/scheduler.h"
@@ -19,7 +19,7 @@
 namespace softmrc::sim {
 
 // What happens in a network, by the number that the scheduler carries.
-struct Happening {
+struct EventKind {
   enum Kind : std::uint32_t {
     arrive,      // at the end of link `who`: packet `what`
     ready,       // link `who` may send again
@@ -27,7 +27,7 @@ struct Happening {
     timer,       // host `who` wanted to be called
     flow_start,  // flow `what`, at its source `who`
     flow_meet,   // flow `what`, which has started, is told to its destination `who`
-    shot,        // number `what` of a survey leaves
+    probe,        // number `what` of a survey leaves
     computed,    // flow `what`, in which its source `who` computes, is over
   };
 };
@@ -35,8 +35,8 @@ struct Happening {
 // Who wants to know of packets that faults took, and of those that found no room or no way.
 struct LinkObserver {
   virtual ~LinkObserver() = default;
-  virtual void on_lost(const Parcel& parcel) = 0;
-  virtual void on_dropped(const Parcel&) {}
+  virtual void on_lost(const SimPacket& packet_id) = 0;
+  virtual void on_dropped(const SimPacket&) {}
 };
 
 // All links. What belongs to the beginning of one is touched by the shard of the node there, what belongs to its end by that
@@ -49,7 +49,7 @@ class LinkTable {
   void divide(const Partition& partition);
   void apply(Time now, const Fault& fault);
 
-  const Node& end_of(LinkId at) const { return ends_[at]; }
+  const FabricNode& end_of(LinkId at) const { return ends_[at]; }
   const LinkFaults& faults() const { return faults_; }
   std::uint64_t bytes_on(LinkId at) const { return links_[at].bytes; }
   std::uint32_t max_queue_on(LinkId at) const { return links_[at].max_queue; }
@@ -61,8 +61,8 @@ class LinkTable {
   struct alignas(64) Link {
     Time busy_until{};
     std::uint64_t bytes = 0;
-    Fifo data;
-    Fifo control;
+    PacketFifo data;
+    PacketFifo control;
     std::uint32_t data_bytes = 0;
     std::uint32_t control_bytes = 0;
     std::uint32_t max_queue = 0;
@@ -83,7 +83,7 @@ class LinkTable {
 
   const Fabric& fabric_;
   std::vector<Link> links_;
-  std::vector<Node> ends_;
+  std::vector<FabricNode> ends_;
   LinkFaults faults_;
 };
 
@@ -96,7 +96,7 @@ class Links {
     Counters& operator+=(const Counters& other);
   };
   // Where they lie, who moves them, and who hears of it; all of it outlives them.
-  struct Place {
+  struct Context {
     const NetworkConfig& config;
     const Fabric& fabric;
     LinkTable& table;
@@ -104,11 +104,11 @@ class Links {
     std::uint32_t shard;
     Scheduler& scheduler;
     Outbox& outbox;
-    Parcels& parcels;
+    PacketPool& packets;
     LinkObserver& observer;
   };
 
-  explicit Links(const Place& place);
+  explicit Links(const Context& place);
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
@@ -117,7 +117,7 @@ class Links {
 
   // A packet leaves a host by this link, which is idle, or by and by, in the order of these calls.
   void leave(LinkId at, std::uint32_t id) { transmit(at, id); }
-  void leave_later(LinkId at, std::uint32_t id) { links_[at].data.push(parcels_, id); }
+  void leave_later(LinkId at, std::uint32_t id) { links_[at].data.push(packets_, id); }
 
   // The three happenings of a link. True: the host at its end has the packet now; the host at its beginning has a free
   // port; that host must heed the pause.
@@ -130,8 +130,8 @@ class Links {
 
   // The host that an arrival or a free port is a matter of, if it is one's.
   std::uint32_t host_of(const Scheduler::Event& event) const {
-    if (event.kind() == Happening::arrive && ends_[event.who()].tier == Tier::host) return ends_[event.who()].index;
-    if (event.kind() == Happening::ready && links_[event.who()].is_first_hop) return fabric_.host_before(event.who());
+    if (event.kind() == EventKind::arrive && ends_[event.who()].tier == Tier::host) return ends_[event.who()].index;
+    if (event.kind() == EventKind::ready && links_[event.who()].is_first_hop) return fabric_.host_before(event.who());
     return no_host;
   }
   // Asks for the memory of what is to happen, one step of the pointer chain at a time: the link and the packet first, then
@@ -143,8 +143,8 @@ class Links {
 
   void enqueue(LinkId at, std::uint32_t id);
   bool admit(LinkId at, std::uint32_t id);
-  void cut(Parcel& parcel, bool last_hop);
-  Draw draw(LinkId at) { return {seed_, at, now(), links_[at].draws++}; }
+  void cut(SimPacket& packet_id, bool last_hop);
+  LinkRng draw(LinkId at) { return {seed_, at, now(), links_[at].draws++}; }
   bool should_mark(LinkId at);
   void transmit(LinkId at, std::uint32_t id);
   void kick(LinkId at);
@@ -162,10 +162,10 @@ class Links {
   const std::uint32_t shard_;
   Scheduler& scheduler_;
   Outbox& outbox_;
-  Parcels& parcels_;
+  PacketPool& packets_;
   LinkObserver& observer_;
   std::vector<Link>& links_;
-  const std::vector<Node>& ends_;
+  const std::vector<FabricNode>& ends_;
   LinkFaults& faults_;
   const std::uint64_t seed_;
   Router router_;

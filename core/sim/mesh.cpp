@@ -36,8 +36,8 @@ Mesh::Mesh(const MeshConfig& config, const std::vector<proto::EndpointConfig>& s
 void Mesh::equip(Side& side, const proto::EndpointConfig& config) {
   SOFTMRC_CHECK(config.ports == config_.ports);
   side.endpoint = std::make_unique<proto::Endpoint>(config);
-  Stage::Clock& clock = *this;
-  side.stage = std::make_unique<Stage>(*side.endpoint, clock, side.number);
+  SimDriver::Context& clock = *this;
+  side.driver = std::make_unique<SimDriver>(*side.endpoint, clock, side.number);
   side.free_at.resize(config.ports);
   for (std::uint32_t other = 1; other < sides(); ++other) side.endpoint->add_peer();
 }
@@ -57,7 +57,7 @@ void Mesh::restart(std::uint32_t which, const proto::EndpointConfig& config) {
 void Mesh::kill(std::uint32_t which, bool host_says_so) {
   Side& side = sides_[which];
   side.process.die([this](std::uint32_t slot) { free_in_flight_.push_back(slot); });
-  side.stage->close();
+  side.driver->close();
   side.is_dead = true;
   side.is_known_dead = host_says_so;
 }
@@ -118,24 +118,24 @@ void Mesh::drain(Side& sender) {
 }
 
 Time Mesh::arrival_time(Link& link, const proto::Transmit& transmit, Time departs) {
-  const Weather& weather = link.weather;
-  if (weather.neck_bps) {
+  const MeshFaults& faults = link.faults;
+  if (faults.neck_bps) {
     const double bits = 8.0 * static_cast<double>(wire::packet_size(transmit.packet) + proto::nominal_overhead);
-    departs = std::max(departs, link.neck_free_at) + Duration{static_cast<std::int64_t>(bits * 1e12 / static_cast<double>(weather.neck_bps))};
+    departs = std::max(departs, link.neck_free_at) + Duration{static_cast<std::int64_t>(bits * 1e12 / static_cast<double>(faults.neck_bps))};
     link.neck_free_at = departs;
   }
-  Time at = departs + config_.one_way_delay + weather.delay;
-  if (weather.path_jitter.ps > 0) {
+  Time at = departs + config_.one_way_delay + faults.delay;
+  if (faults.path_jitter.ps > 0) {
     Path& path = link.paths[transmit.entropy];
     if (now_ >= path.redraw_at) {
-      path.extra = Duration{static_cast<std::int64_t>(prng_.unit() * static_cast<double>(weather.path_jitter.ps))};
+      path.extra = Duration{static_cast<std::int64_t>(prng_.unit() * static_cast<double>(faults.path_jitter.ps))};
       path.redraw_at = now_ + config_.one_way_delay * (2 + prng_.below(16));
     }
     at = std::max(at + path.extra, path.last_arrival);
     path.last_arrival = at;
   }
-  if ((is_data(transmit) || !weather.spares_control) && prng_.chance(weather.reorder)) {
-    at = at + Duration{static_cast<std::int64_t>(prng_.unit() * static_cast<double>(weather.reorder_delay.ps))};
+  if ((is_data(transmit) || !faults.spares_control) && prng_.chance(faults.reorder)) {
+    at = at + Duration{static_cast<std::int64_t>(prng_.unit() * static_cast<double>(faults.reorder_delay.ps))};
     ++counters_.reordered;
   }
   return at;
@@ -151,7 +151,7 @@ void Mesh::send(std::uint32_t sender, const proto::Transmit& transmit) {
   }
   Link& link = this->link(sender, receiver, transmit.port);
   Time& free_at = sides_[sender].free_at[transmit.port];
-  const Weather& weather = link.weather;
+  const MeshFaults& faults = link.faults;
   const bool data = is_data(transmit);
   if (wire::is_write(transmit.packet.bth.opcode)) ++link.data_packets;
 
@@ -176,32 +176,32 @@ void Mesh::send(std::uint32_t sender, const proto::Transmit& transmit) {
       return;
     }
   }
-  if (weather.black_hole) {
+  if (faults.black_hole) {
     ++counters_.swallowed;
     return;
   }
-  const bool overflows = weather.neck_bytes && static_cast<double>((link.neck_free_at - departs).ps) * static_cast<double>(weather.neck_bps) >
-                                                   8e12 * static_cast<double>(weather.neck_bytes);
+  const bool overflows = faults.neck_bytes && static_cast<double>((link.neck_free_at - departs).ps) * static_cast<double>(faults.neck_bps) >
+                                                   8e12 * static_cast<double>(faults.neck_bytes);
   if (overflows) {
     ++counters_.lost;
     return;
   }
-  const bool exposed = data || !weather.spares_control;
-  if (exposed && prng_.chance(weather.loss)) {
+  const bool exposed = data || !faults.spares_control;
+  if (exposed && prng_.chance(faults.loss)) {
     ++counters_.lost;
     return;
   }
-  if (prng_.chance(weather.starve) && wire::is_write(transmit.packet.bth.opcode)) {
+  if (prng_.chance(faults.starve) && wire::is_write(transmit.packet.bth.opcode)) {
     ++counters_.starved;
     return refuse_for_want(sender, receiver, transmit, arrival_time(link, transmit, departs) + config_.one_way_delay);
   }
-  marked = marked || (data && prng_.chance(weather.mark));
-  trimmed = trimmed || (is_trimmable(transmit) && prng_.chance(weather.trim));
-  const bool corrupt = exposed && prng_.chance(weather.corrupt);
+  marked = marked || (data && prng_.chance(faults.mark));
+  trimmed = trimmed || (is_trimmable(transmit) && prng_.chance(faults.trim));
+  const bool corrupt = exposed && prng_.chance(faults.corrupt);
   counters_.marked += marked;
   counters_.trimmed += trimmed;
   launch(sender, receiver, transmit, arrival_time(link, transmit, departs), marked, trimmed, corrupt);
-  if (exposed && prng_.chance(weather.duplicate)) {
+  if (exposed && prng_.chance(faults.duplicate)) {
     ++counters_.duplicated;
     launch(sender, receiver, transmit, arrival_time(link, transmit, departs), marked, trimmed, false);
   }
@@ -262,7 +262,7 @@ void Mesh::launch(std::uint32_t sender, std::uint32_t receiver, const proto::Tra
       const std::size_t padded = (write->payload_size + 3) & ~3u;
       forger_->forge(sender, receiver, transmit.packet, std::span(f.bytes).subspan(f.bytes.size() - wire::icrc_size - padded, write->payload_size));
     }
-    wire::seal(route(sender, receiver, transmit.port, transmit.entropy), f.bytes);
+    wire::append_icrc(route(sender, receiver, transmit.port, transmit.entropy), f.bytes);
     f.size = static_cast<std::uint32_t>(f.bytes.size());
     f.options.has_icrc = true;
     if (corrupt) {
@@ -340,7 +340,7 @@ bool Mesh::step(Time until) {
       continue;
     }
     consider(side.endpoint->poll_timeout(), What::timer);
-    consider(std::min(side.port_free_at, side.stage->deadline()), What::port);
+    consider(std::min(side.port_free_at, side.driver->deadline()), What::port);
     if (side.stalled_until > now_) consider(side.stalled_until, What::port);
   }
   if (best > until) {
@@ -355,7 +355,7 @@ bool Mesh::step(Time until) {
     case What::port: break;
   }
   if (who->process.exists() || who->is_dead) return true;
-  who->stage->attend();
+  who->driver->progress();
   drain(*who);
   return true;
 }

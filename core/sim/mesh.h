@@ -18,12 +18,12 @@
 #include "proto/endpoint.h"
 #include "sim/delivery_queue.h"
 #include "sim/process.h"
-#include "sim/stage.h"
+#include "sim/sim_driver.h"
 
 namespace softmrc::sim {
 
 // What one direction of one plane does to its packets. Probabilities are per packet.
-struct Weather {
+struct MeshFaults {
   double loss = 0;
   double duplicate = 0;
   double reorder = 0;            // share of packets held back by up to `reorder_delay`
@@ -52,7 +52,7 @@ struct MeshConfig {
   bool carry_payload = true;              // with encode: payload and ICRC travel too
 };
 
-class Mesh final : private Stage::Clock {
+class Mesh final : private SimDriver::Context {
  public:
   // All endpoints must have been configured with `config.ports` ports.
   Mesh(const MeshConfig& config, const std::vector<proto::EndpointConfig>& sides);
@@ -62,12 +62,12 @@ class Mesh final : private Stage::Clock {
   std::uint32_t sides() const { return static_cast<std::uint32_t>(sides_.size()); }
   proto::Endpoint& side(std::uint32_t which) { return *sides_[which].endpoint; }
   // Who lives on a side's endpoint does so by this.
-  Stage& stage(std::uint32_t which) { return *sides_[which].stage; }
+  SimDriver& driver(std::uint32_t which) { return *sides_[which].driver; }
   // What a side's endpoint knows another side by.
   static std::uint32_t peer_id(std::uint32_t of, std::uint32_t other) { return other < of ? other : other - 1; }
   Time now() const override { return now_; }
 
-  Weather& weather(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) { return link(sender, receiver, port).weather; }
+  MeshFaults& faults(std::uint32_t sender, std::uint32_t receiver, std::uint32_t port) { return link(sender, receiver, port).faults; }
   // Keeps account of every path from here on.
   void watch_paths() {
     for (Link& link : links_) link.watches_paths = true;
@@ -138,7 +138,7 @@ class Mesh final : private Stage::Clock {
   };
   // One plane, from one side to another.
   struct Link {
-    Weather weather;
+    MeshFaults faults;
     Time neck_free_at{};
     std::uint64_t data_packets = 0;
     std::unordered_map<std::uint32_t, Path> paths;
@@ -152,13 +152,13 @@ class Mesh final : private Stage::Clock {
     void leave(const proto::Transmit& transmit) override { mesh.send(number, transmit); }
     std::uint32_t free_ports() override { return mesh.free_ports(*this); }
     Time next_free_port() const override { return port_free_at; }
-    bool attend() override { return stage->attend(); }
-    Time attendants_at() const override { return stage->deadline(); }
+    bool progress() override { return driver->progress(); }
+    Time progress_handlers_at() const override { return driver->deadline(); }
 
     Mesh& mesh;
     const std::uint32_t number;
     std::unique_ptr<proto::Endpoint> endpoint;
-    std::unique_ptr<Stage> stage;
+    std::unique_ptr<SimDriver> driver;
     Process process;
     std::vector<Time> free_at;                    // by port
     DeliveryQueue<std::uint32_t> toward;          // indexes into in_flight_

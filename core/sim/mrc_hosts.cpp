@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/fetch.h"
+#include "base/prefetch.h"
 #include "sim/recovery.h"
 
 namespace softmrc::sim {
@@ -16,14 +16,14 @@ constexpr std::uint32_t cq = 0;
 
 }  // namespace
 
-MrcRoster::Driven::Driven(MrcHosts& all, const NetworkConfig& config, std::uint32_t which)
+MrcHostFactory::Driven::Driven(MrcHosts& all, const NetworkConfig& config, std::uint32_t which)
     : hosts(all), host(which), process(config.process, config.fabric.planes, Prng(config.seed, "process", which)) {}
 
-MrcRoster::Host::Host() = default;
-MrcRoster::Host::Host(Host&&) noexcept = default;
-MrcRoster::Host::~Host() = default;
+MrcHostFactory::Host::Host() = default;
+MrcHostFactory::Host::Host(Host&&) noexcept = default;
+MrcHostFactory::Host::~Host() = default;
 
-std::unique_ptr<Hosts> MrcRoster::stand(const HostPlace& place) {
+std::unique_ptr<Hosts> MrcHostFactory::make_shard(const ShardContext& place) {
   auto hosts = std::make_unique<MrcHosts>(place, *this);
   partition_ = &place.partition;
   shards_.push_back(hosts.get());
@@ -38,7 +38,7 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
   config.ports = network.fabric.planes;
   config.seed = network.seed * 0x9E3779B97F4A7C15u + host;
   h.endpoint = std::make_unique<proto::Endpoint>(config);
-  if (network.process.most_received) h.driven = std::make_unique<MrcRoster::Driven>(*this, network, host);
+  if (network.process.max_received) h.driven = std::make_unique<MrcHostFactory::Driven>(*this, network, host);
   std::uint32_t id = 0;
   SOFTMRC_CHECK(!h.endpoint->add_ev_profile(network.ev_profile, id));
   SOFTMRC_CHECK(!h.endpoint->add_cc_profile(network.cc_profile, id));
@@ -54,7 +54,7 @@ proto::Endpoint& MrcHosts::endpoint_of(std::uint32_t host) {
 
 // Flows of a pair of hosts take its queue pairs in turn. Numbers follow from the plan alone: of connections, and of peers at
 // both ends, which are those that their endpoints will give.
-void MrcRoster::plan_connections(const std::vector<Flow>& flows) {
+void MrcHostFactory::plan_connections(const std::vector<Flow>& flows) {
   std::vector<std::uint32_t> ids;  // pair by pair
   for (std::uint32_t id = 0; id < flows.size(); ++id)
     if (flows[id].is_write()) ids.push_back(id);
@@ -80,7 +80,7 @@ void MrcRoster::plan_connections(const std::vector<Flow>& flows) {
   }
 }
 
-Psn MrcRoster::first_psn(std::uint32_t qpn) const {
+Psn MrcHostFactory::first_psn(std::uint32_t qpn) const {
   return Psn(static_cast<std::uint32_t>(Prng(config_.seed, "first psn", qpn).bits() >> 40));
 }
 
@@ -115,7 +115,7 @@ void MrcHosts::make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint3
   SOFTMRC_CHECK(!endpoint.modify_rts(now(), qpn, rts));
 }
 
-std::uint64_t MrcRoster::begin(const std::vector<Flow>& flows) {
+std::uint64_t MrcHostFactory::begin(const std::vector<Flow>& flows) {
   if (config_.hints) count_peers(flows);
   plan_connections(flows);
   std::uint64_t to_land = 0;
@@ -124,7 +124,7 @@ std::uint64_t MrcRoster::begin(const std::vector<Flow>& flows) {
   return to_land;
 }
 
-void MrcRoster::count_peers(const std::vector<Flow>& flows) {
+void MrcHostFactory::count_peers(const std::vector<Flow>& flows) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs;
   for (const Flow& flow : flows)
     if (!flow.is_compute()) pairs.emplace_back(flow.source, flow.destination);
@@ -139,7 +139,7 @@ void MrcRoster::count_peers(const std::vector<Flow>& flows) {
 }
 
 // What a controller that knows the whole plan would tell a queue pair.
-proto::InitAttributes MrcRoster::hints_for(std::uint32_t source, std::uint32_t destination) const {
+proto::InitAttributes MrcHostFactory::hints_for(std::uint32_t source, std::uint32_t destination) const {
   proto::InitAttributes init;
   if (!config_.hints) return init;
   init.hint_qps_per_peer = static_cast<std::uint16_t>(config_.qps_per_pair);
@@ -212,7 +212,7 @@ Time MrcHosts::deadline(std::uint32_t host) {
   Host& h = hosts_[host];
   if (!h.endpoint) return Time::never();
   if (h.driven) return h.driven->process.next_at(*h.endpoint, *h.driven);
-  return h.stage ? std::min(h.endpoint->poll_timeout(), h.stage->deadline()) : h.endpoint->poll_timeout();
+  return h.driver ? std::min(h.endpoint->poll_timeout(), h.driver->deadline()) : h.endpoint->poll_timeout();
 }
 
 void MrcHosts::handle_timeout(std::uint32_t host) {
@@ -222,14 +222,14 @@ void MrcHosts::handle_timeout(std::uint32_t host) {
     return collect_completions(host);
   }
   h.endpoint->handle_timeout(now());
-  attend(host);
+  progress(host);
   drain(host);
 }
 
 void MrcHosts::leave(std::uint32_t host, const proto::Transmit& t) {
-  const std::uint32_t id = place_.parcels.take();
-  Parcel& p = place_.parcels[id];
-  const MrcRoster::RemotePeer& peer = hosts_[host].peers[t.peer];
+  const std::uint32_t id = place_.packets.take();
+  SimPacket& p = place_.packets[id];
+  const MrcHostFactory::RemotePeer& peer = hosts_[host].peers[t.peer];
   p.packet = t.packet;
   p.entropy = t.entropy;
   p.source = host;
@@ -254,16 +254,16 @@ void MrcHosts::handle(std::uint32_t host, std::uint32_t id) {
   Host& h = hosts_[host];
   if (!h.driven) {
     hand_in(host, id);
-    attend(host);
-  } else if (!h.driven->process.arrive(now(), place_.parcels[id].plane, id)) {
+    progress(host);
+  } else if (!h.driven->process.arrive(now(), place_.packets[id].plane, id)) {
     ++counters_.dropped;
-    place_.parcels.drop(id);
+    place_.packets.drop(id);
   }
   drain(host);
 }
 
 void MrcHosts::hand_in(std::uint32_t host, std::uint32_t id) {
-  const Parcel& p = place_.parcels[id];
+  const SimPacket& p = place_.packets[id];
   proto::Arrival arrival;
   arrival.peer = p.peer;
   arrival.entropy = p.entropy;
@@ -278,7 +278,7 @@ void MrcHosts::hand_in(std::uint32_t host, std::uint32_t id) {
   } else {
     endpoint.handle_packet(now(), p.packet, arrival);
   }
-  place_.parcels.drop(id);
+  place_.packets.drop(id);
 }
 
 bool MrcHosts::set_port(std::uint32_t host, std::uint32_t plane, bool is_up) {
@@ -289,7 +289,7 @@ bool MrcHosts::set_port(std::uint32_t host, std::uint32_t plane, bool is_up) {
 }
 
 // The queue pair that will be at work, as far as that can be told beforehand.
-const proto::QueuePair* MrcHosts::pair_of(const Host& host, const Parcel* arriving) const {
+const proto::QueuePair* MrcHosts::pair_of(const Host& host, const SimPacket* arriving) const {
   if (!arriving) return host.last_sender;
   const std::uint32_t index = arriving->packet.bth.dqp - first_qpn;
   if (index >= connections_.size()) return nullptr;
@@ -297,25 +297,25 @@ const proto::QueuePair* MrcHosts::pair_of(const Host& host, const Parcel* arrivi
   return connection.destination == arriving->destination ? connection.receiver : connection.sender;
 }
 
-void MrcHosts::fetch_row(std::uint32_t host) const { fetch(&hosts_[host]); }
+void MrcHosts::fetch_row(std::uint32_t host) const { prefetch(&hosts_[host]); }
 
-void MrcHosts::fetch_engine(std::uint32_t host, const Parcel* arriving) const {
+void MrcHosts::fetch_engine(std::uint32_t host, const SimPacket* arriving) const {
   const Host& h = hosts_[host];
   const proto::QueuePair* pair = pair_of(h, arriving);
   if (!h.endpoint || !pair) return;
-  fetch_bytes(h.endpoint.get(), sizeof *h.endpoint);
-  fetch_bytes(pair, sizeof *pair);
+  prefetch_bytes(h.endpoint.get(), sizeof *h.endpoint);
+  prefetch_bytes(pair, sizeof *pair);
 }
 
-void MrcHosts::fetch_work(std::uint32_t host, const Parcel* arriving) const {
+void MrcHosts::fetch_work(std::uint32_t host, const SimPacket* arriving) const {
   const Host& h = hosts_[host];
   const proto::QueuePair* pair = pair_of(h, arriving);
   if (!h.endpoint || !pair) return;
-  h.endpoint->fetch_ahead();
-  pair->fetch_ahead(arriving && wire::is_write(arriving->packet.bth.opcode));
+  h.endpoint->prefetch_state();
+  pair->prefetch_state(arriving && wire::is_write(arriving->packet.bth.opcode));
 }
 
-std::array<std::uint64_t, 4> MrcRoster::ev_census() const {
+std::array<std::uint64_t, 4> MrcHostFactory::ev_census() const {
   std::array<std::uint64_t, 4> states{};
   for (const Connection& connection : connections_) {
     if (!connection.sender) continue;  // its first flow has not started
@@ -326,7 +326,7 @@ std::array<std::uint64_t, 4> MrcRoster::ev_census() const {
   return states;
 }
 
-proto::QpStats MrcRoster::total_stats() const {
+proto::QpStats MrcHostFactory::total_stats() const {
   proto::QpStats sum;
   for (const Connection& connection : connections_)
     for (const proto::QueuePair* pair : {connection.sender, connection.receiver}) {

@@ -11,22 +11,22 @@
 #include "proto/endpoint.h"
 #include "sim/hosts.h"
 #include "sim/process.h"
-#include "sim/stage.h"
+#include "sim/sim_driver.h"
 
 namespace softmrc::sim {
 
 class MrcHosts;
 
 // All of them, and who talks to whom.
-class MrcRoster final : public Roster {
+class MrcHostFactory final : public HostFactory {
  public:
-  explicit MrcRoster(const NetworkConfig& config) : config_(config), hosts_(config.fabric.hosts) {}
-  ~MrcRoster() override;
+  explicit MrcHostFactory(const NetworkConfig& config) : config_(config), hosts_(config.fabric.hosts) {}
+  ~MrcHostFactory() override;
 
   void add_group(const std::vector<std::uint32_t>& hosts) override;
   std::int32_t add_collective(const Collective& collective) override;
   Carried carried(std::uint32_t qpn) const override { return connections_[qpn - first_qpn].carried; }
-  std::unique_ptr<Hosts> stand(const HostPlace& place) override;
+  std::unique_ptr<Hosts> make_shard(const ShardContext& place) override;
   std::uint64_t begin(const std::vector<Flow>& flows) override;
   std::array<std::uint64_t, 4> ev_census() const override;
   proto::QpStats total_stats() const override;
@@ -54,7 +54,7 @@ class MrcRoster final : public Roster {
     ~Host();
 
     std::unique_ptr<proto::Endpoint> endpoint;
-    std::unique_ptr<Stage> stage;     // where ranks live here
+    std::unique_ptr<SimDriver> driver;     // where ranks live here
     std::vector<Call> calls;
     std::unique_ptr<Driven> driven;   // where a process does it
     std::vector<RemotePeer> peers;
@@ -81,11 +81,11 @@ class MrcRoster final : public Roster {
   };
   struct Group {
     std::vector<Rank> ranks;
-    bool is_weightless = false;
+    bool is_dry_run = false;
 
-    collectives::Place place(std::uint32_t rank, std::uint32_t unit) const {
-      collectives::Place place{rank, static_cast<std::uint32_t>(ranks.size()), unit};
-      place.is_weightless = is_weightless;
+    collectives::RankInfo place(std::uint32_t rank, std::uint32_t unit) const {
+      collectives::RankInfo place{rank, static_cast<std::uint32_t>(ranks.size()), unit};
+      place.is_dry_run = is_dry_run;
       return place;
     }
   };
@@ -96,7 +96,7 @@ class MrcRoster final : public Roster {
   Psn first_psn(std::uint32_t qpn) const;
   proto::InitAttributes hints_for(std::uint32_t source, std::uint32_t destination) const;
   // mrc_ranks.cpp: collectives.
-  collectives::Call asked(const Collective& what, std::uint8_t* in, std::uint8_t* out) const;
+  collectives::CollectiveCall asked(const Collective& what, std::uint8_t* in, std::uint8_t* out) const;
   std::uint64_t meet(const Flow& flow);
   void introduce(Group& group, std::uint32_t a, std::uint32_t b);
 
@@ -114,35 +114,35 @@ class MrcRoster final : public Roster {
 // Those of one shard.
 class MrcHosts final : public Hosts, private proto::TraceSink {
  public:
-  MrcHosts(const HostPlace& place, MrcRoster& all)
+  MrcHosts(const ShardContext& place, MrcHostFactory& all)
       : Hosts(place, true), all_(all), hosts_(all.hosts_), connections_(all.connections_), connection_of_(all.connection_of_), groups_(all.groups_) {}
 
-  std::vector<Error> errors() const override { return errors_; }
+  std::vector<CollectiveError> errors() const override { return errors_; }
   proto::Endpoint& endpoint_of(std::uint32_t host);
   void make_queue_pair(std::uint32_t host, std::uint32_t qpn, std::uint32_t dest_qpn, std::uint32_t peer, Psn first_psn, const proto::InitAttributes& init);
-  Stage::Clock& clock() { return clock_; }
+  SimDriver::Context& clock() { return clock_; }
 
   void start(std::uint32_t id, const Flow& flow) override;
   void expect(std::uint32_t id, const Flow& flow) override;
-  void handle(std::uint32_t host, std::uint32_t parcel) override;
+  void handle(std::uint32_t host, std::uint32_t packet_id) override;
   void handle_timeout(std::uint32_t host) override;
   void handle_free_port(std::uint32_t host) override { drain(host); }
   bool set_port(std::uint32_t host, std::uint32_t plane, bool is_up) override;
   Time deadline(std::uint32_t host) override;
 
   void fetch_row(std::uint32_t host) const override;
-  void fetch_engine(std::uint32_t host, const Parcel* arriving) const override;
-  void fetch_work(std::uint32_t host, const Parcel* arriving) const override;
+  void fetch_engine(std::uint32_t host, const SimPacket* arriving) const override;
+  void fetch_work(std::uint32_t host, const SimPacket* arriving) const override;
 
  private:
-  friend struct MrcRoster::Driven;
-  static constexpr std::uint32_t first_qpn = MrcRoster::first_qpn;
-  using Host = MrcRoster::Host;
-  using Connection = MrcRoster::Connection;
-  using Carried = Roster::Carried;
+  friend struct MrcHostFactory::Driven;
+  static constexpr std::uint32_t first_qpn = MrcHostFactory::first_qpn;
+  using Host = MrcHostFactory::Host;
+  using Connection = MrcHostFactory::Connection;
+  using Carried = HostFactory::Carried;
 
   // The time of the network, for who lives on its hosts.
-  struct Clock final : Stage::Clock {
+  struct Clock final : SimDriver::Context {
     explicit Clock(MrcHosts& all) : hosts(all) {}
     Time now() const override { return hosts.now(); }
     void on_posted(std::uint32_t host) override { hosts.drain(host); }
@@ -151,36 +151,36 @@ class MrcHosts final : public Hosts, private proto::TraceSink {
 
   void on(const proto::Event& event) override;
   const proto::QueuePair* open(std::uint32_t connection, std::uint32_t host, std::uint32_t peer);
-  void hand_in(std::uint32_t host, std::uint32_t parcel);
+  void hand_in(std::uint32_t host, std::uint32_t packet_id);
   void leave(std::uint32_t host, const proto::Transmit& transmit);
   void drain(std::uint32_t host);
   void collect_completions(std::uint32_t host);
-  const proto::QueuePair* pair_of(const Host& host, const Parcel* arriving) const;
+  const proto::QueuePair* pair_of(const Host& host, const SimPacket* arriving) const;
 
   // mrc_ranks.cpp: collectives.
   void call(std::uint32_t id, const Flow& flow);
-  bool attend(std::uint32_t host);
+  bool progress(std::uint32_t host);
   void end_calls(std::uint32_t host);
 
-  MrcRoster& all_;
+  MrcHostFactory& all_;
   std::vector<Host>& hosts_;
   std::vector<Connection>& connections_;
   const std::vector<std::uint32_t>& connection_of_;
-  std::vector<MrcRoster::Group>& groups_;
+  std::vector<MrcHostFactory::Group>& groups_;
   proto::Transmit scratch_;
   Clock clock_{*this};
-  std::vector<Error> errors_;
+  std::vector<CollectiveError> errors_;
 };
 
 // A host whose endpoint is driven by a process, and what that process sees.
-struct MrcRoster::Driven : Process::Surroundings {
+struct MrcHostFactory::Driven : Process::Surroundings {
   Driven(MrcHosts& all, const NetworkConfig& config, std::uint32_t which);
-  void hand_in(std::uint32_t parcel) override { hosts.hand_in(host, parcel); }
+  void hand_in(std::uint32_t packet_id) override { hosts.hand_in(host, packet_id); }
   void leave(const proto::Transmit& transmit) override { hosts.leave(host, transmit); }
   std::uint32_t free_ports() override { return hosts.free_ports(host); }
   Time next_free_port() const override { return Time::never(); }  // a port that has room again kicks it
-  bool attend() override { return hosts.attend(host); }
-  Time attendants_at() const override { return hosts.hosts_[host].stage ? hosts.hosts_[host].stage->deadline() : Time::never(); }
+  bool progress() override { return hosts.progress(host); }
+  Time progress_handlers_at() const override { return hosts.hosts_[host].driver ? hosts.hosts_[host].driver->deadline() : Time::never(); }
 
   MrcHosts& hosts;
   std::uint32_t host;

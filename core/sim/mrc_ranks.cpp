@@ -13,7 +13,7 @@ using collectives::Kind;
 using collectives::Part;
 
 // Of all ranks together: as much as tests want to see the bytes of.
-constexpr std::uint64_t most_data = 64 * 1024 * 1024;
+constexpr std::uint64_t max_data = 64 * 1024 * 1024;
 constexpr double patience_s = 1e6;
 
 struct Sizes {
@@ -43,31 +43,31 @@ std::uint8_t* nowhere(std::uint32_t mtu) { return reinterpret_cast<std::uint8_t*
 }  // namespace
 
 // The network is gone by then: groups that leave say so to nobody.
-MrcRoster::~MrcRoster() {
+MrcHostFactory::~MrcHostFactory() {
   for (Host& host : hosts_) {
     if (host.endpoint) host.endpoint->set_trace(nullptr);
-    if (host.stage) host.stage->close();
+    if (host.driver) host.driver->close();
   }
   groups_.clear();
 }
 
-void MrcRoster::add_group(const std::vector<std::uint32_t>& hosts) {
+void MrcHostFactory::add_group(const std::vector<std::uint32_t>& hosts) {
   std::vector<Rank>& ranks = groups_.emplace_back().ranks;
   for (const std::uint32_t host : hosts) ranks.emplace_back().host = host;
 }
 
-std::int32_t MrcRoster::add_collective(const Collective& collective) {
+std::int32_t MrcHostFactory::add_collective(const Collective& collective) {
   Group& group = groups_[collective.group];
   const Sizes sizes = sizes_of(collective, group.ranks.size());
-  if (std::max(sizes.in, sizes.out) * group.ranks.size() > most_data) group.is_weightless = true;
+  if (std::max(sizes.in, sizes.out) * group.ranks.size() > max_data) group.is_dry_run = true;
   collectives_.push_back(collective);
   return static_cast<std::int32_t>(collectives_.size()) - 1;
 }
 
-collectives::Call MrcRoster::asked(const Collective& what, std::uint8_t* in, std::uint8_t* out) const {
+collectives::CollectiveCall MrcHostFactory::asked(const Collective& what, std::uint8_t* in, std::uint8_t* out) const {
   const auto ranks = static_cast<std::uint32_t>(groups_[what.group].ranks.size());
   const Sizes sizes = sizes_of(what, ranks);
-  collectives::Call call;
+  collectives::CollectiveCall call;
   call.kind = what.kind;
   call.dtype = collectives::DType::uint32;
   if (what.kind != Kind::barrier) {
@@ -78,12 +78,12 @@ collectives::Call MrcRoster::asked(const Collective& what, std::uint8_t* in, std
 }
 
 // Before anything moves: a rank meets all that it will need for this call. How many bytes will come to it.
-std::uint64_t MrcRoster::meet(const Flow& flow) {
+std::uint64_t MrcHostFactory::meet(const Flow& flow) {
   const Collective& what = collectives_[static_cast<std::uint32_t>(flow.collective)];
   Group& group = groups_[what.group];
-  collectives::Place place = group.place(flow.rank, config_.mtu);
+  collectives::RankInfo place = group.place(flow.rank, config_.mtu);
   place.forced = what.forced;
-  const collectives::Call call = asked(what, nowhere(config_.mtu), nowhere(config_.mtu));
+  const collectives::CollectiveCall call = asked(what, nowhere(config_.mtu), nowhere(config_.mtu));
   SOFTMRC_CHECK(check(call, place).empty());
   std::uint64_t expected = 0;
   const std::unique_ptr<collectives::Operation> plan = collectives::plan(call, place);
@@ -98,13 +98,13 @@ std::uint64_t MrcRoster::meet(const Flow& flow) {
 void MrcHosts::call(std::uint32_t id, const Flow& flow) {
   const auto number = static_cast<std::uint32_t>(flow.collective);
   const Collective& what = all_.collectives_[number];
-  MrcRoster::Group& group = groups_[what.group];
-  MrcRoster::Rank& rank = group.ranks[flow.rank];
+  MrcHostFactory::Group& group = groups_[what.group];
+  MrcHostFactory::Rank& rank = group.ranks[flow.rank];
   const Sizes sizes = sizes_of(what, group.ranks.size());
-  MrcRoster::Call call{id, number, flow.rank, nullptr, {}, {}};
+  MrcHostFactory::Call call{id, number, flow.rank, nullptr, {}, {}};
   std::uint8_t* in = nowhere(place_.config.mtu);
   std::uint8_t* out = in;
-  if (!group.is_weightless) {
+  if (!group.is_dry_run) {
     call.in.resize(sizes.in / 4);
     call.out.resize(sizes.out / 4);
     for (std::uint64_t i = 0; i < call.in.size(); ++i) call.in[i] = Checker::sample(flow.rank, i);
@@ -119,7 +119,7 @@ void MrcHosts::call(std::uint32_t id, const Flow& flow) {
 }
 
 // Both make a queue pair for messages and one for bulk data, as if they had met long ago.
-void MrcRoster::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
+void MrcHostFactory::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
   std::vector<Rank>& ranks = group.ranks;
   const std::uint64_t seed = config_.seed + (static_cast<std::uint64_t>(&group - groups_.data()) << 32);
   if (!ranks[a].peers.insert(b).second) return;
@@ -131,12 +131,12 @@ void MrcRoster::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
     MrcHosts& here = at(rank.host);
     proto::Endpoint& engine = here.endpoint_of(rank.host);
     Host& host = hosts_[rank.host];
-    if (!host.stage) host.stage = std::make_unique<Stage>(engine, here.clock(), rank.host);
+    if (!host.driver) host.driver = std::make_unique<SimDriver>(engine, here.clock(), rank.host);
     rank.cq = engine.create_cq();
     rank.domains.resize(ranks.size());
     for (proto::Domain& domain : rank.domains) domain = engine.create_domain();
-    rank.part = std::make_unique<collectives::Group>(std::vector<collectives::Home>{{host.stage.get(), rank.cq}}, group.place(r, config_.mtu),
-                                                     rank.domains, seed + r, std::make_shared<collectives::Port>());
+    rank.part = std::make_unique<collectives::Group>(std::vector<collectives::ChannelResources>{{host.driver.get(), rank.cq}}, group.place(r, config_.mtu),
+                                                     rank.domains, seed + r, std::make_shared<collectives::CompletionNotifier>());
     rank.part->start(config_.mtu);
   }
   std::array<std::uint32_t, 2> ids{};
@@ -162,10 +162,10 @@ void MrcRoster::introduce(Group& group, std::uint32_t a, std::uint32_t b) {
     ranks[ends[i]].part->connect(0, ends[1 - i], first + 2 * i, first + 2 * i + 1, ranks[ends[1 - i]].part->ring_rkey(0, ends[i]));
 }
 
-bool MrcHosts::attend(std::uint32_t host) {
+bool MrcHosts::progress(std::uint32_t host) {
   Host& h = hosts_[host];
-  if (!h.stage) return false;
-  const bool has_more = h.stage->attend();
+  if (!h.driver) return false;
+  const bool has_more = h.driver->progress();
   if (!h.calls.empty()) end_calls(host);
   return has_more;
 }
@@ -177,7 +177,7 @@ void MrcHosts::end_calls(std::uint32_t host) {
       ++i;
       continue;
     }
-    const MrcRoster::Call ended = std::move(h.calls[i]);
+    const MrcHostFactory::Call ended = std::move(h.calls[i]);
     h.calls.erase(h.calls.begin() + static_cast<std::ptrdiff_t>(i));
     if (ended.work->has_failed()) {
       ++counters_.broken_connections;

@@ -28,7 +28,7 @@ Counters sum(const std::vector<std::unique_ptr<Shard>>& shards, Add add) {
 Network::Network(const NetworkConfig& config) : world_(config), series_(config.fabric.planes) {}
 
 // Who lives on hosts leaves before the clocks do.
-Network::~Network() { world_.roster.reset(); }
+Network::~Network() { world_.host_factory.reset(); }
 
 std::uint32_t Network::add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start) {
   SOFTMRC_CHECK(source < world_.nics.size() && destination < world_.nics.size());
@@ -62,9 +62,9 @@ void Network::add_fault(const Fault& fault) {
   faults_.insert(std::upper_bound(from, faults_.end(), fault, later), fault);
 }
 
-void Network::add_shot(const Survey::Shot& shot) {
+void Network::add_probe(const ProbeTraffic::MapperProbe& shot) {
   const std::uint32_t number = world_.survey.add(shot);
-  if (has_begun_) shards_[world_.partition.of_host(shot.host)]->shoot_at(shot.at, shot.host, number);
+  if (has_begun_) shards_[world_.partition.of_host(shot.host)]->probe_at(shot.at, shot.host, number);
 }
 
 void Network::sample_every(Duration bin) {
@@ -82,17 +82,17 @@ void Network::begin() {
   is_through_.resize(cores());
   failures_.resize(cores() + 1);
   barrier_ = std::make_unique<Barrier>(cores());
-  world_.checker.expect(world_.roster->begin(world_.workload.flows()));
+  world_.checker.expect(world_.host_factory->begin(world_.workload.flows()));
   const auto at = [this](std::uint32_t host) -> Shard& { return *shards_[world_.partition.of_host(host)]; };
   world_.workload.begin([&](Time start, std::uint32_t flow) { at(world_.workload.flows()[flow].source).start_at(start, flow); });
-  const std::vector<Survey::Shot>& shots = world_.survey.shots();
-  for (std::uint32_t i = 0; i < shots.size(); ++i) at(shots[i].host).shoot_at(shots[i].at, shots[i].host, i);
+  const std::vector<ProbeTraffic::MapperProbe>& shots = world_.survey.shots();
+  for (std::uint32_t i = 0; i < shots.size(); ++i) at(shots[i].host).probe_at(shots[i].at, shots[i].host, i);
 }
 
 bool Network::run(Time until, std::uint64_t max_events) {
   if (!has_begun_) begin();
   until_ = until;
-  most_events_ = std::max<std::uint64_t>(1, max_events / cores());
+  max_events_ = std::max<std::uint64_t>(1, max_events / cores());
   events_before_ = events();
   goes_on_ = window_.is_open || open_window();
   if (goes_on_) {
@@ -114,7 +114,7 @@ void Network::work(std::uint32_t number) {
   while (goes_on_) {
     try {
       if (window_.is_new) shard.read(shards_);
-      if (!is_through_[number] && shard.run(window_.end, most_events_)) {
+      if (!is_through_[number] && shard.run(window_.end, max_events_)) {
         is_through_[number] = true;
         shard.seal();
       }
@@ -133,7 +133,7 @@ void Network::move_on() {
     if (std::any_of(failures_.begin(), failures_.end(), [](const std::exception_ptr& one) { return one != nullptr; })) return;
     if (std::find(is_through_.begin(), is_through_.end(), 0) != is_through_.end()) return;
     close_window();
-    if (events() - events_before_ >= most_events_ * cores()) return;
+    if (events() - events_before_ >= max_events_ * cores()) return;
     goes_on_ = open_window();
   } catch (...) {
     failures_.back() = std::current_exception();
@@ -194,8 +194,8 @@ void Network::on_fault(const Fault& f) {
   world_.links.apply(f.at, f);
   const bool is_up = f.kind == FaultKind::heal && was_down;
   if (!is_up && f.kind != FaultKind::down) return;
-  const Node from = world_.fabric.from(f.link);
-  const Node& end = from.tier == Tier::host ? from : world_.links.end_of(f.link);
+  const FabricNode from = world_.fabric.from(f.link);
+  const FabricNode& end = from.tier == Tier::host ? from : world_.links.end_of(f.link);
   if (end.tier == Tier::host) shards_[world_.partition.of(end)]->set_port(f.at, end.index, end.plane, is_up);
 }
 
@@ -259,12 +259,12 @@ Hosts::Counters Network::host_counters() const {
 }
 
 std::vector<std::string> Network::errors() const {
-  std::vector<Hosts::Error> found;
+  std::vector<Hosts::CollectiveError> found;
   for (const std::unique_ptr<Shard>& shard : shards_)
-    for (const Hosts::Error& one : shard->hosts().errors()) found.push_back(one);
-  std::sort(found.begin(), found.end(), [](const Hosts::Error& a, const Hosts::Error& b) { return a.flow < b.flow; });
+    for (const Hosts::CollectiveError& one : shard->hosts().errors()) found.push_back(one);
+  std::sort(found.begin(), found.end(), [](const Hosts::CollectiveError& a, const Hosts::CollectiveError& b) { return a.flow < b.flow; });
   std::vector<std::string> texts;
-  for (const Hosts::Error& one : found) texts.push_back(one.text);
+  for (const Hosts::CollectiveError& one : found) texts.push_back(one.text);
   return texts;
 }
 
@@ -273,7 +273,7 @@ void Network::check_conserved() const {
   const Links::Counters l = link_counters();
   std::int64_t under_way = 0;
   std::uint64_t landed = 0;
-  Survey::Count survey;
+  ProbeTraffic::Count survey;
   for (const std::unique_ptr<Shard>& shard : shards_) {
     under_way += shard->parcels_in_use();
     landed += shard->found().seen.bytes_landed;

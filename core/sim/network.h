@@ -6,7 +6,7 @@
 //   hosts.h      who sends and receives: mrc_hosts.h runs the production endpoint, roce_hosts.h the rival
 //   workload.h   which flow starts when
 //   checker.h    the oracle: every byte exactly once, no packet from nothing
-//   survey.h     packets of a mapper, which is no host
+//   probe_traffic.h     packets of a mapper, which is no host
 //   series.h, recovery.h   what a run is asked about afterwards
 //
 // Windows lie on a grid of link delays, whatever the number of shards; between two of them all shards stand still, and
@@ -37,8 +37,8 @@ class Network final {
   std::uint32_t add_flow(std::uint32_t source, std::uint32_t destination, std::uint32_t bytes, Time start);
   // Ranks, by their hosts; and what they call, each in a flow of its own. Those that differ in `kind` or `bytes` are called
   // by all ranks in the same order.
-  void add_group(const std::vector<std::uint32_t>& hosts) { world_.roster->add_group(hosts); }
-  std::int32_t add_collective(const Collective& collective) { return world_.roster->add_collective(collective); }
+  void add_group(const std::vector<std::uint32_t>& hosts) { world_.host_factory->add_group(hosts); }
+  std::int32_t add_collective(const Collective& collective) { return world_.host_factory->add_collective(collective); }
   std::uint32_t add_call(std::int32_t collective, std::uint32_t rank, const Flow& flow);
   // A host computes for so long, and sends nothing because of it.
   std::uint32_t add_compute(std::uint32_t host, Duration lasts, Time start);
@@ -46,9 +46,9 @@ class Network final {
   // Before the run or during it; then not before `reached`.
   void add_fault(const Fault& fault);
   // A mapper's packet; where forwarding is by uSID only.
-  void add_shot(const Survey::Shot& shot);
+  void add_probe(const ProbeTraffic::MapperProbe& shot);
   bool is_survey_over() const;
-  std::vector<Survey::Shot> take_shots() { return world_.survey.take(); }
+  std::vector<ProbeTraffic::MapperProbe> take_probes() { return world_.survey.take(); }
   void sample_every(Duration bin);
 
   // Runs until all flows are complete and no survey is under way, `until` has passed, or about so many events were handled; true while
@@ -71,7 +71,7 @@ class Network final {
   const NetworkConfig& config() const { return world_.config; }
   const LinkTable& links() const { return world_.links; }
   const Workload& workload() const { return world_.workload; }
-  const Roster& hosts() const { return *world_.roster; }
+  const HostFactory& hosts() const { return *world_.host_factory; }
   const Recovery& recovery() const { return recovery_; }
   std::uint64_t unsent() const;
   Series series() const;
@@ -113,7 +113,7 @@ class Network final {
   };
   Window window_;
   Time until_{};
-  std::uint64_t most_events_ = 0;
+  std::uint64_t max_events_ = 0;
   std::uint64_t events_before_ = 0;
   std::unique_ptr<Barrier> barrier_;
   std::vector<char> is_through_;                // by shard: the window

@@ -20,7 +20,7 @@ class Partition {
 
   std::uint32_t shards() const { return shards_; }
   std::uint32_t of_host(std::uint32_t host) const { return part(fabric_->leaf_of(host), fabric_->leaves()); }
-  std::uint32_t of(const Node& node) const {
+  std::uint32_t of(const FabricNode& node) const {
     switch (node.tier) {
       case Tier::host: return of_host(node.index);
       case Tier::t0: return part(node.index, fabric_->leaves());
@@ -34,7 +34,7 @@ class Partition {
   static constexpr std::uint32_t max_shards = 255;
 
   std::uint32_t part(std::uint64_t index, std::uint32_t count) const { return static_cast<std::uint32_t>(index * shards_ / count); }
-  std::uint32_t spread(const Node& node, std::uint32_t count) const {
+  std::uint32_t spread(const FabricNode& node, std::uint32_t count) const {
     return part(static_cast<std::uint64_t>(node.plane) * count + node.index, count * fabric_->config().planes);
   }
 

@@ -7,8 +7,8 @@
 namespace softmrc::sim {
 namespace {
 
-constexpr std::uint32_t most_rounds = 4;
-constexpr std::uint32_t most_short_rounds = 64;  // where planes are asked again for room after a few packets
+constexpr std::uint32_t max_rounds = 4;
+constexpr std::uint32_t max_short_rounds = 64;  // where planes are asked again for room after a few packets
 
 }  // namespace
 
@@ -18,7 +18,7 @@ Duration Process::lapse() {
 }
 
 bool Process::arrive(Time now, std::uint32_t plane, std::uint32_t packet) {
-  if (config_.most_waiting && waiting_[plane].size() >= config_.most_waiting) return false;
+  if (config_.max_waiting && waiting_[plane].size() >= config_.max_waiting) return false;
   waiting_[plane].push_back(packet);
   kick(now);
   return true;
@@ -28,7 +28,7 @@ void Process::kick(Time now) { woken_at_ = std::min(woken_at_, now); }
 
 Time Process::next_at(proto::Endpoint& endpoint, const Surroundings& around) const {
   if (doing_ != Doing::sleeping) return resumes_at_;
-  const Time reason = std::min({woken_at_, endpoint.poll_timeout(), around.next_free_port(), around.attendants_at()});
+  const Time reason = std::min({woken_at_, endpoint.poll_timeout(), around.next_free_port(), around.progress_handlers_at()});
   return reason == Time::never() ? reason : std::max(reason, resumes_at_) + waking_;
 }
 
@@ -66,15 +66,15 @@ void Process::receive(Time now, proto::Endpoint& endpoint, Surroundings& around)
   ready_ &= ready_ - 1;
   auto& queue = waiting_[plane];
   std::uint32_t taken = 0;
-  for (; taken < config_.most_received && !queue.empty(); ++taken) {
+  for (; taken < config_.max_received && !queue.empty(); ++taken) {
     around.hand_in(queue.front());
     queue.pop_front();
   }
   // It took all it can hold, so it supposes that there is more.
-  if (taken == config_.most_received) more_ |= 1u << plane;
+  if (taken == config_.max_received) more_ |= 1u << plane;
   if (ready_) return;
   // A plane that has more has not had its say yet, nor have those that got something meanwhile.
-  if (more_ == 0 || ++turns_in_batch_ == proto::most_turns_in_batch) {
+  if (more_ == 0 || ++turns_in_batch_ == proto::max_turns_in_batch) {
     endpoint.end_batch(now);
     turns_in_batch_ = 0;
   }
@@ -88,12 +88,12 @@ void Process::receive(Time now, proto::Endpoint& endpoint, Surroundings& around)
 void Process::poll(Time now, proto::Endpoint& endpoint, Surroundings& around) {
   if (rounds_ == 0) {
     if (endpoint.poll_timeout() <= now) endpoint.handle_timeout(now);
-    if (around.attend()) kick(now);
+    if (around.progress()) kick(now);
   }
   polled_at_ = now;
   std::uint32_t ports = around.free_ports();
   std::array<std::uint32_t, proto::max_ports> given{};
-  while (ports && hand_.size() < config_.most_sent) {
+  while (ports && hand_.size() < config_.max_sent) {
     proto::Transmit transmit;
     if (!endpoint.poll_transmit(now, ports, transmit)) break;
     hand_.push_back(transmit);
@@ -120,8 +120,8 @@ void Process::send(Time now, proto::Endpoint& endpoint, Surroundings& around) {
       for (const proto::Transmit& t : hand_)
         if (t.port == std::countr_zero(left)) around.leave(t);
   hand_.clear();
-  if (now - polled_at_ > proto::held_up_after) endpoint.handle_held_up(now);
-  doing_ = ++rounds_ < (config_.port_burst ? most_short_rounds : most_rounds) ? Doing::polling : Doing::sleeping;
+  if (now - polled_at_ > proto::stall_threshold) endpoint.handle_stall(now);
+  doing_ = ++rounds_ < (config_.port_burst ? max_short_rounds : max_rounds) ? Doing::polling : Doing::sleeping;
   // Whoever stops here has not asked whether there is more.
   if (doing_ == Doing::sleeping) kick(now);
 }

@@ -20,9 +20,9 @@
 namespace softmrc::sim {
 
 struct ProcessConfig {
-  std::uint32_t most_received = 0;  // packets taken from a plane at a time; 0: no process, all happens at once
-  std::uint32_t most_waiting = 0;   // packets that a plane's queue holds, more are lost; 0: any number
-  std::uint32_t most_sent = 256;    // packets polled before they leave
+  std::uint32_t max_received = 0;  // packets taken from a plane at a time; 0: no process, all happens at once
+  std::uint32_t max_waiting = 0;   // packets that a plane's queue holds, more are lost; 0: any number
+  std::uint32_t max_sent = 256;    // packets polled before they leave
   std::uint32_t port_burst = 0;     // packets for one plane before it is asked again whether it has room; 0: any number
   Duration pace{0};                 // every step takes up to this long
   double hold_up = 0;               // share of steps in which the process loses its core ...
@@ -41,14 +41,14 @@ class Process {
     virtual Time next_free_port() const = 0;
     // Whoever lives on the endpoint looks at what came in; true when that is not all it has to do. And when it wants to be
     // called even if nothing comes.
-    virtual bool attend() { return false; }
-    virtual Time attendants_at() const { return Time::never(); }
+    virtual bool progress() { return false; }
+    virtual Time progress_handlers_at() const { return Time::never(); }
   };
 
   Process() = default;
   Process(const ProcessConfig& config, std::uint32_t planes, Prng prng) : config_(config), waiting_(planes), prng_(prng) {}
 
-  bool exists() const { return config_.most_received != 0; }
+  bool exists() const { return config_.max_received != 0; }
 
   // A packet reached this plane's queue. False: there was no room.
   [[nodiscard]] bool arrive(Time now, std::uint32_t plane, std::uint32_t packet);

@@ -6,7 +6,7 @@
 
 namespace softmrc::sim {
 
-using collectives::Header;
+using collectives::MessageHeader;
 using collectives::Group;
 
 Ranks::Ranks(Mesh& mesh, const RanksConfig& config, std::shared_ptr<const proto::EvProfile> evs, std::shared_ptr<const proto::CcProfile> window)
@@ -23,13 +23,13 @@ void Ranks::prepare(std::uint32_t rank, const std::shared_ptr<const proto::EvPro
   const std::uint32_t cq = engine.create_cq();
   std::vector<proto::Domain> domains(size());
   for (proto::Domain& domain : domains) domain = engine.create_domain();
-  groups_[rank] = std::make_unique<Group>(std::vector<collectives::Home>{{&mesh_.stage(rank), cq}}, collectives::Place{rank, size(), config_.unit},
-                                          domains, config_.seed * 0x9E3779B97F4A7C15u + rank, std::make_shared<collectives::Port>());
+  groups_[rank] = std::make_unique<Group>(std::vector<collectives::ChannelResources>{{&mesh_.driver(rank), cq}}, collectives::RankInfo{rank, size(), config_.unit},
+                                          domains, config_.seed * 0x9E3779B97F4A7C15u + rank, std::make_shared<collectives::CompletionNotifier>());
   ends_.push_back(groups_[rank]->reserve()[0]);
 }
 
 void Ranks::introduce(std::uint32_t rank) {
-  collectives::Terms terms;
+  collectives::GroupParams terms;
   terms.key = {config_.seed, 1};
   terms.receiving.mtu = config_.mtu;
   terms.receiving.mpr_dest = config_.mpr;
@@ -38,21 +38,21 @@ void Ranks::introduce(std::uint32_t rank) {
   terms.sending.retry_linear = config_.retry_linear;
   terms.sending.retry_exponential = config_.retry_exponential;
   terms.sending.max_send_wr = config_.max_send_wr;
-  groups_[rank]->agree(terms);
+  groups_[rank]->set_params(terms);
   for (std::uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank) continue;
-    collectives::Member member{{ends_[peer]}, config_.mpr, config_.max_wimm, nullptr, {}};
+    collectives::PeerInfo member{{ends_[peer]}, config_.mpr, config_.max_wimm, nullptr, {}};
     member.ends[0].place = Mesh::peer_id(rank, peer);
-    SOFTMRC_CHECK(!groups_[rank]->know(peer, std::move(member)));
+    SOFTMRC_CHECK(!groups_[rank]->set_peer(peer, std::move(member)));
   }
 }
 
 // Messages begin with their header, in the first packet of a write to a ring.
 void Ranks::forge(std::uint32_t sender, std::uint32_t receiver, const wire::Packet& packet, std::span<std::uint8_t> payload) {
-  if (packet.bth.dqp != ends_[receiver].qpn(sender, false) || packet.bth.retransmission || payload.size() < sizeof(Header)) return;
+  if (packet.bth.dqp != ends_[receiver].qpn(sender, false) || packet.bth.retransmission || payload.size() < sizeof(MessageHeader)) return;
   for (auto lie = lies_.begin(); lie != lies_.end(); ++lie) {
     if (lie->rank != sender || lie->to != receiver || lie->after-- > 0) continue;
-    payload[lie->offset % sizeof(Header)] ^= lie->flips;
+    payload[lie->offset % sizeof(MessageHeader)] ^= lie->flips;
     ++lies_told_;
     lies_.erase(lie);
     return;

@@ -59,7 +59,7 @@ class Ranks final : private Mesh::Forger {
   std::vector<Lie> lies_;
   std::uint32_t lies_told_ = 0;
   std::vector<std::unique_ptr<collectives::Group>> groups_;
-  std::vector<collectives::End> ends_;  // what each keeps for the others
+  std::vector<collectives::PeerEndpoint> ends_;  // what each keeps for the others
 };
 
 }  // namespace softmrc::sim

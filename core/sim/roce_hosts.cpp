@@ -16,9 +16,9 @@ RoceHost& RoceHosts::host_of(std::uint32_t host) {
   return *hosts_[host];
 }
 
-std::unique_ptr<Hosts> RoceRoster::stand(const HostPlace& place) { return std::make_unique<RoceHosts>(place, *this); }
+std::unique_ptr<Hosts> RoceHostFactory::make_shard(const ShardContext& place) { return std::make_unique<RoceHosts>(place, *this); }
 
-std::uint64_t RoceRoster::begin(const std::vector<Flow>& flows) {
+std::uint64_t RoceHostFactory::begin(const std::vector<Flow>& flows) {
   std::unordered_map<std::uint64_t, std::uint32_t> pairs;
   for (const Flow& flow : flows) {
     const std::uint64_t key = static_cast<std::uint64_t>(flow.source) << 32 | flow.destination;
@@ -73,8 +73,8 @@ void RoceHosts::drain(std::uint32_t host) {
 }
 
 void RoceHosts::leave(std::uint32_t host, const RoceSend& send) {
-  const std::uint32_t id = place_.parcels.take();
-  Parcel& p = place_.parcels[id];
+  const std::uint32_t id = place_.packets.take();
+  SimPacket& p = place_.packets[id];
   p.roce = send.packet;
   p.entropy = send.entropy;
   p.source = host;
@@ -90,10 +90,10 @@ void RoceHosts::leave(std::uint32_t host, const RoceSend& send) {
 }
 
 void RoceHosts::handle(std::uint32_t host, std::uint32_t id) {
-  const Parcel& p = place_.parcels[id];
+  const SimPacket& p = place_.packets[id];
   count_arrival(host, p.roce.psn);
   if (!p.is_corrupt) hosts_[host]->handle(now(), p.roce, p.congestion);
-  place_.parcels.drop(id);
+  place_.packets.drop(id);
   drain(host);
 }
 

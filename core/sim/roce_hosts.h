@@ -10,11 +10,11 @@
 
 namespace softmrc::sim {
 
-class RoceRoster final : public Roster {
+class RoceHostFactory final : public HostFactory {
  public:
-  explicit RoceRoster(const NetworkConfig& config) : hosts_(config.fabric.hosts) {}
+  explicit RoceHostFactory(const NetworkConfig& config) : hosts_(config.fabric.hosts) {}
 
-  std::unique_ptr<Hosts> stand(const HostPlace& place) override;
+  std::unique_ptr<Hosts> make_shard(const ShardContext& place) override;
   std::uint64_t begin(const std::vector<Flow>& flows) override;
 
  private:
@@ -40,12 +40,12 @@ class RoceRoster final : public Roster {
 
 class RoceHosts final : public Hosts, private RoceObserver {
  public:
-  RoceHosts(const HostPlace& place, RoceRoster& all)
+  RoceHosts(const ShardContext& place, RoceHostFactory& all)
       : Hosts(place, false), hosts_(all.hosts_), connections_(all.connections_), connection_of_(all.connection_of_), left_(all.left_) {}
 
   void start(std::uint32_t id, const Flow& flow) override;
   void expect(std::uint32_t id, const Flow& flow) override;
-  void handle(std::uint32_t host, std::uint32_t parcel) override;
+  void handle(std::uint32_t host, std::uint32_t packet_id) override;
   void handle_timeout(std::uint32_t host) override;
   void handle_free_port(std::uint32_t host) override { drain(host); }
   bool set_port(std::uint32_t, std::uint32_t, bool) override { return false; }  // a queue pair keeps its only path
@@ -54,7 +54,7 @@ class RoceHosts final : public Hosts, private RoceObserver {
  private:
   static constexpr std::uint32_t max_qps = 16;  // per pair of hosts
 
-  using Connection = RoceRoster::Connection;
+  using Connection = RoceHostFactory::Connection;
 
   void on_roce_placed(const RocePacket& packet, std::uint8_t port) override;
   void on_roce_acknowledged(std::uint32_t flow, std::uint32_t bytes) override;
@@ -69,7 +69,7 @@ class RoceHosts final : public Hosts, private RoceObserver {
   std::vector<std::unique_ptr<RoceHost>>& hosts_;
   std::vector<Connection>& connections_;
   const std::vector<std::uint32_t>& connection_of_;
-  std::vector<RoceRoster::Left>& left_;
+  std::vector<RoceHostFactory::Left>& left_;
 };
 
 }  // namespace softmrc::sim

@@ -4,7 +4,7 @@
 
 namespace softmrc::sim {
 
-Route Router::route_of(const Parcel& p) const {
+Route Router::route_of(const SimPacket& p) const {
   Route route;
   unsigned place = 0;
   const auto via = [&](Tier tier, std::uint32_t index) { route.append(place++, fabric_.usid({tier, p.plane, index})); };
@@ -33,7 +33,7 @@ Route Router::route_of(const Parcel& p) const {
 
 // uN: the first uSID is this switch's own; shift, and look the next one up in the static table, which here is
 // arithmetic on the ranges that uSIDs are allotted from.
-LinkId Router::by_usid(const Node& at, const Parcel& p) const {
+LinkId Router::by_usid(const FabricNode& at, const SimPacket& p) const {
   if (p.route.front() != fabric_.usid(at)) return no_link;
   Route shifted = p.route;
   shifted.shift();
@@ -55,7 +55,7 @@ LinkId Router::by_usid(const Node& at, const Parcel& p) const {
 }
 
 // Down if the destination lies below, else up by choice.
-LinkId Router::by_choice(const Node& at, const Parcel& p) const {
+LinkId Router::by_choice(const FabricNode& at, const SimPacket& p) const {
   const FabricConfig& f = fabric_.config();
   const std::uint32_t leaf = fabric_.leaf_of(p.destination);
   if (at.tier == Tier::t0 && at.index == leaf) return fabric_.host_down(at.plane, p.destination);
@@ -70,7 +70,7 @@ LinkId Router::by_choice(const Node& at, const Parcel& p) const {
   return choose_uplink(at, p);
 }
 
-LinkId Router::choose_uplink(const Node& at, const Parcel& p) const {
+LinkId Router::choose_uplink(const FabricNode& at, const SimPacket& p) const {
   const FabricConfig& f = fabric_.config();
   const std::uint32_t count = at.tier == Tier::t0 ? f.spines : f.cores_per_spine;
   const auto uplink = [&](std::uint32_t i) {

@@ -6,7 +6,7 @@
 #include "sim/fabric.h"
 #include "sim/link_faults.h"
 #include "sim/network_config.h"
-#include "sim/parcel.h"
+#include "sim/sim_packet.h"
 #include "sim/scheduler.h"
 
 namespace softmrc::sim {
@@ -18,20 +18,20 @@ class Router {
       : forwarding_(config.forwarding), convergence_delay_(config.convergence_delay), fabric_(fabric), faults_(faults), clock_(clock) {}
 
   // Writes the route of a packet that leaves its source, where the forwarding needs one.
-  void address(Parcel& parcel) const {
-    if (forwarding_ == Forwarding::srv6) parcel.route = route_of(parcel);
+  void address(SimPacket& packet_id) const {
+    if (forwarding_ == Forwarding::srv6) packet_id.route = route_of(packet_id);
   }
 
   // The link by which this switch sends it on, or none.
-  LinkId next_link(const Node& at, const Parcel& parcel) const {
-    return forwarding_ == Forwarding::srv6 ? by_usid(at, parcel) : by_choice(at, parcel);
+  LinkId next_link(const FabricNode& at, const SimPacket& packet_id) const {
+    return forwarding_ == Forwarding::srv6 ? by_usid(at, packet_id) : by_choice(at, packet_id);
   }
 
  private:
-  Route route_of(const Parcel& parcel) const;
-  LinkId by_usid(const Node& at, const Parcel& parcel) const;
-  LinkId by_choice(const Node& at, const Parcel& parcel) const;
-  LinkId choose_uplink(const Node& at, const Parcel& parcel) const;
+  Route route_of(const SimPacket& packet_id) const;
+  LinkId by_usid(const FabricNode& at, const SimPacket& packet_id) const;
+  LinkId by_choice(const FabricNode& at, const SimPacket& packet_id) const;
+  LinkId choose_uplink(const FabricNode& at, const SimPacket& packet_id) const;
   bool is_routable(LinkId link) const { return faults_.is_routable(link, clock_.now(), convergence_delay_); }
 
   Forwarding forwarding_;

@@ -3,51 +3,51 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/fetch.h"
+#include "base/prefetch.h"
 #include "sim/mrc_hosts.h"
 #include "sim/roce_hosts.h"
 
 namespace softmrc::sim {
 namespace {
 
-std::unique_ptr<Roster> make_roster(const NetworkConfig& config) {
-  if (config.transport == Transport::roce) return std::make_unique<RoceRoster>(config);
-  return std::make_unique<MrcRoster>(config);
+std::unique_ptr<HostFactory> make_roster(const NetworkConfig& config) {
+  if (config.transport == Transport::roce) return std::make_unique<RoceHostFactory>(config);
+  return std::make_unique<MrcHostFactory>(config);
 }
 
-bool is_mrc_data(const NetworkConfig& config, const Parcel& p) {
+bool is_mrc_data(const NetworkConfig& config, const SimPacket& p) {
   return config.transport == Transport::mrc && wire::is_write(p.packet.bth.opcode);
 }
 
-std::uint64_t key_of(const Parcel& p) { return Recovery::key(p.packet.bth.dqp, p.packet.bth.psn); }
+std::uint64_t key_of(const SimPacket& p) { return Recovery::key(p.packet.bth.dqp, p.packet.bth.psn); }
 
 }  // namespace
 
 World::World(const NetworkConfig& network)
     : config(network), fabric(network.fabric), partition(fabric, 1), links(fabric), nics(network.fabric.hosts),
-      workload(network.chain_on_acknowledgement), checker(network.mtu), roster(make_roster(config)) {}
+      workload(network.chain_on_acknowledgement), checker(network.mtu), host_factory(make_roster(config)) {}
 
 Shard::Shard(World& world, std::uint32_t number, const Series& series)
-    : world_(world), number_(number), outbox_(world.partition.shards()), parcels_(world.parcels, world.partition.shards(), number),
-      links_({world.config, world.fabric, world.links, world.partition, number, scheduler_, outbox_, parcels_, *this}),
-      hosts_(world.roster->stand({world.config, world.partition, number, scheduler_, parcels_, world.nics, *this})), series_(series) {}
+    : world_(world), number_(number), outbox_(world.partition.shards()), packets_(world.packets, world.partition.shards(), number),
+      links_({world.config, world.fabric, world.links, world.partition, number, scheduler_, outbox_, packets_, *this}),
+      hosts_(world.host_factory->make_shard({world.config, world.partition, number, scheduler_, packets_, world.nics, *this})), series_(series) {}
 
 void Shard::read(std::vector<std::unique_ptr<Shard>>& others) {
   for (const std::unique_ptr<Shard>& other : others) {
     if (other.get() == this) continue;
-    Letter& letter = outbox_.from(other->outbox_, number_);
+    ShardMessages& letter = outbox_.from(other->outbox_, number_);
     for (const Scheduler::Event& event : letter.events) scheduler_.push(event);
     letter.events.clear();
-    parcels_.take_back(letter.parcels);
-    letter.parcels = {};
+    packets_.take_back(letter.packets);
+    letter.packets = {};
   }
 }
 
-bool Shard::run(Time end, std::uint64_t most_events) {
+bool Shard::run(Time end, std::uint64_t max_events) {
   Scheduler::Event event;
-  for (std::uint64_t i = 0; i < most_events; ++i) {
+  for (std::uint64_t i = 0; i < max_events; ++i) {
     if (!scheduler_.pop_before(end, event)) return true;
-    fetch_ahead();
+    prefetch_state();
     ++found_.events;
     handle(event);
   }
@@ -57,12 +57,12 @@ bool Shard::run(Time end, std::uint64_t most_events) {
 void Shard::handle(const Scheduler::Event& event) {
   const std::uint32_t who = event.who();
   const std::uint32_t what = event.what();
-  switch (static_cast<Happening::Kind>(event.kind())) {
-    case Happening::arrive: {
+  switch (static_cast<EventKind::Kind>(event.kind())) {
+    case EventKind::arrive: {
       if (!links_.on_arrive(who, what)) break;
-      if (parcels_[what].is_survey) {
-        world_.survey.on_back(found_.survey, now(), parcels_[what]);
-        parcels_.drop(what);
+      if (packets_[what].is_survey) {
+        world_.survey.on_back(found_.survey, now(), packets_[what]);
+        packets_.drop(what);
         break;
       }
       const std::uint32_t host = world_.links.end_of(who).index;
@@ -70,25 +70,25 @@ void Shard::handle(const Scheduler::Event& event) {
       arm_timer(host);
       break;
     }
-    case Happening::ready:
+    case EventKind::ready:
       if (links_.on_ready(who)) on_free_port(who);
       break;
-    case Happening::pause:
+    case EventKind::pause:
       if (links_.on_pause(who, what != 0)) on_pause(who, what != 0);
       break;
-    case Happening::timer:
+    case EventKind::timer:
       if (world_.nics[who].timer_at != event.at) break;
       world_.nics[who].timer_at = Time::never();
       hosts_->handle_timeout(who);
       arm_timer(who);
       break;
-    case Happening::flow_start: on_flow_start(what); break;
-    case Happening::flow_meet:
+    case EventKind::flow_start: on_flow_start(what); break;
+    case EventKind::flow_meet:
       hosts_->expect(what, world_.workload.flows()[what]);
       arm_timer(who);
       break;
-    case Happening::shot: on_shot(who, what); break;
-    case Happening::computed:
+    case EventKind::probe: on_probe(who, what); break;
+    case EventKind::computed:
       found_.last_placed = now();
       on_delivered(what);
       on_completed(what);
@@ -98,10 +98,10 @@ void Shard::handle(const Scheduler::Event& event) {
 
 void Shard::on_flow_start(std::uint32_t id) {
   const Flow& flow = world_.workload.on_started(now(), id);
-  if (flow.is_compute()) return scheduler_.push(now() + flow.lasts, Happening::computed, flow.source, id);
+  if (flow.is_compute()) return scheduler_.push(now() + flow.lasts, EventKind::computed, flow.source, id);
   hosts_->start(id, flow);
   arm_timer(flow.source);
-  if (flow.collective < 0) links_.send(world_.partition.of_host(flow.destination), Scheduler::event(now() + world_.config.fabric.link_delay, Happening::flow_meet, flow.destination, id));
+  if (flow.collective < 0) links_.send(world_.partition.of_host(flow.destination), Scheduler::event(now() + world_.config.fabric.link_delay, EventKind::flow_meet, flow.destination, id));
 }
 
 void Shard::on_free_port(LinkId link) {
@@ -133,24 +133,24 @@ void Shard::arm_timer(std::uint32_t host) {
   Nic& nic = world_.nics[host];
   if (at >= nic.timer_at) return;
   nic.timer_at = std::max(at, now());
-  scheduler_.push(nic.timer_at, Happening::timer, host, 0);
+  scheduler_.push(nic.timer_at, EventKind::timer, host, 0);
 }
 
 void Shard::on_leave(std::uint32_t host, std::uint32_t id) {
-  Parcel& p = parcels_[id];
+  SimPacket& p = packets_[id];
   links_.router().address(p);
   if (is_mrc_data(world_.config, p) && p.packet.bth.retransmission) found_.resent.push_back({now(), key_of(p)});
-  depart(host, id);
+  enter_time_wait(host, id);
 }
 
-void Shard::on_shot(std::uint32_t host, std::uint32_t number) {
-  const std::uint32_t id = parcels_.take();
-  world_.survey.prepare(found_.survey, number, parcels_[id]);
-  depart(host, id);
+void Shard::on_probe(std::uint32_t host, std::uint32_t number) {
+  const std::uint32_t id = packets_.take();
+  world_.survey.prepare(found_.survey, number, packets_[id]);
+  enter_time_wait(host, id);
 }
 
-void Shard::depart(std::uint32_t host, std::uint32_t id) {
-  const Parcel& p = parcels_[id];
+void Shard::enter_time_wait(std::uint32_t host, std::uint32_t id) {
+  const SimPacket& p = packets_[id];
   const LinkId link = world_.fabric.host_up(p.plane, host);
   std::uint32_t& busy = world_.nics[host].busy_ports;
   // Only a process leaves several at a time, or a survey beside what the host itself sends.
@@ -160,13 +160,13 @@ void Shard::depart(std::uint32_t host, std::uint32_t id) {
 }
 
 // To a fault, that is; what a full queue drops is not counted here.
-void Shard::on_lost(const Parcel& p) {
+void Shard::on_lost(const SimPacket& p) {
   found_.survey.lost += p.is_survey;
   if (p.is_survey || p.is_control || !is_mrc_data(world_.config, p)) return;
-  const Roster::Carried carried = world_.roster->carried(p.packet.bth.dqp);
-  if (carried == Roster::Carried::message) return;
+  const HostFactory::Carried carried = world_.host_factory->carried(p.packet.bth.dqp);
+  if (carried == HostFactory::Carried::message) return;
   const wire::Reth& reth = std::get<wire::Write>(p.packet.body).reth;
-  found_.lost.push_back({now(), key_of(p), reth.va, p.destination, reth.rkey, carried == Roster::Carried::flow});
+  found_.lost.push_back({now(), key_of(p), reth.va, p.destination, reth.rkey, carried == HostFactory::Carried::flow});
 }
 
 void Shard::on_placed(const Placement& p) {
@@ -199,14 +199,14 @@ bool Shard::is_port_down(std::uint32_t host, std::uint32_t plane) const {
 
 // Large fabrics wait for memory more than for anything else, and the next events are known: what they will touch is
 // asked for a few events before its turn, one step of the pointer chain at a time.
-void Shard::fetch_ahead() const {
+void Shard::prefetch_state() const {
   if (const Scheduler::Event* event = scheduler_.ahead(16)) {
     links_.fetch_link(*event);
-    if (event->kind() == Happening::timer) fetch_host(event->who());
+    if (event->kind() == EventKind::timer) fetch_host(event->who());
   }
   if (const Scheduler::Event* event = scheduler_.ahead(10); event && !links_.fetch_behind(*event)) fetch_host(links_.host_of(*event));
   if (!hosts_->have_engines()) return;
-  const auto arriving = [this](const Scheduler::Event& event) { return event.kind() == Happening::arrive ? &parcels_[event.what()] : nullptr; };
+  const auto arriving = [this](const Scheduler::Event& event) { return event.kind() == EventKind::arrive ? &packets_[event.what()] : nullptr; };
   if (const Scheduler::Event* event = scheduler_.ahead(6))
     if (const std::uint32_t host = links_.host_of(*event); host != no_host) hosts_->fetch_engine(host, arriving(*event));
   if (const Scheduler::Event* event = scheduler_.ahead(3))
@@ -214,7 +214,7 @@ void Shard::fetch_ahead() const {
 }
 
 void Shard::fetch_host(std::uint32_t host) const {
-  fetch(&world_.nics[host]);
+  prefetch(&world_.nics[host]);
   if (hosts_->have_engines()) hosts_->fetch_row(host);
 }
 

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "udp/clock.h"
-#include "udp/failure.h"
-#include "udp/own_file.h"
+#include "udp/device_error.h"
+#include "udp/private_file.h"
 
 namespace softmrc::udp {
 namespace {
@@ -14,12 +14,12 @@ namespace {
 std::FILE* opened(const std::string& path) {
   const std::string what = "cannot write a capture to " + path;
   std::string why;
-  const int descriptor = open_own(path, Begins::anew, why);
-  if (const int error = errno; descriptor < 0) throw DeviceFailure(error, what + ": " + why);
+  const int descriptor = open_private_file(path, OpenMode::truncate, why);
+  if (const int error = errno; descriptor < 0) throw DeviceError(error, what + ": " + why);
   struct stat found {};
   if (fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {
     close(descriptor);
-    throw DeviceFailure(EINVAL, what + ": it is no regular file, and what reads it could hold up packets");
+    throw DeviceError(EINVAL, what + ": it is no regular file, and what reads it could hold up packets");
   }
   std::FILE* const file = fdopen(descriptor, "wb");
   if (!file) {
@@ -31,7 +31,7 @@ std::FILE* opened(const std::string& path) {
 
 }  // namespace
 
-Capture::Capture(const std::string& path, std::uint32_t planes, std::uint64_t most_bytes) : file_(opened(path)), most_bytes_(most_bytes) {
+Capture::Capture(const std::string& path, std::uint32_t planes, std::uint64_t max_bytes) : file_(opened(path)), max_bytes_(max_bytes) {
   for (std::uint32_t plane = 0; plane < planes; ++plane)
     writer_.add_interface("plane" + std::to_string(plane), wire::mrc_on_any_port, wire::linktype_raw);
   write_out();
@@ -43,7 +43,7 @@ void Capture::write_out() {
   const std::vector<std::uint8_t> bytes = writer_.take();
   if (bytes.empty()) return;
   const bool is_whole = std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0;
-  written_ = is_whole ? written_ + bytes.size() : most_bytes_;  // where there is no room left it ends
+  written_ = is_whole ? written_ + bytes.size() : max_bytes_;  // where there is no room left it ends
   if (!is_whole && !error_) error_ = errno;
 }
 
@@ -88,7 +88,7 @@ std::size_t Capture::emit_ip(const wire::Route& route, std::uint8_t tos, std::si
 
 void Capture::record(std::uint32_t plane, const wire::Route& route, std::uint8_t tos, std::span<const iovec> pieces) {
   const std::lock_guard lock(mutex_);
-  if (written_ >= most_bytes_) return;
+  if (written_ >= max_bytes_) return;
   std::size_t size = 0;
   for (const iovec& piece : pieces) size += piece.iov_len;
   emit_ip(route, tos, size);

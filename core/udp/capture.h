@@ -18,8 +18,8 @@ namespace softmrc::udp {
 
 class Capture {
  public:
-  // Throws DeviceFailure when the file cannot be opened.
-  Capture(const std::string& path, std::uint32_t planes, std::uint64_t most_bytes);
+  // Throws DeviceError when the file cannot be opened.
+  Capture(const std::string& path, std::uint32_t planes, std::uint64_t max_bytes);
   ~Capture();
 
   // As of now.
@@ -41,7 +41,7 @@ class Capture {
   wire::PcapngWriter writer_;
   std::uint64_t written_ = 0;
   int error_ = 0;
-  std::uint64_t most_bytes_;
+  std::uint64_t max_bytes_;
   std::atomic<std::uint64_t> packets_ = 0;
   std::vector<std::uint8_t> frame_;
 };

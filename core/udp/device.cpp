@@ -8,19 +8,19 @@
 #include <cstring>
 
 #include "base/prng.h"
-#include "udp/failure.h"
+#include "udp/device_error.h"
 
 namespace softmrc::udp {
 
-using proto::Problem;
-using proto::Verdict;
+using proto::Error;
+using proto::MaybeError;
 
 namespace {
 
-const std::string& link_of(const PlanePlan& plane) { return plane.interface.empty() ? plane.link : plane.interface; }
+const std::string& link_of(const PlaneConfig& plane) { return plane.interface.empty() ? plane.link : plane.interface; }
 
 // One bit a plane. A link that nobody names is up.
-std::uint32_t links_up(const DevicePlan& plan) {
+std::uint32_t links_up(const DeviceConfig& plan) {
   std::uint32_t up = ~0u;
   if (!plan.watches_links) return up;
   std::map<std::string, bool> known;
@@ -54,20 +54,20 @@ void quieten(int fd) {
   [[maybe_unused]] const ssize_t got = fd < 0 ? 0 : read(fd, &seen, sizeof seen);
 }
 
-bool carries_srv6(const DevicePlan& plan) {
-  return std::ranges::all_of(plan.planes, [](const PlanePlan& plane) { return plane.is_any_local; });
+bool carries_srv6(const DeviceConfig& plan) {
+  return std::ranges::all_of(plan.planes, [](const PlaneConfig& plane) { return plane.is_any_local; });
 }
 
 }  // namespace
 
-Verdict validate(const DevicePlan& plan) {
+MaybeError validate(const DeviceConfig& plan) {
   const auto config = [](const char* what, std::size_t value, std::string allowed) {
-    return Problem{Problem::Kind::config, what, std::to_string(value), std::move(allowed)};
+    return Error{Error::Kind::config, what, std::to_string(value), std::move(allowed)};
   };
   if (auto v = proto::validate(plan.engine)) return v;
   if (plan.planes.size() != plan.engine.ports) return config("planes", plan.planes.size(), "as many as engine.ports");
-  if (plan.lanes < 1 || plan.lanes > most_lanes) return config("lanes", plan.lanes, "1 to " + std::to_string(most_lanes));
-  for (const PlanePlan& plane : plan.planes)
+  if (plan.lanes < 1 || plan.lanes > max_lanes) return config("lanes", plan.lanes, "1 to " + std::to_string(max_lanes));
+  for (const PlaneConfig& plane : plan.planes)
     if (plane.port && plane.port + plan.lanes - 1 > 0xFFFF)
       return config("port", plane.port, "at most " + std::to_string(0xFFFF + 1 - plan.lanes) + ": every lane has one, from this on");
   return std::nullopt;
@@ -77,7 +77,7 @@ Device::Queue::~Queue() {
   if (fd >= 0) ::close(fd);
 }
 
-Device::Device(DevicePlan plan)
+Device::Device(DeviceConfig plan)
     : plan_(std::move(plan)), profiles_(planes(), carries_srv6(plan_)), faults_(plan_.planes.size()), spin_(plan_.spin) {
   // First the watch, then a look: what changes in between is then seen at least once.
   if (plan_.watches_links) links_ = std::make_unique<LinkWatch>();
@@ -87,7 +87,7 @@ Device::Device(DevicePlan plan)
 
 Device::~Device() {
   close();
-  cut_short();
+  stop_lingering();
   for (auto& lane : lanes_) lane.reset();
   if (event_fd_ >= 0) ::close(event_fd_);
 }
@@ -102,12 +102,12 @@ Lane& Device::lane(std::uint32_t number) {
 // All up to this one, each as the others have become.
 Lane& Device::open_to(std::uint32_t number) {
   while (open_ <= number) {
-    if (is_closed_) throw DeviceFailure(ESHUTDOWN, "the device is closed");
+    if (is_closed_) throw DeviceError(ESHUTDOWN, "the device is closed");
     const std::uint32_t next = open_;
-    LanePlan plan = plan_;
+    LaneConfig plan = plan_;
     plan.spin = spin_;
     plan.engine.seed = Prng(plan_.engine.seed, "lane", next).bits();
-    for (PlanePlan& plane : plan.planes)
+    for (PlaneConfig& plane : plan.planes)
       if (plane.port) plane.port = static_cast<std::uint16_t>(plane.port + next);
     LaneOwner& owner = *this;
     // One that cannot begin goes at once: it holds ports that the next attempt needs.
@@ -123,12 +123,12 @@ Lane& Device::open_to(std::uint32_t number) {
     lane.begin();
     lanes_[next] = std::move(opened);
     ++open_;
-    lane.heed_ports_soon();  // what changed meanwhile was told to the others only
+    lane.apply_port_state_soon();  // what changed meanwhile was told to the others only
   }
   return *lanes_[number];
 }
 
-std::uint32_t Device::emptiest_lane() {
+std::uint32_t Device::least_loaded_lane() {
   const std::lock_guard lock(mutex_);
   const auto emptiest_of = [this](std::uint32_t count) {
     std::uint32_t best = 0;
@@ -145,25 +145,25 @@ std::uint32_t Device::emptiest_lane() {
   try {
     open_to(best);
     return best;
-  } catch (const DeviceFailure&) {
+  } catch (const DeviceError&) {
     return emptiest_of(open_);
   }
 }
 
-void Device::keep(std::unique_ptr<Companion> companion) {
+void Device::attach(std::unique_ptr<DeviceService> service) {
   const std::lock_guard lock(mutex_);
-  companions_.push_back(std::move(companion));
+  services_.push_back(std::move(service));
 }
 
 void Device::close() {
   // They may be asking for something that the mutex is for.
-  for (const auto& companion : companions_) companion->close();
+  for (const auto& service : services_) service->close();
   const std::lock_guard lock(mutex_);
   is_closed_ = true;
   for_each_lane([](Lane& lane) { lane.close(); });
   if (capture_) captured_ = capture_->packets();
   capture_.reset();
-  for (auto& [number, queue] : queues_) queue->bell.ring();
+  for (auto& [number, queue] : queues_) queue->event_count.notify();
 }
 
 bool Device::is_closed() const {
@@ -185,13 +185,13 @@ bool Device::wait_until_over(Duration timeout) {
   return is_over;
 }
 
-void Device::cut_short() {
-  for_each_lane([](Lane& lane) { lane.cut_short(); });
+void Device::stop_lingering() {
+  for_each_lane([](Lane& lane) { lane.stop_lingering(); });
 }
 
-void Device::abandon() {
-  for (const auto& companion : companions_) companion->abandon();
-  for_each_lane([](Lane& lane) { lane.abandon(); });
+void Device::close_after_fork() {
+  for (const auto& service : services_) service->close_after_fork();
+  for_each_lane([](Lane& lane) { lane.close_after_fork(); });
 }
 
 std::string Device::failure() {
@@ -204,48 +204,48 @@ std::string Device::failure() {
 
 // Queue pairs ------------------------------------------------------------------------------------------------------
 
-Verdict Device::create_qp(std::uint32_t qpn) {
+MaybeError Device::create_qp(std::uint32_t qpn) {
   const std::lock_guard lock(mutex_);
   return open_to(lane_number(qpn)).with_engine([&](proto::Endpoint& e, Time) { return e.create_qp(qpn); });
 }
 
-Verdict Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes, const ProfileChoice& choice) {
+MaybeError Device::modify_init(std::uint32_t qpn, proto::InitAttributes attributes, const ProfileChoice& choice) {
   for (std::uint32_t* cq : {&attributes.send_cq, &attributes.recv_cq}) {
     const std::lock_guard lock(mutex_);
     const auto found = queues_.find(*cq);
     if (found == queues_.end())
-      return Problem{Problem::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
+      return Error{Error::Kind::config, "cq", std::to_string(*cq), "a completion queue of this device"};
     *cq = part_in(*found->second, lane_number(qpn));
   }
   return lane_of(qpn).with_engine([&](proto::Endpoint& e, Time now) { return init_with(e, now, qpn, attributes, choice); });
 }
 
-Verdict Device::init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) {
+MaybeError Device::init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) {
   return init_with(engine, now, qpn, attributes, {has_own_paths ? std::nullopt : std::optional<std::uint32_t>(0), 0});
 }
 
-Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice) {
-  return profiles_.give(qpn, choice, [&](const Profiles::Gift& gift) { return init_with(engine, now, qpn, attributes, gift); });
+MaybeError Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice) {
+  return profiles_.assign(qpn, choice, [&](const Profiles::Assignment& assignment) { return init_with(engine, now, qpn, attributes, assignment); });
 }
 
 // The queue pair keeps what it was given; nobody else is to find it in the engine.
-Verdict Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Gift& gift) {
+MaybeError Device::init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Assignment& assignment) {
   bool has_evs = false, has_control = false;
-  Verdict problem;
-  if (gift.evs) has_evs = !(problem = engine.add_ev_profile(std::make_shared<proto::EvProfile>(gift.evs->evs), attributes.ev_profile));
-  if (gift.control && !problem) has_control = !(problem = engine.add_cc_profile(gift.control, attributes.cc_profile));
+  MaybeError problem;
+  if (assignment.evs) has_evs = !(problem = engine.add_ev_profile(std::make_shared<proto::EvProfile>(assignment.evs->evs), attributes.ev_profile));
+  if (assignment.control && !problem) has_control = !(problem = engine.add_cc_profile(assignment.control, attributes.cc_profile));
   if (!problem) problem = engine.modify_init(qpn, attributes);
   if (has_evs) engine.remove_ev_profile(attributes.ev_profile);
   if (has_control) engine.remove_cc_profile(attributes.cc_profile);
-  if (problem || !gift.evs) return problem;
-  for (const std::uint32_t listed : gift.evs->denied)
-    for (const std::uint16_t ev : places_of(engine, qpn, gift.evs->evs, listed)) engine.deny_ev(now, qpn, ev);
+  if (problem || !assignment.evs) return problem;
+  for (const std::uint32_t listed : assignment.evs->denied)
+    for (const std::uint16_t ev : places_of(engine, qpn, assignment.evs->evs, listed)) engine.deny_ev(now, qpn, ev);
   return std::nullopt;
 }
 
 // A peer's queue pairs are all sealed or none is, whichever lanes they are in. One is decided on at a time.
 // spec: seal-agreed
-Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys) {
+MaybeError Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t peer = attributes.peer;
   if (auto v = part_in(peer, lane_number(qpn), attributes.peer)) return v;
@@ -256,7 +256,7 @@ Verdict Device::modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, S
 
 bool Device::destroy_qp(std::uint32_t qpn) {
   const bool was_there = lane_of(qpn).destroy_qp(qpn);
-  profiles_.take_back(qpn);
+  profiles_.release(qpn);
   return was_there;
 }
 
@@ -280,7 +280,7 @@ proto::Domain Device::create_domains(std::uint32_t count) {
   return first;
 }
 
-bool Device::add_region(const proto::Region& region) {
+bool Device::add_region(const proto::MemoryRegion& region) {
   const std::lock_guard lock(mutex_);
   std::uint32_t added = 0;
   for (; added < open_; ++added)
@@ -345,7 +345,7 @@ std::uint32_t Device::part_in(Queue& queue, std::uint32_t number) {
   Lane& lane = open_to(number);
   const std::uint32_t cq = lane.with_engine([](proto::Endpoint& e, Time) { return e.create_cq(); });
   queue.parts.push_back({number, cq});
-  lane.set_outlet(cq, &queue.bell, queue.fd);
+  lane.set_comp_channel(cq, &queue.event_count, queue.fd);
   // Who waits in the first lane alone would not hear of this one.
   if (queue.parts.size() == 2) {
     queue.state = QueueState::of_several;
@@ -359,23 +359,23 @@ std::uint32_t Device::part_of_cq(std::uint32_t cq, std::uint32_t lane) {
   return part_in(*queues_.at(cq), lane);
 }
 
-Verdict Device::destroy_cq(std::uint32_t cq) {
+MaybeError Device::destroy_cq(std::uint32_t cq) {
   const std::lock_guard lock(mutex_);
   const auto found = queues_.find(cq);
   if (found == queues_.end())
-    return Problem{Problem::Kind::usage, "cq", std::to_string(cq), "a completion queue that was created"};
+    return Error{Error::Kind::usage, "cq", std::to_string(cq), "a completion queue that was created"};
   Queue& queue = *found->second;
   for (const Queue::Part& part : queue.parts)
     if (lanes_[part.lane]->with_engine([&](proto::Endpoint& e, Time) { return e.is_cq_in_use(part.cq); }))
-      return Problem{Problem::Kind::usage, "cq", std::to_string(cq), "a queue that no queue pair uses any longer"};
+      return Error{Error::Kind::usage, "cq", std::to_string(cq), "a queue that no queue pair uses any longer"};
   queue.state = QueueState::gone;
   for (const Queue::Part& part : queue.parts) {
     Lane& lane = *lanes_[part.lane];
-    lane.set_outlet(part.cq, nullptr, -1);
+    lane.set_comp_channel(part.cq, nullptr, -1);
     lane.with_engine([&](proto::Endpoint& e, Time) { return e.destroy_cq(part.cq); });
     lane.wake_waiters();
   }
-  queue.bell.ring();
+  queue.event_count.notify();
   queues_.erase(found);
   return std::nullopt;
 }
@@ -433,7 +433,7 @@ std::size_t Device::wait(std::uint32_t cq, std::span<proto::Completion> out, Dur
     const std::size_t count = lanes_[first.lane]->wait(first.cq, known->state, out, timeout);
     if (known->state != QueueState::of_several || count) return count;
   }
-  Bell::Listener listener(known->bell);
+  EventCount::Waiter listener(known->event_count);
   while (true) {
     const std::size_t count = take(*known, out);
     const Time now = clock_.now();
@@ -448,7 +448,7 @@ int Device::completion_fd(std::uint32_t cq) {
   if (queue.fd < 0) {
     queue.fd = new_descriptor(is_closed());
     if (queue.parts.empty()) part_in(queue, 0);  // it also tells that the device is closed
-    for (const Queue::Part& part : queue.parts) lanes_[part.lane]->set_outlet(part.cq, &queue.bell, queue.fd);
+    for (const Queue::Part& part : queue.parts) lanes_[part.lane]->set_comp_channel(part.cq, &queue.event_count, queue.fd);
   }
   return queue.fd;
 }
@@ -456,22 +456,22 @@ int Device::completion_fd(std::uint32_t cq) {
 // Peers ------------------------------------------------------------------------------------------------------------
 
 // Refused where a lane knows somebody else there.
-Verdict Device::check_peer(const std::vector<PeerPlane>& planes) {
+MaybeError Device::check_peer(const std::vector<PeerPlane>& planes) {
   if (planes.size() != plan_.planes.size())
-    return Problem{Problem::Kind::config, "planes", std::to_string(planes.size()),
+    return Error{Error::Kind::config, "planes", std::to_string(planes.size()),
                    "as many as the device has: " + std::to_string(plan_.planes.size())};
   for (std::uint32_t i = 0; i < open_; ++i)
     if (auto v = lanes_[i]->check_peer(planes)) return v;
   return std::nullopt;
 }
 
-Verdict Device::expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place) {
+MaybeError Device::expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place) {
   const std::lock_guard lock(mutex_);
   if (auto v = check_peer(planes)) return v;
   return open_to(lane).expect(std::move(planes), place);
 }
 
-Verdict Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
+MaybeError Device::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
   const std::lock_guard lock(mutex_);
   if (auto v = check_peer(planes)) return v;
   peer = next_peer_++;
@@ -493,9 +493,9 @@ bool Device::remove_peer(std::uint32_t peer) {
   return true;
 }
 
-Verdict Device::part_in(std::uint32_t peer, std::uint32_t number, std::uint32_t& known_as) {
+MaybeError Device::part_in(std::uint32_t peer, std::uint32_t number, std::uint32_t& known_as) {
   const auto found = peers_.find(peer);
-  if (found == peers_.end()) return Problem{Problem::Kind::config, "peer", std::to_string(peer), "a peer that was added"};
+  if (found == peers_.end()) return Error{Error::Kind::config, "peer", std::to_string(peer), "a peer that was added"};
   for (const auto& [lane, part] : found->second.parts)
     if (lane == number) {
       known_as = part;
@@ -619,12 +619,12 @@ void Device::set_port(std::uint32_t plane, bool is_up) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t bit = 1u << plane;
   admin_up_ = is_up ? admin_up_ | bit : admin_up_ & ~bit;
-  for_each_lane([](Lane& lane) { lane.heed_ports(); });
+  for_each_lane([](Lane& lane) { lane.apply_port_state(); });
 }
 
 void Device::on_links(std::uint32_t up) {
   link_up_ = up;
-  for_each_lane([](Lane& lane) { lane.heed_ports_soon(); });
+  for_each_lane([](Lane& lane) { lane.apply_port_state_soon(); });
 }
 
 // The device counts as closed: whoever waits, for whichever lane, is told.
@@ -632,7 +632,7 @@ void Device::on_failure() {
   const std::lock_guard lock(mutex_);
   for (auto& [number, queue] : queues_) {
     make_readable(queue->fd);
-    queue->bell.ring();
+    queue->event_count.notify();
   }
   make_readable(event_fd_);
 }
@@ -665,10 +665,10 @@ void Device::set_spin(Duration spin) {
   for_each_lane([spin](Lane& lane) { lane.set_spin(spin); });
 }
 
-void Device::start_capture(const std::string& path, std::uint64_t most_bytes) {
+void Device::start_capture(const std::string& path, std::uint64_t max_bytes) {
   const std::lock_guard lock(mutex_);
-  if (capture_) throw DeviceFailure(EBUSY, "a capture to " + capture_path_ + " runs already; stop it first");
-  capture_ = std::make_shared<Capture>(path, planes(), most_bytes);
+  if (capture_) throw DeviceError(EBUSY, "a capture to " + capture_path_ + " runs already; stop it first");
+  capture_ = std::make_shared<Capture>(path, planes(), max_bytes);
   capture_path_ = path;
   for_each_lane([this](Lane& lane) { lane.set_capture(capture_); });
 }
@@ -686,7 +686,7 @@ std::uint64_t Device::stop_capture() {
   capture_.reset();
   if (!ended) return captured_;
   captured_ = ended->packets();
-  if (const int error = ended->finish()) throw DeviceFailure(error, "the capture to " + capture_path_ + " ends early: " + std::strerror(error));
+  if (const int error = ended->finish()) throw DeviceError(error, "the capture to " + capture_path_ + " ends early: " + std::strerror(error));
   return captured_;
 }
 

@@ -17,22 +17,22 @@
 
 namespace softmrc::udp {
 
-constexpr std::uint32_t most_lanes = 64;
+constexpr std::uint32_t max_lanes = 64;
 
-struct DevicePlan : LanePlan {
+struct DeviceConfig : LaneConfig {
   std::uint32_t lanes = 1;
   bool watches_links = true;
 };
-proto::Verdict validate(const DevicePlan& plan);
+proto::MaybeError validate(const DeviceConfig& plan);
 
 // What lives with a device, and is to end before it does.
-class Companion {
+class DeviceService {
  public:
-  virtual ~Companion() = default;
+  virtual ~DeviceService() = default;
   // The device is being closed: once this returns, it is no longer asked for anything.
   virtual void close() = 0;
   // In a forked child.
-  virtual void abandon() = 0;
+  virtual void close_after_fork() = 0;
 };
 
 struct CaptureView {
@@ -42,8 +42,8 @@ struct CaptureView {
 
 class Device final : private LaneOwner {
  public:
-  // Opens the first lane. The plan must have passed validate(). Throws DeviceFailure.
-  explicit Device(DevicePlan plan);
+  // Opens the first lane. The plan must have passed validate(). Throws DeviceError.
+  explicit Device(DeviceConfig plan);
   ~Device() override;
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -53,34 +53,34 @@ class Device final : private LaneOwner {
   bool is_closed() const;
   bool is_over() const;
   bool wait_until_over(Duration timeout);
-  void cut_short();
-  void abandon();
+  void stop_lingering();
+  void close_after_fork();
   std::string failure();
   // It is told when the device is closed, and goes with it. Before others know of the device.
-  void keep(std::unique_ptr<Companion> companion);
+  void attach(std::unique_ptr<DeviceService> service);
 
   std::uint32_t lanes() const { return plan_.lanes; }
   std::uint32_t open_lanes() const { return open_; }
   std::uint32_t planes() const { return static_cast<std::uint32_t>(plan_.planes.size()); }
-  const DevicePlan& plan() const { return plan_; }
+  const DeviceConfig& plan() const { return plan_; }
   Clock& clock() { return clock_; }
   // Opens it if need be.
   Lane& lane(std::uint32_t number);
   // Where this queue pair is, if there is one of that number.
   Lane& lane_of(std::uint32_t qpn) { return *lanes_[qpn % plan_.lanes < open_ ? qpn % plan_.lanes : 0]; }
   // The one with the fewest queue pairs, now or to come, which is opened; if that fails, of those that are open.
-  std::uint32_t emptiest_lane();
+  std::uint32_t least_loaded_lane();
   template <typename F>
   void for_each_lane(F f) {
     for (std::uint32_t i = 0; i < open_; ++i) f(*lanes_[i]);
   }
 
-  proto::Verdict create_qp(std::uint32_t qpn);
+  proto::MaybeError create_qp(std::uint32_t qpn);
   // These name queues and peers by the device's numbers.
-  proto::Verdict modify_init(std::uint32_t qpn, proto::InitAttributes attributes, const ProfileChoice& choice = {});
-  proto::Verdict modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys = nullptr);
+  proto::MaybeError modify_init(std::uint32_t qpn, proto::InitAttributes attributes, const ProfileChoice& choice = {});
+  proto::MaybeError modify_rtr(std::uint32_t qpn, proto::RtrAttributes attributes, SealKeys* keys = nullptr);
   bool destroy_qp(std::uint32_t qpn);
-  proto::Verdict narrow(std::uint32_t qpn, std::uint32_t mtu) { return lane_of(qpn).narrow(qpn, mtu); }
+  proto::MaybeError reduce_mtu(std::uint32_t qpn, std::uint32_t mtu) { return lane_of(qpn).reduce_mtu(qpn, mtu); }
   std::size_t queue_pairs();
 
   // What controllers laid down, and which queue pairs use it.
@@ -90,14 +90,14 @@ class Device final : private LaneOwner {
   proto::Domain create_domains(std::uint32_t count);
   proto::Domain create_domain() { return create_domains(1); }
   // False when the key is in use.
-  bool add_region(const proto::Region& region);
+  bool add_region(const proto::MemoryRegion& region);
   bool remove_region(std::uint32_t rkey);
   bool reads_from(const std::uint8_t* begin, const std::uint8_t* end);
   std::size_t regions();
 
   // Numbers of queues and peers are not given twice.
   std::uint32_t create_cq();
-  proto::Verdict destroy_cq(std::uint32_t cq);
+  proto::MaybeError destroy_cq(std::uint32_t cq);
   bool has_cq(std::uint32_t cq);
   std::size_t completion_queues();
   // In this lane's engine.
@@ -109,10 +109,10 @@ class Device final : private LaneOwner {
   int completion_fd(std::uint32_t cq);
 
   // Refused where a lane knows somebody else there. To be removed as often as it was added.
-  proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
+  proto::MaybeError add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
   bool remove_peer(std::uint32_t peer);
   // See Lane: whoever is there becomes a peer of that lane when the first packet comes or goes.
-  proto::Verdict expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place);
+  proto::MaybeError expect_peer(std::uint32_t lane, std::vector<PeerPlane> planes, std::uint32_t& place);
   void expect_seal(std::uint32_t lane, std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys) {
     lanes_[lane]->expect_seal(place, qpn, dest_qpn, keys);
   }
@@ -153,8 +153,8 @@ class Device final : private LaneOwner {
     return spin_;
   }
   // One at a time.
-  void start_capture(const std::string& path, std::uint64_t most_bytes);
-  // How many packets the last one holds, whether it is ended by this or was when the device closed. Throws DeviceFailure where it
+  void start_capture(const std::string& path, std::uint64_t max_bytes);
+  // How many packets the last one holds, whether it is ended by this or was when the device closed. Throws DeviceError where it
   // ended before, for want of room.
   std::uint64_t stop_capture();
   std::optional<CaptureView> capture();
@@ -166,7 +166,7 @@ class Device final : private LaneOwner {
       std::uint32_t cq = 0;
     };
     std::vector<Part> parts;
-    Bell bell;
+    EventCount event_count;
     int fd = -1;
     std::atomic<QueueState> state{QueueState::of_one_lane};
     std::uint32_t turn = 0;            // which part is asked first
@@ -180,30 +180,30 @@ class Device final : private LaneOwner {
   std::uint32_t up_ports() const override { return admin_up_ & link_up_; }
   void on_links(std::uint32_t up) override;
   void on_failure() override;
-  proto::Verdict init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) override;
-  void on_destroyed(std::uint32_t qpn) override { profiles_.take_back(qpn); }
+  proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) override;
+  void on_destroyed(std::uint32_t qpn) override { profiles_.release(qpn); }
 
-  proto::Verdict init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice);
-  static proto::Verdict init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Gift& gift);
+  proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, const ProfileChoice& choice);
+  static proto::MaybeError init_with(proto::Endpoint& engine, Time now, std::uint32_t qpn, proto::InitAttributes attributes, const Profiles::Assignment& assignment);
   Lane& open_to(std::uint32_t number);
-  proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
+  proto::MaybeError check_peer(const std::vector<PeerPlane>& planes);
   std::uint32_t lane_number(std::uint32_t qpn) const { return qpn % plan_.lanes; }
   std::shared_ptr<Queue> queue(std::uint32_t cq);
   std::uint32_t part_in(Queue& queue, std::uint32_t lane);
-  proto::Verdict part_in(std::uint32_t peer, std::uint32_t lane, std::uint32_t& known_as);
+  proto::MaybeError part_in(std::uint32_t peer, std::uint32_t lane, std::uint32_t& known_as);
   // From here on, numbers of peers of one lane alone: which one, and what it calls them.
   static constexpr std::uint32_t first_of_lanes = 1u << 24;
   std::optional<std::pair<std::uint32_t, std::uint32_t>> of_lane(std::uint32_t peer) const;
   std::size_t take(Queue& queue, std::span<proto::Completion> out);
   std::uint32_t named(std::uint32_t lane, std::uint32_t known_as) const;
 
-  DevicePlan plan_;
+  DeviceConfig plan_;
   Profiles profiles_;
   Clock clock_;
   std::atomic<std::uint32_t> admin_up_{~0u};
   std::atomic<std::uint32_t> link_up_{~0u};
   std::atomic<std::uint32_t> open_{0};
-  std::array<std::unique_ptr<Lane>, most_lanes> lanes_;
+  std::array<std::unique_ptr<Lane>, max_lanes> lanes_;
 
   std::mutex mutex_;                 // for what follows. Whoever has a lane to himself must not ask for it
   bool is_closed_ = false;
@@ -211,7 +211,7 @@ class Device final : private LaneOwner {
   std::uint32_t next_queue_ = 0;
   std::map<std::uint32_t, Peer> peers_;
   std::uint32_t next_peer_ = 0;
-  std::map<std::uint32_t, proto::Region> regions_;
+  std::map<std::uint32_t, proto::MemoryRegion> regions_;
   proto::Domain last_domain_ = 0;
   std::vector<Faults> faults_;
   std::vector<std::uint32_t> path_mtus_;
@@ -222,7 +222,7 @@ class Device final : private LaneOwner {
   int event_fd_ = -1;
   std::uint32_t event_turn_ = 0;     // whose events are taken first
   std::unique_ptr<LinkWatch> links_; // until the first lane reads it
-  std::vector<std::unique_ptr<Companion>> companions_;
+  std::vector<std::unique_ptr<DeviceService>> services_;
 };
 
 }  // namespace softmrc::udp

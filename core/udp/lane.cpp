@@ -12,12 +12,12 @@
 
 #include "base/check.h"
 #include "udp/lane_drive.h"
-#include "udp/lane_events.h"
-#include "udp/failure.h"
+#include "udp/epoll_tags.h"
+#include "udp/device_error.h"
 
 namespace softmrc::udp {
 
-Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links)
+Lane::Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links)
     : plan_(std::move(plan)),
       clock_(clock),
       owner_(owner),
@@ -25,8 +25,8 @@ Lane::Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t li
       planes_(open_planes(plan_)),
       links_(std::move(links)),
       links_up_(links_up),
-      seals_(plan_.sender.icrc, plan_.seal),
-      sender_(plan_.sender, planes_, peers_, seals_),
+      protectors_(plan_.sender.icrc, plan_.seal),
+      sender_(plan_.sender, planes_, peers_, protectors_),
       spin_(plan_.spin) {
   engine_.set_trace(&recorder_, notable_events);
   try {
@@ -43,27 +43,27 @@ void Lane::begin() {
   try {
     thread_ = std::thread([this] { live(); });
   } catch (const std::system_error& error) {
-    throw DeviceFailure(error.code().value(), "cannot start a lane's thread: " + error.code().message());
+    throw DeviceError(error.code().value(), "cannot start a lane's thread: " + error.code().message());
   }
 }
 
 Lane::~Lane() {
   close();
-  cut_short();
+  stop_lingering();
   if (thread_.joinable()) thread_.join();
   close_descriptors();
 }
 
 void Lane::close_descriptors() {
-  const std::lock_guard lock(kick_mutex_);
-  for (int* fd : {&kick_fd_, &epoll_fd_}) {
+  const std::lock_guard lock(wake_mutex_);
+  for (int* fd : {&wake_fd_, &epoll_fd_}) {
     if (*fd >= 0) ::close(*fd);
     *fd = -1;
   }
   links_.reset();
 }
 
-std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
+std::vector<Plane> Lane::open_planes(const LaneConfig& plan) {
   std::vector<Plane> planes(plan.planes.size());
   // Most packets are data, and need not say how they want to be treated if that is the socket's default.
   const std::uint8_t dscp = plan.engine.peer_trim_nack ? plan.sender.dscp.trimmable : plan.sender.dscp.no_trim;
@@ -72,7 +72,7 @@ std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
     plane.plan = plan.planes[p];
     plane.number = p;
     plane.has_gso = plan.sender.gso;
-    SocketPlan socket;
+    SocketConfig socket;
     socket.address = plane.plan.address;
     socket.scope_id = plane.plan.scope_id;
     socket.port = plane.plan.port;
@@ -91,231 +91,231 @@ std::vector<Plane> Lane::open_planes(const LanePlan& plan) {
     else if (const auto index = link.empty() ? 0 : link_of_name(link)) plane.link_index = *index;
     else fail_with_errno("cannot ask for the number of " + link);
     plane.bound_index = plane.link_index;
-    plane.set_up_weather(plan.engine.seed, plan.sender.dscp);
+    plane.set_up_faults(plan.engine.seed, plan.sender.dscp);
   }
   return planes;
 }
 
 void Lane::open_descriptors() {
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
-  kick_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (epoll_fd_ < 0 || kick_fd_ < 0) fail_with_errno("cannot make a lane's descriptors");
+  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (epoll_fd_ < 0 || wake_fd_ < 0) fail_with_errno("cannot make a lane's descriptors");
   const auto add = [this](int fd, std::uint32_t mark, std::uint32_t events = EPOLLIN) {
     epoll_event e{};
     e.events = events;
     e.data.u32 = mark;
     if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &e) != 0) fail_with_errno("cannot have a lane's descriptors watched");
   };
-  add(kick_fd_, mark_kick);
-  if (links_ && links_->fd() >= 0) add(links_->fd(), mark_links);
+  add(wake_fd_, tag_wake);
+  if (links_ && links_->fd() >= 0) add(links_->fd(), tag_links);
   // Of sockets that only send, errors are heard, which needs no asking.
   for (std::uint32_t p = 0; p < planes_.size(); ++p)
     for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s)
-      add(planes_[p].sockets[s].fd(), mark_of(p, s), s == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u);
+      add(planes_[p].sockets[s].fd(), tag_of(p, s), s == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u);
 }
 
 void Lane::close() {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   if (closed_) return;
   try {
     transmit();
-    engine_.depart(clock_.now());
+    engine_.enter_time_wait(clock_.now());
     transmit();
   } catch (const CheckFailure& failure) {
     failure_ = failure.what();
   }
   for (Plane& plane : planes_) plane.set_capture(nullptr);
-  attendants_.clear();
+  progress_handlers_.clear();
   closed_ = true;
-  kick();
-  turns_.end();
+  wake();
+  leader_follower_.end();
 }
 
-void Lane::run(proto::Errand errand) {
-  with_engine([&](proto::Endpoint& engine, Time now) { errand(engine, now); });
+void Lane::run(proto::FunctionRef function) {
+  with_engine([&](proto::Endpoint& engine, Time now) { function(engine, now); });
 }
 
-void Lane::run_and_send(proto::Errand errand) {
+void Lane::run_and_send(proto::FunctionRef function) {
   with_engine_and_send([&](proto::Endpoint& engine, Time now) {
-    errand(engine, now);
+    function(engine, now);
     return 0;
   });
 }
 
-void Lane::send_owed() {
-  const Turns::Visit visit(turns_);
+void Lane::send_pending() {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   if (!closed_) transmit();
 }
 
-void Lane::cut_short() {
-  const Turns::Visit visit(turns_);
-  is_cut_short_ = true;
-  kick();
+void Lane::stop_lingering() {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  lingering_stopped_ = true;
+  wake();
 }
 
 // No lock: the thread that held it at the fork does not exist here. If it was about to close sockets, who knows which are left.
-void Lane::abandon() {
+void Lane::close_after_fork() {
   if (lets_sockets_go_) return;
   for (const Plane& plane : planes_)
     for (const Socket& socket : plane.sockets) ::close(socket.fd());
 }
 
 bool Lane::wait_until_over(Duration timeout) {
-  Lock lock = turns_.enter();
-  return turns_.wait_for(lock, timeout, [this] { return is_over_.load(); });
+  Lock lock = leader_follower_.enter();
+  return leader_follower_.wait_for(lock, timeout, [this] { return is_over_.load(); });
 }
 
 std::string Lane::failure() {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   return failure_;
 }
 
-void Lane::kick() {
-  const std::lock_guard lock(kick_mutex_);
+void Lane::wake() {
+  const std::lock_guard lock(wake_mutex_);
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = kick_fd_ < 0 ? 0 : write(kick_fd_, &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = wake_fd_ < 0 ? 0 : write(wake_fd_, &one, sizeof one);
 }
 
 // Whoever sleeps set an alarm for the engine's deadline as it was; a post may have brought that forward.
 void Lane::wake_sleeper_if_late() {
-  if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) kick();
+  if (sleeps_until_ != Time::long_ago() && next_deadline() < sleeps_until_) wake();
 }
 
-proto::Verdict Lane::modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys) {
-  using proto::Problem;
-  return with_engine_and_send([&](proto::Endpoint&, Time now) -> proto::Verdict {
-    if (keys && keys->is_used) return Problem{Problem::Kind::config, "seal", "keys of another queue pair", "keys that were never used"};
+proto::MaybeError Lane::modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys) {
+  using proto::Error;
+  return with_engine_and_send([&](proto::Endpoint&, Time now) -> proto::MaybeError {
+    if (keys && keys->is_used) return Error{Error::Kind::config, "seal", "keys of another queue pair", "keys that were never used"};
     if (auto refused = connect_as(now, qpn, attributes, keys != nullptr)) return refused;
-    if (keys) seals_.add(qpn, attributes.peer, attributes.dest_qpn, *keys);
+    if (keys) protectors_.add(qpn, attributes.peer, attributes.dest_qpn, *keys);
     return std::nullopt;
   });
 }
 
 // The engine judges first: what it refuses must not cost a queue pair that works its keys.
-proto::Verdict Lane::connect_as(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, bool is_sealed) {
-  using proto::Problem;
-  if (is_sealed && seals_.has_other(qpn, attributes.peer, attributes.dest_qpn))
-    return Problem{Problem::Kind::config, "dest_qpn", std::to_string(attributes.dest_qpn), "one that no other queue pair is connected to under seal"};
+proto::MaybeError Lane::connect_as(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, bool is_sealed) {
+  using proto::Error;
+  if (is_sealed && protectors_.has_other(qpn, attributes.peer, attributes.dest_qpn))
+    return Error{Error::Kind::config, "dest_qpn", std::to_string(attributes.dest_qpn), "one that no other queue pair is connected to under seal"};
   if (auto refused = engine_.modify_rtr(now, qpn, attributes)) return refused;
-  if (!is_sealed) seals_.forget(attributes.peer);  // what was sealed is over
+  if (!is_sealed) protectors_.forget(attributes.peer);  // what was sealed is over
   return std::nullopt;
 }
 
-proto::Verdict Lane::narrow(std::uint32_t qpn, std::uint32_t mtu) {
-  return with_engine([&](proto::Endpoint& engine, Time) -> proto::Verdict {
+proto::MaybeError Lane::reduce_mtu(std::uint32_t qpn, std::uint32_t mtu) {
+  return with_engine([&](proto::Endpoint& engine, Time) -> proto::MaybeError {
     proto::QueuePair* pair = engine.qp(qpn);
-    if (!pair) return proto::Problem{proto::Problem::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that exists"};
-    return pair->narrow(mtu);
+    if (!pair) return proto::Error{proto::Error::Kind::usage, "qpn", std::to_string(qpn), "a queue pair that exists"};
+    return pair->reduce_mtu(mtu);
   });
 }
 
-std::uint32_t Lane::survey_sizes(std::vector<PeerPlane> planes) {
-  SizeSurvey survey;
-  while (getrandom(&survey.number, sizeof survey.number, 0) != sizeof survey.number) {}
+std::uint32_t Lane::start_pmtu_discovery(std::vector<PeerPlane> planes) {
+  PmtuDiscovery discovery;
+  while (getrandom(&discovery.number, sizeof discovery.number, 0) != sizeof discovery.number) {}
   for (PeerPlane& plane : planes) plane.to = destination_of(plane.address, plane.port, plane.scope_id);
-  survey.answered.resize(planes.size());
-  survey.planes = std::move(planes);
-  const Turns::Visit visit(turns_);
-  survey.id = ++last_survey_;
-  surveys_.push_back(std::move(survey));
-  return last_survey_;
+  discovery.answered.resize(planes.size());
+  discovery.planes = std::move(planes);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  discovery.id = ++last_discovery_;
+  discoveries_.push_back(std::move(discovery));
+  return last_discovery_;
 }
 
-void Lane::ask_sizes(std::uint32_t id, std::span<const std::uint32_t> sizes) {
-  const Turns::Visit visit(turns_);
-  const auto survey = std::ranges::find(surveys_, id, &SizeSurvey::id);
-  if (closed_ || survey == surveys_.end()) return;
+void Lane::send_pmtu_probes(std::uint32_t id, std::span<const std::uint32_t> sizes) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  const auto discovery = std::ranges::find(discoveries_, id, &PmtuDiscovery::id);
+  if (closed_ || discovery == discoveries_.end()) return;
   const Time now = clock_.now();
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
     if (!(engine_.up_ports() >> p & 1)) continue;
-    const std::uint32_t socket = (survey->id + survey->rounds) % static_cast<std::uint32_t>(planes_[p].sockets.size());
+    const std::uint32_t socket = (discovery->id + discovery->rounds) % static_cast<std::uint32_t>(planes_[p].sockets.size());
     for (const std::uint32_t bytes : sizes)
-      if (bytes >= SizeProbe::least) send_size_probe(p, socket, survey->planes[p], {false, survey->number}, bytes, now);
+      if (bytes >= PmtuProbe::least) send_pmtu_probe(p, socket, discovery->planes[p], {false, discovery->number}, bytes, now);
     watch_room(p);
   }
-  ++survey->rounds;
+  ++discovery->rounds;
 }
 
-std::vector<std::uint32_t> Lane::sizes_answered(std::uint32_t id) {
-  const Turns::Visit visit(turns_);
-  const auto survey = std::ranges::find(surveys_, id, &SizeSurvey::id);
-  return survey == surveys_.end() ? std::vector<std::uint32_t>{} : survey->answered;
+std::vector<std::uint32_t> Lane::pmtu_results(std::uint32_t id) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  const auto discovery = std::ranges::find(discoveries_, id, &PmtuDiscovery::id);
+  return discovery == discoveries_.end() ? std::vector<std::uint32_t>{} : discovery->answered;
 }
 
-void Lane::end_survey(std::uint32_t id) {
-  const Turns::Visit visit(turns_);
-  std::erase_if(surveys_, [id](const SizeSurvey& survey) { return survey.id == id; });
+void Lane::end_pmtu_discovery(std::uint32_t id) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  std::erase_if(discoveries_, [id](const PmtuDiscovery& discovery) { return discovery.id == id; });
 }
 
 void Lane::expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys) {
-  const Turns::Visit visit(turns_);
-  seals_.expect(qpn, place, dest_qpn, keys);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  protectors_.expect(qpn, place, dest_qpn, keys);
   const std::uint32_t peer = expected_[place].peer;
-  if (peer != proto::no_peer && !engine_.has_working_qp(peer)) seals_.admit(place, peer, false);
+  if (peer != proto::no_peer && !engine_.has_working_qp(peer)) protectors_.admit(place, peer, false);
 }
 
 std::size_t Lane::expected_seals() {
-  const Turns::Visit visit(turns_);
-  return seals_.expected();
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  return protectors_.expected();
 }
 
-proto::Verdict Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) {
-  const bool is_sealed = seals_.is_expected(qpn);
+proto::MaybeError Lane::connect(proto::Endpoint&, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) {
+  const bool is_sealed = protectors_.is_expected(qpn);
   if (auto refused = check_sealed(attributes.peer, is_sealed)) return refused;
   if (auto refused = connect_as(now, qpn, attributes, is_sealed)) return refused;
-  if (is_sealed) seals_.begin_expected(qpn, attributes.peer);
+  if (is_sealed) protectors_.begin_expected(qpn, attributes.peer);
   return std::nullopt;
 }
 
 void Lane::destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) {
-  seals_.end(now, qpn);
+  protectors_.end(now, qpn);
   if (engine.destroy_qp(now, qpn)) owner_.on_destroyed(qpn);
 }
 
-Duration Lane::ask(std::uint32_t qpn) {
+Duration Lane::ping(std::uint32_t qpn) {
   return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
-    engine.ask(qpn);
-    return now - seals_.heard_at(qpn);
+    engine.ping(qpn);
+    return now - protectors_.heard_at(qpn);
   });
 }
 
-proto::Verdict Lane::check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be) {
-  const Turns::Visit visit(turns_);
+proto::MaybeError Lane::check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   forget_peers();
   return check_sealed(peers_.find_same(planes), is_to_be);
 }
 
-proto::Verdict Lane::check_sealed(std::uint32_t peer, bool is_to_be) {
-  if (peer == proto::no_peer || !engine_.has_peer(peer) || !engine_.has_working_qp(peer) || seals_.is_sealed(peer) == is_to_be)
+proto::MaybeError Lane::check_sealed(std::uint32_t peer, bool is_to_be) {
+  if (peer == proto::no_peer || !engine_.has_peer(peer) || !engine_.has_working_qp(peer) || protectors_.is_sealed(peer) == is_to_be)
     return std::nullopt;
-  return proto::Problem{proto::Problem::Kind::config, "seal", is_to_be ? "keys" : "none",
+  return proto::Error{proto::Error::Kind::config, "seal", is_to_be ? "keys" : "none",
                         is_to_be ? "none: other queue pairs to this peer are not sealed" : "keys: other queue pairs to this peer are sealed"};
 }
 
 bool Lane::destroy_qp(std::uint32_t qpn) {
-  send_owed();  // while it still knows its paths
+  send_pending();  // while it still knows its paths
   return with_engine_and_send([&](proto::Endpoint& engine, Time now) {
-    seals_.end(now, qpn);
+    protectors_.end(now, qpn);
     return engine.destroy_qp(now, qpn);
   });
 }
 
-proto::Verdict Lane::check_peer(const std::vector<PeerPlane>& planes) {
-  const Turns::Visit visit(turns_);
+proto::MaybeError Lane::check_peer(const std::vector<PeerPlane>& planes) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   forget_peers();
   return check_new(planes, peers_.find_same(planes));
 }
 
-proto::Verdict Lane::check_new(const std::vector<PeerPlane>& planes, std::uint32_t same) {
+proto::MaybeError Lane::check_new(const std::vector<PeerPlane>& planes, std::uint32_t same) {
   return peers_.check(planes, [this, same](std::uint32_t other) { return other != same && engine_.has_working_qp(other); });
 }
 
-proto::Verdict Lane::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
-  const Turns::Visit visit(turns_);
+proto::MaybeError Lane::add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   return introduce(std::move(planes), peer);
 }
 
-proto::Verdict Lane::introduce(std::vector<PeerPlane> planes, std::uint32_t& peer) {
+proto::MaybeError Lane::introduce(std::vector<PeerPlane> planes, std::uint32_t& peer) {
   forget_peers();
   peer = peers_.find_same(planes);
   if (auto v = check_new(planes, peer)) return v;
@@ -330,14 +330,14 @@ proto::Verdict Lane::introduce(std::vector<PeerPlane> planes, std::uint32_t& pee
 }
 
 bool Lane::remove_peer(std::uint32_t peer) {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   const bool was_known = engine_.remove_peer(peer);
   forget_peers();
   return was_known;
 }
 
-proto::Verdict Lane::expect(std::vector<PeerPlane> planes, std::uint32_t& place) {
-  const Turns::Visit visit(turns_);
+proto::MaybeError Lane::expect(std::vector<PeerPlane> planes, std::uint32_t& place) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   forget_peers();
   if (auto v = check_new(planes, peers_.find_same(planes))) return v;
   place = places_.find_same(planes);
@@ -352,12 +352,12 @@ proto::Verdict Lane::expect(std::vector<PeerPlane> planes, std::uint32_t& place)
 }
 
 void Lane::forget(std::uint32_t place) {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   Expected& here = expected_[place];
   if (--here.times) return;
   if (here.peer != proto::no_peer) engine_.remove_peer(here.peer);
   here = {};
-  seals_.forget_place(place);
+  protectors_.forget_place(place);
   places_.remove(place);
   forget_peers();
 }
@@ -368,13 +368,13 @@ std::uint32_t Lane::admit(std::uint32_t place) {
   Expected& here = expected_[place];
   if (here.peer != proto::no_peer) return here.peer;
   if (introduce(places_.planes(place), here.peer)) return here.peer = proto::no_peer;
-  const bool is_plain = seals_.is_to_be_sealed(place) && !seals_.is_sealed(here.peer);
-  seals_.admit(place, here.peer, is_plain && engine_.has_working_qp(here.peer));
+  const bool is_plain = protectors_.is_to_be_sealed(place) && !protectors_.is_sealed(here.peer);
+  protectors_.admit(place, here.peer, is_plain && engine_.has_working_qp(here.peer));
   return here.peer;
 }
 
 std::vector<PeerPlane> Lane::planes_of_peer(std::uint32_t peer) {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   forget_peers();
   return peers_.contains(peer) ? peers_.planes(peer) : std::vector<PeerPlane>{};
 }
@@ -401,27 +401,27 @@ void Lane::forget_peers() {
     if (!engine_.has_peer(peer)) gone.push_back(peer);
   });
   for (std::uint32_t peer : gone) peers_.remove(peer);
-  seals_.on_peers_removed(gone);
+  protectors_.on_peers_removed(gone);
 }
 
-void Lane::set_outlet(std::uint32_t cq, Bell* bell, int fd) {
-  const Turns::Visit visit(turns_);
-  std::erase_if(outlets_, [cq](const Outlet& outlet) { return outlet.cq == cq; });
-  if (!bell) return;
-  outlets_.push_back({cq, bell, fd});
+void Lane::set_comp_channel(std::uint32_t cq, EventCount* event_count, int fd) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  std::erase_if(comp_channels_, [cq](const CompletionChannel& comp_channel) { return comp_channel.cq == cq; });
+  if (!event_count) return;
+  comp_channels_.push_back({cq, event_count, fd});
   notify();
 }
 
 void Lane::set_event_fd(int fd) {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   event_fd_ = fd;
   notify();
 }
 
 void Lane::wake_waiters() {
-  const Turns::Visit visit(turns_);
-  kick();
-  turns_.wake_all();
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  wake();
+  leader_follower_.wake_all();
 }
 
 namespace {
@@ -435,19 +435,19 @@ void make_readable(int fd) {
 
 void Lane::notify() {
   if (event_fd_ >= 0 && engine_.events_waiting()) [[unlikely]] make_readable(event_fd_);
-  for (const Outlet& outlet : outlets_) {
-    if (engine_.completions_waiting(outlet.cq) == 0) continue;
-    make_readable(outlet.fd);
-    outlet.bell->ring();
+  for (const CompletionChannel& comp_channel : comp_channels_) {
+    if (engine_.completions_waiting(comp_channel.cq) == 0) continue;
+    make_readable(comp_channel.fd);
+    comp_channel.event_count->notify();
   }
-  turns_.wake_done();
+  leader_follower_.wake_done();
 }
 
 // Whoever waits learns so that the lane is closed.
-void Lane::wake_outlets() {
-  for (const Outlet& outlet : outlets_) {
-    make_readable(outlet.fd);
-    outlet.bell->ring();
+void Lane::wake_comp_channels() {
+  for (const CompletionChannel& comp_channel : comp_channels_) {
+    make_readable(comp_channel.fd);
+    comp_channel.event_count->notify();
   }
   make_readable(event_fd_);
 }
@@ -462,7 +462,7 @@ Time later(Time start, Duration timeout) {
 
 std::size_t Lane::wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout) {
   const Time until = later(clock_.now(), timeout);
-  Lock lock = turns_.enter();
+  Lock lock = leader_follower_.enter();
   lead_until(lock, until, [&] {
     return engine_.completions_waiting(cq) > 0 || state != QueueState::of_one_lane || closed_;
   });
@@ -471,19 +471,19 @@ std::size_t Lane::wait(std::uint32_t cq, const std::atomic<QueueState>& state, s
 
 bool Lane::wait_until(const std::function<bool()>& is_done, Duration timeout) {
   const Time until = later(clock_.now(), timeout);
-  Lock lock = turns_.enter();
+  Lock lock = leader_follower_.enter();
   lead_until(lock, until, [&] { return is_done() || closed_; });
   return is_done();
 }
 
-void Lane::add_attendant(proto::Attendant* attendant) {
-  const Turns::Visit visit(turns_);
-  attendants_.push_back(attendant);
+void Lane::add_progress_handler(proto::ProgressHandler* progress_handler) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  progress_handlers_.push_back(progress_handler);
 }
 
-void Lane::remove_attendant(proto::Attendant* attendant) {
-  const Turns::Visit visit(turns_);
-  std::erase(attendants_, attendant);
+void Lane::remove_progress_handler(proto::ProgressHandler* progress_handler) {
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
+  std::erase(progress_handlers_, progress_handler);
 }
 
 template <typename Done>
@@ -492,7 +492,7 @@ void Lane::lead_until(Lock& lock, Time until, Done done) {
     ++stats_.handovers;
     drive_safely(lock, until, done);
   };
-  turns_.lead(lock, clock_, until, done, drive_now, [this] { kick(); });
+  leader_follower_.drive_until(lock, clock_, until, done, drive_now, [this] { wake(); });
 }
 
 template <typename Done>
@@ -502,7 +502,7 @@ void Lane::drive_safely(Lock& lock, Time until, Done done) {
   } catch (const CheckFailure& failure) {
     failure_ = failure.what();
     closed_ = true;
-    turns_.end();
+    leader_follower_.end();
   }
 }
 
@@ -510,9 +510,9 @@ void Lane::drive_safely(Lock& lock, Time until, Done done) {
 void Lane::live() {
   prctl(PR_SET_NAME, "softmrc");  // from outside it takes a file in /proc
   prctl(PR_SET_TIMERSLACK, 1);
-  Lock lock = turns_.enter();
-  turns_.serve(lock, [&] { drive_safely(lock, Time::never(), [this] { return closed_ || turns_.has_followers(); }); });
-  wake_outlets();
+  Lock lock = leader_follower_.enter();
+  leader_follower_.run(lock, [&] { drive_safely(lock, Time::never(), [this] { return closed_ || leader_follower_.has_followers(); }); });
+  wake_comp_channels();
   try {
     if (failure_.empty()) linger(lock);
   } catch (const CheckFailure& failure) {
@@ -527,27 +527,27 @@ void Lane::live() {
   for (Plane& plane : planes_) plane.sockets.clear();
   close_descriptors();  // callers may keep what is over for as long as they like
   is_over_ = true;
-  turns_.wake_all();
+  leader_follower_.wake_all();
 }
 
 void Lane::set_spin(Duration spin) {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   spin_.set_longest(spin);
 }
 
 bool Lane::has_gso() {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   return std::all_of(planes_.begin(), planes_.end(), [](const Plane& plane) { return plane.has_gso; });
 }
 
 void Lane::set_capture(const std::shared_ptr<Capture>& capture) {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   if (closed_) return;
   for (Plane& plane : planes_) plane.set_capture(capture);
 }
 
 void Lane::set_faults(std::uint32_t plane, const Faults& faults) {
-  const Turns::Visit visit(turns_);
+  const LeaderFollower::EngineLock engine_lock(leader_follower_);
   if (is_over_) return;
   if (has_posts_ && !closed_) transmit();  // in the weather in which it was posted
   planes_[plane].set_faults(clock_.now(), faults);

@@ -2,7 +2,7 @@
 // them. It shares nothing with other lanes while packets move; a queue pair lives in one lane, and its peer knows that
 // lane's ports only.
 //
-// One thread at a time drives (see turns.h): it receives, lets the engine work, sends, and sleeps when there is nothing to
+// One thread at a time drives (see leader_follower.h): it receives, lets the engine work, sends, and sleeps when there is nothing to
 // do. A caller that posts sends by itself, too. The engine is under one mutex, held for a batch at a time.
 #pragma once
 
@@ -15,26 +15,26 @@
 
 #include "proto/driver.h"
 #include "proto/endpoint.h"
-#include "udp/bell.h"
+#include "udp/event_count.h"
 #include "udp/clock.h"
 #include "udp/link_watch.h"
 #include "udp/peer_book.h"
 #include "udp/plane.h"
 #include "udp/receiver.h"
-#include "udp/recorder.h"
-#include "udp/seals.h"
+#include "udp/flight_recorder.h"
+#include "udp/protector_table.h"
 #include "udp/sender.h"
-#include "udp/size_probe.h"
+#include "udp/pmtu_probe.h"
 #include "udp/spin.h"
-#include "udp/turns.h"
+#include "udp/leader_follower.h"
 
 namespace softmrc::udp {
 
-struct LanePlan {
-  std::vector<PlanePlan> planes;
+struct LaneConfig {
+  std::vector<PlaneConfig> planes;
   proto::EndpointConfig engine;
-  SenderPlan sender;
-  SealPlan seal;
+  SenderConfig sender;
+  SealConfig seal;
   std::uint32_t port_burst = 0;          // packets offered to a plane before it is asked again whether it has room; 0: any
   Duration spin = microseconds(50);      // how long to look at idle sockets before sleeping
 };
@@ -49,8 +49,8 @@ class LaneOwner {
   virtual void on_links(std::uint32_t up) = 0;
   // One of our own promises broke, and the lane has ended. Nothing is held.
   virtual void on_failure() = 0;
-  // A queue pair of an attendant's begins, or is gone. Called with the engine to itself.
-  virtual proto::Verdict init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) = 0;
+  // A queue pair of an progress handler's begins, or is gone. Called with the engine to itself.
+  virtual proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) = 0;
   virtual void on_destroyed(std::uint32_t qpn) = 0;
 };
 
@@ -59,11 +59,11 @@ enum class QueueState : std::uint8_t { of_one_lane, of_several, gone };
 
 class Lane final : public proto::Driver {
  public:
-  // Opens all sockets. Throws DeviceFailure. Where there is a link watch, this lane reads it;
+  // Opens all sockets. Throws DeviceError. Where there is a link watch, this lane reads it;
   // `links_up` is what was known before.
-  Lane(LanePlan plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links = nullptr);
+  Lane(LaneConfig plan, const Clock& clock, LaneOwner& owner, std::uint32_t links_up, std::unique_ptr<LinkWatch> links = nullptr);
   ~Lane() override;
-  // Starts the thread, when all is set: whoever still sets something would wait for it. Throws DeviceFailure.
+  // Starts the thread, when all is set: whoever still sets something would wait for it. Throws DeviceError.
   void begin();
 
   // Lets callers go, and their memory: nothing is read from it or lands in it afterwards. What is owed is sent, and the
@@ -75,97 +75,97 @@ class Lane final : public proto::Driver {
   // False when the time is up.
   bool wait_until_over(Duration timeout);
   // Answers nobody any longer.
-  void cut_short();
+  void stop_lingering();
   // In a forked child: lets go of its copies of the sockets, or the parent's ports would outlive the parent.
-  void abandon();
+  void close_after_fork();
 
   // Runs `f(engine, now)` while nothing else touches the engine. It must not wait for anything that a caller may hold.
   template <typename F>
   auto with_engine(F f) {
-    const Turns::Visit visit(turns_);
+    const LeaderFollower::EngineLock engine_lock(leader_follower_);
     return f(engine_, clock_.now());
   }
   // The same for calls that give the engine something to send: it leaves before this returns, unless somebody drives and
   // is awake, who then sends it with whatever else there is.
   template <typename F>
   auto with_engine_and_send(F f) {
-    const Turns::Visit visit(turns_);
+    const LeaderFollower::EngineLock engine_lock(leader_follower_);
     auto result = f(engine_, clock_.now());
     if (closed_) return result;
-    if (turns_.is_driven() && sleeps_until_ == Time::long_ago()) {
+    if (leader_follower_.is_driven() && sleeps_until_ == Time::long_ago()) {
       has_posts_ = true;
       return result;
     }
     transmit();
-    turns_.on_post();
+    leader_follower_.on_post();
     wake_sleeper_if_late();
     notify();
     return result;
   }
 
-  void run(proto::Errand errand) override;
-  void run_and_send(proto::Errand errand) override;
-  void send_owed() override;
+  void run(proto::FunctionRef function) override;
+  void run_and_send(proto::FunctionRef function) override;
+  void send_pending() override;
 
   // Waits until the queue holds something, and takes it. Zero when the time is up, the queue is no longer of this lane
   // alone, or the lane is closed.
   std::size_t wait(std::uint32_t cq, const std::atomic<QueueState>& state, std::span<proto::Completion> out, Duration timeout);
   bool wait_until(const std::function<bool()>& is_done, Duration timeout) override;
-  void add_attendant(proto::Attendant* attendant) override;
-  void remove_attendant(proto::Attendant* attendant) override;
+  void add_progress_handler(proto::ProgressHandler* progress_handler) override;
+  void remove_progress_handler(proto::ProgressHandler* progress_handler) override;
   // No lock is asked for unless the driver sleeps.
-  void nudge() override {
-    is_nudged_ = true;
-    if (is_asleep_) kick();
+  void request_progress() override {
+    progress_requested_ = true;
+    if (is_asleep_) wake();
   }
   // Who is told when this queue holds something: a descriptor that becomes readable, a bell that is rung. Null: nobody.
-  void set_outlet(std::uint32_t cq, Bell* bell, int fd);
+  void set_comp_channel(std::uint32_t cq, EventCount* event_count, int fd);
   // The same for events.
   void set_event_fd(int fd);
   // Whoever waits here looks up.
   void wake_waiters();
 
   // The owner has another mind about ports: heed it at once, or as soon as this lane drives next.
-  void heed_ports();
-  void heed_ports_soon();
+  void apply_port_state();
+  void apply_port_state_soon();
 
   // INIT to RTR, sealed from the first packet on where there are keys.
   // Keys are used up, unless it is refused.
-  proto::Verdict modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys);
+  proto::MaybeError modify_rtr(std::uint32_t qpn, const proto::RtrAttributes& attributes, SealKeys* keys);
   // How long ago the peer said something under this queue pair's keys; and it is asked to say something again.
-  Duration ask(std::uint32_t qpn);
+  Duration ping(std::uint32_t qpn);
   // Whether a queue pair to who is there may be sealed, or not be: as those are that work.
-  proto::Verdict check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be);
+  proto::MaybeError check_sealed(const std::vector<PeerPlane>& planes, bool is_to_be);
   bool destroy_qp(std::uint32_t qpn);
   // A smaller payload of full packets, before anything was sent either way.
-  proto::Verdict narrow(std::uint32_t qpn, std::uint32_t mtu);
+  proto::MaybeError reduce_mtu(std::uint32_t qpn, std::uint32_t mtu);
 
   // The same planes are the same peer, which then has to be removed as often as it was added.
-  proto::Verdict check_peer(const std::vector<PeerPlane>& planes);
-  proto::Verdict add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
+  proto::MaybeError check_peer(const std::vector<PeerPlane>& planes);
+  proto::MaybeError add_peer(std::vector<PeerPlane> planes, std::uint32_t& peer);
   // Empty where it knows nobody by that number.
   std::vector<PeerPlane> planes_of_peer(std::uint32_t peer);
   bool remove_peer(std::uint32_t peer);
   // Somebody may come from there, or be spoken to, and be a peer from then on: an entry in a book until then. The same planes
   // are the same place, which then has to be forgotten as often as it was expected.
-  proto::Verdict expect(std::vector<PeerPlane> planes, std::uint32_t& place);
+  proto::MaybeError expect(std::vector<PeerPlane> planes, std::uint32_t& place);
   void forget(std::uint32_t place);
   std::uint32_t admit(std::uint32_t place) override;
   std::uint32_t place_of(std::uint32_t peer) const override;
   // Which sizes of packets get through to whoever is there, plane by plane: asked as often as the caller likes, by another
   // socket each time. `answered` has the largest UDP payload that was answered on each plane.
-  std::uint32_t survey_sizes(std::vector<PeerPlane> planes);
-  void ask_sizes(std::uint32_t survey, std::span<const std::uint32_t> sizes);
-  std::vector<std::uint32_t> sizes_answered(std::uint32_t survey);
-  void end_survey(std::uint32_t survey);
-  // The keys of a queue pair there that its attendant connects, or the other end speaks to first; used up.
+  std::uint32_t start_pmtu_discovery(std::vector<PeerPlane> planes);
+  void send_pmtu_probes(std::uint32_t discovery, std::span<const std::uint32_t> sizes);
+  std::vector<std::uint32_t> pmtu_results(std::uint32_t discovery);
+  void end_pmtu_discovery(std::uint32_t discovery);
+  // The keys of a queue pair there that its progress handler connects, or the other end speaks to first; used up.
   void expect_seal(std::uint32_t place, std::uint32_t qpn, std::uint32_t dest_qpn, SealKeys& keys);
   // Of queue pairs that are not there yet.
   std::size_t expected_seals();
-  proto::Verdict init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) override {
+  proto::MaybeError init(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::InitAttributes& attributes, bool has_own_paths) override {
     return owner_.init(engine, now, qpn, attributes, has_own_paths);
   }
-  proto::Verdict connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override;
+  proto::MaybeError connect(proto::Endpoint& engine, Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes) override;
   void destroy(proto::Endpoint& engine, Time now, std::uint32_t qpn) override;
 
   // What stopped the driver, if one of our own promises broke; else empty.
@@ -175,8 +175,8 @@ class Lane final : public proto::Driver {
   // Only with the engine to oneself.
   std::vector<Plane>& planes() { return planes_; }
   const LaneStats& stats() const { return stats_; }
-  const Recorder& recorder() const { return recorder_; }
-  const LanePlan& plan() const { return plan_; }
+  const FlightRecorder& recorder() const { return recorder_; }
+  const LaneConfig& plan() const { return plan_; }
 
   void set_spin(Duration spin);
   bool has_gso();
@@ -184,14 +184,14 @@ class Lane final : public proto::Driver {
   void set_faults(std::uint32_t plane, const Faults& faults);
 
  private:
-  using Lock = Turns::Lock;
-  struct Outlet {
+  using Lock = LeaderFollower::Lock;
+  struct CompletionChannel {
     std::uint32_t cq = 0;
-    Bell* bell = nullptr;
+    EventCount* event_count = nullptr;
     int fd = -1;
   };
 
-  static std::vector<Plane> open_planes(const LanePlan& plan);
+  static std::vector<Plane> open_planes(const LaneConfig& plan);
   void open_descriptors();
   void close_descriptors();
   void live();
@@ -202,14 +202,14 @@ class Lane final : public proto::Driver {
   void drive_safely(Lock& lock, Time until, Done done);
   template <typename Done>
   void drive(Lock& lock, Time until, Done done);
-  bool attend();
-  void look(Duration timeout);
-  bool take_in();
+  bool progress();
+  void poll_sockets(Duration timeout);
+  bool process_input();
   void receive_ready();
   void receive_from(std::uint32_t plane);
-  void hand_in(std::uint32_t plane, const Incoming& in, Time now);
-  void handle_size_probe(std::uint32_t plane, std::uint32_t peer, wire::Bytes packet, Time now);
-  void send_size_probe(std::uint32_t plane, std::uint32_t socket, const PeerPlane& to, const SizeProbe& probe, std::size_t bytes, Time now);
+  void deliver(std::uint32_t plane, const GroBatch& in, Time now);
+  void handle_pmtu_probe(std::uint32_t plane, std::uint32_t peer, wire::Bytes packet, Time now);
+  void send_pmtu_probe(std::uint32_t plane, std::uint32_t socket, const PeerPlane& to, const PmtuProbe& probe, std::size_t bytes, Time now);
   void transmit();
   void gather(Time now);
   std::uint32_t free_ports();
@@ -218,20 +218,20 @@ class Lane final : public proto::Driver {
   void ask_again_for_links();
   void apply_ports(Time now);
   void read_errors();
-  proto::Verdict introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
+  proto::MaybeError introduce(std::vector<PeerPlane> planes, std::uint32_t& peer);
   std::uint32_t peer_at(const sockaddr_storage& from);
-  proto::Verdict connect_as(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, bool is_sealed);
-  proto::Verdict check_sealed(std::uint32_t peer, bool is_to_be);
-  proto::Verdict check_new(const std::vector<PeerPlane>& planes, std::uint32_t same);
+  proto::MaybeError connect_as(Time now, std::uint32_t qpn, const proto::RtrAttributes& attributes, bool is_sealed);
+  proto::MaybeError check_sealed(std::uint32_t peer, bool is_to_be);
+  proto::MaybeError check_new(const std::vector<PeerPlane>& planes, std::uint32_t same);
   void forget_peers();
   void linger(Lock& lock);
   void notify();
   void wake_sleeper_if_late();
-  void kick();
-  void wake_outlets();
+  void wake();
+  void wake_comp_channels();
   Time next_deadline();
 
-  LanePlan plan_;
+  LaneConfig plan_;
   Clock clock_;
   LaneOwner& owner_;
   proto::Endpoint engine_;
@@ -251,18 +251,18 @@ class Lane final : public proto::Driver {
   bool links_missed_ = false;        // messages of the kernel's were lost, and the state of every link is yet to be asked for
   Time asks_for_links_at_ = Time::never();
   Receiver receiver_;
-  Seals seals_;
+  ProtectorTable protectors_;
   Sender sender_;
   LaneStats stats_;
-  Recorder recorder_;
-  std::vector<SizeSurvey> surveys_;
-  std::uint32_t last_survey_ = 0;
-  std::vector<proto::Attendant*> attendants_;
+  FlightRecorder recorder_;
+  std::vector<PmtuDiscovery> discoveries_;
+  std::uint32_t last_discovery_ = 0;
+  std::vector<proto::ProgressHandler*> progress_handlers_;
 
   int epoll_fd_ = -1;
-  int kick_fd_ = -1;
-  std::mutex kick_mutex_;            // others kick without a visit, and its number may be another's once it is closed
-  std::vector<Outlet> outlets_;
+  int wake_fd_ = -1;
+  std::mutex wake_mutex_;            // others wake without a visit, and its number may be another's once it is closed
+  std::vector<CompletionChannel> comp_channels_;
   int event_fd_ = -1;
   std::uint32_t ready_planes_ = 0;   // found readable by the last look
   std::uint32_t turns_in_batch_ = 0;
@@ -275,15 +275,15 @@ class Lane final : public proto::Driver {
   std::atomic<bool> has_new_ports_{false};
   std::uint32_t ports_ = ~0u;        // as the engine was told last
 
-  Turns turns_;
+  LeaderFollower leader_follower_;
   Spin spin_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> lets_sockets_go_{false};  // or has
   std::atomic<bool> is_over_{false};
-  bool is_cut_short_ = false;
-  bool owes_ = false;                // the last driver left without sending
+  bool lingering_stopped_ = false;
+  bool tx_pending_ = false;                // the last driver left without sending
   bool has_posts_ = false;           // visitors left something for the driver to send
-  std::atomic<bool> is_nudged_{false};
+  std::atomic<bool> progress_requested_{false};
   std::atomic<bool> is_asleep_{false};  // who nudges must wake the driver
   std::string failure_;
   Time sleeps_until_ = Time::long_ago();

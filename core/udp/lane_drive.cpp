@@ -5,23 +5,23 @@
 
 #include <array>
 
-#include "base/pause.h"
-#include "udp/lane_events.h"
-#include "udp/kernel.h"
+#include "base/cpu_relax.h"
+#include "udp/epoll_tags.h"
+#include "udp/kernel_compat.h"
 
 namespace softmrc::udp {
 
 // The ready set belongs to the driving thread. Nothing else may be touched here: the engine, and all that callers ask
 // for, may be somebody else's at the moment.
-void Lane::look(Duration timeout) {
+void Lane::poll_sockets(Duration timeout) {
   epoll_event events[24];
-  const int count = wait_ready(epoll_fd_, events, timeout);
+  const int count = epoll_wait_for(epoll_fd_, events, timeout);
   for (int i = 0; i < count; ++i) {
     const std::uint32_t mark = events[i].data.u32;
-    if (mark == mark_kick) {
+    if (mark == tag_wake) {
       std::uint64_t seen = 0;
-      [[maybe_unused]] const ssize_t got = read(kick_fd_, &seen, sizeof seen);
-    } else if (mark == mark_links) {
+      [[maybe_unused]] const ssize_t got = read(wake_fd_, &seen, sizeof seen);
+    } else if (mark == tag_links) {
       links_ready_ = true;
     } else {
       if (events[i].events & EPOLLIN) ready_planes_ |= 1u << plane_of(mark);
@@ -32,11 +32,11 @@ void Lane::look(Duration timeout) {
 }
 
 // True when there was something to do.
-bool Lane::take_in() {
+bool Lane::process_input() {
   ++stats_.turns;
   if (ready_planes_ == 0) {
     ++stats_.spins;
-    look(Duration{0});
+    poll_sockets(Duration{0});
   }
   bool worked = ready_planes_ != 0 || rewritable_ != 0;
   if (asks_for_links_at_ != Time::never() && asks_for_links_at_ <= clock_.now()) [[unlikely]] {
@@ -47,7 +47,7 @@ bool Lane::take_in() {
   if (links_ready_) [[unlikely]] read_links();
   if (has_new_ports_.load(std::memory_order_relaxed)) [[unlikely]] {
     for (Plane& plane : planes_)
-      if (!plane.follow_interface()) ask_again_for_links();
+      if (!plane.rebind_interface()) ask_again_for_links();
     apply_ports(clock_.now());
   }
   if (erring_) [[unlikely]] read_errors();
@@ -69,7 +69,7 @@ bool Lane::take_in() {
     forget_peers();
     worked = true;
   }
-  if (seals_.deadline() <= now) [[unlikely]] seals_.handle_timeout(now);
+  if (protectors_.deadline() <= now) [[unlikely]] protectors_.handle_timeout(now);
   return worked;
 }
 
@@ -85,23 +85,23 @@ void Lane::receive_ready() {
   }
   // A plane that has more has not had its say yet, nor have those that got something meanwhile.
   // But where it never ends, verdicts must not wait for ever.
-  const bool is_over = ready_planes_ == 0 || ++turns_in_batch_ == proto::most_turns_in_batch;
+  const bool is_over = ready_planes_ == 0 || ++turns_in_batch_ == proto::max_turns_in_batch;
   if (is_over) {
     engine_.end_batch(clock_.now());
     turns_in_batch_ = 0;
   }
-  if (ready_planes_) look(Duration{0});
+  if (ready_planes_) poll_sockets(Duration{0});
 }
 
 void Lane::receive_from(std::uint32_t p) {
-  const std::span<const Incoming> messages = planes_[p].line().receive(receiver_);
+  const std::span<const GroBatch> messages = planes_[p].io().receive(receiver_);
   if (receiver_.may_have_more()) ready_planes_ |= 1u << p;
   if (messages.empty()) return;
   const Time now = clock_.now();
-  for (const Incoming& in : messages) hand_in(p, in, now);
+  for (const GroBatch& in : messages) deliver(p, in, now);
 }
 
-void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
+void Lane::deliver(std::uint32_t p, const GroBatch& in, Time now) {
   Plane& plane = planes_[p];
   proto::Arrival arrival;
   arrival.peer = peer_at(*in.from);
@@ -126,12 +126,12 @@ void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
     arrival.trim = in.tos >> 2 == dscp.trimmed ? proto::Trim::trimmed : proto::Trim::trimmed_last_hop;
     options.trimmed = origin.is_trimmed = true;
   }
-  Seal& seal = seals_.of(arrival.peer);
+  PacketProtector& seal = protectors_.of(arrival.peer);
   seal.begin(origin);
   for (std::size_t at = 0; at < in.bytes.size(); at += in.segment) {
     wire::MutableBytes packet = in.bytes.subspan(at, std::min<std::size_t>(in.segment, in.bytes.size() - at));
-    if (SizeProbe::is_one(packet)) [[unlikely]] {
-      handle_size_probe(p, arrival.peer, packet, now);
+    if (PmtuProbe::is_one(packet)) [[unlikely]] {
+      handle_pmtu_probe(p, arrival.peer, packet, now);
       continue;
     }
     arrival.integrity = seal.open(now, packet, arrival.qpn);
@@ -143,32 +143,32 @@ void Lane::hand_in(std::uint32_t p, const Incoming& in, Time now) {
 
 // The answer goes to where the peer receives, and not to where the question came from, which may only send. It takes no
 // room from data: where there is none, there is no answer.
-void Lane::handle_size_probe(std::uint32_t p, std::uint32_t peer, wire::Bytes packet, Time now) {
-  const auto probe = SizeProbe::parse(packet);
+void Lane::handle_pmtu_probe(std::uint32_t p, std::uint32_t peer, wire::Bytes packet, Time now) {
+  const auto probe = PmtuProbe::parse(packet);
   if (!probe) return;
   if (!probe->is_answer) {
     if (planes_[p].has_room() && engine_.may_answer_at_length(now, peer, static_cast<std::uint32_t>(packet.size())))
-      send_size_probe(p, 0, peers_.plane(peer, p), {true, probe->number}, packet.size(), now);
+      send_pmtu_probe(p, 0, peers_.plane(peer, p), {true, probe->number}, packet.size(), now);
     return;
   }
-  for (SizeSurvey& survey : surveys_)
-    if (survey.number == probe->number) survey.answered[p] = std::max(survey.answered[p], static_cast<std::uint32_t>(packet.size()));
+  for (PmtuDiscovery& discovery : discoveries_)
+    if (discovery.number == probe->number) discovery.answered[p] = std::max(discovery.answered[p], static_cast<std::uint32_t>(packet.size()));
 }
 
 // As data goes that no switch is to trim.
-void Lane::send_size_probe(std::uint32_t p, std::uint32_t socket, const PeerPlane& to, const SizeProbe& probe, std::size_t bytes, Time now) {
+void Lane::send_pmtu_probe(std::uint32_t p, std::uint32_t socket, const PeerPlane& to, const PmtuProbe& probe, std::size_t bytes, Time now) {
   std::vector<std::uint8_t> packet(bytes);
   probe.emit(packet);
   iovec piece{packet.data(), packet.size()};
-  Train train;
-  train.to = &to.to;
-  train.address = &to.address;
-  train.pieces = &piece;
-  train.piece_count = 1;
-  train.segment = train.bytes = static_cast<std::uint32_t>(bytes);
-  train.packets = 1;
-  train.tos = static_cast<std::uint8_t>(plan_.sender.dscp.no_trim << 2);
-  planes_[p].line().send(now, socket, {&train, 1});
+  GsoBatch batch;
+  batch.to = &to.to;
+  batch.address = &to.address;
+  batch.pieces = &piece;
+  batch.piece_count = 1;
+  batch.segment = batch.bytes = static_cast<std::uint32_t>(bytes);
+  batch.packets = 1;
+  batch.tos = static_cast<std::uint8_t>(plan_.sender.dscp.no_trim << 2);
+  planes_[p].io().send(now, socket, {&batch, 1});
 }
 
 std::uint32_t Lane::free_ports() {
@@ -192,21 +192,21 @@ void Lane::gather(Time now) {
 
 // Everything the engine has ready, batch by batch, until it has no more or no port has room.
 void Lane::transmit() {
-  owes_ = has_posts_ = false;
-  const int most_batches = plan_.port_burst ? 64 : 4;
-  for (int batches = 0; batches < most_batches; ++batches) {
+  tx_pending_ = has_posts_ = false;
+  const int max_batches = plan_.port_burst ? 64 : 4;
+  for (int batches = 0; batches < max_batches; ++batches) {
     Time now = clock_.now();
-    for (Plane& plane : planes_) plane.line().send_held(now);
+    for (Plane& plane : planes_) plane.io().send_delayed(now);
     gather(now);
     if (sender_.empty()) break;
     sender_.flush(now);
-    // What the kernel refused as a train waits to go packet by packet, and this may have been the last batch.
-    if (batches + 1 == most_batches)
-      for (Plane& plane : planes_) plane.line().send_held(now);
+    // What the kernel refused as a GSO batch waits to go packet by packet, and this may have been the last batch.
+    if (batches + 1 == max_batches)
+      for (Plane& plane : planes_) plane.io().send_delayed(now);
     // Not scheduled for a while, in the midst of sending.
-    if (const Time after = clock_.now(); after - now > proto::held_up_after) {
+    if (const Time after = clock_.now(); after - now > proto::stall_threshold) {
       ++stats_.hold_ups;
-      engine_.handle_held_up(after);
+      engine_.handle_stall(after);
     }
   }
   for (std::uint32_t p = 0; p < planes_.size(); ++p)
@@ -221,7 +221,7 @@ void Lane::watch_room(std::uint32_t p) {
   const auto change = [&](int socket, bool wanted) {
     epoll_event e{};
     e.events = (socket == 0 ? static_cast<std::uint32_t>(EPOLLIN) : 0u) | (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
-    e.data.u32 = mark_of(p, static_cast<std::uint32_t>(socket));
+    e.data.u32 = tag_of(p, static_cast<std::uint32_t>(socket));
     return epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, plane.sockets[static_cast<std::size_t>(socket)].fd(), &e) == 0;
   };
   if (plane.watched_socket >= 0 && !change(plane.watched_socket, false)) return;
@@ -242,7 +242,7 @@ std::optional<bool> is_now_of(const Plane& plane, const LinkState& change) {
 }
 
 constexpr Duration links_rest = milliseconds(100);  // until the system is asked again what it could not tell
-constexpr std::size_t most_link_changes = 4096;     // that are kept until then
+constexpr std::size_t max_link_changes = 4096;     // that are kept until then
 
 }  // namespace
 
@@ -251,7 +251,7 @@ void Lane::read_links() {
   links_ready_ = false;
   if (!links_unknown_) link_changes_.clear();
   if (!links_->read(link_changes_)) links_missed_ = true;
-  if (link_changes_.size() > most_link_changes) {
+  if (link_changes_.size() > max_link_changes) {
     link_changes_.clear();
     links_missed_ = true;
   }
@@ -282,7 +282,7 @@ void Lane::read_links() {
       }
       set(p, known(is_link_up(plane.link_index)));
     }
-    if (!known(plane.follow_interface()).value_or(true)) set(p, false);
+    if (!known(plane.rebind_interface()).value_or(true)) set(p, false);
   }
   if (links_unknown_) ask_again_for_links();
   else links_missed_ = false;
@@ -293,16 +293,16 @@ void Lane::read_links() {
 
 void Lane::ask_again_for_links() { asks_for_links_at_ = clock_.now() + links_rest; }
 
-void Lane::heed_ports() {
+void Lane::apply_port_state() {
   with_engine_and_send([&](proto::Endpoint&, Time now) {
     apply_ports(now);
     return 0;
   });
 }
 
-void Lane::heed_ports_soon() {
+void Lane::apply_port_state_soon() {
   has_new_ports_ = true;
-  kick();
+  wake();
 }
 
 // Asked here and now: what was meant when somebody asked for it may be old by the time it is done.
@@ -316,7 +316,7 @@ void Lane::apply_ports(Time now) {
 
 // A report names where the packet went, and with that a peer.
 void Lane::read_errors() {
-  constexpr int most_at_once = 64;
+  constexpr int max_at_once = 64;
   const Time now = clock_.now();
   for (std::uint32_t p = 0; erring_; ++p) {
     if (!(erring_ >> p & 1)) continue;
@@ -324,7 +324,7 @@ void Lane::read_errors() {
     Plane& plane = planes_[p];
     for (std::uint32_t s = 0; s < plane.sockets.size(); ++s) {
       SendError error;
-      for (int i = 0; i < most_at_once && plane.line().next_error(s, error); ++i) {
+      for (int i = 0; i < max_at_once && plane.io().next_error(s, error); ++i) {
         ++plane.stats.errors_reported;
         if (!error.is_port_unreachable) continue;
         if (const std::uint32_t peer = peers_.find(error.to); peer != proto::no_peer) engine_.on_unreachable(now, peer);
@@ -342,16 +342,16 @@ constexpr Duration repeat_interval = milliseconds(50);
 constexpr std::uint32_t repeats = 3;
 
 void Lane::linger(Lock& lock) {
-  if (!engine_.has_departed()) return;
+  if (!engine_.in_time_wait()) return;
   const Time began = clock_.now();
   Time asked_at = began;
   Time repeats_at = began + repeat_interval;
   std::uint32_t repeated = 0;
   std::uint64_t answered = engine_.stats().departed_answers;
-  while (!is_cut_short_) {
-    take_in();
+  while (!lingering_stopped_) {
+    process_input();
     if (repeated < repeats && clock_.now() >= repeats_at) {
-      engine_.repeat_last_words(repeated++);
+      engine_.resend_final_acks(repeated++);
       repeats_at = clock_.now() + repeat_interval;
     }
     transmit();
@@ -363,27 +363,27 @@ void Lane::linger(Lock& lock) {
     const Time until = repeated < repeats ? repeats_at : quiet_at;
     const Duration nap = std::max(std::min(until, next_deadline()) - now, microseconds(50));
     lock.unlock();
-    look(nap);
+    poll_sockets(nap);
     lock.lock();
   }
 }
 
 constexpr Duration unwatched_rest = milliseconds(1);  // until a socket without room is watched after all
 
-bool Lane::attend() {
+bool Lane::progress() {
   bool has_more = false;
   const Time now = clock_.now();
-  for (std::size_t i = 0; i < attendants_.size(); ++i) has_more |= attendants_[i]->attend(engine_, now);
+  for (std::size_t i = 0; i < progress_handlers_.size(); ++i) has_more |= progress_handlers_[i]->progress(engine_, now);
   return has_more;
 }
 
 Time Lane::next_deadline() {
-  Time at = std::min({engine_.poll_timeout(), seals_.deadline(), asks_for_links_at_});
+  Time at = std::min({engine_.poll_timeout(), protectors_.deadline(), asks_for_links_at_});
   for (Plane& plane : planes_) {
-    at = std::min(at, plane.line().deadline());
+    at = std::min(at, plane.io().deadline());
     if (plane.is_blocked() && plane.watched_socket != plane.blocked_socket) [[unlikely]] at = std::min(at, clock_.now() + unwatched_rest);
   }
-  for (const proto::Attendant* attendant : attendants_) at = std::min(at, attendant->deadline());
+  for (const proto::ProgressHandler* progress_handler : progress_handlers_) at = std::min(at, progress_handler->deadline());
   return at;
 }
 

@@ -19,25 +19,25 @@ constexpr Duration refusing_rest = microseconds(100);
 template <typename Done>
 void Lane::drive(Lock& lock, Time until, Done done) {
   spin_.begin(clock_.now());
-  if (owes_) transmit();
+  if (tx_pending_) transmit();
   while (!closed_) {
-    bool worked = take_in();
+    bool worked = process_input();
     // First the mark, then a look: who leaves something in between marks it again.
-    if (!attendants_.empty()) {
-      is_nudged_ = false;
-      if (attend()) worked = true;
+    if (!progress_handlers_.empty()) {
+      progress_requested_ = false;
+      if (progress()) worked = true;
     }
     // Whoever waited for this will most likely answer it: acknowledgements then leave with the answer, and the peer is
     // woken once instead of twice. If not, the next driver pays what is owed.
     if (done()) {
-      owes_ = true;
+      tx_pending_ = true;
       if (has_posts_) transmit();
       notify();
       return;
     }
     transmit();
     notify();
-    turns_.let_visitors_in(lock);
+    leader_follower_.yield_to_waiters(lock);
     if (has_posts_) continue;
     const Time now = clock_.now();
     if (is_only_refusing_ && now < until) [[unlikely]] {
@@ -57,14 +57,14 @@ void Lane::drive(Lock& lock, Time until, Done done) {
     const bool spins = spin_.wants_more(now);
     // Either this is seen by who nudges, or the nudge is seen here.
     is_asleep_ = !spins;
-    if (is_nudged_ && !attendants_.empty()) {
+    if (progress_requested_ && !progress_handlers_.empty()) {
       is_asleep_ = false;
       continue;
     }
     sleeps_until_ = deadline;
     ++(spins ? stats_.spins : stats_.sleeps);
     lock.unlock();
-    look(spins ? Duration{0} : deadline - now);
+    poll_sockets(spins ? Duration{0} : deadline - now);
     lock.lock();
     is_asleep_ = false;
     sleeps_until_ = Time::long_ago();

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <memory>
 
-#include "udp/failure.h"
+#include "udp/device_error.h"
 #include "udp/socket.h"
 
 namespace softmrc::udp {
@@ -71,13 +71,13 @@ class Inquiry {
 
   bool can_ask() const { return fd_ >= 0; }
   // Else errno says why not.
-  bool ask(unsigned long request, ifreq& about) const { return ioctl(fd_, request, &about) == 0; }
+  bool ping(unsigned long request, ifreq& about) const { return ioctl(fd_, request, &about) == 0; }
   bool name(std::uint32_t index, ifreq& out) const {
     out = {};
     out.ifr_ifindex = static_cast<int>(index);
-    return ask(SIOCGIFNAME, out);
+    return ping(SIOCGIFNAME, out);
   }
-  std::uint32_t mtu(ifreq& about) const { return ask(SIOCGIFMTU, about) ? static_cast<std::uint32_t>(about.ifr_mtu) : 0; }
+  std::uint32_t mtu(ifreq& about) const { return ping(SIOCGIFMTU, about) ? static_cast<std::uint32_t>(about.ifr_mtu) : 0; }
 
  private:
   int fd_;
@@ -87,7 +87,7 @@ class Inquiry {
 
 LinkWatch::LinkWatch() {
   fd_ = socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE);
-  if (fd_ < 0 && is_shortage(errno)) fail_with_errno("cannot watch links");
+  if (fd_ < 0 && is_transient(errno)) fail_with_errno("cannot watch links");
   if (fd_ < 0) return;
   sockaddr_nl here{};
   here.nl_family = AF_NETLINK;
@@ -97,7 +97,7 @@ LinkWatch::LinkWatch() {
   close(fd_);
   fd_ = -1;
   errno = error;
-  if (is_shortage(error)) fail_with_errno("cannot watch links");
+  if (is_transient(error)) fail_with_errno("cannot watch links");
 }
 
 LinkWatch::~LinkWatch() {
@@ -128,10 +128,10 @@ std::vector<LocalAddress> local_addresses() {
   ifaddrs* first = nullptr;
   const bool is_said = getifaddrs(&first) == 0;
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(is_said ? first : nullptr, &freeifaddrs);
-  if (!is_said && is_shortage(errno)) fail_with_errno("cannot list this machine's addresses");
+  if (!is_said && is_transient(errno)) fail_with_errno("cannot list this machine's addresses");
   if (!is_said) return found;
   const Inquiry links;
-  if (!links.can_ask() && is_shortage(errno)) fail_with_errno("cannot ask for the MTU of links");
+  if (!links.can_ask() && is_transient(errno)) fail_with_errno("cannot ask for the MTU of links");
   for (const ifaddrs* a = first; a; a = a->ifa_next) {
     if (!a->ifa_addr || (a->ifa_addr->sa_family != AF_INET && a->ifa_addr->sa_family != AF_INET6)) continue;
     LocalAddress local;
@@ -146,7 +146,7 @@ std::vector<LocalAddress> local_addresses() {
       std::strncpy(about.ifr_name, a->ifa_name, sizeof about.ifr_name - 1);
       errno = 0;
       local.mtu = links.mtu(about);
-      if (local.mtu == 0 && is_shortage(errno)) fail_with_errno("cannot ask for the MTU of " + local.interface);
+      if (local.mtu == 0 && is_transient(errno)) fail_with_errno("cannot ask for the MTU of " + local.interface);
     } else {
       local.mtu = same->mtu;
     }
@@ -158,7 +158,7 @@ std::vector<LocalAddress> local_addresses() {
 namespace {
 
 // Of a question that failed.
-std::optional<bool> or_unknown(bool otherwise) { return is_shortage(errno) ? std::nullopt : std::optional(otherwise); }
+std::optional<bool> or_unknown(bool otherwise) { return is_transient(errno) ? std::nullopt : std::optional(otherwise); }
 
 }  // namespace
 
@@ -167,7 +167,7 @@ std::optional<bool> is_link_up(std::uint32_t index) {
   ifreq about;
   if (!links.can_ask()) return or_unknown(true);
   if (!links.name(index, about)) return or_unknown(false);
-  if (!links.ask(SIOCGIFFLAGS, about)) return or_unknown(true);
+  if (!links.ping(SIOCGIFFLAGS, about)) return or_unknown(true);
   return is_running(static_cast<unsigned short>(about.ifr_flags));
 }
 
@@ -181,14 +181,14 @@ std::optional<bool> has_address(std::uint32_t index, const wire::Address& addres
   if (!if_indextoname(index, name)) return or_unknown(false);
   try {
     return std::ranges::any_of(local_addresses(), [&](const LocalAddress& one) { return one.interface == name && one.address == address; });
-  } catch (const DeviceFailure&) {
+  } catch (const DeviceError&) {
     return std::nullopt;
   }
 }
 
 std::optional<std::uint32_t> link_of_name(const std::string& name) {
   if (const std::uint32_t index = if_nametoindex(name.c_str())) return index;
-  return is_shortage(errno) ? std::nullopt : std::optional<std::uint32_t>(0);
+  return is_transient(errno) ? std::nullopt : std::optional<std::uint32_t>(0);
 }
 
 std::uint32_t link_mtu(std::uint32_t index) {

@@ -21,7 +21,7 @@ struct LinkState {
 
 class LinkWatch {
  public:
-  // Throws DeviceFailure where the system is short of something.
+  // Throws DeviceError where the system is short of something.
   LinkWatch();
   ~LinkWatch();
   LinkWatch(const LinkWatch&) = delete;
@@ -36,7 +36,7 @@ class LinkWatch {
   int fd_ = -1;
 };
 
-// Every address of this machine (or namespace), with the interface that has it. Throws DeviceFailure where the system is
+// Every address of this machine (or namespace), with the interface that has it. Throws DeviceError where the system is
 // short of something.
 struct LocalAddress {
   std::string interface;

@@ -21,7 +21,7 @@ PeerBook::Key PeerBook::key_of(const sockaddr_storage& from) {
 }
 
 // By which its packets are known. One that does not tell its ports may send from any.
-std::vector<PeerBook::Key> PeerBook::keys_of(const PeerPlane& plane) {
+std::vector<PeerBook::Key> PeerBook::derive_keys(const PeerPlane& plane) {
   std::vector<Key> keys;
   for (std::uint16_t port : plane.source_ports) keys.push_back(key_of(plane.address, port));
   if (keys.empty()) {
@@ -33,8 +33,8 @@ std::vector<PeerBook::Key> PeerBook::keys_of(const PeerPlane& plane) {
 
 namespace {
 
-proto::Verdict refused(const char* field, std::string value, std::string allowed) {
-  return proto::Problem{proto::Problem::Kind::config, field, std::move(value), std::move(allowed)};
+proto::MaybeError refused(const char* field, std::string value, std::string allowed) {
+  return proto::Error{proto::Error::Kind::config, field, std::move(value), std::move(allowed)};
 }
 
 // Of one node: not of many, not of whoever hears it, not of nobody, and not one address in the clothes of another.
@@ -49,18 +49,18 @@ bool is_unicast(const wire::Address& address) {
 }  // namespace
 
 // spec: peer-addresses
-proto::Verdict PeerBook::check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const {
+proto::MaybeError PeerBook::check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const {
   for (const PeerPlane& plane : planes) {
     if (!is_unicast(plane.address)) return refused("planes.address", text_of(plane.address), "the address of one node");
     const auto has_zero = std::count(plane.source_ports.begin(), plane.source_ports.end(), 0);
     if (plane.port == 0 || has_zero) return refused("planes.port", "0", "1 to 65535");
-    if (plane.source_ports.size() > most_sockets)
-      return refused("planes.source_ports", std::to_string(plane.source_ports.size()), "at most " + std::to_string(most_sockets));
+    if (plane.source_ports.size() > max_sockets)
+      return refused("planes.source_ports", std::to_string(plane.source_ports.size()), "at most " + std::to_string(max_sockets));
     const auto is_owned = [&](const Key& key) {
       const auto found = by_address_.find(key);
       return found != by_address_.end() && owns(found->second);
     };
-    for (const Key& key : keys_of(plane)) {
+    for (const Key& key : derive_keys(plane)) {
       // Who tells no ports has all those that are nobody else's.
       if (is_owned(key) || is_owned({key.high, key.low, 0}))
         return refused("planes.source_ports", text_of(plane.address) + " port " + std::to_string(key.port & 0xFFFF),
@@ -82,12 +82,12 @@ void PeerBook::add(std::uint32_t peer, std::vector<PeerPlane> planes) {
 
 void PeerBook::claim(std::uint32_t peer) {
   for (const PeerPlane& plane : peers_[peer])
-    for (const Key& key : keys_of(plane)) by_address_[key] = peer;
+    for (const Key& key : derive_keys(plane)) by_address_[key] = peer;
 }
 
 void PeerBook::remove(std::uint32_t peer) {
   for (const PeerPlane& plane : peers_[peer]) {
-    for (const Key& key : keys_of(plane))
+    for (const Key& key : derive_keys(plane))
       if (const auto found = by_address_.find(key); found != by_address_.end() && found->second == peer) by_address_.erase(found);
     wildcards_ -= plane.source_ports.empty();
   }

@@ -26,7 +26,7 @@ struct PeerPlane {
 };
 
 // Of one plane: each is a path, and a queue pair has no use for more.
-constexpr std::size_t most_sockets = 256;
+constexpr std::size_t max_sockets = 256;
 
 class PeerBook {
  public:
@@ -35,7 +35,7 @@ class PeerBook {
   // What came from there is this peer's again, whoever had it meanwhile.
   void claim(std::uint32_t peer);
   // Whether somebody may be added who is there. `owns` says of a peer whether what it has stays its own.
-  proto::Verdict check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const;
+  proto::MaybeError check(const std::vector<PeerPlane>& planes, const std::function<bool(std::uint32_t)>& owns) const;
   // Calls back with every peer that is known.
   template <typename F>
   void for_each(F f) const {
@@ -73,7 +73,7 @@ class PeerBook {
   };
   static Key key_of(const sockaddr_storage& from);
   static Key key_of(const wire::Address& address, std::uint16_t port);
-  static std::vector<Key> keys_of(const PeerPlane& plane);
+  static std::vector<Key> derive_keys(const PeerPlane& plane);
 
   std::vector<std::vector<PeerPlane>> peers_;
   std::unordered_map<Key, std::uint32_t, Hash> by_address_;

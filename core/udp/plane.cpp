@@ -5,15 +5,15 @@
 #include <cerrno>
 #include <cstring>
 
-#include "udp/failure.h"
-#include "udp/kernel.h"
+#include "udp/device_error.h"
+#include "udp/kernel_compat.h"
 #include "udp/link_watch.h"
 
 namespace softmrc::udp {
 namespace {
 
 // To the kernel at once, and as much of the stack as they need.
-constexpr std::size_t most_messages = 32;
+constexpr std::size_t max_messages = 32;
 constexpr std::size_t control_bytes = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(std::uint16_t));
 struct alignas(cmsghdr) Control {
   std::array<std::uint8_t, control_bytes> bytes;
@@ -29,19 +29,19 @@ void add_control(msghdr& header, int level, int type, T value) {
   header.msg_controllen += CMSG_SPACE(sizeof value);
 }
 
-void describe(const Train& train, bool v4, const Socket& socket, Control& control, msghdr& header) {
+void describe(const GsoBatch& batch, bool v4, const Socket& socket, Control& control, msghdr& header) {
   header = msghdr{};
-  header.msg_name = const_cast<sockaddr_storage*>(&train.to->storage);
-  header.msg_namelen = train.to->size;
-  header.msg_iov = train.pieces;
-  header.msg_iovlen = train.piece_count;
-  if (train.packets == 1 && train.tos == socket.tos()) return;
+  header.msg_name = const_cast<sockaddr_storage*>(&batch.to->storage);
+  header.msg_namelen = batch.to->size;
+  header.msg_iov = batch.pieces;
+  header.msg_iovlen = batch.piece_count;
+  if (batch.packets == 1 && batch.tos == socket.tos()) return;
   header.msg_control = control.bytes.data();
-  if (train.tos != socket.tos()) add_control<int>(header, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, train.tos);
-  if (train.packets > 1) add_control(header, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(train.segment));
+  if (batch.tos != socket.tos()) add_control<int>(header, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, batch.tos);
+  if (batch.packets > 1) add_control(header, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(batch.segment));
 }
 
-bool is_long(const Train& train) { return train.packets > 1; }
+bool is_long(const GsoBatch& batch) { return batch.packets > 1; }
 
 constexpr Duration shortest_gso_pause = seconds(1), longest_gso_pause = seconds(64);
 
@@ -52,35 +52,35 @@ bool may_be_earlier(int error) {
 
 }  // namespace
 
-void Plane::send(Time now, std::uint32_t socket, std::span<const Train> trains) {
-  for (const Train& train : trains) {
-    stats.packets_sent += train.packets;
-    stats.bytes_sent += train.bytes;
+void Plane::send(Time now, std::uint32_t socket, std::span<const GsoBatch> batches) {
+  for (const GsoBatch& batch : batches) {
+    stats.packets_sent += batch.packets;
+    stats.bytes_sent += batch.bytes;
   }
   // Some may have been made before it was refused.
-  const bool can_all = has_gso || std::ranges::none_of(trains, is_long);
-  if (can_all && stash_.empty() && !is_blocked()) trains = trains.subspan(hand_over(now, socket, trains));
-  for (const Train& train : trains) stash_.emplace_back(socket, train);
+  const bool can_all = has_gso || std::ranges::none_of(batches, is_long);
+  if (can_all && backlog_.empty() && !is_blocked()) batches = batches.subspan(send_batches(now, socket, batches));
+  for (const GsoBatch& batch : batches) backlog_.emplace_back(socket, batch);
 }
 
-void Plane::send_held(Time now) {
+void Plane::send_delayed(Time now) {
   try_gso(now);
   std::vector<iovec> piece;
-  while (!stash_.empty() && !is_blocked()) {
-    KeptTrain& first = stash_.front();
-    Train train = first.train();
-    if (!has_gso) train = train.part(0, train.segment, piece);
-    if (hand_over_some(now, first.socket, {&train, 1}) == 0) continue;
-    if (train.bytes == first.bytes.size()) stash_.pop_front();
-    else first.bytes.erase(first.bytes.begin(), first.bytes.begin() + train.bytes);
+  while (!backlog_.empty() && !is_blocked()) {
+    OwnedGsoBatch& first = backlog_.front();
+    GsoBatch batch = first.batch();
+    if (!has_gso) batch = batch.part(0, batch.segment, piece);
+    if (send_batches_some(now, first.socket, {&batch, 1}) == 0) continue;
+    if (batch.bytes == first.bytes.size()) backlog_.pop_front();
+    else first.bytes.erase(first.bytes.begin(), first.bytes.begin() + batch.bytes);
   }
 }
 
-std::size_t Plane::hand_over(Time now, std::uint32_t socket, std::span<const Train> trains) {
+std::size_t Plane::send_batches(Time now, std::uint32_t socket, std::span<const GsoBatch> batches) {
   std::size_t settled = 0;
-  while (settled < trains.size()) {
-    const std::span<const Train> some = trains.subspan(settled, std::min(most_messages, trains.size() - settled));
-    const std::size_t count = hand_over_some(now, socket, some);
+  while (settled < batches.size()) {
+    const std::span<const GsoBatch> some = batches.subspan(settled, std::min(max_messages, batches.size() - settled));
+    const std::size_t count = send_batches_some(now, socket, some);
     settled += count;
     if (count < some.size()) break;
   }
@@ -101,18 +101,18 @@ void Plane::try_gso(Time now) {
   tries_gso_at_ = Time::never();
 }
 
-std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<const Train> trains) {
-  std::array<mmsghdr, most_messages> messages;
-  std::array<Control, most_messages> controls;
+std::size_t Plane::send_batches_some(Time now, std::uint32_t number, std::span<const GsoBatch> batches) {
+  std::array<mmsghdr, max_messages> messages;
+  std::array<Control, max_messages> controls;
   const Socket& socket = sockets[number];
-  for (std::size_t i = 0; i < trains.size(); ++i)
-    describe(trains[i], plan.address.is_v4, socket, controls[i], messages[i].msg_hdr);
+  for (std::size_t i = 0; i < batches.size(); ++i)
+    describe(batches[i], plan.address.is_v4, socket, controls[i], messages[i].msg_hdr);
   std::size_t settled = 0;
   bool was_interrupted = false, had_earlier_error = false;
-  while (settled < trains.size()) {
-    const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(trains.size() - settled), MSG_DONTWAIT);
+  while (settled < batches.size()) {
+    const int sent = sendmmsg(socket.fd(), messages.data() + settled, static_cast<unsigned>(batches.size() - settled), MSG_DONTWAIT);
     if (sent > 0) {
-      const auto taken = trains.subspan(settled, static_cast<std::size_t>(sent));
+      const auto taken = batches.subspan(settled, static_cast<std::size_t>(sent));
       if (gso_pause_.ps && std::ranges::any_of(taken, is_long)) [[unlikely]] gso_pause_ = {};
       settled += static_cast<std::size_t>(sent);
       stats.sends += static_cast<std::uint64_t>(sent);
@@ -135,7 +135,7 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
       ++stats.send_blocked;
       break;
     }
-    if (is_long(trains[settled]) && (errno == EIO || errno == EINVAL || errno == EOPNOTSUPP)) {
+    if (is_long(batches[settled]) && (errno == EIO || errno == EINVAL || errno == EOPNOTSUPP)) {
       pause_gso(now);
       break;
     }
@@ -145,7 +145,7 @@ std::size_t Plane::hand_over_some(Time now, std::uint32_t number, std::span<cons
   return settled;
 }
 
-std::optional<bool> Plane::follow_interface() {
+std::optional<bool> Plane::rebind_interface() {
   if (plan.interface.empty()) return true;
   const std::optional<std::uint32_t> index = link_of_name(plan.interface);
   if (!index) return std::nullopt;
@@ -154,29 +154,29 @@ std::optional<bool> Plane::follow_interface() {
     const bool is_bound = std::ranges::all_of(sockets, [&](const Socket& socket) { return socket.bind_interface(plan.interface, plan.address.is_v4); });
     if (is_bound) bound_index = *index;
     return is_bound;
-  } catch (const DeviceFailure&) {
+  } catch (const DeviceError&) {
     return std::nullopt;
   }
 }
 
 void Plane::set_faults(Time now, const Faults& faults) {
-  is_foul_ = faults.is_active();
-  if (!is_foul_) foul_.let_go(now);
-  foul_.set(faults);
-  arrange();
+  has_faults_ = faults.is_active();
+  if (!has_faults_) fault_injector_.flush(now);
+  fault_injector_.set(faults);
+  rebuild_chain();
 }
 
 void Plane::set_capture(std::shared_ptr<Capture> capture) {
-  tapped_.set(std::move(capture));
-  arrange();
+  capture_tap_.set(std::move(capture));
+  rebuild_chain();
 }
 
-void Plane::arrange() {
-  line_ = this;
-  tapped_.wrap(*line_);
-  if (tapped_.is_on()) line_ = &tapped_;
-  foul_.wrap(*line_);
-  if (is_foul_) line_ = &foul_;
+void Plane::rebuild_chain() {
+  io_ = this;
+  capture_tap_.wrap(*io_);
+  if (capture_tap_.is_on()) io_ = &capture_tap_;
+  fault_injector_.wrap(*io_);
+  if (has_faults_) io_ = &fault_injector_;
 }
 
 }  // namespace softmrc::udp

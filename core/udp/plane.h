@@ -8,15 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "udp/foul_line.h"
-#include "udp/line.h"
+#include "udp/fault_injector.h"
+#include "udp/packet_io.h"
 #include "udp/socket.h"
 #include "udp/stats.h"
-#include "udp/tapped_line.h"
+#include "udp/capture_tap.h"
 
 namespace softmrc::udp {
 
-struct PlanePlan {
+struct PlaneConfig {
   wire::Address address;
   std::uint32_t scope_id = 0;
   std::uint16_t port = 0;
@@ -30,13 +30,13 @@ struct PlanePlan {
 
 // Plain, it calls the kernel and counts. What finds no room stays here as bytes, since the user's memory may be gone when
 // room comes.
-class Plane final : public Line {
+class Plane final : public PacketIo {
  public:
-  Plane() { arrange(); }
+  Plane() { rebuild_chain(); }
   Plane(const Plane&) = delete;
   Plane& operator=(const Plane&) = delete;
 
-  PlanePlan plan;
+  PlaneConfig plan;
   std::uint32_t number = 0;
   std::vector<Socket> sockets;
   std::uint32_t link_index = 0; // whose state is watched
@@ -44,8 +44,8 @@ class Plane final : public Line {
   int blocked_socket = -1;      // the one without room; the plane takes nothing until it has some
   int watched_socket = -1;      // the one whose room the driver waits for
   bool is_blocked() const { return blocked_socket >= 0; }
-  bool has_room() const { return !is_blocked() && stash_.empty(); }
-  // Whether trains are given to the kernel whole. Not for a while after it refused one, and then they are tried
+  bool has_room() const { return !is_blocked() && backlog_.empty(); }
+  // Whether GSO batches are given to the kernel whole. Not for a while after it refused one, and then they are tried
   // again: what it refused may be a route that was gone for a moment, and not what the interface can do.
   bool has_gso = true;
   PlaneStats stats;
@@ -55,7 +55,7 @@ class Plane final : public Line {
   // The interface was made anew under the same name: another index, to which the sockets have yet to be bound. False where
   // the system refuses that, as it does without CAP_NET_RAW: such sockets reach nobody. Nothing where the system is too
   // short of something to say: ask again.
-  std::optional<bool> follow_interface();
+  std::optional<bool> rebind_interface();
   // The socket that carries this EV: the one whose source port it names, or any fixed one.
   std::uint32_t socket_of(std::uint32_t entropy) const {
     const auto port = static_cast<std::uint16_t>(entropy);
@@ -65,34 +65,34 @@ class Plane final : public Line {
   }
 
   // What the driver uses: this plane, tapped if there is a capture, and foul, outside of that, if there are faults.
-  Line& line() { return *line_; }
+  PacketIo& io() { return *io_; }
   // What faults that end have held back is sent.
   void set_faults(Time now, const Faults& faults);
   void set_capture(std::shared_ptr<Capture> capture);
-  void set_up_weather(std::uint64_t seed, const wire::DscpMap& dscp) { foul_.set_up(seed, number, dscp); }
-  const FaultStats& fault_stats() const { return foul_.stats(); }
+  void set_up_faults(std::uint64_t seed, const wire::DscpMap& dscp) { fault_injector_.set_up(seed, number, dscp); }
+  const FaultStats& fault_stats() const { return fault_injector_.stats(); }
 
-  void send(Time now, std::uint32_t socket, std::span<const Train> trains) override;
-  void send_held(Time now) override;
+  void send(Time now, std::uint32_t socket, std::span<const GsoBatch> batches) override;
+  void send_delayed(Time now) override;
   Time deadline() const override { return Time::never(); }
-  std::span<const Incoming> receive(Receiver& receiver) override { return receiver.receive(sockets[0], stats); }
+  std::span<const GroBatch> receive(Receiver& receiver) override { return receiver.receive(sockets[0], stats); }
   bool next_error(std::uint32_t socket, SendError& out) override { return sockets[socket].next_error(out); }
 
  private:
   // How many of them are settled: sent, or refused. The rest needs room, or has to go packet by packet.
-  std::size_t hand_over(Time now, std::uint32_t socket, std::span<const Train> trains);
-  std::size_t hand_over_some(Time now, std::uint32_t socket, std::span<const Train> trains);
+  std::size_t send_batches(Time now, std::uint32_t socket, std::span<const GsoBatch> batches);
+  std::size_t send_batches_some(Time now, std::uint32_t socket, std::span<const GsoBatch> batches);
   void pause_gso(Time now);
   void try_gso(Time now);
-  void arrange();
+  void rebuild_chain();
 
-  std::deque<KeptTrain> stash_;
+  std::deque<OwnedGsoBatch> backlog_;
   Time tries_gso_at_ = Time::never();
-  Duration gso_pause_{};        // the last one; none since a train was taken
-  bool is_foul_ = false;
-  FoulLine foul_;
-  TappedLine tapped_{*this};
-  Line* line_;
+  Duration gso_pause_{};        // the last one; none since a batch was taken
+  bool has_faults_ = false;
+  FaultInjector fault_injector_;
+  CaptureTap capture_tap_{*this};
+  PacketIo* io_;
 };
 
 }  // namespace softmrc::udp

@@ -5,14 +5,14 @@
 namespace softmrc::udp {
 namespace {
 
-using proto::Problem;
-using proto::Verdict;
+using proto::Error;
+using proto::MaybeError;
 
 constexpr const char* state_names[] = {"init", "offline", "online"};
 
 std::string words(ProfileState state) { return state_names[static_cast<std::size_t>(state)]; }
-Verdict moment(const char* field, std::string value, std::string allowed) {
-  return Problem{Problem::Kind::usage, field, std::move(value), std::move(allowed)};
+MaybeError moment(const char* field, std::string value, std::string allowed) {
+  return Error{Error::Kind::usage, field, std::move(value), std::move(allowed)};
 }
 
 bool is_wide(const PathProfile& profile) { return profile.evs.is_wide(); }
@@ -30,14 +30,14 @@ std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn,
   return found;
 }
 
-Verdict Profiles::known(std::uint32_t number, Profile*& found) {
+MaybeError Profiles::known(std::uint32_t number, Profile*& found) {
   const auto at = profiles_.find(number);
   if (at == profiles_.end()) return proto::refused("profile", number, "the number of a profile of this device");
   found = &at->second;
   return std::nullopt;
 }
 
-Verdict Profiles::add(Profile profile, std::uint32_t& number) {
+MaybeError Profiles::add(Profile profile, std::uint32_t& number) {
   const std::lock_guard lock(mutex_);
   if (profiles_.size() >= most) return moment("profiles", std::to_string(profiles_.size()), "at most " + std::to_string(most) + "; remove one");
   number = ++last_;
@@ -45,7 +45,7 @@ Verdict Profiles::add(Profile profile, std::uint32_t& number) {
   return std::nullopt;
 }
 
-Verdict Profiles::remove(std::uint32_t number) {
+MaybeError Profiles::remove(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   Profile* profile = nullptr;
   if (auto v = known(number, profile)) return v;
@@ -68,7 +68,7 @@ std::vector<std::uint32_t> Profiles::numbers() {
   return found;
 }
 
-Verdict Profiles::write(std::uint32_t number, Profile written) {
+MaybeError Profiles::write(std::uint32_t number, Profile written) {
   const std::lock_guard lock(mutex_);
   Profile* profile = nullptr;
   if (auto v = known(number, profile)) return v;
@@ -78,7 +78,7 @@ Verdict Profiles::write(std::uint32_t number, Profile written) {
 }
 
 // A format profile gives its EV profiles what they are made of: they take it when they are checked, and it stays as it is.
-Verdict Profiles::check(Profile& profile) {
+MaybeError Profiles::check(Profile& profile) {
   if (const auto* format = std::get_if<FormatProfile>(&profile.body)) {
     if (format->format == wire::EvFormat::srv6 && !carries_srv6_) return proto::refused("format", "srv6", "udp or stev: this device sends no SRv6 packets");
     const auto invalid = format->widths.empty() ? std::nullopt : wire::validate({format->widths, {}}, wire::format_width(format->format));
@@ -102,11 +102,11 @@ Verdict Profiles::check(Profile& profile) {
 }
 
 // spec: profile-busy
-Verdict Profiles::free_to_leave(std::uint32_t number, const Profile& profile) {
+MaybeError Profiles::free_to_leave(std::uint32_t number, const Profile& profile) {
   std::size_t users = 0;
-  for (const auto& [qpn, given] : given_) users += given.evs == number || given.control == number;
+  for (const auto& [qpn, given] : assigned_) users += given.evs == number || given.control == number;
   if (users) return moment("profile", "busy, used by " + std::to_string(users) + " queue pairs", "one that is not in use");
-  if (to_all_.evs == number || to_all_.control == number) return moment("profile", "busy, what queue pairs get that ask for none", "one that is not in use");
+  if (defaults_.evs == number || defaults_.control == number) return moment("profile", "busy, what queue pairs get that ask for none", "one that is not in use");
   if (!std::holds_alternative<FormatProfile>(profile.body)) return std::nullopt;
   for (const auto& [other, one] : profiles_)
     if (const auto* paths = std::get_if<PathProfile>(&one.body); paths && paths->format == number && one.state != ProfileState::init)
@@ -115,7 +115,7 @@ Verdict Profiles::free_to_leave(std::uint32_t number, const Profile& profile) {
 }
 
 // spec: profile-states
-Verdict Profiles::move(std::uint32_t number, ProfileState to) {
+MaybeError Profiles::move(std::uint32_t number, ProfileState to) {
   const std::lock_guard lock(mutex_);
   Profile* profile = nullptr;
   if (auto v = known(number, profile)) return v;
@@ -129,7 +129,7 @@ Verdict Profiles::move(std::uint32_t number, ProfileState to) {
   return std::nullopt;
 }
 
-Verdict Profiles::listed(std::uint32_t number, std::uint32_t place, PathProfile*& found) {
+MaybeError Profiles::listed(std::uint32_t number, std::uint32_t place, PathProfile*& found) {
   Profile* profile = nullptr;
   if (auto v = known(number, profile)) return v;
   found = std::get_if<PathProfile>(&profile->body);
@@ -138,7 +138,7 @@ Verdict Profiles::listed(std::uint32_t number, std::uint32_t place, PathProfile*
   return std::nullopt;
 }
 
-Verdict Profiles::deny(std::uint32_t number, std::uint32_t place, bool is_denied) {
+MaybeError Profiles::deny(std::uint32_t number, std::uint32_t place, bool is_denied) {
   const std::lock_guard lock(mutex_);
   PathProfile* paths = nullptr;
   if (auto v = listed(number, place, paths)) return v;
@@ -147,7 +147,7 @@ Verdict Profiles::deny(std::uint32_t number, std::uint32_t place, bool is_denied
   return std::nullopt;
 }
 
-Verdict Profiles::replace(std::uint32_t number, std::uint32_t place, const proto::EvValue& value) {
+MaybeError Profiles::replace(std::uint32_t number, std::uint32_t place, const proto::EvValue& value) {
   const std::lock_guard lock(mutex_);
   PathProfile* paths = nullptr;
   if (auto v = listed(number, place, paths)) return v;
@@ -160,76 +160,76 @@ Verdict Profiles::replace(std::uint32_t number, std::uint32_t place, const proto
   return std::nullopt;
 }
 
-Verdict Profiles::online(const char* field, std::uint32_t number, Profile*& found) {
+MaybeError Profiles::online(const char* field, std::uint32_t number, Profile*& found) {
   if (known(number, found)) return proto::refused(field, number, "the number of a profile of this device");
   if (found->state != ProfileState::online) return moment(field, std::to_string(number) + ", which is " + words(found->state), "a profile that is online");
   return std::nullopt;
 }
 
-Verdict Profiles::give_to_all(std::uint32_t number) {
+MaybeError Profiles::set_default(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   Profile* profile = nullptr;
   if (auto v = online("profile", number, profile)) return v;
   if (std::holds_alternative<FormatProfile>(profile->body)) return proto::refused("profile", number, "an EV or CC profile");
   const auto* paths = std::get_if<PathProfile>(&profile->body);
   if (paths && is_wide(*paths)) return proto::refused("profile", number, "one whose format is not srv6: such paths lead to one peer, and a queue pair must ask for them");
-  (paths ? to_all_.evs : to_all_.control) = number;
+  (paths ? defaults_.evs : defaults_.control) = number;
   return std::nullopt;
 }
 
-Verdict Profiles::give_own_to_all(bool is_control) {
+MaybeError Profiles::clear_default(bool is_control) {
   const std::lock_guard lock(mutex_);
-  (is_control ? to_all_.control : to_all_.evs) = 0;
+  (is_control ? defaults_.control : defaults_.evs) = 0;
   return std::nullopt;
 }
 
-Profiles::Given Profiles::to_all() {
+Profiles::AssignedIds Profiles::defaults() {
   const std::lock_guard lock(mutex_);
-  return to_all_;
+  return defaults_;
 }
 
-Verdict Profiles::gift_of(const ProfileChoice& choice, Gift& gift) {
-  if (choice.evs) gift.numbers.evs = *choice.evs ? *choice.evs : to_all_.evs;
-  if (choice.control) gift.numbers.control = *choice.control ? *choice.control : to_all_.control;
+MaybeError Profiles::assignment_of(const ProfileChoice& choice, Assignment& assignment) {
+  if (choice.evs) assignment.numbers.evs = *choice.evs ? *choice.evs : defaults_.evs;
+  if (choice.control) assignment.numbers.control = *choice.control ? *choice.control : defaults_.control;
   Profile* found = nullptr;
-  if (gift.numbers.evs) {
-    if (auto v = online("ev_profile", gift.numbers.evs, found)) return v;
+  if (assignment.numbers.evs) {
+    if (auto v = online("ev_profile", assignment.numbers.evs, found)) return v;
     const auto* paths = std::get_if<PathProfile>(&found->body);
-    if (!paths) return proto::refused("ev_profile", gift.numbers.evs, "the number of an EV profile");
-    gift.evs = std::make_shared<PathProfile>(*paths);
+    if (!paths) return proto::refused("ev_profile", assignment.numbers.evs, "the number of an EV profile");
+    assignment.evs = std::make_shared<PathProfile>(*paths);
   }
-  if (gift.numbers.control) {
-    if (auto v = online("cc_profile", gift.numbers.control, found)) return v;
+  if (assignment.numbers.control) {
+    if (auto v = online("cc_profile", assignment.numbers.control, found)) return v;
     const auto* control = std::get_if<proto::CcProfile>(&found->body);
-    if (!control) return proto::refused("cc_profile", gift.numbers.control, "the number of a CC profile");
-    gift.control = std::make_shared<proto::CcProfile>(*control);
+    if (!control) return proto::refused("cc_profile", assignment.numbers.control, "the number of a CC profile");
+    assignment.control = std::make_shared<proto::CcProfile>(*control);
   }
   return std::nullopt;
 }
 
-void Profiles::take_back(std::uint32_t qpn) {
+void Profiles::release(std::uint32_t qpn) {
   const std::lock_guard lock(mutex_);
-  given_.erase(qpn);
+  assigned_.erase(qpn);
 }
 
-Profiles::Given Profiles::given_to(std::uint32_t qpn) {
+Profiles::AssignedIds Profiles::assigned_to(std::uint32_t qpn) {
   const std::lock_guard lock(mutex_);
-  const auto found = given_.find(qpn);
-  return found == given_.end() ? Given{} : found->second;
+  const auto found = assigned_.find(qpn);
+  return found == assigned_.end() ? AssignedIds{} : found->second;
 }
 
 bool Profiles::tells(std::uint32_t qpn, proto::EvState state) {
   const std::lock_guard lock(mutex_);
-  const auto given = given_.find(qpn);
+  const auto given = assigned_.find(qpn);
   Profile* profile = nullptr;
-  if (given == given_.end() || known(given->second.evs, profile)) return true;
+  if (given == assigned_.end() || known(given->second.evs, profile)) return true;
   return std::get<PathProfile>(profile->body).events & bit_of(state);
 }
 
 std::vector<std::uint32_t> Profiles::users(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   std::vector<std::uint32_t> found;
-  for (const auto& [qpn, given] : given_)
+  for (const auto& [qpn, given] : assigned_)
     if (given.evs == number || given.control == number) found.push_back(qpn);
   return found;
 }

@@ -49,47 +49,47 @@ std::vector<std::uint16_t> places_of(proto::Endpoint& engine, std::uint32_t qpn,
 // all kinds together.
 class Profiles {
  public:
-  struct Given {
+  struct AssignedIds {
     std::uint32_t evs = 0;
     std::uint32_t control = 0;
   };
   // What a queue pair gets; null: what it has by itself.
-  struct Gift {
-    Given numbers;
+  struct Assignment {
+    AssignedIds numbers;
     std::shared_ptr<const PathProfile> evs;
     std::shared_ptr<const proto::CcProfile> control;
   };
 
   Profiles(std::uint32_t ports, bool carries_srv6) : ports_(ports), carries_srv6_(carries_srv6) {}
 
-  proto::Verdict add(Profile profile, std::uint32_t& number);
-  proto::Verdict remove(std::uint32_t number);
+  proto::MaybeError add(Profile profile, std::uint32_t& number);
+  proto::MaybeError remove(std::uint32_t number);
   std::optional<Profile> find(std::uint32_t number);
   std::vector<std::uint32_t> numbers();
   // In INIT only.
-  proto::Verdict write(std::uint32_t number, Profile profile);
+  proto::MaybeError write(std::uint32_t number, Profile profile);
   // One step on or back.
-  proto::Verdict move(std::uint32_t number, ProfileState to);
+  proto::MaybeError move(std::uint32_t number, ProfileState to);
   // Of its list, in any state. What queue pairs have of it is for the caller to change.
-  proto::Verdict deny(std::uint32_t number, std::uint32_t listed, bool is_denied);
-  proto::Verdict replace(std::uint32_t number, std::uint32_t listed, const proto::EvValue& value);
+  proto::MaybeError deny(std::uint32_t number, std::uint32_t listed, bool is_denied);
+  proto::MaybeError replace(std::uint32_t number, std::uint32_t listed, const proto::EvValue& value);
   // For queue pairs that ask for none, from now on.
-  proto::Verdict give_to_all(std::uint32_t number);
-  proto::Verdict give_own_to_all(bool is_control);
-  Given to_all();
+  proto::MaybeError set_default(std::uint32_t number);
+  proto::MaybeError clear_default(bool is_control);
+  AssignedIds defaults();
 
   // By who has the queue pair's engine to itself. `take` makes a queue pair of it, or says why not; only then it is in use.
   template <typename Take>
-  proto::Verdict give(std::uint32_t qpn, const ProfileChoice& choice, Take take) {
+  proto::MaybeError assign(std::uint32_t qpn, const ProfileChoice& choice, Take take) {
     const std::lock_guard lock(mutex_);
-    Gift gift;
-    if (auto v = gift_of(choice, gift)) return v;
-    if (auto v = take(gift)) return v;
-    if (gift.numbers.evs || gift.numbers.control) given_[qpn] = gift.numbers;
+    Assignment assignment;
+    if (auto v = assignment_of(choice, assignment)) return v;
+    if (auto v = take(assignment)) return v;
+    if (assignment.numbers.evs || assignment.numbers.control) assigned_[qpn] = assignment.numbers;
     return std::nullopt;
   }
-  void take_back(std::uint32_t qpn);
-  Given given_to(std::uint32_t qpn);
+  void release(std::uint32_t qpn);
+  AssignedIds assigned_to(std::uint32_t qpn);
   // Whether the profile of this queue pair wants this state of an EV told.
   bool tells(std::uint32_t qpn, proto::EvState state);
   std::vector<std::uint32_t> users(std::uint32_t number);
@@ -97,19 +97,19 @@ class Profiles {
  private:
   static constexpr std::size_t most = 256;
 
-  proto::Verdict known(std::uint32_t number, Profile*& found);
-  proto::Verdict listed(std::uint32_t number, std::uint32_t place, PathProfile*& found);
-  proto::Verdict check(Profile& profile);
-  proto::Verdict free_to_leave(std::uint32_t number, const Profile& profile);
-  proto::Verdict gift_of(const ProfileChoice& choice, Gift& gift);
-  proto::Verdict online(const char* field, std::uint32_t number, Profile*& found);
+  proto::MaybeError known(std::uint32_t number, Profile*& found);
+  proto::MaybeError listed(std::uint32_t number, std::uint32_t place, PathProfile*& found);
+  proto::MaybeError check(Profile& profile);
+  proto::MaybeError free_to_leave(std::uint32_t number, const Profile& profile);
+  proto::MaybeError assignment_of(const ProfileChoice& choice, Assignment& assignment);
+  proto::MaybeError online(const char* field, std::uint32_t number, Profile*& found);
 
   const std::uint32_t ports_;
   const bool carries_srv6_;
   std::mutex mutex_;
   std::map<std::uint32_t, Profile> profiles_;
-  std::map<std::uint32_t, Given> given_;  // by queue pair
-  Given to_all_;
+  std::map<std::uint32_t, AssignedIds> assigned_;  // by queue pair
+  AssignedIds defaults_;
   std::uint32_t last_ = 0;
 };
 

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <cstring>
 
-#include "udp/failure.h"
-#include "udp/kernel.h"
+#include "udp/device_error.h"
+#include "udp/kernel_compat.h"
 
 namespace softmrc::udp {
 namespace {
 
 constexpr std::size_t control_bytes = 128;
 
-void read_controls(msghdr& header, Incoming& out) {
+void read_controls(msghdr& header, GroBatch& out) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
       int size = 0;
@@ -31,20 +31,20 @@ void read_controls(msghdr& header, Incoming& out) {
 
 }  // namespace
 
-void Receiver::Free::operator()(std::uint8_t* p) const { munmap(p, most_messages * message_bytes); }
+void Receiver::Free::operator()(std::uint8_t* p) const { munmap(p, max_messages * message_bytes); }
 
 Receiver::Receiver() {
-  void* p = mmap(nullptr, most_messages * message_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* p = mmap(nullptr, max_messages * message_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) fail_with_errno("cannot have memory for packets that come in");
   memory_.reset(static_cast<std::uint8_t*>(p));
-  headers_.resize(most_messages);
-  pieces_.resize(most_messages);
-  names_.resize(most_messages);
-  controls_.resize(most_messages * control_bytes);
-  incoming_.reserve(most_messages);
+  headers_.resize(max_messages);
+  pieces_.resize(max_messages);
+  names_.resize(max_messages);
+  controls_.resize(max_messages * control_bytes);
+  incoming_.reserve(max_messages);
 }
 
-const std::vector<Incoming>& Receiver::receive(const Socket& socket, PlaneStats& stats) {
+const std::vector<GroBatch>& Receiver::receive(const Socket& socket, PlaneStats& stats) {
   incoming_.clear();
   for (std::uint32_t i = 0; i < batch_; ++i) {
     pieces_[i] = {memory_.get() + i * message_bytes, message_bytes};
@@ -61,7 +61,7 @@ const std::vector<Incoming>& Receiver::receive(const Socket& socket, PlaneStats&
   may_have_more_ = got == static_cast<int>(batch_);
   std::size_t total = 0;
   for (int i = 0; i < got; ++i) {
-    Incoming in;
+    GroBatch in;
     msghdr& h = headers_[static_cast<std::size_t>(i)].msg_hdr;
     const std::size_t size = headers_[static_cast<std::size_t>(i)].msg_len;
     in.from = &names_[static_cast<std::size_t>(i)];
@@ -78,10 +78,10 @@ const std::vector<Incoming>& Receiver::receive(const Socket& socket, PlaneStats&
     stats.bytes_received += size;
     incoming_.push_back(in);
   }
-  // Long trains: few of them at a time. Single packets: many. Where somebody mixes them, by their mean.
+  // Long GSO batches: few of them at a time. Single packets: many. Where somebody mixes them, by their mean.
   if (got > 0) {
-    const std::size_t fit = most_bytes * static_cast<std::size_t>(got) / std::max<std::size_t>(total, 1);
-    batch_ = static_cast<std::uint32_t>(std::clamp<std::size_t>(fit, few_messages, most_messages));
+    const std::size_t fit = max_bytes * static_cast<std::size_t>(got) / std::max<std::size_t>(total, 1);
+    batch_ = static_cast<std::uint32_t>(std::clamp<std::size_t>(fit, few_messages, max_messages));
   }
   return incoming_;
 }

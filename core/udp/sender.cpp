@@ -12,8 +12,8 @@ constexpr std::size_t scratch_per_packet = wire::max_header_size + std::max<std:
 
 }  // namespace
 
-Sender::Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers, Seals& seals)
-    : plan_(plan), planes_(planes), peers_(peers), seals_(seals), packets_(std::make_unique<Pending[]>(batch_packets)) {
+Sender::Sender(const SenderConfig& plan, std::vector<Plane>& planes, const PeerBook& peers, ProtectorTable& seals)
+    : plan_(plan), planes_(planes), peers_(peers), protectors_(seals), packets_(std::make_unique<Pending[]>(batch_packets)) {
   for (std::uint32_t p = 0; p < planes_.size(); ++p) {
     first_queue_.push_back(static_cast<std::uint32_t>(queues_.size()));
     for (std::uint32_t s = 0; s < planes_[p].sockets.size(); ++s) {
@@ -24,7 +24,7 @@ Sender::Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBoo
     }
   }
   active_.reserve(queues_.size());
-  trains_.reserve(batch_packets);
+  batches_.reserve(batch_packets);
   pieces_.resize(batch_packets * 3);
   scratch_.resize(batch_packets * scratch_per_packet);
   along_.resize(batch_packets);
@@ -61,33 +61,33 @@ void Sender::take() {
 // Sealed packets are made here whole, and not from the user's memory.
 void Sender::make_room_for_payloads() {
   constexpr std::size_t longest = 1 << 15;
-  scratch_.resize(batch_packets * scratch_per_packet + most_gathered_bytes + longest);
+  scratch_.resize(batch_packets * scratch_per_packet + max_gathered_bytes + longest);
 }
 
 // Not behind a packet that is shorter than the others.
 bool Sender::joins_last(const Plane& plane, const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) const {
-  if (trains_.empty() || !plane.has_gso) return false;
-  const Train& train = trains_.back();
-  return train.address == &peer.address && train.tos == tos && size <= train.segment && train.bytes == train.packets * train.segment &&
-         train.packets < most_train_packets && train.bytes + size <= most_train_bytes && last_wide_ == transmit.wide;
+  if (batches_.empty() || !plane.has_gso) return false;
+  const GsoBatch& batch = batches_.back();
+  return batch.address == &peer.address && batch.tos == tos && size <= batch.segment && batch.bytes == batch.packets * batch.segment &&
+         batch.packets < max_gso_segments && batch.bytes + size <= max_gso_bytes && last_wide_ == transmit.wide;
 }
 
-Train& Sender::start_train(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) {
-  Train train;
-  train.to = &peer.to;
+GsoBatch& Sender::start_batch(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) {
+  GsoBatch batch;
+  batch.to = &peer.to;
   if (transmit.wide) {
-    Destination& along = along_[trains_.size()];
+    Destination& along = along_[batches_.size()];
     along = destination_of(wire::path_of(*transmit.wide).destination, peer.port, 0);
-    train.to = &along;
+    batch.to = &along;
   }
-  train.address = &peer.address;
-  // Pieces of one train lie side by side, and so do trains.
-  train.pieces = trains_.empty() ? pieces_.data() : trains_.back().pieces + trains_.back().piece_count;
-  train.segment = size;
-  train.tos = tos;
+  batch.address = &peer.address;
+  // Pieces of one GSO batch lie side by side, and so do GSO batches.
+  batch.pieces = batches_.empty() ? pieces_.data() : batches_.back().pieces + batches_.back().piece_count;
+  batch.segment = size;
+  batch.tos = tos;
   last_wide_ = transmit.wide;
-  trains_.push_back(train);
-  return trains_.back();
+  batches_.push_back(batch);
+  return batches_.back();
 }
 
 std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& transmit, Time now) {
@@ -96,9 +96,9 @@ std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& tr
   const PeerPlane& peer = peers_.plane(transmit.peer, queue.plane);
   std::uint8_t* front = scratch_.data() + scratch_used_;
   const auto header_size = static_cast<std::uint32_t>(wire::emit_headers(transmit.packet, front));
-  Outgoing packet{transmit, plane.plan.address, plane.sockets[queue.socket].port(), peer, front, header_size,
+  OutgoingPacket packet{transmit, plane.plan.address, plane.sockets[queue.socket].port(), peer, front, header_size,
                   write ? write->payload : nullptr, write ? write->payload_size : 0};
-  if (!seals_.of(transmit.peer).seal(now, packet)) [[unlikely]] {
+  if (!protectors_.of(transmit.peer).seal(now, packet)) [[unlikely]] {
     ++planes_[queue.plane].stats.keyless;
     return 0;
   }
@@ -107,33 +107,33 @@ std::uint32_t Sender::append(const SocketQueue& queue, const proto::Transmit& tr
   const std::uint8_t tos = tos_of(transmit.traffic_class);
 
   const bool joins = joins_last(plane, transmit, peer, size, tos);
-  Train& train = joins ? trains_.back() : start_train(transmit, peer, size, tos);
+  GsoBatch& batch = joins ? batches_.back() : start_batch(transmit, peer, size, tos);
   if (joins) {
-    train.pieces[train.piece_count - 1].iov_len += packet.front_size;  // it follows what was before it in the scratch
+    batch.pieces[batch.piece_count - 1].iov_len += packet.front_size;  // it follows what was before it in the scratch
   } else {
-    train.pieces[train.piece_count++] = {front, packet.front_size};
+    batch.pieces[batch.piece_count++] = {front, packet.front_size};
   }
   if (packet.payload_size) {
-    train.pieces[train.piece_count++] = {const_cast<std::uint8_t*>(packet.payload), packet.payload_size};
-    train.pieces[train.piece_count++] = {front + packet.front_size, packet.tail_size};
+    batch.pieces[batch.piece_count++] = {const_cast<std::uint8_t*>(packet.payload), packet.payload_size};
+    batch.pieces[batch.piece_count++] = {front + packet.front_size, packet.tail_size};
   } else {
-    train.pieces[train.piece_count - 1].iov_len += packet.tail_size;
+    batch.pieces[batch.piece_count - 1].iov_len += packet.tail_size;
   }
-  train.bytes += size;
-  ++train.packets;
+  batch.bytes += size;
+  ++batch.packets;
   return size;
 }
 
-// A few trains leave at once, which saves calls; not more, since the checksum has just brought their payloads into the cache
+// A few GSO batches leave at once, which saves calls; not more, since the checksum has just brought their payloads into the cache
 // that the kernel's copy will read them from.
 void Sender::send_queue(SocketQueue& queue, Time now) {
   std::size_t gathered = 0;
   for (std::uint32_t at = queue.first; at != none; at = packets_[at].next) {
     const std::uint32_t size = append(queue, packets_[at].transmit, now);
     gathered += size;
-    if (gathered + size <= most_gathered_bytes && packets_[at].next != none) continue;
-    if (!trains_.empty()) planes_[queue.plane].line().send(now, queue.socket, trains_);
-    trains_.clear();
+    if (gathered + size <= max_gathered_bytes && packets_[at].next != none) continue;
+    if (!batches_.empty()) planes_[queue.plane].io().send(now, queue.socket, batches_);
+    batches_.clear();
     scratch_used_ = 0;
     gathered = 0;
   }
@@ -142,7 +142,7 @@ void Sender::send_queue(SocketQueue& queue, Time now) {
 
 // Data first: acknowledgements alone would wake a peer that waits for the data.
 void Sender::flush(Time now) {
-  if (seals_.has_sessions() && scratch_.size() < most_gathered_bytes) [[unlikely]] make_room_for_payloads();
+  if (protectors_.has_sessions() && scratch_.size() < max_gathered_bytes) [[unlikely]] make_room_for_payloads();
   for (const bool control : {false, true}) {
     for (std::uint32_t at : active_) {
       SocketQueue& queue = queues_[at];

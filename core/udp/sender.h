@@ -1,7 +1,7 @@
-// From Transmits to trains. A batch is gathered first and then sent socket by socket, so that packets which share a
-// path leave as one train (UDP GSO) even where the spraying alternates paths with every packet. Order on a path is kept.
+// From Transmits to GSO batches. A batch is gathered first and then sent socket by socket, so that packets which share a
+// path leave as one GSO batch (UDP GSO) even where the spraying alternates paths with every packet. Order on a path is kept.
 //
-//   a train:  header | payload | pad ICRC header | payload | pad ICRC     payloads are the user's own memory
+//   a GSO batch:  header | payload | pad ICRC header | payload | pad ICRC     payloads are the user's own memory
 //   sealed:   header payload tag header payload tag                       all of it copied, and hidden, into ours
 #pragma once
 
@@ -11,13 +11,13 @@
 #include "proto/transmit.h"
 #include "udp/peer_book.h"
 #include "udp/plane.h"
-#include "udp/seals.h"
-#include "udp/train.h"
+#include "udp/protector_table.h"
+#include "udp/gso.h"
 #include "wire/frame.h"
 
 namespace softmrc::udp {
 
-struct SenderPlan {
+struct SenderConfig {
   bool icrc = true;
   bool gso = true;
   wire::DscpMap dscp;
@@ -28,7 +28,7 @@ class Sender {
  public:
   static constexpr std::uint32_t batch_packets = 256;
 
-  Sender(const SenderPlan& plan, std::vector<Plane>& planes, const PeerBook& peers, Seals& seals);
+  Sender(const SenderConfig& plan, std::vector<Plane>& planes, const PeerBook& peers, ProtectorTable& seals);
 
   // Where the engine writes the next packet; `take` then accepts it.
   proto::Transmit& slot() { return packets_[count_].transmit; }
@@ -39,7 +39,7 @@ class Sender {
 
  private:
   static constexpr std::uint32_t none = ~0u;
-  static constexpr std::size_t most_gathered_bytes = 4 * most_train_bytes;  // before they are handed to the kernel
+  static constexpr std::size_t max_gathered_bytes = 4 * max_gso_bytes;  // before they are handed to the kernel
 
   struct Pending {
     proto::Transmit transmit;
@@ -57,14 +57,14 @@ class Sender {
   // Returns the packet's size.
   std::uint32_t append(const SocketQueue& queue, const proto::Transmit& transmit, Time now);
   bool joins_last(const Plane& plane, const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos) const;
-  Train& start_train(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos);
+  GsoBatch& start_batch(const proto::Transmit& transmit, const PeerPlane& peer, std::uint32_t size, std::uint8_t tos);
   void send_queue(SocketQueue& queue, Time now);
   void make_room_for_payloads();
 
-  SenderPlan plan_;
+  SenderConfig plan_;
   std::vector<Plane>& planes_;
   const PeerBook& peers_;
-  Seals& seals_;
+  ProtectorTable& protectors_;
 
   std::unique_ptr<Pending[]> packets_;
   std::uint32_t count_ = 0;
@@ -72,13 +72,13 @@ class Sender {
   std::vector<std::uint32_t> first_queue_;   // of each plane
   std::vector<std::uint32_t> active_;
 
-  // The trains being built for one socket.
-  std::vector<Train> trains_;
+  // The GSO batches being built for one socket.
+  std::vector<GsoBatch> batches_;
   const wire::EvBytes* last_wide_ = nullptr;   // the SRv6 path of the last one, or none
   std::vector<iovec> pieces_;
   std::vector<std::uint8_t> scratch_;
   std::size_t scratch_used_ = 0;
-  std::vector<Destination> along_;             // where trains go that take an SRv6 path
+  std::vector<Destination> along_;             // where batches go that take an SRv6 path
 };
 
 }  // namespace softmrc::udp

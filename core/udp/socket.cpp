@@ -12,17 +12,17 @@
 
 #include <cstring>
 
-#include "udp/failure.h"
-#include "udp/kernel.h"
+#include "udp/device_error.h"
+#include "udp/kernel_compat.h"
 
 namespace softmrc::udp {
 namespace {
 
-// False where the system does not have it, or does not let us: the socket does without. Throws DeviceFailure where it is
+// False where the system does not have it, or does not let us: the socket does without. Throws DeviceError where it is
 // short of something, since for how long the socket does without is not known.
 bool set(int fd, int level, int option, const void* value, std::size_t size) {
   if (setsockopt(fd, level, option, value, static_cast<socklen_t>(size)) == 0) return true;
-  if (is_shortage(errno)) fail_with_errno("cannot set up a UDP socket");
+  if (is_transient(errno)) fail_with_errno("cannot set up a UDP socket");
   return false;
 }
 
@@ -35,7 +35,7 @@ int int_option(int fd, int level, int option) {
   return value;
 }
 
-std::string described(const SocketPlan& plan) {
+std::string described(const SocketConfig& plan) {
   std::string text = text_of(plan.address) + " port " + std::to_string(plan.port);
   if (!plan.interface.empty()) text += " on " + plan.interface;
   return text;
@@ -45,7 +45,7 @@ std::string described(const SocketPlan& plan) {
 
 void fail_with_errno(const std::string& what) {
   const int code = errno;
-  throw DeviceFailure(code, what + ": " + std::strerror(code));
+  throw DeviceError(code, what + ": " + std::strerror(code));
 }
 
 Destination destination_of(const wire::Address& address, std::uint16_t port, std::uint32_t scope_id) {
@@ -87,7 +87,7 @@ std::string text_of(const wire::Address& address) {
   return text;
 }
 
-Socket::Socket(const SocketPlan& plan) : tos_(plan.tos) {
+Socket::Socket(const SocketConfig& plan) : tos_(plan.tos) {
   fd_ = socket(plan.address.is_v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd_ < 0) fail_with_errno("cannot open a UDP socket");
   try {
@@ -107,7 +107,7 @@ Socket::~Socket() {
   if (fd_ >= 0) close(fd_);
 }
 
-void Socket::bind_to(const SocketPlan& plan) {
+void Socket::bind_to(const SocketConfig& plan) {
   const Destination here = destination_of(plan.address, plan.port, plan.scope_id);
   if (bind(fd_, reinterpret_cast<const sockaddr*>(&here.storage), here.size) != 0)
     fail_with_errno("cannot bind to " + described(plan));
@@ -122,14 +122,14 @@ void Socket::bind_to(const SocketPlan& plan) {
 // not let us bind to a device, naming the outgoing interface does half of the job.
 bool Socket::bind_interface(const std::string& name, bool v4) const {
   const unsigned index = if_nametoindex(name.c_str());
-  if (index == 0 && is_shortage(errno)) fail_with_errno("cannot ask for the number of " + name);
+  if (index == 0 && is_transient(errno)) fail_with_errno("cannot ask for the number of " + name);
   if (index == 0) return false;
   if (set(fd_, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), name.size())) return true;
   const int outgoing = static_cast<int>(htonl(index));
   return set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_UNICAST_IF : IPV6_UNICAST_IF, outgoing);
 }
 
-void Socket::set_buffers(const SocketPlan& plan) {
+void Socket::set_buffers(const SocketConfig& plan) {
   const int wanted = static_cast<int>(plan.buffer_bytes);
   // The forced form ignores the system's limit and needs a privilege; the plain one takes what the limit allows.
   if (plan.receives && !set_int(fd_, SOL_SOCKET, SO_RCVBUFFORCE, wanted)) set_int(fd_, SOL_SOCKET, SO_RCVBUF, wanted);
@@ -139,7 +139,7 @@ void Socket::set_buffers(const SocketPlan& plan) {
   send_buffer_bytes_ = static_cast<std::uint32_t>(int_option(fd_, SOL_SOCKET, SO_SNDBUF));
 }
 
-void Socket::set_options(const SocketPlan& plan) {
+void Socket::set_options(const SocketConfig& plan) {
   const bool v4 = plan.address.is_v4;
   if (plan.is_any_local) set_int(fd_, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_FREEBIND : IPV6_FREEBIND, 1);
   if (!v4) set_int(fd_, IPPROTO_IPV6, IPV6_V6ONLY, 1);

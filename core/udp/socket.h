@@ -23,7 +23,7 @@ Destination destination_of(const wire::Address& address, std::uint16_t port, std
 void source_of(const sockaddr_storage& from, wire::Address& address, std::uint16_t& port);
 std::string text_of(const wire::Address& address);
 
-struct SocketPlan {
+struct SocketConfig {
   wire::Address address;
   std::uint32_t scope_id = 0;       // of a link-local IPv6 address
   std::uint16_t port = 0;           // 0: any
@@ -44,7 +44,7 @@ struct SendError {
 class Socket {
  public:
   Socket() = default;
-  explicit Socket(const SocketPlan& plan);
+  explicit Socket(const SocketConfig& plan);
   ~Socket();
   Socket(Socket&& other) noexcept { swap(other); }
   Socket& operator=(Socket&& other) noexcept {
@@ -58,7 +58,7 @@ class Socket {
   std::uint32_t receive_buffer_bytes() const { return receive_buffer_bytes_; }
   std::uint32_t send_buffer_bytes() const { return send_buffer_bytes_; }
   bool has_gro() const { return has_gro_; }
-  // To the one that has this name now. False, with errno, where that is refused. Throws DeviceFailure where the system is
+  // To the one that has this name now. False, with errno, where that is refused. Throws DeviceError where the system is
   // short of something.
   bool bind_interface(const std::string& name, bool v4) const;
   // The next such report. False when there is none left.
@@ -75,9 +75,9 @@ class Socket {
     std::swap(send_buffer_bytes_, other.send_buffer_bytes_);
     std::swap(has_gro_, other.has_gro_);
   }
-  void bind_to(const SocketPlan& plan);
-  void set_buffers(const SocketPlan& plan);
-  void set_options(const SocketPlan& plan);
+  void bind_to(const SocketConfig& plan);
+  void set_buffers(const SocketConfig& plan);
+  void set_options(const SocketConfig& plan);
 
   int fd_ = -1;
   std::uint16_t port_ = 0;

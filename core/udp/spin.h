@@ -32,11 +32,11 @@ class Spin {
   // A look that took from `before` to `after`. If that is long, somebody else wanted the processor: it is left to them
   // for a while, or they will take it when it is needed here.
   void on_looked(Time before, Time after) {
-    if (after - before > robbed_after) rests_until_ = after + rest;
+    if (after - before > preempted_after) rests_until_ = after + rest;
   }
 
  private:
-  static constexpr Duration robbed_after = microseconds(300);
+  static constexpr Duration preempted_after = microseconds(300);
   static constexpr Duration rest = milliseconds(100);
 
   Duration longest_;

@@ -8,7 +8,7 @@ namespace softmrc::udp {
 #define SOFTMRC_PLANE_COUNTERS(X)                                                       \
   X(packets_sent)                                                                       \
   X(bytes_sent)          /* of UDP payload */                                           \
-  X(sends)               /* messages handed to the kernel; one may be a train */        \
+  X(sends)               /* messages handed to the kernel; one may be a batch */        \
   X(packets_received)                                                                   \
   X(bytes_received)                                                                     \
   X(receives)            /* messages taken from the kernel */                           \
@@ -19,7 +19,7 @@ namespace softmrc::udp {
   X(truncated)           /* longer than any packet can be, dropped */                   \
   X(send_blocked)        /* times the socket had no room */                             \
   X(send_refused)        /* messages that the kernel would not send: counted as lost */ \
-  X(gso_refused)         /* times it would not cut a train: packets went one by one for a while */ \
+  X(gso_refused)         /* times it would not cut a batch: packets went one by one for a while */ \
   X(errors_reported)     /* by the network, of packets sent earlier */
 
 struct PlaneStats {

@@ -38,7 +38,7 @@ std::vector<PlaneView> view_planes(Device& device) {
   std::vector<PlaneView> views(device.planes());
   for (std::size_t p = 0; p < views.size(); ++p) {
     PlaneView& view = views[p];
-    const PlanePlan& plan = device.plan().planes[p];
+    const PlaneConfig& plan = device.plan().planes[p];
     view.is_admin_up = device.admin_up() >> p & 1;
     view.is_link_up = device.link_up() >> p & 1;
     view.path_mtu = device.path_mtu(static_cast<std::uint32_t>(p));

@@ -191,36 +191,36 @@ std::string_view name_of(EndpointOp op) {
   return "";
 }
 
-std::string_view reason_of(Refusal refusal) {
+std::string_view reason_of(ParseError refusal) {
   switch (refusal) {
-    case Refusal::none: return "nothing";
-    case Refusal::truncated: return "shorter than its headers";
-    case Refusal::unknown_opcode: return "an opcode that MRC does not have";
-    case Refusal::bad_version: return "a transport version other than 0";
-    case Refusal::bad_padding: return "padding bits that disagree with the length";
-    case Refusal::trailing_bytes: return "bytes after the end of a control packet";
-    case Refusal::trimmed_control: return "a control packet marked as trimmed";
-    case Refusal::bad_field: return "a field whose value has no meaning";
+    case ParseError::none: return "nothing";
+    case ParseError::truncated: return "shorter than its headers";
+    case ParseError::unknown_opcode: return "an opcode that MRC does not have";
+    case ParseError::bad_version: return "a transport version other than 0";
+    case ParseError::bad_padding: return "padding bits that disagree with the length";
+    case ParseError::trailing_bytes: return "bytes after the end of a control packet";
+    case ParseError::trimmed_control: return "a control packet marked as trimmed";
+    case ParseError::bad_field: return "a field whose value has no meaning";
   }
   return "";
 }
 
-std::string reason_of(const FrameVerdict& verdict) {
+std::string reason_of(const FrameResult& verdict) {
   switch (verdict.frame) {
-    case FrameRefusal::none: return "nothing";
-    case FrameRefusal::truncated_link: return "shorter than an Ethernet header";
-    case FrameRefusal::not_ip: return "neither IPv4 nor IPv6";
-    case FrameRefusal::truncated_ip: return "fewer bytes than the IP header calls for";
-    case FrameRefusal::bad_ip_header: return "an IPv4 header with options or a reserved bit";
-    case FrameRefusal::bad_ip_checksum: return "an IPv4 header checksum that is wrong";
-    case FrameRefusal::bad_ip_length: return "an IP length without room for UDP";
-    case FrameRefusal::fragment: return "an IP fragment";
-    case FrameRefusal::bad_srh: return "a routing header that is not a well-formed SRH";
-    case FrameRefusal::srh_without_inner: return "an SRH without an IP header behind it";
-    case FrameRefusal::not_udp: return "not UDP";
-    case FrameRefusal::wrong_port: return "another UDP port";
-    case FrameRefusal::bad_udp_length: return "a UDP length that differs from what IP carries";
-    case FrameRefusal::bad_packet: return std::string(reason_of(verdict.packet));
+    case FrameError::none: return "nothing";
+    case FrameError::truncated_link: return "shorter than an Ethernet header";
+    case FrameError::not_ip: return "neither IPv4 nor IPv6";
+    case FrameError::truncated_ip: return "fewer bytes than the IP header calls for";
+    case FrameError::bad_ip_header: return "an IPv4 header with options or a reserved bit";
+    case FrameError::bad_ip_checksum: return "an IPv4 header checksum that is wrong";
+    case FrameError::bad_ip_length: return "an IP length without room for UDP";
+    case FrameError::fragment: return "an IP fragment";
+    case FrameError::bad_srh: return "a routing header that is not a well-formed SRH";
+    case FrameError::srh_without_inner: return "an SRH without an IP header behind it";
+    case FrameError::not_udp: return "not UDP";
+    case FrameError::wrong_port: return "another UDP port";
+    case FrameError::bad_udp_length: return "a UDP length that differs from what IP carries";
+    case FrameError::bad_packet: return std::string(reason_of(verdict.packet));
   }
   return "";
 }

@@ -15,8 +15,8 @@ std::string_view name_of(Mark mark);
 std::string_view name_of(Syndrome syndrome);
 std::string_view name_of(EndpointOp op);
 // Why something was refused, as the rest of a sentence that begins with "refused:".
-std::string_view reason_of(Refusal refusal);
-std::string reason_of(const FrameVerdict& verdict);
+std::string_view reason_of(ParseError refusal);
+std::string reason_of(const FrameResult& verdict);
 
 // "WRITE_ONLY       qp 000011 psn       5 ...". A trimmed packet has no payload length to tell.
 std::string describe(const Packet& packet, bool trimmed = false);

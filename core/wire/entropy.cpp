@@ -7,11 +7,11 @@ namespace {
 
 std::string up_to(std::uint32_t most) { return "0 to " + std::to_string(most); }
 
-Invalid invalid_field(std::size_t i, const char* member, std::uint64_t value, std::string allowed) {
+InvalidArgument invalid_field(std::size_t i, const char* member, std::uint64_t value, std::string allowed) {
   return {"fields[" + std::to_string(i) + "]." + member, std::to_string(value), std::move(allowed)};
 }
 
-std::optional<Invalid> validate_field(std::size_t i, const EvField& f, unsigned format_width) {
+std::optional<InvalidArgument> validate_field(std::size_t i, const EvField& f, unsigned format_width) {
   if (f.width == 0 || f.width > max_field_bits) return invalid_field(i, "width", f.width, "1 to 32 bits");
   if (f.width > format_width)
     return invalid_field(i, "width", f.width, "at most widths[" + std::to_string(i) + "] = " + std::to_string(format_width));
@@ -32,14 +32,14 @@ void put_bits(EvBytes& bytes, unsigned at, std::uint32_t value, unsigned width) 
     if ((value >> (i - 1)) & 1) bytes[at / 8] = static_cast<std::uint8_t>(bytes[at / 8] | 0x80u >> at % 8);
 }
 
-std::optional<Invalid> validate_widths(std::span<const std::uint8_t> widths) {
+std::optional<InvalidArgument> validate_widths(std::span<const std::uint8_t> widths) {
   unsigned total = 0;
   for (std::size_t i = 0; i < widths.size(); ++i) {
     if (widths[i] == 0 || widths[i] > 32)
-      return Invalid{"widths[" + std::to_string(i) + "]", std::to_string(widths[i]), "1 to 32 bits"};
+      return InvalidArgument{"widths[" + std::to_string(i) + "]", std::to_string(widths[i]), "1 to 32 bits"};
     total += widths[i];
   }
-  if (widths.empty() || total > 32) return Invalid{"widths", std::to_string(total) + " bits", "1 to 32 bits in all"};
+  if (widths.empty() || total > 32) return InvalidArgument{"widths", std::to_string(total) + " bits", "1 to 32 bits in all"};
   return std::nullopt;
 }
 
@@ -51,18 +51,18 @@ unsigned entropy_bits(std::span<const EvField> fields) {
   return bits;
 }
 
-std::optional<Invalid> validate(const EvLayout& layout, unsigned room) {
+std::optional<InvalidArgument> validate(const EvLayout& layout, unsigned room) {
   const auto& [widths, fields] = layout;
   unsigned total = 0;
   for (std::size_t i = 0; i < widths.size(); ++i) {
     if (widths[i] == 0 || widths[i] > 8 * ev_bytes)
-      return Invalid{"widths[" + std::to_string(i) + "]", std::to_string(widths[i]), "1 to 256 bits"};
+      return InvalidArgument{"widths[" + std::to_string(i) + "]", std::to_string(widths[i]), "1 to 256 bits"};
     total += widths[i];
   }
   if (total == 0 || total > room)
-    return Invalid{"widths", std::to_string(total) + " bits", "1 to " + std::to_string(room) + " bits in all"};
+    return InvalidArgument{"widths", std::to_string(total) + " bits", "1 to " + std::to_string(room) + " bits in all"};
   if (fields.size() > widths.size())
-    return Invalid{"fields", std::to_string(fields.size()) + " entries",
+    return InvalidArgument{"fields", std::to_string(fields.size()) + " entries",
                    "at most one for each of the " + std::to_string(widths.size()) + " widths"};
   for (std::size_t i = 0; i < fields.size(); ++i)
     if (auto invalid = validate_field(i, fields[i], widths[i])) return invalid;
@@ -106,16 +106,16 @@ EvBytes ev_bytes_of(EvFormat format, std::uint32_t carried) {
   return out;
 }
 
-std::optional<Invalid> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
+std::optional<InvalidArgument> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
                                  std::uint32_t& ev) {
   if (auto invalid = validate_widths(widths)) return invalid;
   if (values.size() != widths.size())
-    return Invalid{"values", std::to_string(values.size()) + " entries", std::to_string(widths.size()) + " entries"};
+    return InvalidArgument{"values", std::to_string(values.size()) + " entries", std::to_string(widths.size()) + " entries"};
   std::uint64_t packed = 0;
   unsigned left = 32;
   for (std::size_t i = 0; i < widths.size(); ++i) {
     if (values[i] > ones(widths[i]))
-      return Invalid{"values[" + std::to_string(i) + "]", std::to_string(values[i]), up_to(ones(widths[i]))};
+      return InvalidArgument{"values[" + std::to_string(i) + "]", std::to_string(values[i]), up_to(ones(widths[i]))};
     left -= widths[i];
     packed |= static_cast<std::uint64_t>(values[i]) << left;
   }
@@ -123,7 +123,7 @@ std::optional<Invalid> pack_stev(std::span<const std::uint8_t> widths, std::span
   return std::nullopt;
 }
 
-std::optional<Invalid> unpack_stev(std::span<const std::uint8_t> widths, std::uint32_t ev,
+std::optional<InvalidArgument> unpack_stev(std::span<const std::uint8_t> widths, std::uint32_t ev,
                                    std::vector<std::uint32_t>& values) {
   if (auto invalid = validate_widths(widths)) return invalid;
   values.clear();
@@ -148,12 +148,12 @@ Path path_of(const EvBytes& expanded) {
   return path;
 }
 
-std::optional<Invalid> ev_of_path(const Path& path, EvBytes& out) {
+std::optional<InvalidArgument> ev_of_path(const Path& path, EvBytes& out) {
   out = {};
   std::memcpy(out.data(), path.destination.data(), 16);
   if (!path.srh) return std::nullopt;
   if (path.srh->count != 1 || path.srh->segments_left != 1)
-    return Invalid{"path", std::to_string(path.srh->count) + " segments, " + std::to_string(path.srh->segments_left) + " of them left",
+    return InvalidArgument{"path", std::to_string(path.srh->count) + " segments, " + std::to_string(path.srh->segments_left) + " of them left",
                    "a destination and at most one segment, which is left"};
   std::memcpy(out.data() + 16, path.srh->segments[0].data(), 16);
   return std::nullopt;

@@ -68,7 +68,7 @@ struct EvLayout {
 unsigned entropy_bits(std::span<const EvField> fields);
 
 // `room` is how many bits the widths may have together.
-std::optional<Invalid> validate(const EvLayout& layout, unsigned room = 8 * ev_bytes);
+std::optional<InvalidArgument> validate(const EvLayout& layout, unsigned room = 8 * ev_bytes);
 
 // Each set mask bit, most significant first, takes the next bit of the EV; each field stands at the right of its width,
 // widths stand side by side. The layout must be valid.
@@ -82,14 +82,14 @@ std::uint32_t carried_ev(EvFormat format, const EvBytes& expanded);
 EvBytes ev_bytes_of(EvFormat format, std::uint32_t carried);
 
 // A structured EV: subfields side by side from the most significant bit down, the rest zero (the same rule).
-std::optional<Invalid> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
+std::optional<InvalidArgument> pack_stev(std::span<const std::uint8_t> widths, std::span<const std::uint32_t> values,
                                  std::uint32_t& ev);
-std::optional<Invalid> unpack_stev(std::span<const std::uint8_t> widths, std::uint32_t ev,
+std::optional<InvalidArgument> unpack_stev(std::span<const std::uint8_t> widths, std::uint32_t ev,
                                    std::vector<std::uint32_t>& values);
 
 // The path that an expanded value of the SRV6 format names: a destination, and a segment to go on to if there is one.
 Path path_of(const EvBytes& expanded);
 // The other way round; longer paths do not fit an EV.
-std::optional<Invalid> ev_of_path(const Path& path, EvBytes& out);
+std::optional<InvalidArgument> ev_of_path(const Path& path, EvBytes& out);
 
 }  // namespace softmrc::wire

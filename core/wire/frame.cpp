@@ -95,43 +95,43 @@ struct Reader {
   Frame& out;
   Layout at{};
 
-  FrameVerdict read();
-  FrameRefusal read_layers();
+  FrameResult read();
+  FrameError read_layers();
   Bytes payload() const { return bytes.subspan(at.udp + udp_size, at.end - at.udp - udp_size); }
-  FrameRefusal read_link(std::uint16_t& ethertype, std::size_t& next);
-  FrameRefusal read_ipv6(std::size_t start, std::size_t end);
-  FrameRefusal read_outer(std::size_t start, std::size_t end);
-  FrameRefusal read_ipv4(std::size_t start, std::size_t end);
-  FrameRefusal read_udp();
+  FrameError read_link(std::uint16_t& ethertype, std::size_t& next);
+  FrameError read_ipv6(std::size_t start, std::size_t end);
+  FrameError read_outer(std::size_t start, std::size_t end);
+  FrameError read_ipv4(std::size_t start, std::size_t end);
+  FrameError read_udp();
 };
 
-FrameRefusal Reader::read_link(std::uint16_t& ethertype, std::size_t& next) {
+FrameError Reader::read_link(std::uint16_t& ethertype, std::size_t& next) {
   next = 0;
   if (!options.has_link_header) {
-    if (bytes.empty()) return FrameRefusal::truncated_ip;
+    if (bytes.empty()) return FrameError::truncated_ip;
     ethertype = (bytes[0] >> 4) == 4 ? ethertype_ipv4 : ethertype_ipv6;
-    return FrameRefusal::none;
+    return FrameError::none;
   }
-  if (bytes.size() < ethernet_size) return FrameRefusal::truncated_link;
+  if (bytes.size() < ethernet_size) return FrameError::truncated_link;
   std::memcpy(out.destination_mac.data(), bytes.data(), 6);
   std::memcpy(out.source_mac.data(), bytes.data() + 6, 6);
   ethertype = load16(bytes.data() + 12);
   next = ethernet_size;
-  return FrameRefusal::none;
+  return FrameError::none;
 }
 
-FrameRefusal Reader::read_ipv4(std::size_t start, std::size_t end) {
+FrameError Reader::read_ipv4(std::size_t start, std::size_t end) {
   const std::uint8_t* p = bytes.data() + start;
-  if (end - start < ipv4_size) return FrameRefusal::truncated_ip;
-  if (p[0] >> 4 != 4) return FrameRefusal::not_ip;
-  if (p[0] != 0x45) return FrameRefusal::bad_ip_header;
+  if (end - start < ipv4_size) return FrameError::truncated_ip;
+  if (p[0] >> 4 != 4) return FrameError::not_ip;
+  if (p[0] != 0x45) return FrameError::bad_ip_header;
   const std::size_t total = load16(p + 2);
-  if (total < ipv4_size) return FrameRefusal::bad_ip_length;
-  if (total > end - start) return FrameRefusal::truncated_ip;
-  if (folded(sum16({p, ipv4_size})) != 0) return FrameRefusal::bad_ip_checksum;
-  if (load16(p + 6) & 0x3FFF) return FrameRefusal::fragment;
-  if (p[6] & 0x80) return FrameRefusal::bad_ip_header;
-  if (p[9] != protocol_udp) return FrameRefusal::not_udp;
+  if (total < ipv4_size) return FrameError::bad_ip_length;
+  if (total > end - start) return FrameError::truncated_ip;
+  if (folded(sum16({p, ipv4_size})) != 0) return FrameError::bad_ip_checksum;
+  if (load16(p + 6) & 0x3FFF) return FrameError::fragment;
+  if (p[6] & 0x80) return FrameError::bad_ip_header;
+  if (p[9] != protocol_udp) return FrameError::not_udp;
   out.dscp = p[1] >> 2;
   out.ecn = static_cast<Ecn>(p[1] & 3);
   out.hop_limit = p[8];
@@ -145,21 +145,21 @@ FrameRefusal Reader::read_ipv4(std::size_t start, std::size_t end) {
   at.inner = start;
   at.udp = start + ipv4_size;
   at.end = start + total;
-  return FrameRefusal::none;
+  return FrameError::none;
 }
 
 // The first IPv6 header is the outer one when another IP header follows it, with or without an SRH between them.
-FrameRefusal Reader::read_ipv6(std::size_t start, std::size_t end) {
+FrameError Reader::read_ipv6(std::size_t start, std::size_t end) {
   const std::uint8_t* p = bytes.data() + start;
-  if (end - start < ipv6_size) return FrameRefusal::truncated_ip;
-  if (p[0] >> 4 != 6) return FrameRefusal::not_ip;
+  if (end - start < ipv6_size) return FrameError::truncated_ip;
+  if (p[0] >> 4 != 6) return FrameError::not_ip;
   const std::size_t payload = load16(p + 4);
-  if (payload > end - start - ipv6_size) return FrameRefusal::truncated_ip;
+  if (payload > end - start - ipv6_size) return FrameError::truncated_ip;
   end = start + ipv6_size + payload;
   const std::uint8_t next = p[6];
   if (next != protocol_udp) {
     const bool may_be_outer = !at.has_outer && (next == srh_protocol || next == protocol_ipv6 || next == protocol_ipv4);
-    return may_be_outer ? read_outer(start, end) : FrameRefusal::not_udp;
+    return may_be_outer ? read_outer(start, end) : FrameError::not_udp;
   }
   const std::uint32_t word = load32(p);
   out.dscp = static_cast<std::uint8_t>((word >> 22) & 0x3F);
@@ -174,10 +174,10 @@ FrameRefusal Reader::read_ipv6(std::size_t start, std::size_t end) {
   at.inner = start;
   at.udp = start + ipv6_size;
   at.end = end;
-  return FrameRefusal::none;
+  return FrameError::none;
 }
 
-FrameRefusal Reader::read_outer(std::size_t start, std::size_t end) {
+FrameError Reader::read_outer(std::size_t start, std::size_t end) {
   const std::uint8_t* p = bytes.data() + start;
   Outer& outer = out.outer.emplace();
   const std::uint32_t word = load32(p);
@@ -194,25 +194,25 @@ FrameRefusal Reader::read_outer(std::size_t start, std::size_t end) {
   if (next == srh_protocol) {
     std::size_t size = 0;
     Srh& srh = outer.path.srh.emplace();
-    if (parse_srh(bytes.subspan(inner, end - inner), srh, size) != SrhRefusal::none) return FrameRefusal::bad_srh;
+    if (parse_srh(bytes.subspan(inner, end - inner), srh, size) != SrhError::none) return FrameError::bad_srh;
     next = srh.next_header;
     inner += size;
   }
   if (next == protocol_ipv6) return read_ipv6(inner, end);
   if (next == protocol_ipv4) return read_ipv4(inner, end);
-  return FrameRefusal::srh_without_inner;
+  return FrameError::srh_without_inner;
 }
 
-FrameRefusal Reader::read_udp() {
-  if (at.end - at.udp < udp_size) return FrameRefusal::bad_ip_length;
+FrameError Reader::read_udp() {
+  if (at.end - at.udp < udp_size) return FrameError::bad_ip_length;
   const std::uint8_t* p = bytes.data() + at.udp;
   out.route.source_port = load16(p);
   out.route.destination_port = load16(p + 2);
-  if (options.udp_port && out.route.destination_port != options.udp_port) return FrameRefusal::wrong_port;
-  if (load16(p + 4) != at.end - at.udp) return FrameRefusal::bad_udp_length;
+  if (options.udp_port && out.route.destination_port != options.udp_port) return FrameError::wrong_port;
+  if (load16(p + 4) != at.end - at.udp) return FrameError::bad_udp_length;
   const Bytes datagram = bytes.subspan(at.udp, at.end - at.udp);
   out.udp_checksum = load16(p + 6) == 0 ? Sum::absent : udp_sum(out.route, datagram) == 0 ? Sum::good : Sum::bad;
-  return FrameRefusal::none;
+  return FrameError::none;
 }
 
 // A sender on an IPv4 socket did not know its identification, see icrc.h.
@@ -222,43 +222,43 @@ bool has_good_icrc(const Frame& f, Bytes udp_payload) {
 }
 
 // As much as is in the clear.
-Refusal read_sealed(Bytes bytes, Frame& out) {
+ParseError read_sealed(Bytes bytes, Frame& out) {
   const std::size_t clear = clear_size(bytes, out.trimmed);
   std::array<std::uint8_t, max_header_size + 4> headers{};  // and an immediate, which is hidden
-  if (clear == 0 || clear > max_header_size) return Refusal::truncated;
+  if (clear == 0 || clear > max_header_size) return ParseError::truncated;
   std::memcpy(headers.data(), bytes.data(), clear);
   headers[1] &= 0xF0;
-  out.sealed = SealKey::parse(bytes.data() + clear);
+  out.sealed = SealHeader::parse(bytes.data() + clear);
   const bool is_data = is_write(static_cast<Opcode>(bytes[0]));
   if (out.trimmed || !is_data) return parse({headers.data(), clear}, {.has_icrc = false, .trimmed = out.trimmed}, out.packet);
   const std::size_t imm = has_imm(static_cast<Opcode>(bytes[0])) ? 4 : 0;
   const std::size_t hidden = bytes.size() - clear - seal_front - seal_tag_size;
-  if (hidden < imm) return Refusal::truncated;
+  if (hidden < imm) return ParseError::truncated;
   const ParseOptions options{.has_icrc = false, .elided_payload = static_cast<std::uint32_t>(hidden - imm)};
-  const Refusal refusal = parse({headers.data(), clear + imm}, options, out.packet);
-  if (refusal == Refusal::none && hidden > imm) std::get<Write>(out.packet.body).payload = bytes.data() + clear + seal_front + imm;
+  const ParseError refusal = parse({headers.data(), clear + imm}, options, out.packet);
+  if (refusal == ParseError::none && hidden > imm) std::get<Write>(out.packet.body).payload = bytes.data() + clear + seal_front + imm;
   return refusal;
 }
 
-FrameRefusal Reader::read_layers() {
+FrameError Reader::read_layers() {
   out = {};
   std::uint16_t ethertype = 0;
   std::size_t start = 0;
-  FrameRefusal refusal = read_link(ethertype, start);
-  if (refusal != FrameRefusal::none) return refusal;
+  FrameError refusal = read_link(ethertype, start);
+  if (refusal != FrameError::none) return refusal;
   if (ethertype == ethertype_ipv4) refusal = read_ipv4(start, bytes.size());
   else if (ethertype == ethertype_ipv6) refusal = read_ipv6(start, bytes.size());
-  else refusal = FrameRefusal::not_ip;
-  return refusal == FrameRefusal::none ? read_udp() : refusal;
+  else refusal = FrameError::not_ip;
+  return refusal == FrameError::none ? read_udp() : refusal;
 }
 
-FrameVerdict Reader::read() {
-  if (const FrameRefusal refusal = read_layers(); refusal != FrameRefusal::none) return {refusal};
+FrameResult Reader::read() {
+  if (const FrameError refusal = read_layers(); refusal != FrameError::none) return {refusal};
   out.trimmed = options.dscp.was_trimmed(out.dscp) || (out.outer && options.dscp.was_trimmed(out.outer->dscp));
   const bool is_closed_by_key = is_sealed(payload());
-  const Refusal packet = is_closed_by_key ? read_sealed(payload(), out)
+  const ParseError packet = is_closed_by_key ? read_sealed(payload(), out)
                                           : parse(payload(), {.has_icrc = !out.trimmed, .trimmed = out.trimmed}, out.packet);
-  if (packet != Refusal::none) return {FrameRefusal::bad_packet, packet};
+  if (packet != ParseError::none) return {FrameError::bad_packet, packet};
   if (!out.trimmed && !is_closed_by_key) out.icrc = has_good_icrc(out, payload()) ? Sum::good : Sum::bad;
   return {};
 }
@@ -284,7 +284,7 @@ void emit_udp_payload(const Frame& f, MutableBytes out) {
     return;
   }
   emit(f.packet, out);
-  seal(f.route, out, f.ipv4_identity());
+  append_icrc(f.route, out, f.ipv4_identity());
 }
 
 }  // namespace
@@ -318,14 +318,14 @@ std::size_t emit_trimmed(const Packet& packet, std::uint8_t* out) {
   return through_reth(packet.bth.timestamped);
 }
 
-FrameVerdict parse_frame(Bytes bytes, const FrameOptions& options, Frame& out) {
+FrameResult parse_frame(Bytes bytes, const FrameOptions& options, Frame& out) {
   return Reader{bytes, options, out}.read();
 }
 
 Bytes udp_payload(Bytes frame, const FrameOptions& options) {
   Frame found;
   Reader reader{frame, options, found};
-  return reader.read_layers() == FrameRefusal::none ? reader.payload() : Bytes{};
+  return reader.read_layers() == FrameError::none ? reader.payload() : Bytes{};
 }
 
 std::size_t frame_size(const Frame& frame) {

@@ -66,7 +66,7 @@ struct Frame {
 
   // Set by parse where the packet is sealed. `packet` then has the headers, which are in the clear, an immediate of 0, and for a
   // payload bytes that only the peer can make sense of.
-  std::optional<SealKey> sealed;
+  std::optional<SealHeader> sealed;
   Sum icrc = Sum::absent;        // found by parse; emit always writes a good one
   Sum udp_checksum = Sum::good;  // found by parse; emit writes one unless this is absent or the frame is trimmed
 
@@ -83,7 +83,7 @@ struct Frame {
   }
 };
 
-enum class FrameRefusal : std::uint8_t {
+enum class FrameError : std::uint8_t {
   none,
   truncated_link,      // shorter than an Ethernet header
   not_ip,              // another EtherType, or an IP version that is neither 4 nor 6
@@ -100,12 +100,12 @@ enum class FrameRefusal : std::uint8_t {
   bad_packet,          // see the packet's own refusal
 };
 
-struct FrameVerdict {
-  FrameRefusal frame = FrameRefusal::none;
-  Refusal packet = Refusal::none;
+struct FrameResult {
+  FrameError frame = FrameError::none;
+  ParseError packet = ParseError::none;
 
-  bool ok() const { return frame == FrameRefusal::none; }
-  bool operator==(const FrameVerdict&) const = default;
+  bool ok() const { return frame == FrameError::none; }
+  bool operator==(const FrameResult&) const = default;
 };
 
 struct FrameOptions {
@@ -117,7 +117,7 @@ struct FrameOptions {
 // Reads one frame. Any bytes are understood or refused; `out` is unspecified when refused. A bad ICRC or UDP checksum
 // is reported, not refused: what to do with it is the reader's choice. Bytes after the IP packet (Ethernet's own
 // padding) are ignored.
-[[nodiscard]] FrameVerdict parse_frame(Bytes bytes, const FrameOptions& options, Frame& out);
+[[nodiscard]] FrameResult parse_frame(Bytes bytes, const FrameOptions& options, Frame& out);
 
 // The packet of a frame and whatever closes it, as they are; empty where the frame is refused before that.
 Bytes udp_payload(Bytes frame, const FrameOptions& options);

@@ -339,7 +339,7 @@ std::uint32_t icrc(const Route& route, std::initializer_list<Bytes> pieces) {
   return icrc_of(route, pieces.begin(), pieces.size());
 }
 
-bool seal(const Route& route, MutableBytes udp_payload, std::uint32_t ipv4_identity) {
+bool append_icrc(const Route& route, MutableBytes udp_payload, std::uint32_t ipv4_identity) {
   if (udp_payload.size() < Bth::size + icrc_size) return false;
   const std::size_t covered = udp_payload.size() - icrc_size;
   Icrc sum(route, udp_payload.size(), CrcMethod::automatic, ipv4_identity);

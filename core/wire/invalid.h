@@ -5,7 +5,7 @@
 
 namespace softmrc::wire {
 
-struct Invalid {
+struct InvalidArgument {
   std::string field;
   std::string value;
   std::string allowed;

@@ -7,10 +7,10 @@
 namespace softmrc::wire {
 namespace {
 
-Refusal parse_write(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
+ParseError parse_write(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
   const Bth& bth = out.bth;
   std::size_t at = through_reth(bth.timestamped);
-  if (size < at) return Refusal::truncated;
+  if (size < at) return ParseError::truncated;
   Write& w = out.body.emplace<Write>();
   const std::uint8_t* cursor = p + Bth::size;
   w.meth = Meth::parse(cursor);
@@ -20,41 +20,41 @@ Refusal parse_write(const std::uint8_t* p, std::size_t size, const ParseOptions&
     cursor += Timestamp::size;
   }
   w.reth = Reth::parse(cursor);
-  if (options.trimmed) return Refusal::none;
+  if (options.trimmed) return ParseError::none;
   if (has_imm(bth.opcode)) {
-    if (size < at + 4) return Refusal::truncated;
+    if (size < at + 4) return ParseError::truncated;
     w.imm = load32(p + at);
     at += 4;
   }
   const std::size_t padded = size - at + options.elided_payload;
-  if (padded % 4 != 0) return Refusal::bad_padding;
+  if (padded % 4 != 0) return ParseError::bad_padding;
   const bool has_bytes = w.reth.dmalen != 0;
-  if (padded < bth.pad + (has_bytes ? 1u : 0u)) return padded == 0 ? Refusal::truncated : Refusal::bad_padding;
+  if (padded < bth.pad + (has_bytes ? 1u : 0u)) return padded == 0 ? ParseError::truncated : ParseError::bad_padding;
   w.payload_size = static_cast<std::uint32_t>(padded - bth.pad);
   w.payload = options.elided_payload ? nullptr : p + at;
-  return Refusal::none;
+  return ParseError::none;
 }
 
 template <typename Body>
-Refusal parse_control(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
-  if (size < Bth::size + Body::size) return Refusal::truncated;
-  if (size > Bth::size + Body::size) return Refusal::trailing_bytes;
-  if (out.bth.pad != 0) return Refusal::bad_padding;
-  if (options.trimmed) return Refusal::trimmed_control;
+ParseError parse_control(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
+  if (size < Bth::size + Body::size) return ParseError::truncated;
+  if (size > Bth::size + Body::size) return ParseError::trailing_bytes;
+  if (out.bth.pad != 0) return ParseError::bad_padding;
+  if (options.trimmed) return ParseError::trimmed_control;
   out.body.emplace<Body>(Body::parse(p + Bth::size));
-  return Refusal::none;
+  return ParseError::none;
 }
 
 // These alone may be followed by a key. One of zero would say that there is none.
 // spec: port-keys
 template <typename Body>
-Refusal parse_endpoint_op(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
+ParseError parse_endpoint_op(const std::uint8_t* p, std::size_t size, const ParseOptions& options, Packet& out) {
   const bool has_key = size == Bth::size + Body::size + key_size;
   if (has_key) size -= key_size;
-  if (Refusal r = parse_control<Body>(p, size, options, out); r != Refusal::none) return r;
+  if (ParseError r = parse_control<Body>(p, size, options, out); r != ParseError::none) return r;
   Body& body = std::get<Body>(out.body);
   if (has_key) body.key = load64(p + size);
-  return body.op > EndpointOp::ev_probe || (has_key && body.key == 0) ? Refusal::bad_field : Refusal::none;
+  return body.op > EndpointOp::ev_probe || (has_key && body.key == 0) ? ParseError::bad_field : ParseError::none;
 }
 
 // Of what is no write.
@@ -70,16 +70,16 @@ constexpr unsigned padding(std::uint32_t payload_size) { return (4 - payload_siz
 
 }  // namespace
 
-Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out) {
+ParseError parse(Bytes bytes, const ParseOptions& options, Packet& out) {
   const std::uint8_t* p = bytes.data();
   std::size_t size = bytes.size();
   if (options.has_icrc) {
-    if (size < icrc_size) return Refusal::truncated;
+    if (size < icrc_size) return ParseError::truncated;
     size -= icrc_size;
   }
-  if (size < Bth::size) return Refusal::truncated;
+  if (size < Bth::size) return ParseError::truncated;
   out.bth = Bth::parse(p);
-  if (out.bth.version != 0) return Refusal::bad_version;
+  if (out.bth.version != 0) return ParseError::bad_version;
   switch (out.bth.opcode) {
     case Opcode::write_first:
     case Opcode::write_middle:
@@ -91,8 +91,8 @@ Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out) {
     case Opcode::acknowledge:
       return parse_control<Aeth>(p, size, options, out);
     case Opcode::sack:
-      if (Refusal r = parse_control<Sack>(p, size, options, out); r != Refusal::none) return r;
-      return std::get<Sack>(out.body).mark > Mark::always_skip ? Refusal::bad_field : Refusal::none;
+      if (ParseError r = parse_control<Sack>(p, size, options, out); r != ParseError::none) return r;
+      return std::get<Sack>(out.body).mark > Mark::always_skip ? ParseError::bad_field : ParseError::none;
     case Opcode::nack:
       return parse_control<Nack>(p, size, options, out);
     case Opcode::probe:
@@ -102,7 +102,7 @@ Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out) {
     case Opcode::endpoint_response:
       return parse_endpoint_op<EndpointResponse>(p, size, options, out);
   }
-  return Refusal::unknown_opcode;
+  return ParseError::unknown_opcode;
 }
 
 std::size_t header_size(const Packet& packet) {

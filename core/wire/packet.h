@@ -33,7 +33,7 @@ struct Packet {
   std::variant<Write, Aeth, Sack, Nack, Probe, EndpointRequest, EndpointResponse> body;
 };
 
-enum class Refusal : std::uint8_t {
+enum class ParseError : std::uint8_t {
   none,
   truncated,       // shorter than its headers
   unknown_opcode,
@@ -52,7 +52,7 @@ struct ParseOptions {
 };
 
 // Reads one packet. Any bytes are either understood or refused; `out` is unspecified when refused.
-[[nodiscard]] Refusal parse(Bytes bytes, const ParseOptions& options, Packet& out);
+[[nodiscard]] ParseError parse(Bytes bytes, const ParseOptions& options, Packet& out);
 
 // The bytes that `emit_headers` writes: everything before the payload.
 std::size_t header_size(const Packet& packet);

@@ -30,13 +30,13 @@ constexpr std::uint8_t sealed_version = 1;
 constexpr std::size_t header_tag_size = 8;
 constexpr std::size_t seal_tag_size = 16;
 
-struct SealKey {
+struct SealHeader {
   static constexpr std::size_t size = 12;
   std::uint32_t qpn = 0;     // 24 bits: whose key it is, at the receiver; BTH may name the node instead
   std::uint8_t epoch = 0;    // how often that key has been replaced, modulo 256
   std::uint64_t number = 0;  // of this packet, under all keys of this queue pair: never used twice
 
-  static SealKey parse(const std::uint8_t* p) { return {load24(p), p[3], load64(p + 4)}; }
+  static SealHeader parse(const std::uint8_t* p) { return {load24(p), p[3], load64(p + 4)}; }
   void emit(std::uint8_t* p) const {
     store24(p, qpn);
     p[3] = epoch;
@@ -45,7 +45,7 @@ struct SealKey {
 };
 
 // In front of what is hidden, and behind it.
-constexpr std::size_t seal_front = SealKey::size + header_tag_size;
+constexpr std::size_t seal_front = SealHeader::size + header_tag_size;
 constexpr std::size_t sealed_data_overhead = seal_front + seal_tag_size;
 
 inline bool is_sealed(Bytes packet) { return packet.size() >= Bth::size && (packet[1] & 0x0F) == sealed_version; }
@@ -63,7 +63,7 @@ inline std::size_t clear_size(Bytes packet, bool is_trimmed) {
     const std::size_t clear = through_reth(packet[8] & 0x10);
     return packet.size() < clear + seal_front + (is_trimmed ? 0 : seal_tag_size) ? 0 : clear;
   }
-  constexpr std::size_t behind = SealKey::size + seal_tag_size;
+  constexpr std::size_t behind = SealHeader::size + seal_tag_size;
   return is_trimmed || packet.size() < Bth::size + behind || packet.size() > max_header_size + behind ? 0 : packet.size() - behind;
 }
 

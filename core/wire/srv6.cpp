@@ -9,11 +9,11 @@ constexpr std::uint8_t srh_type = 4;
 
 std::string nth(const char* what, std::size_t i) { return std::string(what) + "[" + std::to_string(i) + "]"; }
 
-std::optional<Invalid> check_usids(std::span<const std::uint16_t> usids, std::size_t most) {
+std::optional<InvalidArgument> check_usids(std::span<const std::uint16_t> usids, std::size_t most) {
   if (usids.empty() || usids.size() > most)
-    return Invalid{"usids", std::to_string(usids.size()) + " entries", "1 to " + std::to_string(most) + " entries"};
+    return InvalidArgument{"usids", std::to_string(usids.size()) + " entries", "1 to " + std::to_string(most) + " entries"};
   for (std::size_t i = 0; i < usids.size(); ++i)
-    if (usids[i] == 0) return Invalid{nth("usids", i), "0", "1 to 65535; a zero uSID ends the carrier"};
+    if (usids[i] == 0) return InvalidArgument{nth("usids", i), "0", "1 to 65535; a zero uSID ends the carrier"};
   return std::nullopt;
 }
 
@@ -22,23 +22,23 @@ constexpr std::uint32_t replace(std::uint32_t word, BitField field, std::uint32_
   return field.width ? (word & ~mask) | ((value << field.shift) & mask) : word;
 }
 
-std::optional<Invalid> check_field(const char* name, BitField field, unsigned word_bits) {
+std::optional<InvalidArgument> check_field(const char* name, BitField field, unsigned word_bits) {
   if (field.width == 0 && field.shift == 0) return std::nullopt;
   if (unsigned{field.shift} + field.width <= word_bits && field.width > 0) return std::nullopt;
-  return Invalid{name, "shift " + std::to_string(field.shift) + ", width " + std::to_string(field.width),
+  return InvalidArgument{name, "shift " + std::to_string(field.shift) + ", width " + std::to_string(field.width),
                  "a field of 1 to " + std::to_string(word_bits) + " bits that ends within " +
                      std::to_string(word_bits) + " bits"};
 }
 
-std::optional<Invalid> check_fits(const char* name, std::uint32_t value, unsigned width) {
+std::optional<InvalidArgument> check_fits(const char* name, std::uint32_t value, unsigned width) {
   if (value <= ones(width)) return std::nullopt;
-  return Invalid{name, std::to_string(value), "0 to " + std::to_string(ones(width)) + ", the field has " +
+  return InvalidArgument{name, std::to_string(value), "0 to " + std::to_string(ones(width)) + ", the field has " +
                                                   std::to_string(width) + " bits"};
 }
 
 }  // namespace
 
-std::optional<Invalid> build_carrier(std::uint32_t block, std::span<const std::uint16_t> usids, Ipv6& out) {
+std::optional<InvalidArgument> build_carrier(std::uint32_t block, std::span<const std::uint16_t> usids, Ipv6& out) {
   if (auto invalid = check_usids(usids, max_usids)) return invalid;
   out = {};
   store32(out.data(), block);
@@ -68,25 +68,25 @@ Ipv6 shift_carrier(const Ipv6& address) {
   return out;
 }
 
-SrhRefusal parse_srh(Bytes bytes, Srh& out, std::size_t& size) {
-  if (bytes.size() < 8) return SrhRefusal::truncated;
+SrhError parse_srh(Bytes bytes, Srh& out, std::size_t& size) {
+  if (bytes.size() < 8) return SrhError::truncated;
   const std::uint8_t* p = bytes.data();
-  if (p[2] != srh_type) return SrhRefusal::not_srh;
+  if (p[2] != srh_type) return SrhError::not_srh;
   size = 8u + 8u * p[1];
-  if (bytes.size() < size) return SrhRefusal::truncated;
+  if (bytes.size() < size) return SrhError::truncated;
   out = {};
   out.next_header = p[0];
   out.segments_left = p[3];
   out.flags = p[5];
   out.tag = load16(p + 6);
   const unsigned count = p[4] + 1u;
-  if (count > max_segments) return SrhRefusal::too_many_segments;
-  if (8 + 16 * count > size) return SrhRefusal::bad_length;
+  if (count > max_segments) return SrhError::too_many_segments;
+  if (8 + 16 * count > size) return SrhError::bad_length;
   // A reduced header leaves the first segment out, so that segments left may name one more than there are.
-  if (out.segments_left > count) return SrhRefusal::bad_segments_left;
+  if (out.segments_left > count) return SrhError::bad_segments_left;
   out.count = static_cast<std::uint8_t>(count);
   for (std::size_t i = 0; i < count; ++i) std::memcpy(out.segments[i].data(), p + 8 + 16 * i, 16);
-  return SrhRefusal::none;
+  return SrhError::none;
 }
 
 void emit_srh(const Srh& srh, std::uint8_t* out) {
@@ -100,7 +100,7 @@ void emit_srh(const Srh& srh, std::uint8_t* out) {
   for (std::size_t i = 0; i < srh.count; ++i) std::memcpy(out + 8 + 16 * i, srh.segments[i].data(), 16);
 }
 
-std::optional<Invalid> build_path(std::uint32_t block, std::span<const std::uint16_t> usids, Path& out) {
+std::optional<InvalidArgument> build_path(std::uint32_t block, std::span<const std::uint16_t> usids, Path& out) {
   if (auto invalid = check_usids(usids, max_usids * (max_segments + 1))) return invalid;
   const std::size_t carriers = (usids.size() + max_usids - 1) / max_usids;
   out = {};
@@ -139,19 +139,19 @@ bool advance_path(Path& path) {
   return true;
 }
 
-std::optional<Invalid> validate(const PathTemplate& path) {
+std::optional<InvalidArgument> validate(const PathTemplate& path) {
   if (auto invalid = check_usids({path.usids.data(), std::min<std::size_t>(path.count, max_usids)}, max_usids))
     return invalid;
-  if (path.count > max_usids) return Invalid{"usids", std::to_string(path.count) + " entries", "1 to 6 entries"};
+  if (path.count > max_usids) return InvalidArgument{"usids", std::to_string(path.count) + " entries", "1 to 6 entries"};
   if (auto invalid = check_field("plane_in_usid", path.plane_in_usid, 16)) return invalid;
   if (auto invalid = check_field("plane_in_block", path.plane_in_block, 32)) return invalid;
   if (auto invalid = check_field("uplink_in_t1", path.uplink_in_t1, 16)) return invalid;
   if (path.uplink_in_t1.width && path.t1 >= path.count)
-    return Invalid{"t1", std::to_string(path.t1), "0 to " + std::to_string(path.count - 1) + ", the place of a uSID"};
+    return InvalidArgument{"t1", std::to_string(path.t1), "0 to " + std::to_string(path.count - 1) + ", the place of a uSID"};
   return std::nullopt;
 }
 
-std::optional<Invalid> computed_destination(const PathTemplate& path, std::uint32_t plane, std::uint32_t uplink,
+std::optional<InvalidArgument> computed_destination(const PathTemplate& path, std::uint32_t plane, std::uint32_t uplink,
                                             Ipv6& out) {
   if (auto invalid = validate(path)) return invalid;
   for (const BitField field : {path.plane_in_usid, path.plane_in_block})

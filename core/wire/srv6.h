@@ -32,7 +32,7 @@ struct Carrier {
 };
 
 // Up to six uSIDs behind a block. None of them is zero, since zero ends the carrier.
-std::optional<Invalid> build_carrier(std::uint32_t block, std::span<const std::uint16_t> usids, Ipv6& out);
+std::optional<InvalidArgument> build_carrier(std::uint32_t block, std::span<const std::uint16_t> usids, Ipv6& out);
 // The uSIDs up to the first zero. Whatever follows a zero is not a uSID (it may be a host part) and is not reported.
 Carrier split_carrier(const Ipv6& address);
 
@@ -61,10 +61,10 @@ struct Srh {
   std::size_t size() const { return 8 + 16u * count; }
 };
 
-enum class SrhRefusal : std::uint8_t { none, truncated, not_srh, too_many_segments, bad_length, bad_segments_left };
+enum class SrhError : std::uint8_t { none, truncated, not_srh, too_many_segments, bad_length, bad_segments_left };
 
 // Reads the SRH at the front of `bytes`; `size` is how many bytes it took, TLVs (which are skipped) included.
-[[nodiscard]] SrhRefusal parse_srh(Bytes bytes, Srh& out, std::size_t& size);
+[[nodiscard]] SrhError parse_srh(Bytes bytes, Srh& out, std::size_t& size);
 // Writes srh.size() bytes.
 void emit_srh(const Srh& srh, std::uint8_t* out);
 
@@ -78,7 +78,7 @@ struct Path {
 
 // A path of any length: the first six uSIDs in the destination, the rest in carriers of an SRH. The SRH is "reduced":
 // the first carrier is not repeated in it, as with the kernel's encap.red.
-std::optional<Invalid> build_path(std::uint32_t block, std::span<const std::uint16_t> usids, Path& out);
+std::optional<InvalidArgument> build_path(std::uint32_t block, std::span<const std::uint16_t> usids, Path& out);
 // All uSIDs still ahead, in the order of travel.
 std::vector<std::uint16_t> path_usids(const Path& path);
 // What a uN switch does to a path that has reached it. False: the path ends here.
@@ -105,9 +105,9 @@ struct PathTemplate {
   std::uint8_t t1 = 1;      // which uSID is the T1's, counting from 0
 };
 
-std::optional<Invalid> validate(const PathTemplate& path);
+std::optional<InvalidArgument> validate(const PathTemplate& path);
 // `plane` and `uplink` replace the bits of their fields.
-std::optional<Invalid> computed_destination(const PathTemplate& path, std::uint32_t plane, std::uint32_t uplink,
+std::optional<InvalidArgument> computed_destination(const PathTemplate& path, std::uint32_t plane, std::uint32_t uplink,
                                             Ipv6& out);
 
 }  // namespace softmrc::wire

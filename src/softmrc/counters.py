@@ -65,7 +65,7 @@ ENDPOINT: dict[str, str] = {
     "port_updates_received": "port updates received",
     "departed_answers": "packets for queue pairs that were destroyed, answered",
     "late_answers": "acknowledgements for queue pairs that were destroyed, dropped",
-    "unreachable_reports": "of the network: nobody there; see doubts.h",
+    "unreachable_reports": "of the network: nobody there; see unreachable_probes.h",
     "peers_forgotten": "that nobody held any longer",
     "probes_unsent": "of callers, for a port that is down or full",
     "events_dropped": "events dropped",
@@ -74,7 +74,7 @@ ENDPOINT: dict[str, str] = {
 PLANE: dict[str, str] = {
     "packets_sent": "packets sent",
     "bytes_sent": "of UDP payload",
-    "sends": "messages handed to the kernel; one may be a train",
+    "sends": "messages handed to the kernel; one may be a batch",
     "packets_received": "packets received",
     "bytes_received": "bytes received",
     "receives": "messages taken from the kernel",
@@ -85,7 +85,7 @@ PLANE: dict[str, str] = {
     "truncated": "longer than any packet can be, dropped",
     "send_blocked": "times the socket had no room",
     "send_refused": "messages that the kernel would not send: counted as lost",
-    "gso_refused": "times it would not cut a train: packets went one by one for a while",
+    "gso_refused": "times it would not cut a batch: packets went one by one for a while",
     "errors_reported": "by the network, of packets sent earlier",
 }
 

@@ -18,7 +18,7 @@ class EndpointConfig:
     # what proofs of addresses rest on; a device draws its own, and nothing on the wire may tell it
     secret: int = field(default=0, repr=False)
     ports: int = 1  # of this node, each on a plane of its own
-    sack_threshold_bytes: int = 16_384  # that arrive before a SACK is sent unasked
+    sack_threshold_bytes: int = 16_384  # that arrive before a SACK is sent unsolicited
     sack_gap_us: float = 0.0  # between two that are sent unasked, at least, unless four times the threshold has arrived
     sack_first_packet: bool = False  # acknowledge a queue pair's very first packet at once
     timestamps: bool = True  # send TSETH

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint32_t qpn = 0x11, rkey = 7;
 constexpr std::size_t memory_bytes = 1 << 18;
 
-void prepare(sim::Mesh& pair, std::uint32_t side, const proto::Region& region) {
+void prepare(sim::Mesh& pair, std::uint32_t side, const proto::MemoryRegion& region) {
   proto::Endpoint& endpoint = pair.side(side);
   std::uint32_t id = 0;
   auto evs = std::make_shared<proto::EvProfile>();
@@ -37,7 +37,7 @@ void prepare(sim::Mesh& pair, std::uint32_t side, const proto::Region& region) {
 void draw_weather(sim::Mesh& pair, std::uint32_t ports, Prng& prng) {
   for (std::uint32_t side = 0; side < 2; ++side) {
     for (std::uint32_t port = 0; port < ports; ++port) {
-      sim::Weather& weather = pair.weather(side, 1 - side, port);
+      sim::MeshFaults& weather = pair.faults(side, 1 - side, port);
       weather.loss = 0.05 * prng.unit();
       weather.duplicate = 0.02 * prng.unit();
       weather.reorder = 0.2 * prng.unit();
@@ -48,7 +48,7 @@ void draw_weather(sim::Mesh& pair, std::uint32_t ports, Prng& prng) {
       weather.path_jitter = microseconds(prng.below(5));
     }
   }
-  if (ports > 1 && prng.chance(0.3)) pair.weather(0, 1, prng.below(ports)).black_hole = true;
+  if (ports > 1 && prng.chance(0.3)) pair.faults(0, 1, prng.below(ports)).black_hole = true;
 }
 
 void run(std::uint64_t seed, Hash& hash) {

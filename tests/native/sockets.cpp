@@ -15,8 +15,8 @@ struct Node {
   std::unique_ptr<udp::Device> device;
   std::uint32_t cq = 0;
 
-  explicit Node(const proto::Region& region) {
-    udp::DevicePlan plan;
+  explicit Node(const proto::MemoryRegion& region) {
+    udp::DeviceConfig plan;
     for (std::uint8_t last = 1; last <= planes; ++last) {
       plan.planes.emplace_back();
       plan.planes.back().address = wire::Ipv4{127, 0, 0, last};

@@ -45,7 +45,7 @@ class Words {
 void packet(Words& words, Hash& hash) {
   const auto bytes = words.bytes();
   wire::Packet read;
-  require(wire::parse(bytes, {.has_icrc = false}, read) == wire::Refusal::none, "a golden packet is read");
+  require(wire::parse(bytes, {.has_icrc = false}, read) == wire::ParseError::none, "a golden packet is read");
   std::vector<std::uint8_t> written(wire::packet_size(read));
   require(wire::emit(read, written) == bytes.size() && written == bytes, "and written as it was");
   const std::string described = wire::describe(read);

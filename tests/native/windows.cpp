@@ -19,7 +19,7 @@ Hash windows() {
     for (int step = 0; step < 5'000; ++step) {
       now = now + picoseconds(prng.below(2'000'000));
       const std::uint64_t in_flight = prng.below(1 << 22);
-      proto::AckFacts facts;
+      proto::AckSample facts;
       facts.base_rtt = profile.base_rtt;
       facts.new_bytes = prng.below(64 * 1024);
       facts.marked = prng.chance(0.3);

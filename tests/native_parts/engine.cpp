@@ -6,19 +6,19 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include "bind/bind.h"
+#include "python/bind.h"
 #include "parts.h"
-#include "collectives/pipe.h"
+#include "collectives/shm_ring.h"
 #include "proto/congestion/controller.h"
-#include "proto/ev_probe.h"
+#include "proto/ev_prober.h"
 #include "proto/ev_set.h"
 #include "proto/loss.h"
 #include "proto/send_queue.h"
-#include "proto/silence.h"
+#include "proto/probe_timeout.h"
 
 namespace nb = nanobind;
 
-namespace softmrc::bind {
+namespace softmrc::python {
 
 using namespace proto;
 
@@ -26,7 +26,7 @@ namespace {
 
 void check_index(const EvSet& set, std::uint32_t ev) {
   if (ev < set.size()) return;
-  raise_if(Problem{Problem::Kind::config, "ev", std::to_string(ev), "an index below " + std::to_string(set.size())});
+  raise_if(Error{Error::Kind::config, "ev", std::to_string(ev), "an index below " + std::to_string(set.size())});
 }
 
 std::vector<std::uint16_t> take_changes(EvSet& set) {
@@ -45,21 +45,21 @@ auto on_ev(void (EvSet::*method)(std::uint16_t, Args...)) {
 }
 
 void bind_pipe(nb::module_& m) {
-  using collectives::Pipe;
-  nb::class_<Pipe>(m, "Pipe")
-      .def_ro_static("CAPACITY", &Pipe::capacity)
-      .def_static("make", [](std::uint64_t token) { return Pipe::make(token); })
-      .def_static("open", [](std::uint64_t token, std::int32_t process, std::int32_t descriptor) { return Pipe::open({token, process, descriptor}); })
-      .def_prop_ro("key", [](const Pipe& p) { return std::tuple(p.key().token, p.key().process, p.key().descriptor); })
-      .def("put", [](Pipe& p, nb::bytes b) { return p.put(reinterpret_cast<const std::uint8_t*>(b.c_str()), b.size()); })
-      .def("take_back", &Pipe::take_back)
-      .def("take", [](Pipe& p, std::uint64_t bytes) -> std::optional<nb::bytes> {
+  using collectives::ShmRing;
+  nb::class_<ShmRing>(m, "Pipe")
+      .def_ro_static("CAPACITY", &ShmRing::capacity)
+      .def_static("make", [](std::uint64_t token) { return ShmRing::make(token); })
+      .def_static("open", [](std::uint64_t token, std::int32_t process, std::int32_t descriptor) { return ShmRing::open({token, process, descriptor}); })
+      .def_prop_ro("key", [](const ShmRing& p) { return std::tuple(p.key().token, p.key().process, p.key().descriptor); })
+      .def("put", [](ShmRing& p, nb::bytes b) { return p.put(reinterpret_cast<const std::uint8_t*>(b.c_str()), b.size()); })
+      .def("take_back", &ShmRing::take_back)
+      .def("take", [](ShmRing& p, std::uint64_t bytes) -> std::optional<nb::bytes> {
         std::vector<std::uint8_t> taken;
         const auto sink = [&](std::uint64_t, const std::uint8_t* from, std::uint64_t size) { taken.insert(taken.end(), from, from + size); };
         if (!p.take(bytes, sink)) return std::nullopt;
         return nb::bytes(reinterpret_cast<const char*>(taken.data()), taken.size());
       })
-      .def("is_awaited", &Pipe::is_awaited);
+      .def("is_awaited", &ShmRing::is_awaited);
 }
 
 void bind_ev_set(nb::module_& m) {
@@ -89,9 +89,9 @@ void bind_ev_set(nb::module_& m) {
       .def("on_congestion", on_ev(&EvSet::on_congestion))
       .def("on_always_skip", on_ev(&EvSet::on_always_skip))
       .def("on_spurious", [](EvSet& s, std::uint32_t ev, std::int64_t sent_at) { check_index(s, ev); return s.on_spurious(static_cast<std::uint16_t>(ev), Time{sent_at}); })
-      .def("bar", [](EvSet& s, std::uint32_t ev, std::int64_t now, std::int64_t span) {
+      .def("suspend", [](EvSet& s, std::uint32_t ev, std::int64_t now, std::int64_t span) {
         check_index(s, ev);
-        s.bar(static_cast<std::uint16_t>(ev), Time{now}, Duration{span});
+        s.suspend(static_cast<std::uint16_t>(ev), Time{now}, Duration{span});
       })
       .def("revive", on_ev(&EvSet::revive))
       .def("deny", on_ev(&EvSet::deny))
@@ -113,22 +113,22 @@ void bind_ev_set(nb::module_& m) {
 }
 
 void bind_ev_probe(nb::module_& m) {
-  nb::class_<EvProbe>(m, "EvProbe")
-      .def("__init__", [](EvProbe* self, const EndpointConfig& config) {
+  nb::class_<EvProber>(m, "EvProber")
+      .def("__init__", [](EvProber* self, const EndpointConfig& config) {
         raise_if(validate(config));
-        new (self) EvProbe();
+        new (self) EvProber();
         self->configure(config);
       })
-      .def("add", [](EvProbe& p, std::uint16_t ev, std::uint8_t port, std::uint8_t damping, std::int64_t now) { p.add(ev, port, damping, Time{now}); })
-      .def("remove", &EvProbe::remove)
-      .def("set_desperate", [](EvProbe& p, bool desperate, std::int64_t now) { p.set_desperate(desperate, Time{now}); })
-      .def("hurry_port", [](EvProbe& p, std::uint8_t port, std::int64_t now) { p.hurry_port(port, Time{now}); })
-      .def("next_due", [](EvProbe& p, std::int64_t now, std::uint32_t live, std::uint32_t free, std::int64_t round_trip) {
+      .def("add", [](EvProber& p, std::uint16_t ev, std::uint8_t port, std::uint8_t damping, std::int64_t now) { p.add(ev, port, damping, Time{now}); })
+      .def("remove", &EvProber::remove)
+      .def("set_none_left", [](EvProber& p, bool desperate, std::int64_t now) { p.set_none_left(desperate, Time{now}); })
+      .def("probe_port_now", [](EvProber& p, std::uint8_t port, std::int64_t now) { p.probe_port_now(port, Time{now}); })
+      .def("next_due", [](EvProber& p, std::int64_t now, std::uint32_t live, std::uint32_t free, std::int64_t round_trip) {
         return p.next_due(Time{now}, live, free, Duration{round_trip});
       }, nb::arg("now"), nb::arg("live_ports"), nb::arg("free_ports"), nb::arg("round_trip") = 0)
-      .def("on_answer", [](EvProbe& p, std::uint16_t ev, std::int64_t now) { return p.on_answer(ev, Time{now}); })
-      .def_prop_ro("is_empty", &EvProbe::empty)
-      .def_prop_ro("deadline", [](const EvProbe& p) -> std::optional<std::int64_t> {
+      .def("on_answer", [](EvProber& p, std::uint16_t ev, std::int64_t now) { return p.on_answer(ev, Time{now}); })
+      .def_prop_ro("is_empty", &EvProber::empty)
+      .def_prop_ro("deadline", [](const EvProber& p) -> std::optional<std::int64_t> {
         if (p.deadline() == Time::never()) return std::nullopt;
         return p.deadline().ps;
       });
@@ -155,7 +155,7 @@ void bind_controller(nb::module_& m) {
       }, nb::arg("profile"), nb::arg("nominal_mtu"), nb::arg("sharers") = 1)
       .def("on_ack", [](Controller& c, std::int64_t now, std::int64_t base_rtt, std::uint64_t new_bytes, bool marked,
                         std::optional<std::int64_t> delay, std::uint64_t in_flight, std::uint8_t penalty, bool restore) {
-        AckFacts facts;
+        AckSample facts;
         facts.base_rtt = Duration{base_rtt};
         facts.new_bytes = new_bytes;
         facts.marked = marked;
@@ -185,11 +185,11 @@ void bind_send_queue(nb::module_& m) {
         q.push(request, packets);
       })
       .def("cut", [](SendQueue& q, std::uint32_t psn) {
-        if (q.is_cut()) raise_if(Problem{Problem::Kind::usage, "cut", "an empty queue", "a message that is left to cut"});
+        if (q.is_cut()) raise_if(Error{Error::Kind::usage, "cut", "an empty queue", "a message that is left to cut"});
         return q.cut(Psn(psn)).wr_id;
       })
       .def("confirm", [](SendQueue& q) {
-        if (!q.has_sent_operation()) raise_if(Problem{Problem::Kind::usage, "confirm", "the oldest", "a message that was sent"});
+        if (!q.has_sent_operation()) raise_if(Error{Error::Kind::usage, "confirm", "the oldest", "a message that was sent"});
         q.confirm();
       })
       .def("waits_for_immediates", [](const SendQueue& q, std::uint32_t most) { return !q.is_cut() && q.waits_for_immediates(most); })
@@ -207,57 +207,57 @@ void bind_send_queue(nb::module_& m) {
 }
 
 void bind_silence(nb::module_& m) {
-  nb::enum_<Silence::Wish>(m, "Wish")
-      .value("NONE", Silence::Wish::none)
-      .value("COPY", Silence::Wish::copy)
-      .value("PROBE", Silence::Wish::probe)
-      .value("SOLICITATION", Silence::Wish::solicitation);
-  nb::enum_<Silence::Due>(m, "Due")
-      .value("NOTHING", Silence::Due::nothing)
-      .value("QUESTION", Silence::Due::question)
-      .value("TIMEOUT", Silence::Due::timeout);
-  nb::class_<Silence>(m, "Silence")
-      .def("__init__", [](Silence* self, const RtsAttributes& attributes, bool timestamps) {
+  nb::enum_<ProbeTimeout::ProbeAction>(m, "ProbeAction")
+      .value("NONE", ProbeTimeout::ProbeAction::none)
+      .value("COPY", ProbeTimeout::ProbeAction::copy)
+      .value("PROBE", ProbeTimeout::ProbeAction::probe)
+      .value("SOLICITATION", ProbeTimeout::ProbeAction::solicitation);
+  nb::enum_<ProbeTimeout::Due>(m, "Due")
+      .value("NOTHING", ProbeTimeout::Due::nothing)
+      .value("PROBE", ProbeTimeout::Due::probe)
+      .value("TIMEOUT", ProbeTimeout::Due::timeout);
+  nb::class_<ProbeTimeout>(m, "ProbeTimeout")
+      .def("__init__", [](ProbeTimeout* self, const RtsAttributes& attributes, bool timestamps) {
         raise_if(validate(attributes));
-        new (self) Silence();
+        new (self) ProbeTimeout();
         self->start(attributes, timestamps);
       }, nb::arg("attributes"), nb::arg("timestamps") = true)
-      .def("on_work", [](Silence& s, std::int64_t now) { s.on_work(Time{now}); })
-      .def("on_first_sent", [](Silence& s, std::int64_t now) { s.on_first_sent(Time{now}); })
-      .def("on_sent", [](Silence& s, std::int64_t now) { s.on_sent(Time{now}); })
-      .def("on_new_sent", [](Silence& s, std::int64_t now) { s.on_new_sent(Time{now}); }, nb::arg("now") = 0)
-      .def("on_progress", [](Silence& s, std::int64_t now) { s.on_progress(Time{now}); })
-      .def("on_way_found", [](Silence& s, std::int64_t now) { s.on_way_found(Time{now}); })
-      .def("span", [](const Silence& s, std::int64_t measured) { return s.span(Duration{measured}).ps; })
-      .def("on_measured", &Silence::on_measured)
-      .def("due", [](const Silence& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) { return s.due(Time{now}, Duration{span}, Time{conclusive}); },
+      .def("on_work", [](ProbeTimeout& s, std::int64_t now) { s.on_work(Time{now}); })
+      .def("on_first_sent", [](ProbeTimeout& s, std::int64_t now) { s.on_first_sent(Time{now}); })
+      .def("on_sent", [](ProbeTimeout& s, std::int64_t now) { s.on_sent(Time{now}); })
+      .def("on_new_sent", [](ProbeTimeout& s, std::int64_t now) { s.on_new_sent(Time{now}); }, nb::arg("now") = 0)
+      .def("on_progress", [](ProbeTimeout& s, std::int64_t now) { s.on_progress(Time{now}); })
+      .def("on_path_found", [](ProbeTimeout& s, std::int64_t now) { s.on_path_found(Time{now}); })
+      .def("span", [](const ProbeTimeout& s, std::int64_t measured) { return s.span(Duration{measured}).ps; })
+      .def("on_measured", &ProbeTimeout::on_measured)
+      .def("due", [](const ProbeTimeout& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) { return s.due(Time{now}, Duration{span}, Time{conclusive}); },
            nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
-      .def("deadline", [](const Silence& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) { return s.deadline(Time{now}, Duration{span}, Time{conclusive}).ps; },
+      .def("deadline", [](const ProbeTimeout& s, std::int64_t now, std::int64_t span, std::int64_t conclusive) { return s.deadline(Time{now}, Duration{span}, Time{conclusive}).ps; },
            nb::arg("now"), nb::arg("span"), nb::arg("conclusive") = Time::never().ps)
-      .def("ask", [](Silence& s, std::int64_t now, bool in_flight, bool open) { return s.ask(Time{now}, in_flight, open); },
+      .def("ask", [](ProbeTimeout& s, std::int64_t now, bool in_flight, bool open) { return s.ping(Time{now}, in_flight, open); },
            nb::arg("now"), nb::arg("has_packets_in_flight") = true, nb::arg("has_open_operation") = true)
-      .def("on_timeout", [](Silence& s, std::int64_t now) { return s.on_timeout(Time{now}); })
-      .def("timeout", [](const Silence& s, std::int64_t span) { return s.timeout(Duration{span}).ps; })
-      .def("next_wish", &Silence::next_wish, nb::arg("has_packets_in_flight") = true, nb::arg("can_solicit") = false)
-      .def("on_granted", &Silence::on_granted)
-      .def("solicit", &Silence::solicit)
-      .def("on_probe_sent", [](Silence& s, std::int64_t now, std::uint16_t ev) { return s.on_probe_sent(Time{now}, ev); })
-      .def("on_probe_answer", [](Silence& s, std::uint16_t id) -> std::optional<std::pair<std::int64_t, std::uint16_t>> {
+      .def("on_timeout", [](ProbeTimeout& s, std::int64_t now) { return s.on_timeout(Time{now}); })
+      .def("timeout", [](const ProbeTimeout& s, std::int64_t span) { return s.timeout(Duration{span}).ps; })
+      .def("next_action", &ProbeTimeout::next_action, nb::arg("has_packets_in_flight") = true, nb::arg("can_solicit") = false)
+      .def("on_action_done", &ProbeTimeout::on_action_done)
+      .def("solicit", &ProbeTimeout::solicit)
+      .def("on_probe_sent", [](ProbeTimeout& s, std::int64_t now, std::uint16_t ev) { return s.on_probe_sent(Time{now}, ev); })
+      .def("on_probe_answer", [](ProbeTimeout& s, std::uint16_t id) -> std::optional<std::pair<std::int64_t, std::uint16_t>> {
         const auto probe = s.on_probe_answer(id);
         if (!probe) return std::nullopt;
         return std::pair{probe->sent_at.ps, probe->ev};
       })
-      .def("on_retired", &Silence::on_retired)
-      .def("unasked", &Silence::unasked)
-      .def("on_asked", [](Silence& s, std::uint8_t port) { s.on_asked(port); })
-      .def("on_not_taken", [](Silence& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) { s.on_not_taken(Time{now}, tx_count, Duration{span}); })
-      .def("on_trimmed", [](Silence& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) {
+      .def("on_retired", &ProbeTimeout::on_retired)
+      .def("unprobed", &ProbeTimeout::unprobed)
+      .def("on_probed", [](ProbeTimeout& s, std::uint8_t port) { s.on_probed(port); })
+      .def("on_receiver_not_ready", [](ProbeTimeout& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) { s.on_receiver_not_ready(Time{now}, tx_count, Duration{span}); })
+      .def("on_trimmed", [](ProbeTimeout& s, std::int64_t now, std::uint8_t tx_count, std::int64_t span) {
         s.on_trimmed(Time{now}, tx_count, Duration{span});
       })
-      .def("holds", [](const Silence& s, std::int64_t now) { return s.holds(Time{now}); })
-      .def_prop_ro("is_any", &Silence::is_any)
-      .def_prop_ro("is_long", &Silence::is_long)
-      .def_prop_ro("has_wishes", &Silence::has_wishes);
+      .def("is_backing_off", [](const ProbeTimeout& s, std::int64_t now) { return s.is_backing_off(Time{now}); })
+      .def_prop_ro("is_probing", &ProbeTimeout::is_probing)
+      .def_prop_ro("is_persistent", &ProbeTimeout::is_persistent)
+      .def_prop_ro("has_actions", &ProbeTimeout::has_actions);
 }
 
 }  // namespace
@@ -272,4 +272,4 @@ void bind_parts(nb::module_& m) {
   bind_silence(m);
 }
 
-}  // namespace softmrc::bind
+}  // namespace softmrc::python

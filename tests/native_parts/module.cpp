@@ -1,13 +1,13 @@
 // The extension `_parts`, which the tests build and nothing installs. Its types and those of softmrc._core know each other.
-#include "bind/bind.h"
+#include "python/bind.h"
 #include "parts.h"
 
 NB_MODULE(_parts, m) {
-  using namespace softmrc::bind;
+  using namespace softmrc::python;
   m.doc() = "Parts of the core by themselves, for tests.";
-  translate_errors();
+  register_exceptions();
   bind_parts(m);
-  bind_face(m);
+  bind_host(m);
   bind_sim_parts(m);
   bind_seal_parts(m);
 }

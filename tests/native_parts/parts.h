@@ -3,11 +3,11 @@
 
 #include <nanobind/nanobind.h>
 
-namespace softmrc::bind {
+namespace softmrc::python {
 
 void bind_parts(nanobind::module_& m);
 void bind_sim_parts(nanobind::module_& m);
-void bind_face(nanobind::module_& m);
+void bind_host(nanobind::module_& m);
 void bind_seal_parts(nanobind::module_& m);
 
-}  // namespace softmrc::bind
+}  // namespace softmrc::python

@@ -6,7 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "bind/bind.h"
+#include "python/bind.h"
 #include "parts.h"
 #include "sim/checker.h"
 #include "sim/links.h"
@@ -16,7 +16,7 @@
 
 namespace nb = nanobind;
 
-namespace softmrc::bind {
+namespace softmrc::python {
 
 using namespace sim;
 
@@ -101,7 +101,7 @@ class LinkRig : private LinkObserver {
 
   std::uint32_t send(std::uint32_t source, std::uint32_t destination, std::uint32_t entropy, std::uint8_t plane, std::uint32_t bytes, bool is_control) {
     const std::uint32_t id = parcels_.take();
-    Parcel& p = parcels_[id];
+    SimPacket& p = parcels_[id];
     p.packet.body = wire::Write{};
     p.entropy = entropy;
     p.source = source;
@@ -125,12 +125,12 @@ class LinkRig : private LinkObserver {
   std::vector<std::tuple<std::int64_t, std::uint32_t, std::uint32_t, bool, bool, bool>> run() {
     std::vector<std::tuple<std::int64_t, std::uint32_t, std::uint32_t, bool, bool, bool>> seen;
     for (Scheduler::Event event; scheduler_.pop_before(Time::never(), event);) {
-      if (event.kind() == Happening::arrive) follow(event.what(), event.who());
-      if (event.kind() == Happening::arrive && links_.on_arrive(event.who(), event.what())) {
-        const Parcel& p = parcels_[event.what()];
+      if (event.kind() == EventKind::arrive) follow(event.what(), event.who());
+      if (event.kind() == EventKind::arrive && links_.on_arrive(event.who(), event.what())) {
+        const SimPacket& p = parcels_[event.what()];
         seen.emplace_back(event.at.ps, event.what(), table_.end_of(event.who()).index, p.trim != proto::Trim::none, p.congestion, p.is_corrupt);
         parcels_.drop(event.what());
-      } else if (event.kind() == Happening::ready && links_.on_ready(event.who())) {
+      } else if (event.kind() == EventKind::ready && links_.on_ready(event.who())) {
         is_busy_[event.who()] = false;
       }
     }
@@ -138,7 +138,7 @@ class LinkRig : private LinkObserver {
   }
 
   void apply(FaultKind kind, LinkId link, double value) {
-    if (link >= fabric_.links()) raise_if(proto::Problem{proto::Problem::Kind::config, "link", std::to_string(link), "below " + std::to_string(fabric_.links())});
+    if (link >= fabric_.links()) raise_if(proto::Error{proto::Error::Kind::config, "link", std::to_string(link), "below " + std::to_string(fabric_.links())});
     table_.apply(scheduler_.now(), {scheduler_.now(), kind, link, value});
   }
   const Links::Counters& counters() const { return links_.counters(); }
@@ -148,7 +148,7 @@ class LinkRig : private LinkObserver {
   std::uint64_t taken_by_faults() const { return taken_by_faults_; }
 
  private:
-  void on_lost(const Parcel&) override { ++taken_by_faults_; }
+  void on_lost(const SimPacket&) override { ++taken_by_faults_; }
   void follow(std::uint32_t id, LinkId link) {
     const LinkId before = parcels_[id].came_from;
     if (before != no_link && fabric_.to(before) != fabric_.from(link)) ++leaps_;
@@ -160,8 +160,8 @@ class LinkRig : private LinkObserver {
   const Partition partition_;
   Scheduler scheduler_;
   Outbox outbox_{1};
-  ParcelStore store_;
-  Parcels parcels_{store_, 1, 0};
+  PacketArena store_;
+  PacketPool parcels_{store_, 1, 0};
   Links links_;
   std::vector<bool> is_busy_ = std::vector<bool>(fabric_.links());
   std::uint64_t taken_by_faults_ = 0;
@@ -171,7 +171,7 @@ class LinkRig : private LinkObserver {
 void bind_links(nb::module_& m) {
   nb::class_<LinkRig>(m, "Links")
       .def("__init__", [](LinkRig* self, const NetworkConfig& config) {
-        if (const auto p = validate(config.fabric)) raise_if(proto::Problem{proto::Problem::Kind::config, p->field, p->value, p->allowed});
+        if (const auto p = validate(config.fabric)) raise_if(proto::Error{proto::Error::Kind::config, p->field, p->value, p->allowed});
         new (self) LinkRig(config);
       })
       .def("send", &LinkRig::send, nb::arg("source"), nb::arg("destination"), nb::arg("entropy") = 0, nb::arg("plane") = 0,
@@ -196,4 +196,4 @@ void bind_sim_parts(nb::module_& m) {
   bind_links(m);
 }
 
-}  // namespace softmrc::bind
+}  // namespace softmrc::python

@@ -227,7 +227,7 @@ class EvSetMachine(RuleBasedStateMachine):
         ev = self._any_ev(data)
         before = self.rows()
         self.barred_until = {i: t for i, t in self.barred_until.items() if before[i].state == SKIP}
-        self.set.bar(ev, self.now, span)
+        self.set.suspend(ev, self.now, span)
         row = before[ev]
         is_used = row.state in (GOOD, SKIP) and row.is_active
         self.expect(before, {ev: replace(row, state=SKIP)} if is_used else {})

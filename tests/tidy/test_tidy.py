@@ -19,20 +19,20 @@ PYTHON = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEXTS = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CMakeLists.txt"]
 
-# base <- wire <- {proto, seal} <- {udp <- face <- nccl, collectives <- sim} <- bind: each room, and the rooms whose
+# base <- wire <- {proto, crypto} <- {udp <- host <- control <- nccl, collectives <- sim} <- python: each room, and the rooms whose
 # headers it may include.
 MAY_INCLUDE = {
     "base": {"base"},
     "wire": {"base", "wire"},
     "proto": {"base", "wire", "proto"},
     "sim": {"base", "wire", "proto", "collectives", "sim"},
-    "seal": {"base", "wire", "seal"},
-    "udp": {"base", "wire", "proto", "seal", "udp"},
+    "crypto": {"base", "wire", "crypto"},
+    "udp": {"base", "wire", "proto", "crypto", "udp"},
     "collectives": {"base", "proto", "collectives"},
-    "face": {"base", "wire", "proto", "seal", "udp", "face"},
-    "nccl": {"base", "wire", "proto", "seal", "udp", "face", "nccl"},
-    "yardstick": {"base", "proto", "udp", "yardstick"},
-    "bind": {"base", "wire", "proto", "seal", "sim", "udp", "collectives", "face", "yardstick", "bind"},
+    "host": {"base", "wire", "proto", "crypto", "udp", "host"},
+    "control": {"base", "wire", "proto", "crypto", "udp", "host", "control"},
+    "nccl": {"base", "wire", "proto", "crypto", "udp", "host", "control", "nccl"},
+    "python": {"base", "wire", "proto", "crypto", "sim", "udp", "collectives", "host", "control", "python"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 MAX_LINES = 700
@@ -66,19 +66,19 @@ def include_faults(room: str, text: str) -> list[str]:
         first = target.split("/")[0]
         if first in MAY_INCLUDE and first not in MAY_INCLUDE[room]:
             faults.append(f"{target}: {room} may not depend on {first}")
-        if first in ("nanobind", "Python.h", "pybind11") and room != "bind":
+        if first in ("nanobind", "Python.h", "pybind11") and room != "python":
             faults.append(f"{target}: only bind may know Python")
     return faults
 
 
 def test_the_check_of_includes_can_fail() -> None:
     assert include_faults("wire", '#include "proto/endpoint.h"\n') == ["proto/endpoint.h: wire may not depend on proto"]
-    assert include_faults("sim", '#include "udp/socket.h"\n') and include_faults("udp", '#include "sim/link.h"\n')
+    assert include_faults("sim", '#include "udp/socket.h"\n') and include_faults("net", '#include "sim/link.h"\n')
     assert include_faults("collectives", '#include "udp/lane.h"\n')
-    assert include_faults("udp", '#include "collectives/plan.h"\n')
+    assert include_faults("net", '#include "collectives/plan.h"\n')
     assert include_faults("proto", "#include <nanobind/nanobind.h>\n")
     assert include_faults("elsewhere", "") == ["elsewhere is no room of core/"]
-    assert not include_faults("bind", '#include <nanobind/nanobind.h>\n#include "sim/link.h"\n')
+    assert not include_faults("python", '#include <nanobind/nanobind.h>\n#include "sim/link.h"\n')
 
 
 def test_includes_point_one_way() -> None:
@@ -151,7 +151,7 @@ def test_only_one_file_makes_terminals() -> None:
 
 def test_the_gil_is_let_go_of_in_one_way() -> None:
     check(
-        [path for path in CORE if path.parent.name == "bind"],
+        [path for path in CORE if path.parent.name == "python"],
         lambda path: re.findall("gil_scoped_release", text_of(path)),
         "WithoutGil (bind.h) survives the end of Python",
     )

@@ -26,7 +26,7 @@ def picked(evs: parts.EvSet, now: int, count: int = 64) -> Counter[int]:
 # spec: ev-barred
 def test_a_barred_path_is_passed_over_until_its_time_and_then_once_more() -> None:
     evs = make()
-    evs.bar(2, 0, SPAN)
+    evs.suspend(2, 0, SPAN)
     assert 2 not in picked(evs, 0) + picked(evs, SPAN - 1)
     assert evs.rows()[2][2] == _core.EvState.SKIP
     assert picked(evs, SPAN)[2] >= 7, "skipped once more, then in every lap of eight"
@@ -37,11 +37,11 @@ def test_a_path_that_replaces_a_barred_one_is_free_and_so_is_the_ports_count() -
     evs = make()
     for round_ in range(5):
         for ev in (2, 5):
-            evs.bar(ev, 0, SPAN)
+            evs.suspend(ev, 0, SPAN)
             evs.replace(ev, 1000 + round_)
     assert min(picked(evs, 0).values()) >= 7, "all eight take their turns"
     for ev in range(4):
-        evs.bar(ev, 0, SPAN)
+        evs.suspend(ev, 0, SPAN)
     assert not {0, 1, 2, 3} & set(picked(evs, 0)), "and half of them can be barred, as ever"
 
 
@@ -69,12 +69,12 @@ def test_each_relapse_doubles_the_bar_up_to_sixteen_times_and_calm_forgets() -> 
     evs = make()
     now = 0
     for factor in (1, 2, 4, 8, 16, 16):
-        evs.bar(0, now, SPAN)
+        evs.suspend(0, now, SPAN)
         assert 0 not in picked(evs, now + factor * SPAN - 1)
         now += factor * SPAN
         assert 0 in picked(evs, now)
     now += 17 * SPAN
-    evs.bar(0, now, SPAN)
+    evs.suspend(0, now, SPAN)
     assert 0 in picked(evs, now + SPAN)
 
 
@@ -83,7 +83,7 @@ def test_no_more_than_half_of_a_port_is_barred_at_once() -> None:
     """When most of its paths are bad, none of them is worse than the others."""
     evs = make(16, ports=2)
     for ev in range(8):
-        evs.bar(ev, 0, SPAN)
+        evs.suspend(ev, 0, SPAN)
     on_port = {i for i, row in enumerate(evs.rows()) if row[1] == 0}
     assert set(picked(evs, 1, 256)) & on_port == {4, 5, 6, 7}
 
@@ -91,7 +91,7 @@ def test_no_more_than_half_of_a_port_is_barred_at_once() -> None:
 # spec: ev-barred
 def test_where_nothing_else_is_left_a_barred_path_is_used() -> None:
     evs = make(2)
-    evs.bar(0, 0, SPAN)
+    evs.suspend(0, 0, SPAN)
     evs.deny(1)
     assert evs.pick(ALL, parts.NO_EV, 1) == 0
     assert evs.pick(ALL, 0, 1) == 0, "even the one to avoid"
@@ -102,7 +102,7 @@ def test_a_path_that_left_the_rotation_is_barred_no_more() -> None:
     evs = make()
     for _ in range(3):
         for ev in range(8):
-            evs.bar(ev, 0, SPAN)
+            evs.suspend(ev, 0, SPAN)
         for ev in range(8):
             evs.deny(ev)
             evs.allow(ev)

@@ -16,7 +16,7 @@ ANY = 0xFFFF
 
 
 def prober(**config: Any) -> Any:
-    return parts.EvProbe(to_native(EndpointConfig(**config)))
+    return parts.EvProber(to_native(EndpointConfig(**config)))
 
 
 def probe_times(p: Any, until: int) -> list[int]:
@@ -91,7 +91,7 @@ def test_with_no_ev_left_all_are_probed_now_and_one_answer_is_enough() -> None:
     p = prober()
     for ev in (1, 2):
         p.add(ev, 0, 5, 0)
-    p.set_desperate(True, 10)
+    p.set_none_left(True, 10)
     assert {p.next_due(10, ANY, ANY), p.next_due(10, ANY, ANY)} == {1, 2}
     assert p.on_answer(2, 20)
 
@@ -101,7 +101,7 @@ def test_a_port_that_is_down_is_not_probed_and_hurried_when_it_is_back() -> None
     p.add(7, 3, 0, 0)
     assert p.next_due(0, 0b0111, ANY) is None
     assert p.deadline == MS
-    p.hurry_port(3, 10)
+    p.probe_port_now(3, 10)
     assert p.deadline == 10
     assert p.next_due(10, ANY, ANY) == 7
 

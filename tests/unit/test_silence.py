@@ -10,14 +10,14 @@ import pytest
 import parts
 from softmrc.config import RETRY_FOREVER, RtsAttributes, to_native
 
-Wish, Due = parts.Wish, parts.Due
+ProbeAction, Due = parts.ProbeAction, parts.Due
 SPAN = 10_000_000  # ps: how long silence may last before it means something
 TICK = 1_024_000  # ps
 LONGEST_GUESS = 10**11  # ps
 
 
 def silence(timestamps: bool = True, **attributes: Any) -> Any:
-    one = parts.Silence(to_native(RtsAttributes(**{"timeout": 8, **attributes})), timestamps)
+    one = parts.ProbeTimeout(to_native(RtsAttributes(**{"timeout": 8, **attributes})), timestamps)
     one.on_work(0)
     return one
 
@@ -35,13 +35,13 @@ def test_three_questions_each_after_twice_the_wait_and_then_the_timeout() -> Non
     now, waits = 0, []
     for _ in range(3):
         at, due = wait(one, now)
-        assert due == Due.QUESTION
+        assert due == Due.PROBE
         one.ask(at)
         waits.append(at - now)
         now = at
     assert waits == [SPAN, 2 * SPAN, 4 * SPAN]
     assert wait(one, now) == (TICK << 8, Due.TIMEOUT), "counted from the last progress, not from the last question"
-    assert one.is_any and not one.is_long
+    assert one.is_probing and not one.is_persistent
 
 
 # spec: tail-probe
@@ -54,7 +54,7 @@ def test_a_question_is_asked_as_soon_as_its_answer_settles_something_but_once() 
     assert one.deadline(2 * SPAN, SPAN, settles) == 3 * SPAN
     one.on_measured()
     assert one.deadline(2 * SPAN, SPAN, settles) == settles and one.due(settles - 1, SPAN, settles) == Due.NOTHING
-    assert one.due(settles, SPAN, settles) == Due.QUESTION
+    assert one.due(settles, SPAN, settles) == Due.PROBE
     one.on_new_sent(2 * SPAN)
     assert one.deadline(2 * SPAN, SPAN, settles) == 3 * SPAN, "something was sent just now"
     one.ask(settles)
@@ -100,14 +100,14 @@ def test_a_timeout_is_never_shorter_than_two_silences_and_never_overflows(timeou
 
 def test_the_first_question_is_a_copy_and_the_others_are_probes() -> None:
     one = silence()
-    assert one.next_wish() == Wish.NONE and not one.has_wishes
+    assert one.next_action() == ProbeAction.NONE and not one.has_actions
     assert one.ask(SPAN), "it is about packets in flight"
-    assert one.next_wish() == one.next_wish() == Wish.COPY, "a wish stays one until it is granted"
-    one.on_granted(Wish.COPY)
+    assert one.next_action() == one.next_action() == ProbeAction.COPY, "a wish stays one until it is granted"
+    one.on_action_done(ProbeAction.COPY)
     one.ask(2 * SPAN)
-    assert one.next_wish() == Wish.PROBE
-    one.on_granted(Wish.PROBE)
-    assert not one.has_wishes
+    assert one.next_action() == ProbeAction.PROBE
+    one.on_action_done(ProbeAction.PROBE)
+    assert not one.has_actions
 
 
 def test_where_a_way_is_found_the_questions_begin_anew() -> None:
@@ -116,8 +116,8 @@ def test_where_a_way_is_found_the_questions_begin_anew() -> None:
     for _ in range(3):
         now, _ = wait(one, now)
         one.ask(now)
-    one.on_way_found(now)
-    assert wait(one, now) == (now + SPAN, Due.QUESTION)
+    one.on_path_found(now)
+    assert wait(one, now) == (now + SPAN, Due.PROBE)
 
 
 # spec: timer-unmeasured
@@ -141,7 +141,7 @@ def test_a_timer_grows_with_every_answer_that_comes_after_it_until_one_is_measur
 def test_a_copy_is_not_wished_for_where_nothing_is_in_flight_any_more() -> None:
     one = silence()
     one.ask(SPAN)
-    assert one.next_wish(has_packets_in_flight=False) == Wish.NONE and not one.has_wishes
+    assert one.next_action(has_packets_in_flight=False) == ProbeAction.NONE and not one.has_actions
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
@@ -152,19 +152,19 @@ def test_without_timestamps_there_is_one_copy_until_something_new_is_sent(timest
         if is_new:
             one.on_new_sent()
         one.ask(SPAN)
-        seen.append(one.next_wish())
-        one.on_granted(seen[-1])
+        seen.append(one.next_action())
+        one.on_action_done(seen[-1])
         one.on_progress(SPAN)
-    assert seen == ([Wish.COPY] * 3 if timestamps else [Wish.COPY, Wish.PROBE, Wish.COPY])
+    assert seen == ([ProbeAction.COPY] * 3 if timestamps else [ProbeAction.COPY, ProbeAction.PROBE, ProbeAction.COPY])
 
 
 def test_a_confirmation_is_solicited_only_while_it_is_all_that_is_missing() -> None:
     one = silence()
     assert not one.ask(SPAN, has_packets_in_flight=False)
-    assert one.next_wish(False, can_solicit=True) == Wish.SOLICITATION
-    assert one.next_wish(False, can_solicit=False) == Wish.NONE
-    assert one.next_wish(False, can_solicit=True) == Wish.NONE, "the wish is forgotten with its reason"
-    assert not one.ask(SPAN, has_packets_in_flight=False, has_open_operation=False) and not one.has_wishes
+    assert one.next_action(False, can_solicit=True) == ProbeAction.SOLICITATION
+    assert one.next_action(False, can_solicit=False) == ProbeAction.NONE
+    assert one.next_action(False, can_solicit=True) == ProbeAction.NONE, "the wish is forgotten with its reason"
+    assert not one.ask(SPAN, has_packets_in_flight=False, has_open_operation=False) and not one.has_actions
 
 
 def test_only_the_newest_probe_is_answered_and_only_once() -> None:
@@ -182,11 +182,11 @@ def test_no_probe_is_answered_before_one_was_sent() -> None:
 
 def test_questions_go_by_ports_not_asked_since_the_last_answer() -> None:
     one = silence()
-    one.on_asked(0)
-    one.on_asked(3)
-    assert one.unasked(0b1111) == 0b0110
+    one.on_probed(0)
+    one.on_probed(3)
+    assert one.unprobed(0b1111) == 0b0110
     one.on_probe_answer(one.on_probe_sent(1, 0))
-    assert one.unasked(0b1111) == 0b1111
+    assert one.unprobed(0b1111) == 0b1111
 
 
 # spec: nack-backoff
@@ -194,21 +194,21 @@ def test_questions_go_by_ports_not_asked_since_the_last_answer() -> None:
 def test_a_peer_that_takes_nothing_is_left_alone_twice_as_long_each_time(timeout: int, longest: int) -> None:
     """Up to a timeout, and up to 4 096 silences."""
     one = silence(timeout=timeout)
-    one.on_not_taken(0, 1, SPAN)
-    assert not one.holds(0), "the first is sent again at once"
+    one.on_receiver_not_ready(0, 1, SPAN)
+    assert not one.is_backing_off(0), "the first is sent again at once"
     now, lengths = 0, []
     for _ in range(16):
-        one.on_not_taken(now, 2, SPAN)
-        one.on_not_taken(now, 2, SPAN)  # while it holds back, another changes nothing
+        one.on_receiver_not_ready(now, 2, SPAN)
+        one.on_receiver_not_ready(now, 2, SPAN)  # while it holds back, another changes nothing
         end = now
-        while one.holds(end):
+        while one.is_backing_off(end):
             end += SPAN
         lengths.append((end - now) // SPAN)
         now = end
     assert lengths == [min(1 << n, longest) for n in range(16)]
     one.on_progress(now)
-    one.on_not_taken(now, 2, SPAN)
-    assert one.holds(now + SPAN - 1) and not one.holds(now + SPAN)
+    one.on_receiver_not_ready(now, 2, SPAN)
+    assert one.is_backing_off(now + SPAN - 1) and not one.is_backing_off(now + SPAN)
 
 
 # spec: nack-backoff
@@ -219,20 +219,20 @@ def test_trims_are_answers_but_no_progress() -> None:
     for at in (SPAN, 3 * SPAN):
         one.ask(at)
     one.on_trimmed(4 * SPAN, 3, SPAN)
-    assert not one.is_any and not one.holds(4 * SPAN)
-    assert wait(one, 4 * SPAN) == (5 * SPAN, Due.QUESTION)
+    assert not one.is_probing and not one.is_backing_off(4 * SPAN)
+    assert wait(one, 4 * SPAN) == (5 * SPAN, Due.PROBE)
     one.on_trimmed(5 * SPAN, 4, SPAN)
-    assert one.holds(6 * SPAN - 1) and not one.holds(6 * SPAN)
+    assert one.is_backing_off(6 * SPAN - 1) and not one.is_backing_off(6 * SPAN)
     one.on_trimmed(6 * SPAN, 5, SPAN)
-    assert one.holds(8 * SPAN - 1) and not one.holds(8 * SPAN)
+    assert one.is_backing_off(8 * SPAN - 1) and not one.is_backing_off(8 * SPAN)
     for at in range(7 * SPAN, TICK << 8, SPAN // 2):
         one.on_trimmed(at, 9, SPAN)
     assert one.due(TICK << 8, SPAN) == Due.TIMEOUT
     one.on_progress(TICK << 8)
     one.on_trimmed((TICK << 8) + SPAN, 9, SPAN)
-    assert not one.holds((TICK << 8) + SPAN), "not where something arrives in between"
+    assert not one.is_backing_off((TICK << 8) + SPAN), "not where something arrives in between"
     one.on_trimmed((TICK << 8) + SPAN + 1, 9, SPAN)
-    assert one.holds((TICK << 8) + SPAN + 1)
+    assert one.is_backing_off((TICK << 8) + SPAN + 1)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -247,8 +247,8 @@ def test_after_progress_nothing_of_the_silence_is_left(seed: int) -> None:
             (one.ask, now, rng.random() < 0.5, rng.random() < 0.5),
             (one.on_timeout, now),
             (one.on_sent, now),
-            (one.on_asked, rng.randrange(16)),
-            (one.on_not_taken, now, rng.randrange(1, 4), SPAN),
+            (one.on_probed, rng.randrange(16)),
+            (one.on_receiver_not_ready, now, rng.randrange(1, 4), SPAN),
             (one.on_trimmed, now, rng.randrange(1, 8), SPAN),
             (one.on_probe_sent, now, rng.randrange(8)),
         ]
@@ -256,7 +256,7 @@ def test_after_progress_nothing_of_the_silence_is_left(seed: int) -> None:
         happens(*arguments)
     one.on_progress(now)
     fresh.on_progress(now)
-    assert not one.is_any and not one.is_long and not one.holds(now)
-    assert one.unasked(0xFFFF) == 0xFFFF
+    assert not one.is_probing and not one.is_persistent and not one.is_backing_off(now)
+    assert one.unprobed(0xFFFF) == 0xFFFF
     assert one.timeout(SPAN) == fresh.timeout(SPAN)
     assert one.deadline(now, SPAN) == fresh.deadline(now, SPAN)

@@ -1,5 +1,5 @@
 // The congestion controllers there are, and the one that a queue pair was given, chosen by its name.
-// To add one: a header with what the concept in facts.h asks for, and its place in the list below.
+// To add one: a header with what the concept in samples.h asks for, and its place in the list below.
 #pragma once
 
 #include <string>
@@ -20,14 +20,14 @@ struct ControllerList {
   using Any = std::variant<C...>;
 
   // What is set for all of them, and what is set for each.
-  struct Profile : CcBasis, C::Settings... {
+  struct Profile : CcCommon, C::Settings... {
     std::string algorithm = names().front();
 
     void limit_window(std::uint64_t bytes) { (C::Settings::limit_window(*this, bytes), ...); }
 
     static auto settings() {
       return std::tuple_cat(std::tuple{setting("algorithm", &Profile::algorithm, "the congestion controller")},
-                            CcBasis::settings(), C::Settings::settings()...);
+                            CcCommon::settings(), C::Settings::settings()...);
     }
   };
 
@@ -46,7 +46,7 @@ using CcProfile = Controllers::Profile;
 // For links that say nothing of themselves, where nobody chooses.
 constexpr const char* controller_of_sockets = QueueDelay::name;
 
-Verdict validate(const CcProfile& profile);
+MaybeError validate(const CcProfile& profile);
 
 class Controller {
  public:
@@ -55,14 +55,14 @@ class Controller {
   Controller(const CcProfile& profile, std::uint32_t nominal_mtu, std::uint32_t sharers)
       : any_(Controllers::make(profile, nominal_mtu, sharers)) {}
 
-  void on_ack(Time now, const AckFacts& facts) {
-    std::visit([&](auto& c) { c.on_ack(now, facts); }, any_);
+  void on_ack(Time now, const AckSample& info) {
+    std::visit([&](auto& c) { c.on_ack(now, info); }, any_);
   }
-  void on_trim(Time now, const LossFacts& facts) {
-    std::visit([&](auto& c) { c.on_trim(now, facts); }, any_);
+  void on_trim(Time now, const LossSample& info) {
+    std::visit([&](auto& c) { c.on_trim(now, info); }, any_);
   }
-  void on_loss(Time now, const LossFacts& facts) {
-    std::visit([&](auto& c) { c.on_loss(now, facts); }, any_);
+  void on_loss(Time now, const LossSample& info) {
+    std::visit([&](auto& c) { c.on_loss(now, info); }, any_);
   }
   // The packet was not lost after all.
   void on_loss_undone(std::uint64_t bytes) {

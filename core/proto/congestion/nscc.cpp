@@ -4,7 +4,7 @@
 
 namespace softmrc::proto {
 
-Nscc::Nscc(const CcBasis& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers)
+Nscc::Nscc(const CcCommon& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers)
     : rate_bytes_per_ps_(static_cast<double>(basis.rate_bps) / 8e12), mtu_(nominal_mtu), target_(basis.target()), own_(own) {
   scale(basis.base_rtt);
   // spec: window-hints
@@ -34,16 +34,16 @@ void Nscc::scale(Duration base_rtt) {
 
 void Nscc::clamp() { window_ = std::clamp(window_, mtu_, std::max(max_window_, mtu_)); }
 
-void Nscc::update_average(const AckFacts& facts) {
-  double sample = static_cast<double>(facts.delay->ps);
-  if (!facts.marked && sample > target_ps_) sample = 0.25 * base_rtt_ps_;
+void Nscc::update_average(const AckSample& info) {
+  double sample = static_cast<double>(info.delay->ps);
+  if (!info.marked && sample > target_ps_) sample = 0.25 * base_rtt_ps_;
   average_delay_ps_ += 0.0125 * (sample - average_delay_ps_);
 }
 
 // spec: nscc-increase nscc-fast
-void Nscc::grow(const AckFacts& facts) {
-  const double n = static_cast<double>(facts.new_bytes);
-  const double d = static_cast<double>(facts.delay->ps);
+void Nscc::grow(const AckSample& info) {
+  const double n = static_cast<double>(info.new_bytes);
+  const double d = static_cast<double>(info.delay->ps);
   if (d >= target_ps_) {
     fast_ = false;
     idle_delay_bytes_ = 0;
@@ -62,8 +62,8 @@ void Nscc::grow(const AckFacts& facts) {
 }
 
 // spec: nscc-decrease
-void Nscc::shrink(Time now, const AckFacts& facts) {
-  if (static_cast<double>(facts.delay->ps) < target_ps_) return;
+void Nscc::shrink(Time now, const AckSample& info) {
+  if (static_cast<double>(info.delay->ps) < target_ps_) return;
   fast_ = false;
   idle_delay_bytes_ = 0;
   if (average_delay_ps_ <= target_ps_) return;
@@ -106,61 +106,61 @@ void Nscc::pay_out(Time now) {
 }
 
 // spec: nscc-penalty
-void Nscc::apply_penalty(const AckFacts& facts) {
+void Nscc::apply_penalty(const AckSample& info) {
   if (saved_window_ == 0) saved_window_ = window_;
-  window_ = std::min(window_, static_cast<double>(facts.in_flight)) -
-            facts.penalty * static_cast<double>(facts.new_bytes) / 128.0;
+  window_ = std::min(window_, static_cast<double>(info.in_flight)) -
+            info.penalty * static_cast<double>(info.new_bytes) / 128.0;
 }
 
-void Nscc::on_ack(Time now, const AckFacts& facts) {
-  scale(facts.base_rtt);
-  const double n = static_cast<double>(facts.new_bytes);
+void Nscc::on_ack(Time now, const AckSample& info) {
+  scale(info.base_rtt);
+  const double n = static_cast<double>(info.new_bytes);
   achieved_bytes_ += n;
   bytes_since_adjust_ += n;
-  if (facts.delay) update_average(facts);
-  if (facts.restore && saved_window_ > 0) {
+  if (info.delay) update_average(info);
+  if (info.restore && saved_window_ > 0) {
     window_ = std::max(window_, saved_window_);
     saved_window_ = 0;
   }
-  if (facts.penalty) {
-    apply_penalty(facts);
+  if (info.penalty) {
+    apply_penalty(info);
     clamp();
     return;
   }
-  const bool late = !target_.trimming && facts.delay && static_cast<double>(facts.delay->ps) > 4 * target_ps_;
-  if (quick_adapt(now, late, facts.in_flight)) {
+  const bool late = !target_.trimming && info.delay && static_cast<double>(info.delay->ps) > 4 * target_ps_;
+  if (quick_adapt(now, late, info.in_flight)) {
     clamp();
     return;
   }
   const bool ignored = ignore_bytes_ > 0;
   ignore_bytes_ = std::max(0.0, ignore_bytes_ - n);
-  if (ignored && facts.marked) return;
-  if (facts.delay) {
-    if (facts.marked) shrink(now, facts);
-    else grow(facts);
+  if (ignored && info.marked) return;
+  if (info.delay) {
+    if (info.marked) shrink(now, info);
+    else grow(info);
   }
   pay_out(now);
   clamp();
 }
 
 // spec: nscc-trim-loss
-void Nscc::on_trim(Time now, const LossFacts& facts) {
+void Nscc::on_trim(Time now, const LossSample& info) {
   average_delay_ps_ += 0.0125 * (base_rtt_ps_ - average_delay_ps_);
   fast_ = false;
   idle_delay_bytes_ = 0;
-  if (quick_adapt(now, true, facts.in_flight)) {
+  if (quick_adapt(now, true, info.in_flight)) {
     clamp();
     return;
   }
-  if (ignore_bytes_ > 0) ignore_bytes_ = std::max(0.0, ignore_bytes_ - static_cast<double>(facts.bytes));
-  else window_ -= static_cast<double>(facts.bytes);
+  if (ignore_bytes_ > 0) ignore_bytes_ = std::max(0.0, ignore_bytes_ - static_cast<double>(info.bytes));
+  else window_ -= static_cast<double>(info.bytes);
   clamp();
 }
 
-void Nscc::on_loss(Time now, const LossFacts& facts) {
+void Nscc::on_loss(Time now, const LossSample& info) {
   fast_ = false;
   idle_delay_bytes_ = 0;
-  if (!quick_adapt(now, true, facts.in_flight)) window_ -= static_cast<double>(facts.bytes);
+  if (!quick_adapt(now, true, info.in_flight)) window_ -= static_cast<double>(info.bytes);
   clamp();
 }
 

@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "proto/congestion/facts.h"
+#include "proto/congestion/samples.h"
 
 namespace softmrc::proto {
 
@@ -30,7 +30,7 @@ class Nscc {
     double max_md_jump = 0.5;
     std::uint32_t qa_gate = 3;
 
-    void limit_window(const CcBasis& basis, std::uint64_t bytes) {
+    void limit_window(const CcCommon& basis, std::uint64_t bytes) {
       max_window_bdp = std::clamp(static_cast<double>(bytes) / basis.bdp_bytes(), least_window_bdp, max_window_bdp);
     }
 
@@ -46,11 +46,11 @@ class Nscc {
     }
   };
 
-  Nscc(const CcBasis& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers);
+  Nscc(const CcCommon& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers);
 
-  void on_ack(Time now, const AckFacts& facts);
-  void on_trim(Time now, const LossFacts& facts);
-  void on_loss(Time now, const LossFacts& facts);
+  void on_ack(Time now, const AckSample& info);
+  void on_trim(Time now, const LossSample& info);
+  void on_loss(Time now, const LossSample& info);
   void on_loss_undone(std::uint64_t bytes);
 
   Duration target(Duration base_rtt) const { return target_.of(base_rtt); }
@@ -66,12 +66,12 @@ class Nscc {
   static constexpr double least_share_mtus = 8;
 
   void scale(Duration base_rtt);
-  void update_average(const AckFacts& facts);
-  void grow(const AckFacts& facts);
-  void shrink(Time now, const AckFacts& facts);
+  void update_average(const AckSample& info);
+  void grow(const AckSample& info);
+  void shrink(Time now, const AckSample& info);
   bool quick_adapt(Time now, bool urgent, std::uint64_t in_flight);
   void pay_out(Time now);
-  void apply_penalty(const AckFacts& facts);
+  void apply_penalty(const AckSample& info);
   void clamp();
 
   // Set.

@@ -15,7 +15,7 @@
 
 #include <algorithm>
 
-#include "proto/congestion/facts.h"
+#include "proto/congestion/samples.h"
 
 namespace softmrc::proto {
 
@@ -25,65 +25,65 @@ class QueueDelay {
 
   struct Settings {
     std::uint64_t start_bytes = 64 << 10;
-    std::uint64_t most_bytes = 2 << 20;
+    std::uint64_t max_bytes = 2 << 20;
 
-    void limit_window(const CcBasis&, std::uint64_t bytes) {
-      most_bytes = bytes;
+    void limit_window(const CcCommon&, std::uint64_t bytes) {
+      max_bytes = bytes;
       start_bytes = std::min(start_bytes, bytes);
     }
 
     static auto settings() {
       return std::tuple{
           setting("start_bytes", &Settings::start_bytes, 512, 1ull << 40, "queue_delay: the first window"),
-          setting("most_bytes", &Settings::most_bytes, 512, 1ull << 40,
+          setting("most_bytes", &Settings::max_bytes, 512, 1ull << 40,
                   "queue_delay: the largest, where the distance does not ask for more: what is in flight should stay in caches"),
       };
     }
   };
 
-  QueueDelay(const CcBasis& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers)
-      : target_(basis.target()), mtu_(nominal_mtu), least_(2.0 * nominal_mtu), most_(static_cast<double>(own.most_bytes)), own_most_(most_) {
+  QueueDelay(const CcCommon& basis, const Settings& own, std::uint32_t nominal_mtu, std::uint32_t sharers)
+      : target_(basis.target()), mtu_(nominal_mtu), least_(2.0 * nominal_mtu), most_(static_cast<double>(own.max_bytes)), own_most_(most_) {
     window_ = static_cast<double>(own.start_bytes) / sharers;
     clamp();
     allowed_ = window_;
   }
 
-  void on_ack(Time now, const AckFacts& facts) {
-    const double n = static_cast<double>(facts.new_bytes);
-    if (facts.penalty) {
-      window_ -= facts.penalty * n / 128.0;
+  void on_ack(Time now, const AckSample& info) {
+    const double n = static_cast<double>(info.new_bytes);
+    if (info.penalty) {
+      window_ -= info.penalty * n / 128.0;
       clamp();
     }
     round_.bytes += n;
-    if (facts.marked) round_.marked += n;
+    if (info.marked) round_.marked += n;
     // A small window may have no room for another packet long before it is nearly full.
-    round_.was_full |= static_cast<double>(facts.in_flight) + n >= std::min(0.75 * window_, window_ - mtu_);
-    if (facts.round_trip) {
-      base_ = std::min(base_, *facts.round_trip);
-      round_.fastest = std::min(round_.fastest, *facts.round_trip);
+    round_.was_full |= static_cast<double>(info.in_flight) + n >= std::min(0.75 * window_, window_ - mtu_);
+    if (info.round_trip) {
+      base_ = std::min(base_, *info.round_trip);
+      round_.fastest = std::min(round_.fastest, *info.round_trip);
       ++round_.samples;
       // Over a distance more of what looks like a queue is chance.
-      const double chance = target_.ps(facts.base_rtt) / 2 + static_cast<double>(base_.ps) / 16;
-      queues_met_ = static_cast<double>((*facts.round_trip - base_).ps) > chance ? queues_met_ + 1 : 0;
+      const double chance = target_.ps(info.base_rtt) / 2 + static_cast<double>(base_.ps) / 16;
+      queues_met_ = static_cast<double>((*info.round_trip - base_).ps) > chance ? queues_met_ + 1 : 0;
       if (queues_met_ == enough_queues) end_start();
     }
     // Beyond what caches hold there is a distance, over which too much is noticed late.
     if (is_first_ && round_.was_full) window_ += window_ < own_most_ ? n : n / 4;
-    if (round_.bytes >= window_ && round_.samples >= enough_samples) end_round(now, facts.base_rtt);
+    if (round_.bytes >= window_ && round_.samples >= enough_samples) end_round(now, info.base_rtt);
     clamp();
-    limit_burst(facts);
+    limit_burst(info);
   }
   // Where all is trimmed nothing is acknowledged, and no round would end: a window's worth of trims ends one, too.
-  void on_trim(Time now, const LossFacts& facts) {
-    round_.lost += static_cast<double>(facts.bytes);
+  void on_trim(Time now, const LossSample& info) {
+    round_.lost += static_cast<double>(info.bytes);
     if (round_.lost < window_) return;
     end_start();
     retreat(now, round_.lost / (round_.bytes + round_.lost));
     clamp();
     begin_round(now);
   }
-  void on_loss(Time, const LossFacts& facts) {
-    round_.lost += static_cast<double>(facts.bytes);
+  void on_loss(Time, const LossSample& info) {
+    round_.lost += static_cast<double>(info.bytes);
     end_start();
   }
   void on_loss_undone(std::uint64_t bytes) { round_.lost = std::max(0.0, round_.lost - static_cast<double>(bytes)); }
@@ -141,14 +141,14 @@ class QueueDelay {
 
   void grow(Time now, double queue, double target) {
     if (!is_first_) window_ += (window_ / 8) * (1 - queue / target) + mtu_;
-    if (now < held_until_) window_ = std::min(window_, too_much_ * 0.85);
+    if (now < backoff_until_) window_ = std::min(window_, too_much_ * 0.85);
   }
 
   // What was in flight was too much for a queue that is full before the delay says so.
   void retreat(Time now, double lost) {
-    const bool is_again = now < held_until_ + hold_ * 2 && window_ > 0.75 * too_much_ && window_ < 1.25 * too_much_;
+    const bool is_again = now < backoff_until_ + hold_ * 2 && window_ > 0.75 * too_much_ && window_ < 1.25 * too_much_;
     hold_ = is_again ? std::min(hold_ * 2, last_hold) : first_hold;
-    held_until_ = now + hold_;
+    backoff_until_ = now + hold_;
     too_much_ = window_;
     window_ *= 0.9 * (1 - std::max(lost, loss_));
     loss_ = 0;
@@ -164,11 +164,11 @@ class QueueDelay {
   // is sent at once, and then for every packet that arrives two; for a short one, too, of which a full one follows, or two would be
   // one for ever, in a window that looks as if nothing ever filled it.
   // spec: queue-burst
-  void limit_burst(const AckFacts& facts) {
-    const double target = target_.ps(facts.base_rtt);
+  void limit_burst(const AckSample& info) {
+    const double target = target_.ps(info.base_rtt);
     const double at_once = window_ * target / (static_cast<double>(base_ == longest ? 0 : base_.ps) + target);
-    const double arrived = static_cast<double>(facts.new_bytes);
-    allowed_ = std::max(static_cast<double>(facts.in_flight) + arrived + std::max(arrived, mtu_), at_once);
+    const double arrived = static_cast<double>(info.new_bytes);
+    allowed_ = std::max(static_cast<double>(info.in_flight) + arrived + std::max(arrived, mtu_), at_once);
   }
 
   // Over a distance more is needed than caches hold: twice what the round brought in a round trip of the empty network.
@@ -207,7 +207,7 @@ class QueueDelay {
   double loss_ = 0;
   double too_much_ = 0;             // was in flight when a queue overflowed
   double allowed_ = 0;              // of the window, for the moment
-  Time held_until_ = Time::long_ago();
+  Time backoff_until_ = Time::long_ago();
   Duration hold_ = first_hold;
   double shrinks_from_ = 0;         // the window when the queue became too long; 0: it is not
   Duration first_late_{0};          // and the round trip

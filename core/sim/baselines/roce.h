@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/time.h"
-#include "sim/baselines/turns.h"
+#include "sim/baselines/round_robin.h"
 
 namespace softmrc::sim {
 
@@ -136,9 +136,9 @@ class RoceHost {
   std::unordered_map<std::uint32_t, std::uint32_t> sender_of_;
   std::unordered_map<std::uint32_t, std::uint32_t> receiver_of_;
   std::deque<std::uint32_t> replies_;  // receivers that owe something
-  Turns ready_;                        // senders that may send as soon as their port is free
-  Alarms paced_;                       // senders that have something to send, later
-  Alarms timers_;                      // a sender's next retransmission timeout or increase
+  RoundRobin ready_;                        // senders that may send as soon as their port is free
+  TimerTree paced_;                       // senders that have something to send, later
+  TimerTree timers_;                      // a sender's next retransmission timeout or increase
   std::uint64_t retransmitted_ = 0;
 };
 

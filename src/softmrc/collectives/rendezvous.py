@@ -2,7 +2,7 @@
 
 Nobody is connected to but the next rank, to see whether planes work. Everybody keeps numbers for queue pairs and keys
 to rings, and says which; with what all have in common both ends of a connection can work out the rest when one of them
-first speaks (`core/collectives/roll.h`). So a rank costs another an entry in a book until then.
+first speaks (`core/collectives/group_directory.h`). So a rank costs another an entry in a book until then.
 
 Without a secret whoever can write to the store is trusted, as torch trusts its own: it hands out memory keys. What is
 kept is drawn at random, and the rest follows from tokens that are, so that nobody else can guess them. With a secret

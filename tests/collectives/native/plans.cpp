@@ -65,7 +65,7 @@ struct Way {
 };
 
 struct Rank {
-  Call call;
+  CollectiveCall call;
   std::vector<Memory> memory;
   std::vector<std::vector<std::uint8_t>> given;  // the inputs, to see that they stay
   std::unique_ptr<Operation> op;
@@ -119,7 +119,7 @@ class Run {
 
   std::string problem;
   std::uint32_t deepest = 0;
-  std::uint64_t most_early = 0;         // messages of one rank for another that has not begun
+  std::uint64_t max_early = 0;         // messages of one rank for another that has not begun
   std::vector<Rank>& ranks() { return ranks_; }
 
  private:
@@ -139,7 +139,7 @@ class Run {
       if (in.is_eager) continue;
       grants[in.peer] += in.bytes;
     }
-    for (const auto& [peer, bytes] : grants) say(r, peer, {true, 0, bytes, {}, 0});
+    for (const auto& [peer, bytes] : grants) send_message(r, peer, {true, 0, bytes, {}, 0});
     for (Copy& copy : rank.op->copies)
       while (copy.done < copy.bytes) copy.run(4096);
     rank.op->copies.clear();
@@ -160,10 +160,10 @@ class Run {
     return static_cast<Algorithm>(case_.forced);
   }
 
-  void say(std::uint32_t from, std::uint32_t to, Message message) {
+  void send_message(std::uint32_t from, std::uint32_t to, Message message) {
     Way& w = way(from, to);
     w.messages.push_back(std::move(message));
-    if (!ranks_[to].has_begun) most_early = std::max<std::uint64_t>(most_early, w.messages.size());
+    if (!ranks_[to].has_begun) max_early = std::max<std::uint64_t>(max_early, w.messages.size());
     events_.push_back({What::message, from, to});
   }
 
@@ -176,7 +176,7 @@ class Run {
     if (out.is_eager) {
       if (out.posted || !rank.op->ready(out)) return;
       out.posted = 1;
-      return say(r, out.peer, {false, out.index, out.bytes, {out.from, out.from + out.bytes}, depth});
+      return send_message(r, out.peer, {false, out.index, out.bytes, {out.from, out.from + out.bytes}, depth});
     }
     if (!rank.granted.contains(out.peer)) return;
     for (; out.posted < rank.op->ready(out); ++out.posted) {
@@ -312,7 +312,7 @@ void answer(Run& run) {
   const Rank& first = run.ranks()[0];
   write(static_cast<std::uint32_t>(first.op ? static_cast<std::uint32_t>(first.op->descriptor.algorithm) : 0));
   write(run.deepest);
-  write(static_cast<std::uint32_t>(run.most_early));
+  write(static_cast<std::uint32_t>(run.max_early));
   for (const Rank& rank : run.ranks()) {
     write(rank.bytes);
     write(rank.transfers);

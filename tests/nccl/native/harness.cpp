@@ -15,7 +15,7 @@ namespace harness {
 using Story = void (*)(Side&, int side, const std::vector<int>& numbers);
 
 const std::map<std::string, Story> stories{
-    {"traffic", traffic}, {"words", words}, {"abort_receive", abort_receive}, {"abort_send", abort_send}, {"last_word", last_word},
+    {"traffic", traffic}, {"words", words}, {"abort_receive", abort_receive}, {"abort_send", abort_send}, {"time_wait_state", time_wait_state},
     {"killed_sender", killed_sender}, {"killed_receiver", killed_receiver}, {"too_long", too_long}, {"fork", forked}, {"bursts", bursts}, {"many", many}, {"ahead", ahead}, {"tarry", tarry}, {"pingpong", pingpong}, {"speed", speed},
 };
 

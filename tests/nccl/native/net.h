@@ -61,7 +61,7 @@ inline void must(Result result, const char* what) {
 struct Seen {  // of the properties, what every version has
   std::string name;
   int pointers = 0;
-  int most_receives = 0;
+  int max_receives = 0;
   int speed = 0;
 };
 
@@ -85,10 +85,10 @@ Seen seen(Result (*ask)(int, Properties*)) {
   Properties p;
   must(ask(0, &p), "properties");
   if constexpr (requires { p.made_of; })
-    require(p.made_of.count == 1 && p.made_of.devices[0] == 0 && p.most_p2p_bytes > 0 && p.most_collective_bytes > 0, "a device is made of itself");
-  if constexpr (requires { p.rail; }) require(p.rail == -1 && p.plane == -1 && p.most_multi_request == 1, "no rail and no plane");
+    require(p.made_of.count == 1 && p.made_of.devices[0] == 0 && p.max_p2p_bytes > 0 && p.max_collective_bytes > 0, "a device is made of itself");
+  if constexpr (requires { p.rail; }) require(p.rail == -1 && p.plane == -1 && p.max_multi_request == 1, "no rail and no plane");
   require(p.device_type == 0 && p.guid == 0 && p.registers_globally == 0, "a plain device");
-  return {p.name, p.pointers, p.most_receives, p.speed_mbps};
+  return {p.name, p.pointers, p.max_receives, p.speed_mbps};
 }
 
 template <typename Table>

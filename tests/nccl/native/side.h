@@ -89,7 +89,7 @@ class Side {
     int count = 0;
     must(net.devices(&count), "devices");
     const Seen device = net.properties();
-    require(count == 1 && device.pointers == 1 && device.most_receives == 1 && device.speed > 0 && !device.name.empty(), "one device, of host memory");
+    require(count == 1 && device.pointers == 1 && device.max_receives == 1 && device.speed > 0 && !device.name.empty(), "one device, of host memory");
   }
 
   // So many connections each way, set up in turns and with many a null, as NCCL's service thread does.

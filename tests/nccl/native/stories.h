@@ -16,7 +16,7 @@ void traffic(Side& here, int side, const std::vector<int>& numbers);
 void words(Side& here, int side, const std::vector<int>& numbers);
 void abort_receive(Side& here, int side, const std::vector<int>& numbers);
 void abort_send(Side& here, int side, const std::vector<int>& numbers);
-void last_word(Side& here, int side, const std::vector<int>& numbers);
+void time_wait_state(Side& here, int side, const std::vector<int>& numbers);
 void killed_sender(Side& here, int side, const std::vector<int>& numbers);
 void killed_receiver(Side& here, int side, const std::vector<int>& numbers);
 void too_long(Side& here, int side, const std::vector<int>& numbers);

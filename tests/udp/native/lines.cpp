@@ -11,14 +11,14 @@
 #include <cstring>
 #include <utility>
 
-#include "udp/kernel.h"
+#include "udp/kernel_compat.h"
 #include "udp/plane.h"
 #include "wire/packet.h"
 
 using namespace softmrc;
 using udp::Faults;
-using udp::FoulLine;
-using udp::Train;
+using udp::FaultInjector;
+using udp::GsoBatch;
 using Packet = std::vector<std::uint8_t>;
 
 namespace {
@@ -58,17 +58,17 @@ struct Kernel {
 };
 Kernel kernel;
 
-struct Memory final : udp::Line {
+struct Memory final : udp::PacketIo {
   std::vector<std::uint8_t> own;
   std::vector<Sent> sent;
-  std::vector<udp::Incoming> waiting;
+  std::vector<udp::GroBatch> waiting;
   int reports = 0;
 
-  void send(Time, std::uint32_t socket, std::span<const Train> trains) override {
-    for (const Train& train : trains) {
-      require(train.packets == (train.bytes + train.segment - 1) / train.segment, "a train knows how many it has");
+  void send(Time, std::uint32_t socket, std::span<const GsoBatch> batches) override {
+    for (const GsoBatch& batch : batches) {
+      require(batch.packets == (batch.bytes + batch.segment - 1) / batch.segment, "a batch knows how many it has");
       std::vector<iovec> pieces;
-      train.for_each_packet(pieces, [&](const Train& packet) {
+      batch.for_each_packet(pieces, [&](const GsoBatch& packet) {
         Sent one{socket, packet.tos, joined(packet.pieces, packet.piece_count), true};
         for (const iovec& piece : std::span(packet.pieces, packet.piece_count)) {
           const auto* p = static_cast<std::uint8_t*>(piece.iov_base);
@@ -79,9 +79,9 @@ struct Memory final : udp::Line {
       });
     }
   }
-  void send_held(Time) override {}
+  void send_delayed(Time) override {}
   Time deadline() const override { return Time::never(); }
-  std::span<const udp::Incoming> receive(udp::Receiver&) override { return waiting; }
+  std::span<const udp::GroBatch> receive(udp::Receiver&) override { return waiting; }
   bool next_error(std::uint32_t, udp::SendError& out) override {
     out.is_port_unreachable = true;
     return reports-- > 0;
@@ -94,7 +94,7 @@ struct Load {
   wire::Address address{wire::Ipv4{127, 0, 0, 1}};
   std::vector<Packet> packets;
   std::vector<std::vector<iovec>> pieces;
-  std::vector<Train> trains;
+  std::vector<GsoBatch> batches;
 
   Load(std::uint64_t seed, Memory& memory, std::uint32_t count = 30) {
     Prng prng(seed, "load");
@@ -124,25 +124,25 @@ struct Load {
     }
     std::size_t at = 0, of = 0;
     for (const auto& [size, in_train] : shapes) {
-      Train train;
-      train.to = &to;
-      train.address = &address;
-      train.tos = 2;
-      train.segment = size;
-      train.packets = in_train;
-      for (std::uint32_t i = 0; i < in_train; ++i) train.bytes += static_cast<std::uint32_t>(packets[of++].size());
+      GsoBatch batch;
+      batch.to = &to;
+      batch.address = &address;
+      batch.tos = 2;
+      batch.segment = size;
+      batch.packets = in_train;
+      for (std::uint32_t i = 0; i < in_train; ++i) batch.bytes += static_cast<std::uint32_t>(packets[of++].size());
       pieces.emplace_back();
-      for (std::size_t done = 0; done < train.bytes;) {
-        const std::size_t some = std::min<std::size_t>(1 + prng.below(300), train.bytes - done);
+      for (std::size_t done = 0; done < batch.bytes;) {
+        const std::size_t some = std::min<std::size_t>(1 + prng.below(300), batch.bytes - done);
         pieces.back().push_back({memory.own.data() + at, some});
         at += some;
         done += some;
       }
-      trains.push_back(train);
+      batches.push_back(batch);
     }
-    for (std::size_t t = 0; t < trains.size(); ++t) {
-      trains[t].pieces = pieces[t].data();
-      trains[t].piece_count = static_cast<std::uint32_t>(pieces[t].size());
+    for (std::size_t t = 0; t < batches.size(); ++t) {
+      batches[t].pieces = pieces[t].data();
+      batches[t].piece_count = static_cast<std::uint32_t>(pieces[t].size());
     }
   }
 };
@@ -150,7 +150,7 @@ struct Load {
 struct Run {
   Memory memory;
   Load load;
-  FoulLine foul;
+  FaultInjector foul;
   Time now{0};
 
   Run(std::uint64_t load_seed, std::uint64_t seed, const Faults& faults) : load(load_seed, memory) {
@@ -159,16 +159,16 @@ struct Run {
     foul.set(faults);
   }
   void send() {
-    for (std::size_t t = 0; t < load.trains.size(); ++t) foul.send(now, t % 3, {&load.trains[t], 1});
+    for (std::size_t t = 0; t < load.batches.size(); ++t) foul.send(now, t % 3, {&load.batches[t], 1});
   }
   // Until nothing is held any more.
   void finish() {
     for (Time at = foul.deadline(); at != Time::never(); at = foul.deadline()) {
       require(at > now, "what is due has left");
       const std::size_t before = memory.sent.size();
-      foul.send_held(Time{at.ps - 1});
+      foul.send_delayed(Time{at.ps - 1});
       require(memory.sent.size() == before, "nothing leaves early");
-      foul.send_held(now = at);
+      foul.send_delayed(now = at);
       require(memory.sent.size() > before, "what is due leaves");
     }
   }
@@ -255,7 +255,7 @@ void what_is_held_can_be_let_go() {
   run.send();
   require(run.memory.sent.empty() && run.foul.stats().swallowed == run.load.packets.size(), "one is delayed, the next swallowed");
   run.memory.own.assign(run.memory.own.size(), 0);  // it was the sender's, who may do with it as he likes
-  run.foul.let_go(run.now);
+  run.foul.flush(run.now);
   require(run.memory.sent.size() == run.load.packets.size() && run.foul.deadline() == Time::never(), "all that was held leaves");
   for (std::size_t i = 0; i < run.load.packets.size(); ++i)
     require(run.memory.sent[i].bytes == run.load.packets[i], "in its order");
@@ -268,18 +268,18 @@ void what_comes_in_is_thinned() {
   Run run(4, 4, faults);
   std::size_t at = 0;
   const sockaddr_storage from{.ss_family = AF_INET};
-  for (const Train& train : run.load.trains) {
-    udp::Incoming in;
+  for (const GsoBatch& batch : run.load.batches) {
+    udp::GroBatch in;
     in.from = &from;
-    in.bytes = {run.memory.own.data() + at, train.bytes};
-    in.segment = train.segment;
+    in.bytes = {run.memory.own.data() + at, batch.bytes};
+    in.segment = batch.segment;
     in.tos = 3;
-    at += train.bytes;
+    at += batch.bytes;
     run.memory.waiting.push_back(in);
   }
   std::size_t came = 0;
   auto next = run.load.packets.begin();
-  for (const udp::Incoming& in : run.foul.receive(receiver)) {
+  for (const udp::GroBatch& in : run.foul.receive(receiver)) {
     require(in.tos == 3, "as it came");
     for (std::size_t p = 0; p < in.bytes.size(); p += in.segment, ++came) {
       const auto one = in.bytes.subspan(p, std::min<std::size_t>(in.segment, in.bytes.size() - p));
@@ -323,34 +323,34 @@ void a_plane_sends_all_once_and_in_order(std::uint64_t seed) {
   Faults faults;
   faults.delay = seconds(1);
   std::size_t told = 0;
-  for (std::size_t t = 0; t < load.trains.size();) {
-    const std::size_t some = std::min<std::size_t>(1 + kernel.prng.below(3), load.trains.size() - t);
+  for (std::size_t t = 0; t < load.batches.size();) {
+    const std::size_t some = std::min<std::size_t>(1 + kernel.prng.below(3), load.batches.size() - t);
     if (kernel.prng.chance(0.2)) plane.set_faults(Time{0}, kernel.prng.chance(0.5) ? faults : Faults{});
-    plane.line().send(Time{0}, static_cast<std::uint32_t>(t % 3), std::span(load.trains).subspan(t, some));
+    plane.io().send(Time{0}, static_cast<std::uint32_t>(t % 3), std::span(load.batches).subspan(t, some));
     for (std::size_t i = t; i < t + some; ++i)
       for (const iovec& piece : load.pieces[i]) std::fill_n(static_cast<std::uint8_t*>(piece.iov_base), piece.iov_len, std::uint8_t{0});
     t += some;
     if (plane.is_blocked()) {
       require(kernel.sent.size() >= told, "what was sent stays so");
       told = kernel.sent.size();
-      plane.line().send_held(Time{0});
+      plane.io().send_delayed(Time{0});
       require(kernel.sent.size() == told, "nothing is tried where there is no room");
       if (kernel.prng.chance(0.5)) plane.blocked_socket = -1;
     }
-    if (kernel.prng.chance(0.5)) plane.line().send_held(Time{0});
+    if (kernel.prng.chance(0.5)) plane.io().send_delayed(Time{0});
   }
   plane.set_faults(Time{0}, Faults{});
   for (int i = 0; i < 10'000 && kernel.sent.size() < load.packets.size(); ++i) {
     plane.blocked_socket = -1;
-    plane.line().send_held(Time{0});
+    plane.io().send_delayed(Time{0});
   }
   require(kernel.sent == load.packets, "each once, in order, as it was");
   require(plane.stats.packets_sent == load.packets.size() && plane.stats.send_refused == 0, "and so it is counted");
   require(plane.stats.send_blocked > 0 && kernel.refusals > 0, "though there was trouble");
-  require(plane.has_gso == kernel.segments, "it knows whether trains are of use");
+  require(plane.has_gso == kernel.segments, "it knows whether batches are of use");
 }
 
-// A route that is gone for a moment refuses trains like an interface that cannot cut them. Which it was, time tells.
+// A route that is gone for a moment refuses batches like an interface that cannot cut them. Which it was, time tells.
 void a_plane_tries_trains_again_after_ever_longer_waits() {
   kernel = Kernel{};
   kernel.segments = false;
@@ -361,12 +361,12 @@ void a_plane_tries_trains_again_after_ever_longer_waits() {
   plane.sockets.resize(1);
   const auto send_all = [&](Time now) {
     kernel.sent.clear();
-    plane.line().send(now, 0, load.trains);
+    plane.io().send(now, 0, load.batches);
     for (int i = 0; i < 10'000 && kernel.sent.size() < load.packets.size(); ++i) {
       plane.blocked_socket = -1;
-      plane.line().send_held(now);
+      plane.io().send_delayed(now);
     }
-    require(kernel.sent == load.packets, "all are sent, trains or not");
+    require(kernel.sent == load.packets, "all are sent, batches or not");
   };
   std::vector<std::int64_t> tried;  // in quarters of a second
   std::int64_t at = 0;

@@ -1,6 +1,6 @@
 // Callers and a lane's own thread take turns: never two at once, nobody left behind, and who has nothing to do sleeps.
 // Prints what it saw; exits with 1 where something does not hold.
-#include "udp/turns.h"
+#include "udp/leader_follower.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 #include "udp/spin.h"
 
 using namespace softmrc;
-using udp::Turns;
+using udp::LeaderFollower;
 
 namespace {
 
@@ -23,7 +23,7 @@ void require(bool holds, const char* what) {
 
 // Work comes in as numbers; whoever drives takes one at a time, and who waits for a number leads until it was taken.
 struct Lane {
-  Turns turns;
+  LeaderFollower turns;
   udp::Clock clock;
   int inside = 0;
   std::uint64_t taken = 0;
@@ -33,7 +33,7 @@ struct Lane {
   bool is_kicked = false;
 
   template <typename Done>
-  void drive(Turns::Lock& lock, Done done, std::uint64_t& counter) {
+  void drive(LeaderFollower::Lock& lock, Done done, std::uint64_t& counter) {
     require(++inside == 1, "one drives at a time");
     while (!done()) {
       if (taken < available) {
@@ -45,29 +45,29 @@ struct Lane {
         lock.lock();
       }
       is_kicked = false;
-      turns.let_visitors_in(lock);
+      turns.yield_to_waiters(lock);
     }
     --inside;
   }
 
   bool wait_for(std::uint64_t number, Duration timeout) {
-    Turns::Lock lock = turns.enter();
+    LeaderFollower::Lock lock = turns.enter();
     const Time until = clock.now() + timeout;
     const auto done = [&] { return taken >= number || is_over; };
-    turns.lead(lock, clock, until, done, [&] {
+    turns.drive_until(lock, clock, until, done, [&] {
       drive(lock, [&] { return done() || clock.now() >= until; }, by_callers);
     }, [&] { is_kicked = true; });
     return taken >= number;
   }
 
-  void serve() {
-    Turns::Lock lock = turns.enter();
-    turns.serve(lock, [&] { drive(lock, [&] { return is_over || turns.has_followers(); }, by_own); });
+  void run() {
+    LeaderFollower::Lock lock = turns.enter();
+    turns.run(lock, [&] { drive(lock, [&] { return is_over || turns.has_followers(); }, by_own); });
     has_served = true;
   }
 
   void end() {
-    Turns::Lock lock = turns.enter();
+    LeaderFollower::Lock lock = turns.enter();
     is_over = true;
     turns.end();
   }
@@ -78,14 +78,14 @@ struct Lane {
 
 void callers_get_what_they_wait_for(int callers, std::uint64_t each) {
   Lane lane;
-  std::thread own([&] { lane.serve(); });
+  std::thread own([&] { lane.run(); });
   std::vector<std::thread> threads;
   for (int c = 0; c < callers; ++c) {
     threads.emplace_back([&] {
       for (std::uint64_t i = 0; i < each; ++i) {
         std::uint64_t mine = 0;
         {
-          const Turns::Visit visit(lane.turns);
+          const LeaderFollower::EngineLock visit(lane.turns);
           mine = ++lane.available;
         }
         require(lane.wait_for(mine, seconds(60)), "what was posted is taken");
@@ -102,7 +102,7 @@ void callers_get_what_they_wait_for(int callers, std::uint64_t each) {
 
 void nobody_waits_for_ever(int callers) {
   Lane lane;
-  std::thread own([&] { lane.serve(); });
+  std::thread own([&] { lane.run(); });
   require(!lane.wait_for(1, milliseconds(5)), "nothing came");
   std::vector<std::thread> threads;
   for (int c = 0; c < callers; ++c)
@@ -116,12 +116,12 @@ void nobody_waits_for_ever(int callers) {
 
 void the_own_thread_works_alone() {
   Lane lane;
-  std::thread own([&] { lane.serve(); });
+  std::thread own([&] { lane.run(); });
   {
-    const Turns::Visit visit(lane.turns);
+    const LeaderFollower::EngineLock visit(lane.turns);
     lane.available = 1000;
   }
-  Turns::Lock lock = lane.turns.enter();
+  LeaderFollower::Lock lock = lane.turns.enter();
   for (int i = 0; i < 20'000 && lane.taken < 1000; ++i) {
     lock.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -139,36 +139,36 @@ void a_turn_that_nobody_wants_is_passed_on() {
     std::atomic<std::int64_t> ps{0};
     Time now() const { return Time{ps.load()}; }
   } clock;
-  Turns turns;
+  LeaderFollower turns;
   std::atomic<bool> leaves{false}, is_over{false};
   std::atomic<int> driven{0};
   const Time soon{seconds(100).ps};
   const auto nap = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
   const auto is_done = [&] { return is_over.load(); };
-  const auto breathe = [&](Turns::Lock& lock) {
+  const auto breathe = [&](LeaderFollower::Lock& lock) {
     lock.unlock();
     nap(1);
     lock.lock();
   };
   std::thread leader([&] {
-    Turns::Lock lock = turns.enter();
-    turns.lead(lock, clock, soon, is_done, [&] {
+    LeaderFollower::Lock lock = turns.enter();
+    turns.drive_until(lock, clock, soon, is_done, [&] {
       while (!leaves) breathe(lock);
     }, [] {});
   });
   nap(50);
   std::thread own([&] {
-    Turns::Lock lock = turns.enter();
-    turns.serve(lock, [&] { breathe(lock); });
+    LeaderFollower::Lock lock = turns.enter();
+    turns.run(lock, [&] { breathe(lock); });
   });
   std::thread impatient([&] {
-    Turns::Lock lock = turns.enter();
-    turns.lead(lock, clock, soon, is_done, [] {}, [] {});
+    LeaderFollower::Lock lock = turns.enter();
+    turns.drive_until(lock, clock, soon, is_done, [] {}, [] {});
   });
   nap(50);
   std::thread patient([&] {
-    Turns::Lock lock = turns.enter();
-    turns.lead(lock, clock, Time::never(), is_done, [&] {
+    LeaderFollower::Lock lock = turns.enter();
+    turns.drive_until(lock, clock, Time::never(), is_done, [&] {
       ++driven;
       breathe(lock);
     }, [] {});
@@ -182,7 +182,7 @@ void a_turn_that_nobody_wants_is_passed_on() {
   require(driven > 0, "who still waits has the turn");
   is_over = true;
   {
-    Turns::Lock lock = turns.enter();
+    LeaderFollower::Lock lock = turns.enter();
     turns.end();
   }
   patient.join();
@@ -195,11 +195,11 @@ void a_caller_that_gives_up_leaves_the_lane_to_its_own_thread() {
     std::atomic<std::int64_t> ps{0};
     Time now() const { return Time{ps.load()}; }
   } clock;
-  Turns turns;
+  LeaderFollower turns;
   std::atomic<int> driven{0};
   std::thread own([&] {
-    Turns::Lock lock = turns.enter();
-    turns.serve(lock, [&] {
+    LeaderFollower::Lock lock = turns.enter();
+    turns.run(lock, [&] {
       ++driven;
       for (int i = 0; i < 50 && !turns.has_followers(); ++i) {
         lock.unlock();
@@ -210,8 +210,8 @@ void a_caller_that_gives_up_leaves_the_lane_to_its_own_thread() {
   });
   for (int i = 0; i < 10'000 && driven == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::thread caller([&] {
-    Turns::Lock lock = turns.enter();
-    turns.lead(lock, clock, Time{seconds(1).ps}, [] { return false; }, [] { require(false, "it has no time to drive"); },
+    LeaderFollower::Lock lock = turns.enter();
+    turns.drive_until(lock, clock, Time{seconds(1).ps}, [] { return false; }, [] { require(false, "it has no time to drive"); },
                [&] { clock.ps = seconds(2).ps; });
   });
   caller.join();
@@ -219,7 +219,7 @@ void a_caller_that_gives_up_leaves_the_lane_to_its_own_thread() {
   for (int i = 0; i < 10'000 && driven == before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   require(driven > before, "the own thread drives again");
   {
-    Turns::Lock lock = turns.enter();
+    LeaderFollower::Lock lock = turns.enter();
     turns.end();
   }
   own.join();
@@ -229,7 +229,7 @@ void a_caller_that_gives_up_leaves_the_lane_to_its_own_thread() {
 void only_those_are_woken_that_have_what_they_wait_for() {
   constexpr int idle = 20;
   constexpr std::uint64_t rounds = 2'000;
-  Turns turns;
+  LeaderFollower turns;
   udp::Clock clock;
   std::uint64_t wanted = 0, given = 0;
   bool is_over = false;
@@ -238,8 +238,8 @@ void only_those_are_woken_that_have_what_they_wait_for() {
   const auto nap = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
   // One drives and gives, one takes, all others wait for the end.
   std::thread driver([&] {
-    Turns::Lock lock = turns.enter();
-    turns.lead(lock, clock, Time::never(), [&] { return is_over; }, [&] {
+    LeaderFollower::Lock lock = turns.enter();
+    turns.drive_until(lock, clock, Time::never(), [&] { return is_over; }, [&] {
       while (!is_over) {
         if (given < wanted) ++given;
         turns.wake_done();
@@ -253,8 +253,8 @@ void only_those_are_woken_that_have_what_they_wait_for() {
   for (int i = 0; i < idle; ++i) {
     threads.emplace_back([&] {
       const std::thread::id here = std::this_thread::get_id();
-      Turns::Lock lock = turns.enter();
-      turns.lead(lock, clock, Time::never(), [&] {
+      LeaderFollower::Lock lock = turns.enter();
+      turns.drive_until(lock, clock, Time::never(), [&] {
         looks += std::this_thread::get_id() == here;
         return is_over;
       }, [] {}, [] {});
@@ -263,13 +263,13 @@ void only_those_are_woken_that_have_what_they_wait_for() {
   nap(50);
   const std::uint64_t before = looks;
   for (std::uint64_t i = 0; i < rounds; ++i) {
-    Turns::Lock lock = turns.enter();
+    LeaderFollower::Lock lock = turns.enter();
     const std::uint64_t mine = ++wanted;
-    turns.lead(lock, clock, Time::never(), [&] { return given >= mine; }, [] {}, [] {});
+    turns.drive_until(lock, clock, Time::never(), [&] { return given >= mine; }, [] {}, [] {});
   }
   require(looks - before < rounds, "who waits for something else sleeps on");
   {
-    Turns::Lock lock = turns.enter();
+    LeaderFollower::Lock lock = turns.enter();
     is_over = true;
     turns.wake_all();
   }
@@ -280,9 +280,9 @@ void only_those_are_woken_that_have_what_they_wait_for() {
 // Who posts and never waits must not keep everybody from driving.
 void posts_are_not_waited_for_for_ever() {
   Lane lane;
-  std::thread own([&] { lane.serve(); });
+  std::thread own([&] { lane.run(); });
   const auto offer = [&](std::uint64_t number) {
-    const Turns::Visit visit(lane.turns);
+    const LeaderFollower::EngineLock visit(lane.turns);
     lane.available = number;
   };
   offer(1);
@@ -290,7 +290,7 @@ void posts_are_not_waited_for_for_ever() {
   offer(2);
   std::uint64_t taken = 1;
   for (int i = 0; i < 200'000 && taken < 2; ++i) {
-    Turns::Lock lock = lane.turns.enter();
+    LeaderFollower::Lock lock = lane.turns.enter();
     lane.turns.on_post();
     taken = lane.taken;
     lock.unlock();

@@ -1,0 +1,13 @@
+// Which cipher this processor is faster at.
+#pragma once
+
+#include "crypto/crypto.h"
+
+namespace softmrc::crypto {
+
+// Seconds that it takes this process to seal so many bytes, the best of a few tries.
+double measure(Cipher cipher, std::size_t bytes);
+// Measured once, when somebody first asks.
+Cipher faster_cipher();
+
+}  // namespace softmrc::crypto

@@ -1,0 +1,76 @@
+// How two nodes tell each other what a connection needs, before the first packet: the steps and proofs of Python's
+// `softmrc.handshake`, in bytes instead of JSON. No I/O: bytes go in, bytes come out.
+//
+//   connector -> hello: version, a fresh nonce, whether a secret is in use
+//   listener  -> hello likewise, and its proof: HMAC-SHA256 with the secret over both nonces
+//   connector -> its offer      sealed: an HMAC over step, nonces and offer
+//   listener  -> its offer      sealed likewise
+//   connector -> ready          sealed likewise
+//
+// What is secret is both what people share and the token that the connector was given beforehand, by a way of the face's
+// own. Who knows it not is told a nonce and no more, at either end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "host/bytes.h"
+#include "host/sha256.h"
+
+namespace softmrc::host {
+
+using Token = std::array<std::uint8_t, 16>;
+using Nonce = std::array<std::uint8_t, 32>;
+
+// What either side has to say, and does with what it is told.
+class HandshakeDelegate {
+ public:
+  virtual ~HandshakeDelegate() = default;
+  // A connector is asked once the listener has proved itself, a listener once it has accepted.
+  virtual Bytes offer() = 0;
+  // Throws HostError.
+  virtual void accept(std::span<const std::uint8_t> theirs) = 0;
+};
+
+class Handshake {
+ public:
+  enum class Role : std::uint8_t { connector, listener };
+
+  Handshake(Role role, const std::string& secret, const Token& token, HandshakeDelegate& delegate);
+
+  // Takes what came, in any pieces. Throws HostError: why the exchange ends, of which the other side may be told.
+  void on_bytes(std::span<const std::uint8_t> bytes);
+  // What is to be sent now.
+  Bytes take_outgoing() { return std::move(outgoing_); }
+  bool is_done() const { return is_done_; }
+  // Its offer was taken: it knows what strangers do not, and may take itself for connected.
+  bool is_authenticated() const { return step_ == Step::ready; }
+  // What the other side is told when this one ends it.
+  static Bytes error_frame(const std::string& words);
+
+ private:
+  enum class Step : std::uint8_t { hello, offer, ready };
+
+  void handle(std::span<const std::uint8_t> frame);
+  void on_hello(ByteReader& in);
+  void on_offer(ByteReader& in);
+  void send_frame(std::uint8_t kind, std::span<const std::uint8_t> content);
+  void send_authenticated(std::uint8_t kind, const char* step, std::span<const std::uint8_t> content);
+  Digest authenticate(const char* step, std::span<const std::uint8_t> content) const;
+  void check(const char* step, std::span<const std::uint8_t> content, std::span<const std::uint8_t> seal) const;
+
+  Role role_;
+  bool has_secret_;
+  Bytes key_;
+  HandshakeDelegate& delegate_;
+  Nonce own_nonce_;
+  Nonce nonces_[2];       // the connector's, the listener's
+  Step step_ = Step::hello;
+  Bytes incoming_;
+  Bytes outgoing_;
+  bool is_done_ = false;
+};
+
+}  // namespace softmrc::host

@@ -1,0 +1,370 @@
+#include "host/node.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+
+#include "host/denylist.h"
+#include "host/fabric_host.h"
+#include "host/faults.h"
+#include "crypto/cipher_choice.h"
+#include "udp/device_error.h"
+#include "udp/gso.h"
+
+namespace softmrc::host {
+namespace {
+
+constexpr std::uint64_t unknown_rate_bps = 40'000'000'000;  // what software may reach
+constexpr double queue_here_us = 8'000;                     // on loopback
+constexpr std::uint64_t max_captured = std::uint64_t{1} << 30;
+
+Duration us(double value) { return Duration{static_cast<std::int64_t>(value * 1e6)}; }
+
+bool are_here(const std::vector<LocalPlane>& planes) {
+  return std::all_of(planes.begin(), planes.end(), [](const LocalPlane& plane) { return is_loopback(plane.address); });
+}
+
+// As many of the EVs as fit, the same number for each plane.
+std::uint32_t whole_rows(std::size_t evs, std::size_t planes) {
+  return static_cast<std::uint32_t>(std::min<std::size_t>(evs, proto::max_evs) / planes * planes);
+}
+
+// What stays on this machine has no link to overrun: round trips tell of processors only, and the window is whole from
+// the start.
+proto::CcProfile control_of(const DeviceSettings& settings, const std::vector<LocalPlane>& planes) {
+  std::uint64_t rate_bps = 0;
+  bool is_known = true;
+  for (const LocalPlane& plane : planes) {
+    rate_bps += plane.speed_bps();
+    is_known &= plane.speed_bps() > 0;
+  }
+  proto::CcProfile profile;
+  profile.algorithm = settings.congestion_control;
+  profile.shared_window_bdp = 0;
+  profile.rate_bps = settings.rate_bps ? settings.rate_bps : is_known ? rate_bps : unknown_rate_bps;
+  profile.base_rtt = profile.min_base_rtt = us(settings.base_rtt_us);
+  profile.min_reorder_window = us(settings.reorder_us);
+  profile.trimming = settings.trimming;
+  profile.each_port = profile.algorithm == proto::controller_of_sockets;
+  if (profile.each_port) profile.target_delay = us(are_here(planes) ? queue_here_us : settings.queue_us);
+  profile.limit_window(profile.each_port ? settings.window_bytes / planes.size() : settings.window_bytes);
+  if (are_here(planes)) profile.start_bytes = profile.max_bytes;
+  return profile;
+}
+
+}  // namespace
+
+void check(const HostSettings& settings, const std::vector<LocalPlane>& planes) {
+  if (planes.empty() || planes.size() > max_planes)
+    throw HostError("there are " + counted(planes.size(), "plane") + "; allowed: 1 to " + std::to_string(max_planes));
+  choose_mtu(planes, settings.device.mtu, settings.device.mtu_limit);
+  seals(settings.device, settings.secret, are_here(planes));
+  proto::MaybeError verdict = proto::validate(control_of(settings.device, planes));
+  if (verdict && verdict->field == "algorithm") verdict->field = "congestion_control";  // as people know it
+  raise_if(verdict);
+  raise_if(check_faults(settings.faults, planes.size()));
+}
+
+std::uint64_t random_bits() {
+  std::uint64_t bits = 0;
+  while (getrandom(&bits, sizeof bits, 0) != sizeof bits) {}
+  return bits;
+}
+
+Node::Node(const HostSettings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes)
+    : planes_(std::move(planes)), settings_(settings.device), fabric_(settings.fabric), denylist_(settings.denylist), secret_(settings.secret),
+      is_sealed_(seals(settings_, secret_, are_here(planes_))), mtu_(choose_mtu(planes_, settings_.mtu, settings_.mtu_limit)) {
+  if (is_sealed_) mtu_ = sealed_mtu(planes_, mtu_);
+  udp::DeviceConfig wanted = plan(settings, lanes);
+  raise_if(udp::validate(wanted));
+  device_ = std::make_unique<udp::Device>(std::move(wanted));
+  profiles_.resize(lanes);
+  cq_ = device_->create_cq();
+  if (!settings.capture.empty()) device_->start_capture(settings.capture, max_captured);
+  set_faults(*device_, settings.faults);
+}
+
+udp::DeviceConfig Node::plan(const HostSettings& settings, std::uint32_t lanes) const {
+  const DeviceSettings& d = settings.device;
+  udp::DeviceConfig plan;
+  plan.engine.seed = random_bits() >> 1;
+  plan.engine.secret = random_bits();
+  plan.engine.ports = static_cast<std::uint32_t>(planes_.size());
+  plan.engine.sack_threshold_bytes = d.sack_threshold_bytes;
+  plan.engine.sack_gap = us(d.sack_gap_us);
+  plan.engine.trim_nack = plan.engine.peer_trim_nack = d.trimming;
+  plan.engine.announces_ports = true;
+  plan.engine.proves_addresses = d.prove_addresses;
+  plan.engine.probe_interval = us(d.probe_interval_us);
+  plan.engine.probe_interval_max = std::max(plan.engine.probe_interval_max, plan.engine.probe_interval);
+  plan.engine.answers_per_s = d.answers_per_s;
+  plan.sender.icrc = d.icrc;
+  plan.seal.key_update.packets = d.rekey_packets;
+  plan.seal.key_update.after = seconds(d.rekey_s);
+  plan.sender.gso = d.gso;
+  plan.sender.ecn = d.ecn;
+  plan.watches_links = d.watch_links;
+  plan.spin = us(d.spin_us);
+  plan.lanes = lanes;
+  if (d.send_buffer_bytes) plan.port_burst = std::max(1u, d.send_buffer_bytes / mtu_);
+  for (const LocalPlane& plane : planes_)
+    plan.planes.push_back({plane.address, plane.scope_id(), static_cast<std::uint16_t>(d.port), plane.interface, plane.link,
+                           d.sockets_per_plane, fabric_ != nullptr, d.buffer_bytes, d.send_buffer_bytes});
+  return plan;
+}
+
+bool Node::is_loopback_only() const { return are_here(planes_); }
+
+std::vector<udp::PeerPlane> Node::reachable_at(std::uint32_t number) {
+  udp::Lane& lane = device_->lane(number);
+  return lane.with_engine([&](proto::Endpoint&, Time) {
+    std::vector<udp::PeerPlane> found;
+    for (const udp::Plane& plane : lane.planes()) {
+      udp::PeerPlane& place = found.emplace_back();
+      place.address = plane.plan.address;
+      place.port = plane.sockets.empty() ? 0 : plane.sockets[0].port();
+      for (const udp::Socket& socket : plane.sockets) place.source_ports.push_back(socket.port());
+    }
+    return found;
+  });
+}
+
+proto::EvProfile Node::ev_profile() const {
+  proto::EvProfile evs;
+  evs.mode = proto::EvMode::explicit_;
+  evs.spray_quantum = settings_.quantum ? settings_.quantum : udp::default_quantum(mtu_);
+  evs.leaves_slow_ports = settings_.leave_slow_planes;
+  return evs;
+}
+
+// A path is a socket: its EV is the socket's source port.
+const Node::LaneProfiles& Node::profiles_of(std::uint32_t number) {
+  LaneProfiles& made = profiles_[number];
+  if (made.is_made) return made;
+  proto::EvProfile evs = ev_profile();
+  const auto planes = reachable_at(number);
+  for (std::uint32_t p = 0; p < planes.size(); ++p)
+    for (const std::uint16_t port : planes[p].source_ports) evs.entries.push_back({port, static_cast<std::uint8_t>(p)});
+  evs.count = whole_rows(evs.entries.size(), planes.size());
+  device_->lane(number).with_engine([&](proto::Endpoint& engine, Time) {
+    raise_if(engine.add_ev_profile(std::make_shared<proto::EvProfile>(evs), made.evs));
+    raise_if(engine.add_cc_profile(std::make_shared<proto::CcProfile>(control_of(settings_, planes_)), made.control));
+    return 0;
+  });
+  made.is_made = true;
+  return made;
+}
+
+LocalQp Node::open(std::uint32_t lane, proto::Domain domain) {
+  LocalQp end;
+  end.lane = lane;
+  end.domain = domain;
+  end.first_psn = static_cast<std::uint32_t>(random_bits()) & Psn::mask;
+  do end.port_key = random_bits();
+  while (end.port_key == 0);
+  if (is_sealed_) end.share = make_key_share();
+  const std::uint32_t lanes = device_->lanes();
+  do end.qpn = (4 + static_cast<std::uint32_t>(random_bits() % (0xFFFFFF / lanes - 4))) * lanes + lane;
+  while (device_->create_qp(end.qpn));
+  return end;
+}
+
+// In a fabric the paths are those to this peer: the first one of every plane, then the second, as Python numbers them.
+void Node::init(const LocalQp& end, const std::vector<udp::PeerPlane>& peer) {
+  const std::lock_guard lock(mutex_);
+  const LaneProfiles& profiles = profiles_of(end.lane);
+  proto::InitAttributes attributes;
+  attributes.ev_profile = profiles.evs;
+  attributes.cc_profile = profiles.control;
+  attributes.send_cq = attributes.recv_cq = cq_;
+  attributes.domain = end.domain;
+  if (!fabric_) return raise_if(device_->modify_init(end.qpn, attributes, {0, 0}));
+  proto::EvProfile evs = ev_profile();
+  evs.format = wire::EvFormat::srv6;
+  std::vector<std::vector<wire::Ipv6>> paths;
+  for (std::uint32_t p = 0; p < peer.size(); ++p) paths.push_back(fabric_->paths(p, peer[p].address));
+  for (std::size_t row = 0; row < paths[0].size(); ++row)
+    for (std::uint32_t p = 0; p < paths.size(); ++p) {
+      evs.entries.push_back({static_cast<std::uint32_t>(evs.entries.size()), static_cast<std::uint8_t>(p)});
+      wire::ev_of_path({paths[p][row], std::nullopt}, evs.evs.emplace_back());
+    }
+  evs.count = whole_rows(evs.entries.size(), paths.size());
+  udp::Lane& lane = device_->lane(end.lane);
+  lane.with_engine([&](proto::Endpoint& engine, Time) {
+    raise_if(engine.add_ev_profile(std::make_shared<proto::EvProfile>(evs), attributes.ev_profile));
+    return 0;
+  });
+  const auto problem = device_->modify_init(end.qpn, attributes, {std::nullopt, 0});
+  lane.with_engine([&](proto::Endpoint& engine, Time) { return engine.remove_ev_profile(attributes.ev_profile); });  // the queue pair keeps it
+  raise_if(problem);
+  if (!denylist_) return;
+  lane.with_engine([&](proto::Endpoint& engine, Time now) {
+    for (const std::uint32_t listed : denylist_->denied(*fabric_, peer[0].address))
+      for (const std::uint16_t ev : udp::places_of(engine, end.qpn, evs, listed)) raise_if(engine.deny_ev(now, end.qpn, ev));
+    return 0;
+  });
+}
+
+Offer Node::offer(std::span<const LocalQp> ends, Bytes more) {
+  Offer offer{mtu_, settings_.icrc, is_sealed_, is_sealed_ ? crypto::faster_cipher() : crypto::Cipher{}, settings_.max_wimm, settings_.mpr, {}, std::move(more)};
+  for (const LocalQp& end : ends) offer.ends.push_back({end.qpn, end.first_psn, end.port_key, end.share.told, reachable_at(end.lane)});
+  return offer;
+}
+
+void Node::check(const Offer& offer) {
+  if (offer.icrc != settings_.icrc) throw HostError("differs: ICRC is on at one side and off at the other; set icrc alike");
+  if (offer.is_sealed != is_sealed_) throw HostError("differs: packets are sealed at one side and not at the other; set seal alike");
+  for (const RemoteQp& end : offer.ends) {
+    if (end.planes.size() != planes_.size())
+      throw HostError("differs: one side has " + counted(end.planes.size(), "plane") + " and the other " + std::to_string(planes_.size()) +
+                    "; SOFTMRC_PLANES has to name as many on every host");
+    for (std::size_t p = 0; p < planes_.size(); ++p) {
+      const wire::Address &theirs = end.planes[p].address, &ours = planes_[p].address;
+      if (theirs.is_v4 != ours.is_v4) throw HostError("has a plane that is IPv4 on one side and IPv6 on the other");
+      if (is_loopback(theirs) != is_loopback(ours))
+        throw HostError("has plane " + std::to_string(p) + " at " + udp::text_of(theirs) + ", and this side's is at " + udp::text_of(ours) + ": only one is on loopback");
+    }
+  }
+}
+
+void Node::connect(LocalQp& end, const Offer& theirs, std::size_t number, std::uint32_t receives) {
+  const RemoteQp& far = theirs.ends.at(number);
+  std::vector<udp::PeerPlane> planes = far.planes;
+  for (std::size_t p = 0; p < planes.size(); ++p) planes[p].scope_id = planes_[p].scope_id();
+  init(end, planes);
+  device_->lane_of(end.qpn).with_engine([&](proto::Endpoint& engine, Time) {
+    for (std::uint32_t n = 0; n < receives; ++n) engine.post_receive(end.qpn, 0);
+    return 0;
+  });
+  std::uint32_t peer = 0;
+  raise_if(device_->add_peer(std::move(planes), peer));
+  end.peer = peer;
+  proto::RtrAttributes rtr;
+  rtr.peer = peer;
+  rtr.dest_qpn = far.qpn;
+  rtr.first_psn = Psn(far.first_psn);
+  rtr.mtu = std::min(mtu_, theirs.mtu) / payload_unit * payload_unit;
+  rtr.mpr_dest = settings_.mpr;
+  rtr.max_wimm_dest = settings_.max_wimm;
+  if (far.port_key) {
+    rtr.port_key = end.port_key;
+    rtr.peer_port_key = far.port_key;
+  }
+  udp::SealKeys keys;
+  if (is_sealed_) keys = derive_keys(end.share, {crypto::faster_cipher(), end.qpn}, far.share, {theirs.cipher, far.qpn}, secret_);
+  crypto::secure_zero(end.share.own.data(), end.share.own.size());  // nobody is to make these keys again
+  raise_if(device_->modify_rtr(end.qpn, rtr, is_sealed_ ? &keys : nullptr));
+  proto::RtsAttributes rts;
+  rts.first_psn = Psn(end.first_psn);
+  rts.max_wimm = std::min(settings_.max_wimm, theirs.max_wimm);
+  rts.mpr = std::min(settings_.mpr, theirs.mpr);
+  rts.timeout = settings_.timeout;
+  rts.retry_linear = settings_.retry_linear;
+  rts.retry_exponential = settings_.retry_exponential;
+  rts.max_send_wr = settings_.max_send_wr;
+  raise_if(device_->lane_of(end.qpn).with_engine([&](proto::Endpoint& e, Time now) { return e.modify_rts(now, end.qpn, rts); }));
+}
+
+void Node::close(LocalQp& end) {
+  if (end.qpn) device_->destroy_qp(end.qpn);
+  if (end.peer != ~0u) device_->remove_peer(end.peer);
+  end.qpn = 0;
+  end.peer = ~0u;
+}
+
+std::uint32_t Node::register_memory(void* data, std::size_t size, proto::Domain domain) {
+  proto::MemoryRegion region;
+  region.data = static_cast<std::uint8_t*>(data);
+  region.va = reinterpret_cast<std::uintptr_t>(data);
+  region.length = size;
+  region.domain = domain;
+  if (size == 0 || region.va + (size - 1) < region.va) throw HostError("memory of " + std::to_string(size) + " bytes cannot be registered");
+  do region.rkey = static_cast<std::uint32_t>(random_bits());
+  while (!device_->add_region(region));
+  return region.rkey;
+}
+
+void Node::close_after_fork() { device_->close_after_fork(); }
+
+// Offers -----------------------------------------------------------------------------------------------------------
+
+Bytes encode(const Offer& offer) {
+  ByteWriter out;
+  out.number(offer.mtu);
+  out.number(static_cast<std::uint8_t>(offer.icrc));
+  out.number(static_cast<std::uint8_t>(offer.is_sealed));
+  out.number(static_cast<std::uint8_t>(offer.cipher));
+  out.number(offer.max_wimm);
+  out.number(offer.mpr);
+  out.number(static_cast<std::uint8_t>(offer.ends.size()));
+  for (const RemoteQp& end : offer.ends) {
+    out.number(end.qpn);
+    out.number(end.first_psn);
+    out.number(end.port_key);
+    if (offer.is_sealed) out.raw(end.share);
+    out.number(static_cast<std::uint8_t>(end.planes.size()));
+    for (const udp::PeerPlane& plane : end.planes) {
+      out.number(static_cast<std::uint8_t>(plane.address.is_v4));
+      out.raw({plane.address.bytes.data(), plane.address.size()});
+      out.number(plane.port);
+      out.number(static_cast<std::uint16_t>(plane.source_ports.size()));
+      for (const std::uint16_t port : plane.source_ports) out.number(port);
+    }
+  }
+  out.raw(offer.more);
+  return out.take();
+}
+
+namespace {
+
+template <typename T>
+T within(const char* what, T value, T least, T most) {
+  if (value < least || value > most)
+    throw HostError(std::string("sent an offer that makes no sense: ") + what + " is " + std::to_string(value) + "; allowed: " + std::to_string(least) + " to " + std::to_string(most));
+  return value;
+}
+
+udp::PeerPlane decode_plane(ByteReader& in) {
+  udp::PeerPlane plane;
+  if (within<std::uint8_t>("a family", in.number<std::uint8_t>(), 0, 1)) {
+    wire::Ipv4 v4;
+    std::ranges::copy(in.raw(v4.size()), v4.begin());
+    plane.address = v4;
+  } else {
+    wire::Ipv6 v6;
+    std::ranges::copy(in.raw(v6.size()), v6.begin());
+    plane.address = v6;
+  }
+  plane.port = within<std::uint16_t>("a port", in.number<std::uint16_t>(), 1, 0xFFFF);
+  const auto ports = within<std::uint16_t>("source ports", in.number<std::uint16_t>(), 1, udp::max_sockets);
+  for (std::uint16_t i = 0; i < ports; ++i) plane.source_ports.push_back(within<std::uint16_t>("a source port", in.number<std::uint16_t>(), 1, 0xFFFF));
+  return plane;
+}
+
+}  // namespace
+
+Offer decode_offer(std::span<const std::uint8_t> bytes) {
+  ByteReader in(bytes);
+  Offer offer;
+  offer.mtu = within<std::uint32_t>("mtu", in.number<std::uint32_t>(), 512, 16'384);
+  offer.icrc = within<std::uint8_t>("icrc", in.number<std::uint8_t>(), 0, 1);
+  offer.is_sealed = within<std::uint8_t>("sealed", in.number<std::uint8_t>(), 0, 1);
+  offer.cipher = static_cast<crypto::Cipher>(within<std::uint8_t>("cipher", in.number<std::uint8_t>(), 0, 1));
+  offer.max_wimm = within<std::uint32_t>("max_wimm", in.number<std::uint32_t>(), 1, 16'384);
+  offer.mpr = within<std::uint32_t>("mpr", in.number<std::uint32_t>(), proto::smallest_mpr, 255);
+  const auto ends = within<std::uint8_t>("ends", in.number<std::uint8_t>(), 1, max_ends);
+  for (std::uint8_t i = 0; i < ends; ++i) {
+    RemoteQp& end = offer.ends.emplace_back();
+    end.qpn = within<std::uint32_t>("qpn", in.number<std::uint32_t>(), 3, 0xFFFFFF);
+    end.first_psn = within<std::uint32_t>("first_psn", in.number<std::uint32_t>(), 0, Psn::mask);
+    end.port_key = in.number<std::uint64_t>();
+    if (offer.is_sealed) std::ranges::copy(in.raw(end.share.size()), end.share.begin());
+    const auto planes = within<std::uint8_t>("planes", in.number<std::uint8_t>(), 1, max_planes);
+    for (std::uint8_t p = 0; p < planes; ++p) end.planes.push_back(decode_plane(in));
+  }
+  const auto more = in.rest();
+  offer.more.assign(more.begin(), more.end());
+  return offer;
+}
+
+}  // namespace softmrc::host

@@ -1,0 +1,118 @@
+// A device made of settings, and queue pairs on it as C faces want them: several, each in a lane, between two nodes that
+// tell each other in an offer what the other has to know.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "host/bytes.h"
+#include "host/planes.h"
+#include "host/sealing.h"
+#include "host/settings.h"
+#include "udp/device.h"
+
+namespace softmrc::host {
+
+// One end of a queue pair of this node.
+struct LocalQp {
+  std::uint32_t lane = 0;
+  std::uint32_t qpn = 0;
+  std::uint32_t first_psn = 0;
+  proto::Domain domain = 0;     // of memory, which the peer may write to
+  std::uint64_t port_key = 0;   // what the peer's words about its ports must carry
+  std::uint32_t peer = ~0u;     // once it is connected
+  KeyShare share;                  // of keys, where packets are sealed
+};
+
+// The other end, as its node tells of it.
+struct RemoteQp {
+  std::uint32_t qpn = 0;
+  std::uint32_t first_psn = 0;
+  std::uint64_t port_key = 0;
+  crypto::Secret share{};         // where packets are sealed
+  std::vector<udp::PeerPlane> planes;
+};
+
+struct Offer {
+  std::uint32_t mtu = 0;
+  bool icrc = true;
+  bool is_sealed = false;
+  crypto::Cipher cipher{};        // which it is faster with, where packets are sealed
+  std::uint32_t max_wimm = 0;
+  std::uint32_t mpr = 0;
+  std::vector<RemoteQp> ends;
+  Bytes more;                   // the face's own
+};
+
+constexpr std::size_t max_ends = 64;
+
+Bytes encode(const Offer& offer);
+// Throws HostError where it makes no sense.
+Offer decode_offer(std::span<const std::uint8_t> bytes);
+
+// Numbers of the system's randomness.
+std::uint64_t random_bits();
+
+// Throws HostError where no node can be made of them.
+void check(const HostSettings& settings, const std::vector<LocalPlane>& planes);
+
+class Node {
+ public:
+  // Throws HostError or udp::DeviceError.
+  Node(const HostSettings& settings, std::vector<LocalPlane> planes, std::uint32_t lanes);
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  udp::Device& device() { return *device_; }
+  const std::vector<LocalPlane>& planes() const { return planes_; }
+  std::uint32_t mtu() const { return mtu_; }
+  bool is_sealed() const { return is_sealed_; }
+  std::uint32_t cq() const { return cq_; }
+  bool is_loopback_only() const;
+  const DeviceSettings& settings() const { return settings_; }
+
+  // A queue pair in RESET, whose peer may write to the memory of this domain.
+  LocalQp open(std::uint32_t lane, proto::Domain domain);
+  Offer offer(std::span<const LocalQp> ends, Bytes more);
+  // Refuses an offer that does not fit this node.
+  void check(const Offer& offer);
+  // To RTS, with so many receives posted: both may write from here on. Throws HostError.
+  void connect(LocalQp& end, const Offer& theirs, std::size_t number, std::uint32_t receives);
+  void close(LocalQp& end);
+
+  // Memory that peers may write to; the key that they need.
+  std::uint32_t register_memory(void* data, std::size_t size, proto::Domain domain);
+
+  // In a forked child. Nothing else may be called after it.
+  void close_after_fork();
+
+ private:
+  struct LaneProfiles {
+    bool is_made = false;
+    std::uint32_t evs = 0;
+    std::uint32_t control = 0;
+  };
+
+  udp::DeviceConfig plan(const HostSettings& settings, std::uint32_t lanes) const;
+  std::vector<udp::PeerPlane> reachable_at(std::uint32_t lane);
+  const LaneProfiles& profiles_of(std::uint32_t lane);
+  proto::EvProfile ev_profile() const;
+  void init(const LocalQp& end, const std::vector<udp::PeerPlane>& peer);
+
+  std::vector<LocalPlane> planes_;
+  DeviceSettings settings_;
+  std::shared_ptr<const FabricHost> fabric_;
+  std::shared_ptr<const Denylist> denylist_;
+  std::string secret_;
+  bool is_sealed_;
+  std::uint32_t mtu_;
+  std::unique_ptr<udp::Device> device_;
+  std::uint32_t cq_ = 0;
+  std::mutex mutex_;              // for what follows
+  std::vector<LaneProfiles> profiles_;
+};
+
+}  // namespace softmrc::host

@@ -1,0 +1,169 @@
+#include "host/settings.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "host/denylist.h"
+#include "host/fabric_host.h"
+#include "host/faults.h"
+#include "host/host_error.h"
+#include "host/toml.h"
+#include "host/units.h"
+
+namespace softmrc::host {
+namespace {
+
+// What a person wrote, in the type of its setting; false where it is none of that. Throws HostError, for a unit that is none.
+template <typename T>
+bool assign(T& into, const TomlValue& value, std::string_view name) {
+  if constexpr (!std::is_same_v<T, std::string>)
+    if (const auto* text = std::get_if<std::string>(&value)) return assign(into, with_unit(name, *text), name);
+  if constexpr (std::is_same_v<T, std::string>) {
+    const auto* text = std::get_if<std::string>(&value);
+    if (text) into = *text;
+    return text;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    const bool* flag = std::get_if<bool>(&value);
+    if (flag) into = *flag;
+    return flag;
+  } else {
+    const auto* whole = std::get_if<std::int64_t>(&value);
+    if constexpr (std::is_same_v<T, double>) {
+      const auto* real = std::get_if<double>(&value);
+      if (real) into = *real;
+      else if (whole) into = static_cast<double>(*whole);
+      return (real || whole) && std::isfinite(into);
+    } else {
+      const auto* real = std::get_if<double>(&value);
+      if (real && std::abs(*real) < 0x1p62 && std::trunc(*real) == *real) return assign(into, TomlValue{static_cast<std::int64_t>(*real)}, name);  // 1e9
+      if (!whole || !std::in_range<T>(*whole)) return false;
+      into = static_cast<T>(*whole);
+      return true;
+    }
+  }
+}
+
+// What the file says, over what holds where it says nothing.
+DeviceSettings device_of(const TomlTable& table, const std::string& file, DeviceSettings settings) {
+  for (const auto& [name, value] : table) {
+    bool is_known = false, is_taken = false;
+    std::string allowed = "a value of its type";
+    proto::each_setting<DeviceSettings>([&, &name = name, &value = value](const auto& one) {
+      if (one.name != name) return;
+      is_known = true;
+      try {
+        is_taken = assign(settings.*one.member, value, name);
+      } catch (const HostError& refusal) {
+        allowed = refusal.what();
+      }
+    });
+    if (!is_known) throw HostError("device." + name + " is " + to_string(value) + ", in " + file + "; allowed: settings of this face");
+    if (!is_taken) throw HostError("device." + name + " is " + to_string(value) + ", in " + file + "; allowed: " + allowed);
+  }
+  raise_if(proto::within_bounds(settings));
+  return settings;
+}
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t");
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+std::vector<std::string> names_in(const std::string& text) {
+  std::vector<std::string> found;
+  std::istringstream stream(text);
+  for (std::string one; std::getline(stream, one, ',');)
+    if (const std::string name = trimmed(one); !name.empty()) found.push_back(name);
+  return found;
+}
+
+std::string text_of_file(const char* variable, const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  struct stat found{};
+  if (!stream || (stat(file.c_str(), &found) == 0 && S_ISDIR(found.st_mode))) throw HostError(std::string(variable) + " is " + file + "; allowed: a file that can be read");
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+HostSettings from_file(const std::string& file, HostSettings settings) {
+  for (const auto& [name, table] : parse_toml(text_of_file("SOFTMRC_CONFIG", file), file)) {
+    if (name == "device") {
+      settings.device = device_of(table, file, settings.device);
+      continue;
+    }
+    if (!name.empty()) throw HostError("[" + name + "] in " + file + "; allowed: planes and [device]");
+    for (const auto& [key, value] : table) {
+      const auto* planes = std::get_if<std::vector<std::string>>(&value);
+      if (key != "planes" || !planes) throw HostError(key + " is " + to_string(value) + ", in " + file + "; allowed: planes, a list of texts, or [device]");
+      settings.planes = *planes;
+    }
+  }
+  return settings;
+}
+
+double cores() {
+  cpu_set_t set;
+  double allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (quota_file >> quota >> period && period > 0) allowed = std::min(allowed, quota / period);
+  return allowed;
+}
+
+}  // namespace
+
+std::string of_process(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value ? value : "";
+}
+
+proto::MaybeError read_control(const Environment& environment, bool& is_wanted) {
+  const std::string said = environment("SOFTMRC_CONTROL");
+  is_wanted = said != "0";
+  if (!said.empty() && said != "0" && said != "1") return proto::refused("SOFTMRC_CONTROL", "'" + said + "'", "0 or 1");
+  return std::nullopt;
+}
+
+HostSettings read_settings(const Environment& environment) {
+  HostSettings settings;
+  const std::string fabric = environment("SOFTMRC_FABRIC"), host = environment("SOFTMRC_HOST");
+  if (!fabric.empty() && !host.empty()) {
+    settings.fabric = std::make_shared<FabricHost>(text_of_file("SOFTMRC_FABRIC", fabric), fabric, host);
+    settings.device = settings.fabric->settings();
+  }
+  if (const std::string file = environment("SOFTMRC_DENYLIST"); !file.empty()) {
+    if (!settings.fabric) throw HostError("SOFTMRC_DENYLIST is " + file + "; allowed: with a fabric beside it, SOFTMRC_FABRIC and SOFTMRC_HOST say which host this is");
+    settings.denylist = std::make_shared<Denylist>(text_of_file("SOFTMRC_DENYLIST", file), file, *settings.fabric);
+  }
+  if (const std::string file = environment("SOFTMRC_CONFIG"); !file.empty()) settings = from_file(file, std::move(settings));
+  if (const std::string text = environment("SOFTMRC_PLANES"); !text.empty()) {
+    settings.planes = names_in(text);
+    if (settings.planes.empty()) throw HostError("SOFTMRC_PLANES is '" + text + "'; allowed: addresses or interfaces, with commas between them");
+  }
+  for (auto one = settings.planes.begin(); one != settings.planes.end(); ++one)
+    if (std::find(settings.planes.begin(), one, *one) != one) throw HostError("each plane once: " + *one + " is there twice");
+  if (settings.planes.empty() && settings.fabric) settings.planes = settings.fabric->planes();
+  settings.secret = environment("SOFTMRC_SECRET");
+  settings.faults = read_faults(environment);
+  settings.capture = environment("SOFTMRC_CAPTURE");
+  if (const std::size_t at = settings.capture.find("%p"); at != std::string::npos) settings.capture.replace(at, 2, std::to_string(getpid()));
+  raise_if(read_control(environment, settings.control));
+  return settings;
+}
+
+std::uint32_t lanes_here(const Environment& environment, std::uint32_t most) {
+  const std::string said = environment("LOCAL_WORLD_SIZE");
+  const bool is_number = !said.empty() && said.size() < 6 && std::all_of(said.begin(), said.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const int processes = is_number ? std::max(1, std::atoi(said.c_str())) : 1;
+  return std::clamp(static_cast<std::uint32_t>(cores() / 2 / processes), 1u, most);
+}
+
+}  // namespace softmrc::host
